@@ -1,0 +1,1 @@
+"""Be paid over Open Payments."""

@@ -1,0 +1,90 @@
+"""Every bound, with its unit last and the reason beside it. Nothing is imported here.
+
+A limit is on everything that comes from outside, and each is refused with a message that names it. The relations
+between them are checked when this module is imported, also under `python -O`.
+"""
+
+from typing import Final
+
+# --- amounts: contract sections 2.1 and 8 ---
+
+UINT64_MAX: Final = 2**64 - 1  # `value` is an unsigned 64-bit integer
+UINT64_DIGITS_MAX: Final = 20  # so that a megabyte of digits is never converted
+ASSET_SCALE_MAX: Final = 255  # contract section 2.1
+ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points somewhat more
+
+# --- resource ---
+
+URL_CHARS_MAX: Final = 2048  # what browsers and proxies agree to carry
+CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's own wallet address
+CREDIT_ID_CHARS_MAX: Final = 200  # a hash, a UUID, or a core banking reference with room to spare
+METADATA_BYTES_MAX: Final = 8 * 1024  # the default; enough for an invoice reference, too little to abuse as storage
+METADATA_DEPTH_MAX: Final = 8  # the default; people's metadata is one or two deep
+EXPIRY_S_MAX: Final = 366 * 24 * 3600  # the default for how far ahead `expiresAt` may be: a year, leap day included
+METHODS_MAX: Final = 8  # one a payment method type, and there is one type today
+
+# --- ILP: contract section 2.3, RFC 15 ---
+
+ILP_ADDRESS_CHARS_MAX: Final = 1023
+SHARED_SECRET_CHARS_MAX: Final = 256  # STREAM uses 43; room for a host's own allocator
+SERVER_SECRET_BYTES_MIN: Final = 32  # as strong as the keys derived from it
+SERVER_SECRETS_MAX: Final = 8  # a packet for an unknown address costs one decryption a secret
+
+# --- JSON ---
+
+BODY_BYTES_MAX: Final = 64 * 1024  # a create request with full metadata needs a quarter of it
+JSON_DEPTH_MAX: Final = 32  # for the body as a whole; also keeps the parser off its recursion limit
+JSON_NUMBER_CHARS_MAX: Final = 64  # integers of any size are quadratic to convert
+
+# --- HTTP, RFC 9421, RFC 9651 ---
+
+TARGET_CHARS_MAX: Final = 4096  # path and query
+HEADERS_MAX: Final = 100  # fields in a request, each repeat counted
+HEADER_BYTES_MAX: Final = 16 * 1024  # one field's value, all its lines together
+HEADERS_BYTES_MAX: Final = 64 * 1024  # all names and values
+SF_MEMBERS_MAX: Final = 32  # members of one dictionary: labels or digests
+SIGNATURES_MAX: Final = 4  # candidates whose signature is computed: what a hostile header can make us pay
+COMPONENTS_MAX: Final = 64  # covered components of one signature
+SF_PARAMETERS_MAX: Final = 16  # on one member or item; RFC 9421 defines six
+KEY_ID_CHARS_MAX: Final = 256
+NONCE_CHARS_MAX: Final = 256
+
+SIGNATURE_AGE_S_MAX: Final = 300  # the default freshness window: slow networks and retries, not archives
+CLOCK_SKEW_S_MAX: Final = 60  # the default for how far ahead a client's clock may be
+
+# --- keys ---
+
+RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
+RSA_BITS_MAX: Final = 8192  # verification cost grows with the square
+RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger ones only serve to burn time
+JWK_CHARS_MAX: Final = 8 * 1024
+
+# --- GNAP ---
+
+TOKEN_CHARS_MAX: Final = 4096  # structured tokens are long
+ACCESS_RIGHTS_MAX: Final = 64  # rights in one token
+
+# --- flows ---
+
+FLOW_STEPS_MAX: Final = 64  # effects in one flow; the longest takes six
+SWEEP_PAYMENTS_MAX: Final = 1000  # expired payments announced by one call
+
+# --- stores ---
+
+STORE_BATCH_MAX: Final = 256  # updates in one commit: bounds how long one waits behind the others
+STORE_QUEUE_MAX: Final = 10_000  # updates waiting; past it callers are refused rather than queued without end
+STORE_BUSY_S_MAX: Final = 5.0  # how long another process may hold the file
+
+for _smaller, _larger, _why in (
+    (METADATA_BYTES_MAX, BODY_BYTES_MAX, "metadata has to fit its body"),
+    (METADATA_DEPTH_MAX, JSON_DEPTH_MAX, "metadata has to fit its body"),
+    (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field has to fit all fields"),
+    (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a token has to fit its header"),
+    (SIGNATURES_MAX, SF_MEMBERS_MAX, "candidates are members"),
+    (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "a window smaller than the skew accepts nothing"),
+    (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA key has to be acceptable"),
+    (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
+    (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),
+):
+    if _smaller > _larger:  # pragma: no cover - cannot happen unless a limit above is edited wrongly
+        raise RuntimeError(f"limits.py: {_smaller} is more than {_larger}, but {_why}")
