@@ -186,9 +186,7 @@ class HttpRefused(Refused):
 
     code = "http_error"
 
-    def __init__(
-        self, status: int, code: str, description: str, *, headers: tuple[tuple[str, str], ...] = ()
-    ) -> None:
+    def __init__(self, status: int, code: str, description: str, *, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(description)
         self.status = status
         self.reason = code

@@ -1,0 +1,18 @@
+"""GNAP as a resource server sees it: access tokens, the rights they carry, the challenge. RFC 9635 and RFC 9767."""
+
+from incoming_payments.gnap.access import AccessRight, Action, Allowance, Reach, authorize
+from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospector
+from incoming_payments.gnap.token import AccessToken, challenge, parse_authorization
+
+__all__ = [
+    "AccessRight",
+    "AccessToken",
+    "AccessTokenInfo",
+    "Action",
+    "Allowance",
+    "Reach",
+    "StaticIntrospector",
+    "authorize",
+    "challenge",
+    "parse_authorization",
+]

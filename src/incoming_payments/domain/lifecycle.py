@@ -1,0 +1,281 @@
+"""What may happen to an incoming payment, and when: the one transition table, and the decisions that obey it.
+
+```
+trigger    from \\ to    what must hold                                    events
+create     (none)       -> PENDING                                        created
+credit     PENDING,     -> PROCESSING  total below incomingAmount         credited
+           PROCESSING   -> COMPLETED   total reaches or passes it         credited, completed
+complete   PENDING,     -> COMPLETED   its client says so                 completed
+           PROCESSING
+time       PENDING,     -> EXPIRED     now is after expiresAt             expired (once, by the sweep)
+           PROCESSING
+```
+
+COMPLETED and EXPIRED take nothing more and never change into anything: contract section 3, both rows. Time is an
+argument, and it is looked at in every decision, so an expiry holds whether or not a sweep ever runs.
+
+A decision answers with a `Decision`: what to tell the caller, and what to store; or it raises a `PaymentRefused`.
+"""
+
+import enum
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final, Generic, TypeVar
+
+from attrs import evolve, frozen
+
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.events import Event, EventKind
+from incoming_payments.domain.payment import (
+    ClientId,
+    Credit,
+    CreditId,
+    IncomingPayment,
+    MetadataJson,
+    PaymentId,
+    WalletAddress,
+)
+from incoming_payments.errors import (
+    AmountOverflow,
+    AssetMismatch,
+    CreditIdReused,
+    InvalidValue,
+    PaymentCompleted,
+    PaymentExpired,
+    PaymentRefused,
+)
+from incoming_payments.limits import UINT64_MAX
+
+T = TypeVar("T")
+
+
+class State(enum.Enum):
+    """Where a payment stands. Derived by `state_of`, never stored."""
+
+    PENDING = "pending"  # nothing received yet
+    PROCESSING = "processing"  # something received, more may come
+    COMPLETED = "completed"  # full, or closed by its client: takes nothing more
+    EXPIRED = "expired"  # its time is over: takes nothing more
+
+
+class Trigger(enum.Enum):
+    """What can happen to a payment."""
+
+    CREATE = "create"
+    CREDIT = "credit"
+    COMPLETE = "complete"
+    TIME = "time"
+
+
+@frozen
+class Transition:
+    """A row of the table: in `state`, `trigger` leads to `next` when `condition` holds, and gives `events`."""
+
+    state: State | None  # None: there is no payment yet
+    trigger: Trigger
+    next: State
+    condition: str
+    events: tuple[EventKind, ...]
+
+
+_BELOW: Final = "total below incomingAmount, or no incomingAmount"
+_REACHED: Final = "total reaches or passes incomingAmount"
+_CREDITED: Final = (EventKind.CREDITED,)
+_FILLED: Final = (EventKind.CREDITED, EventKind.COMPLETED)
+_CLOSED: Final = (EventKind.COMPLETED,)
+_OVER: Final = (EventKind.EXPIRED,)
+
+TRANSITIONS: Final = (
+    Transition(None, Trigger.CREATE, State.PENDING, "the request is allowed", (EventKind.CREATED,)),
+    Transition(State.PENDING, Trigger.CREDIT, State.PROCESSING, _BELOW, _CREDITED),
+    Transition(State.PENDING, Trigger.CREDIT, State.COMPLETED, _REACHED, _FILLED),
+    Transition(State.PROCESSING, Trigger.CREDIT, State.PROCESSING, _BELOW, _CREDITED),
+    Transition(State.PROCESSING, Trigger.CREDIT, State.COMPLETED, _REACHED, _FILLED),
+    Transition(State.PENDING, Trigger.COMPLETE, State.COMPLETED, "its client closes it", _CLOSED),
+    Transition(State.PROCESSING, Trigger.COMPLETE, State.COMPLETED, "its client closes it", _CLOSED),
+    Transition(State.PENDING, Trigger.TIME, State.EXPIRED, "now is after expiresAt", _OVER),
+    Transition(State.PROCESSING, Trigger.TIME, State.EXPIRED, "now is after expiresAt", _OVER),
+)
+
+REFUSALS: Final[Mapping[tuple[State, Trigger], type[PaymentRefused]]] = {
+    (State.COMPLETED, Trigger.CREDIT): PaymentCompleted,
+    (State.EXPIRED, Trigger.CREDIT): PaymentExpired,
+    (State.EXPIRED, Trigger.COMPLETE): PaymentExpired,
+}
+
+_SAYS: Final[Mapping[type[PaymentRefused], str]] = {
+    PaymentCompleted: "the payment is completed and takes nothing more: create another one",
+    PaymentExpired: "the payment has expired and takes nothing more: create another one",
+}
+
+_EVENTS: Final = {(row.state, row.trigger, row.next): row.events for row in TRANSITIONS}
+
+
+@frozen
+class Decision(Generic[T]):
+    """What a decision says: the `answer` for the caller, and what the store has to write, all of it or nothing.
+
+    `payment` is the new value and `events` what it gives rise to; `credit` is there when money was booked. Nothing is
+    to be written when `payment` is `None`.
+    """
+
+    answer: T
+    payment: IncomingPayment | None = None
+    events: tuple[Event, ...] = ()
+    credit: Credit | None = None
+
+
+def state_of(payment: IncomingPayment, now: datetime) -> State:
+    """Where `payment` stands at `now`. `COMPLETED` wins over `EXPIRED`: what is full stays full."""
+    if payment.closed_at is not None:
+        return State.COMPLETED
+    if payment.limit is not None and payment.received.value >= payment.limit.value:
+        return State.COMPLETED
+    # Contract section 3, row 2: the current time *exceeds* expiresAt, so the moment itself still accepts.
+    if payment.expires_at is not None and now > payment.expires_at:
+        return State.EXPIRED
+    return State.PROCESSING if payment.received.value else State.PENDING
+
+
+def is_receivable(payment: IncomingPayment, now: datetime) -> bool:
+    """Whether a credit would be taken at `now`."""
+    return (state_of(payment, now), Trigger.CREDIT) not in REFUSALS
+
+
+def create(
+    *,
+    id: PaymentId,
+    wallet_address: WalletAddress,
+    client: ClientId,
+    limit: Amount | None,
+    expires_at: datetime | None,
+    metadata: MetadataJson | None,
+    now: datetime,
+) -> Decision[IncomingPayment]:
+    """A new payment into `wallet_address` with nothing received. Contract section 4.1.
+
+    Raises `AssetMismatch` when `limit` is not in the wallet address's asset, and `InvalidValue` when it is zero or
+    `expires_at` is not in the future.
+    """
+    if limit is not None and limit.asset != wallet_address.asset:
+        raise AssetMismatch(
+            f"incomingAmount must be in {_spell(wallet_address)}, the asset of the wallet address",
+            member="incomingAmount",
+        )
+    if limit is not None and limit.value == 0:
+        raise InvalidValue("incomingAmount.value must be greater than zero", member="incomingAmount.value")
+    if expires_at is not None and expires_at <= now:
+        raise InvalidValue("expiresAt must lie in the future", member="expiresAt")
+    payment = IncomingPayment(
+        id=id,
+        wallet_address=wallet_address.url,
+        client=client,
+        limit=limit,
+        received=Amount(0, wallet_address.asset),
+        expires_at=expires_at,
+        metadata=metadata,
+        created_at=now,
+        updated_at=now,
+    )
+    payment, events = _step(None, Trigger.CREATE, payment, now)
+    return Decision(payment, payment, events)
+
+
+def credit(
+    payment: IncomingPayment,
+    earlier: Credit | None,
+    *,
+    id: CreditId,
+    amount: Amount,
+    now: datetime,
+) -> Decision[Credit]:
+    """Book `amount` into `payment` under the credit id `id`. Contract section 3, both rows.
+
+    `earlier` is what was booked into this payment under the same id before: then nothing changes and it is the answer
+    again, whatever the state is by now. Raises `CreditIdReused` when it was for another amount; `InvalidValue` when
+    `amount` is zero; `AssetMismatch`; `PaymentCompleted`; `PaymentExpired`; `AmountOverflow`.
+    """
+    if earlier is not None:
+        if earlier.amount != amount:
+            raise CreditIdReused(
+                f"credit id {id} was booked as {earlier.amount.text} before: a new receipt needs a new id"
+            )
+        return Decision(earlier)
+    if amount.asset != payment.asset:
+        raise AssetMismatch(f"the payment takes {payment.asset.code} at scale {payment.asset.scale} only")
+    if amount.value == 0:
+        raise InvalidValue("a credit must be greater than zero", member="amount")
+    before = _accepting_state(payment, Trigger.CREDIT, now)
+    total = payment.received.value + amount.value
+    if total > UINT64_MAX:
+        raise AmountOverflow("the total received would pass 2**64 - 1: create another payment")
+    after = evolve(payment, received=evolve(amount, value=total), updated_at=_later(payment, now))
+    completes = state_of(after, now) is State.COMPLETED
+    booked = Credit(payment.id, id, amount, after.received, completes, after.updated_at)
+    after, events = _step(before, Trigger.CREDIT, after, now, id)
+    return Decision(booked, after, events, booked)
+
+
+def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
+    """Close `payment` at its client's wish; a completed one is returned as it is. Raises `PaymentExpired`."""
+    if state_of(payment, now) is State.COMPLETED:
+        return Decision(payment)
+    before = _accepting_state(payment, Trigger.COMPLETE, now)
+    at = _later(payment, now)
+    closed = evolve(payment, closed_at=at, updated_at=at)
+    closed, events = _step(before, Trigger.COMPLETE, closed, now)
+    return Decision(closed, closed, events)
+
+
+def expire(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
+    """Note that `payment` has expired, so that its `expired` event is given once. Not what enforces the expiry.
+
+    A payment that has not expired, or whose expiry was announced before, is returned as it is. `updatedAt` stays:
+    nothing that a client can see has changed.
+    """
+    if state_of(payment, now) is not State.EXPIRED or payment.expiry_announced_at is not None:
+        return Decision(payment)
+    before = State.PROCESSING if payment.received.value else State.PENDING
+    announced, events = _step(before, Trigger.TIME, evolve(payment, expiry_announced_at=now), now)
+    return Decision(announced, announced, events)
+
+
+def _accepting_state(payment: IncomingPayment, trigger: Trigger, now: datetime) -> State:
+    """The state of `payment`, or the refusal that the table has for it."""
+    state = state_of(payment, now)
+    if refusal := REFUSALS.get((state, trigger)):
+        raise refusal(_SAYS[refusal])
+    return state
+
+
+def _step(
+    before: State | None,
+    trigger: Trigger,
+    after: IncomingPayment,
+    now: datetime,
+    credit: CreditId | None = None,
+) -> tuple[IncomingPayment, tuple[Event, ...]]:
+    """`after` with its events counted, and the events. A step that the table lacks is our own bug: `KeyError`."""
+    kinds = _EVENTS[before, trigger, state_of(after, now)]
+    seen = 0 if before is None else after.version
+    events = tuple(
+        Event(
+            payment_id=after.id,
+            version=version,
+            kind=kind,
+            at=_later(after, now),
+            received=after.received,
+            credit_id=credit if kind is EventKind.CREDITED else None,
+        )
+        for version, kind in enumerate(kinds, start=seen + 1)
+    )
+    return evolve(after, version=seen + len(kinds)), events
+
+
+def _later(payment: IncomingPayment, now: datetime) -> datetime:
+    """`now`, unless a clock went backwards: `updatedAt` never does."""
+    return max(now, payment.updated_at)
+
+
+def _spell(wallet_address: WalletAddress) -> str:
+    return f"{wallet_address.asset.code} at scale {wallet_address.asset.scale}"

@@ -1,0 +1,221 @@
+"""The incoming payment and what belongs to it: wallet address, credit, the facts of a creation. Contract section 2.2.
+
+Nothing here changes anything: what may happen to a payment, and when, is `lifecycle.py`.
+"""
+
+import re
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Final, NewType
+from urllib.parse import urlsplit
+
+from attrs import field, frozen
+from attrs.validators import optional
+
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.errors import InvalidValue
+from incoming_payments.limits import CLIENT_ID_CHARS_MAX, CREDIT_ID_CHARS_MAX, URL_CHARS_MAX
+
+PaymentId = NewType("PaymentId", str)
+ClientId = NewType("ClientId", str)
+CreditId = NewType("CreditId", str)
+WalletAddressUrl = NewType("WalletAddressUrl", str)
+MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object, as `wire` checked and wrote it
+
+PAYMENT_ID_RANDOM_BYTES: Final = 10
+_PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_VISIBLE: Final = re.compile(r"[!-~]+")
+_URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
+    """A UUID version 7 (RFC 9562 §5.7): the millisecond of `now`, then 74 random bits.
+
+    Unguessable by the randomness, URL-safe by its alphabet; and as ids of one moment are neighbours in an index,
+    inserting costs the same however large the table is. Raises `InvalidValue` unless there are exactly 10 bytes of
+    randomness.
+
+    >>> new_payment_id(datetime(2026, 1, 1, tzinfo=UTC), bytes(10))
+    '019b76da-a800-7000-8000-000000000000'
+    """
+    if len(randomness) != PAYMENT_ID_RANDOM_BYTES:
+        raise InvalidValue(f"a payment id takes {PAYMENT_ID_RANDOM_BYTES} random bytes, not {len(randomness)}")
+    stamp = (now - _EPOCH) // timedelta(milliseconds=1)
+    bits = int.from_bytes(randomness)
+    rand_a, rand_b = (bits >> 62) & 0xFFF, bits & (2**62 - 1)
+    return PaymentId(str(uuid.UUID(int=stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b)))
+
+
+def payment_id(text: object) -> PaymentId:
+    """`text` as a payment id; `InvalidValue` when no payment can have it, which spares the look-up.
+
+    >>> payment_id("019b76da-a800-7000-8000-000000000000")
+    '019b76da-a800-7000-8000-000000000000'
+    """
+    if not isinstance(text, str) or not _PAYMENT_ID.fullmatch(text):
+        raise InvalidValue("a payment id is a UUID version 7 in lower case", member="id")
+    return PaymentId(text)
+
+
+def client_id(text: object) -> ClientId:
+    """`text` as the identifier of a client; `InvalidValue` when it is empty, too long or not printable ASCII."""
+    if not isinstance(text, str) or not _VISIBLE.fullmatch(text) or len(text) > CLIENT_ID_CHARS_MAX:
+        raise InvalidValue(
+            f"a client id is 1 to {CLIENT_ID_CHARS_MAX} printable ASCII characters without spaces",
+            member="client",
+        )
+    return ClientId(text)
+
+
+def credit_id(text: object) -> CreditId:
+    """`text` as a credit id: the name under which the host books one receipt of money, unique within its payment.
+
+    Raises `InvalidValue` when it is empty, too long or not printable ASCII.
+
+    >>> credit_id("wire-2026-11-21/0007")
+    'wire-2026-11-21/0007'
+    """
+    if not isinstance(text, str) or not _VISIBLE.fullmatch(text) or len(text) > CREDIT_ID_CHARS_MAX:
+        raise InvalidValue(
+            f"a credit id is 1 to {CREDIT_ID_CHARS_MAX} printable ASCII characters without spaces",
+            member="creditId",
+        )
+    return CreditId(text)
+
+
+def wallet_address_url(text: object) -> WalletAddressUrl:
+    """The one spelling of a wallet address: scheme and host in lower case, no default port, no trailing slash.
+
+    Two URLs that clients use for one wallet address become equal by this; everything that compares wallet addresses
+    compares what this returns. Path and query stay as they are, as case matters there. Raises `InvalidValue` for
+    what is not an absolute http or https URL, and for user information, fragments, dot segments and bad ports, none
+    of which a wallet address has.
+
+    >>> wallet_address_url("HTTPS://Bank.Example:443/alice/")
+    'https://bank.example/alice'
+    """
+    if not isinstance(text, str) or not _URL.fullmatch(text) or len(text) > URL_CHARS_MAX:
+        raise _not_a_wallet_address("must be an absolute http or https URL in ASCII")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise _not_a_wallet_address("has a host or port that cannot be read") from None
+    if not parts.hostname:
+        raise _not_a_wallet_address("has no host")
+    if "@" in parts.netloc:
+        raise _not_a_wallet_address("must not hold a user name or password")
+    if "#" in text or "\\" in text:
+        raise _not_a_wallet_address("must not hold a fragment or a backslash")
+    if any(segment in {".", ".."} for segment in parts.path.lower().replace("%2e", ".").split("/")):
+        raise _not_a_wallet_address("must not hold dot segments")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
+        host = f"{host}:{port}"
+    query = f"?{parts.query}" if parts.query else ""
+    return WalletAddressUrl(f"{parts.scheme}://{host}{parts.path.rstrip('/')}{query}")
+
+
+def _not_a_wallet_address(why: str) -> InvalidValue:
+    return InvalidValue(f"the wallet address {why}", member="walletAddress")
+
+
+def _canonical_url(_instance: object, _attribute: object, url: WalletAddressUrl) -> None:
+    if wallet_address_url(url) != url:
+        raise InvalidValue(f"write the wallet address as {wallet_address_url(url)}", member="walletAddress")
+
+
+def _utc(_instance: object, _attribute: object, moment: datetime) -> None:
+    if moment.utcoffset() != timedelta(0):
+        raise InvalidValue("a moment must be a datetime in UTC, such as datetime.now(UTC)")
+
+
+@frozen
+class WalletAddress:
+    """A wallet address this ASE hosts: its URL, the asset it holds, and where grants for it are asked for.
+
+    `url` is in the spelling of `wallet_address_url`. `auth_server` is the URL of the GNAP authorization server, which
+    goes into `authServer` and `WWW-Authenticate`. Raises `InvalidValue` for other spellings.
+    """
+
+    url: WalletAddressUrl = field(validator=_canonical_url)
+    asset: Asset
+    auth_server: str = field()
+
+    @auth_server.validator
+    def _url(self, _: object, url: object) -> None:
+        check_auth_server(url)
+
+
+def check_auth_server(url: object) -> None:
+    """`InvalidValue` unless `url` is an absolute http or https URL that can stand in a header."""
+    if not isinstance(url, str) or not _URL.fullmatch(url) or len(url) > URL_CHARS_MAX or set(url) & set('<>"\\,;'):
+        raise InvalidValue(
+            "the authorization server must be an absolute http or https URL without commas or semicolons",
+            member="authServer",
+        )
+
+
+@frozen
+class Credit:
+    """Money booked into a payment: `amount` arrived at `at` under `id`, making the total `received`.
+
+    `completes` says that this credit reached or passed `incomingAmount`. The same credit id booked again is answered
+    with this very value.
+    """
+
+    payment_id: PaymentId
+    id: CreditId
+    amount: Amount
+    received: Amount
+    completes: bool
+    at: datetime = field(validator=_utc)
+
+
+@frozen
+class IncomingPayment:
+    """The resource of contract section 2.2, as stored.
+
+    `client` is who created it. `limit` is the contract's `incomingAmount`, and `received` its `receivedAmount`.
+    `closed_at` is when its client completed it by hand, `expiry_announced_at` when its `expired` event was given;
+    both are `None` before. `version` counts the events this payment has given rise to. Whether it is completed or
+    expired is not stored: ask `lifecycle.state_of`. Raises `InvalidValue` when the members contradict each other.
+    """
+
+    id: PaymentId
+    wallet_address: WalletAddressUrl = field(validator=_canonical_url)
+    client: ClientId
+    received: Amount
+    created_at: datetime = field(validator=_utc)
+    updated_at: datetime = field(validator=_utc)
+    limit: Amount | None = field(default=None)
+    expires_at: datetime | None = field(default=None, validator=optional(_utc))
+    metadata: MetadataJson | None = None
+    closed_at: datetime | None = field(default=None, validator=optional(_utc))
+    expiry_announced_at: datetime | None = field(default=None, validator=optional(_utc))
+    version: int = field(default=1)
+
+    @limit.validator
+    def _one_asset(self, _: object, limit: Amount | None) -> None:
+        if limit is not None and (limit.asset != self.received.asset or limit.value == 0):
+            raise InvalidValue(
+                "incomingAmount must be greater than zero and of the asset of receivedAmount",
+                member="incomingAmount",
+            )
+
+    @updated_at.validator
+    def _not_before_creation(self, _: object, updated_at: datetime) -> None:
+        if updated_at < self.created_at:
+            raise InvalidValue("updatedAt must not lie before createdAt", member="updatedAt")
+
+    @version.validator
+    def _counts(self, _: object, version: int) -> None:
+        if type(version) is not int or version < 1:
+            raise InvalidValue("version counts events, of which the creation is the first", member="version")
+
+    @property
+    def asset(self) -> Asset:
+        """The asset of the wallet address, in which everything about this payment is counted."""
+        return self.received.asset
