@@ -13,6 +13,7 @@ IncomingPaymentsError              code, description, details: what an error bod
 │   ├── SignatureRefused           the request is not signed as the policy demands; `reason` says why
 │   ├── AccessForbidden            the right is there, but not for this wallet address or this payment
 │   ├── PolicyRefused              the host's own rules say no; for a host's ports to raise
+│   ├── TermsRefused               a payment on such terms cannot be: amount zero, expiry in the past or too far
 │   ├── PaymentRefused             the payment cannot take this
 │   │   ├── PaymentCompleted
 │   │   ├── PaymentExpired
@@ -26,6 +27,7 @@ IncomingPaymentsError              code, description, details: what an error bod
 │   ├── StoreUnavailable           for now: try the same call again
 │   └── StoreUnusable              for good, until somebody acts: wrong schema, not a database, closed
 ├── PaymentExists                  an id was used twice: a port that hands out ids is broken
+├── BrokenDecision                 what a decision wants stored contradicts itself: a bug in the decision
 ├── PortMissing                    a flow asked for something no port was given for
 ├── FlowStuck                      a flow took more steps than any flow should
 └── ConfigurationError             a setting is missing or wrong; the message names it
@@ -133,6 +135,12 @@ class PolicyRefused(Refused):
     code = "refused_by_policy"
 
 
+class TermsRefused(Refused):
+    """There cannot be a payment on these terms; `details["member"]` names the one at fault."""
+
+    code = "invalid_terms"
+
+
 class PaymentRefused(Refused):
     """The payment cannot take this; the subclass says why."""
 
@@ -218,6 +226,12 @@ class PaymentExists(IncomingPaymentsError):
     """A payment with this id is there already. Ids are random: whatever draws them is broken."""
 
     code = "payment_exists"
+
+
+class BrokenDecision(IncomingPaymentsError):
+    """What a decision wants stored contradicts itself or what is stored: a bug in the decision. Nothing was changed."""
+
+    code = "broken_decision"
 
 
 class PortMissing(IncomingPaymentsError):

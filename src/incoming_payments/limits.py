@@ -66,8 +66,8 @@ ACCESS_RIGHTS_MAX: Final = 64  # rights in one token
 
 # --- flows ---
 
-FLOW_STEPS_MAX: Final = 64  # effects in one flow; the longest takes six
-SWEEP_PAYMENTS_MAX: Final = 1000  # expired payments announced by one call
+SWEEP_PAYMENTS_MAX: Final = 500  # expired payments announced by one call
+FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep takes one a payment, the others six
 
 # --- stores ---
 
@@ -83,6 +83,7 @@ for _smaller, _larger, _why in (
     (SIGNATURES_MAX, SF_MEMBERS_MAX, "candidates are members"),
     (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "a window smaller than the skew accepts nothing"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA key has to be acceptable"),
+    (SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a full sweep has to end"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),
 ):

@@ -19,7 +19,7 @@ A decision answers with a `Decision`: what to tell the caller, and what to store
 
 import enum
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 from attrs import evolve, frozen
@@ -43,8 +43,9 @@ from incoming_payments.errors import (
     PaymentCompleted,
     PaymentExpired,
     PaymentRefused,
+    TermsRefused,
 )
-from incoming_payments.limits import UINT64_MAX
+from incoming_payments.limits import EXPIRY_S_MAX, UINT64_MAX
 
 T = TypeVar("T")
 
@@ -151,11 +152,12 @@ def create(
     expires_at: datetime | None,
     metadata: MetadataJson | None,
     now: datetime,
+    expiry_s_max: int = EXPIRY_S_MAX,
 ) -> Decision[IncomingPayment]:
     """A new payment into `wallet_address` with nothing received. Contract section 4.1.
 
-    Raises `AssetMismatch` when `limit` is not in the wallet address's asset, and `InvalidValue` when it is zero or
-    `expires_at` is not in the future.
+    Raises `AssetMismatch` when `limit` is not in the wallet address's asset, and `TermsRefused` when it is zero or
+    `expires_at` is not in the future, or more than `expiry_s_max` seconds ahead.
     """
     if limit is not None and limit.asset != wallet_address.asset:
         raise AssetMismatch(
@@ -163,9 +165,11 @@ def create(
             member="incomingAmount",
         )
     if limit is not None and limit.value == 0:
-        raise InvalidValue("incomingAmount.value must be greater than zero", member="incomingAmount.value")
+        raise TermsRefused("incomingAmount.value must be greater than zero", member="incomingAmount.value")
     if expires_at is not None and expires_at <= now:
-        raise InvalidValue("expiresAt must lie in the future", member="expiresAt")
+        raise TermsRefused("expiresAt must lie in the future", member="expiresAt")
+    if expires_at is not None and expires_at - now > timedelta(seconds=expiry_s_max):
+        raise TermsRefused(f"expiresAt must lie at most {expiry_s_max} seconds ahead", member="expiresAt")
     payment = IncomingPayment(
         id=id,
         wallet_address=wallet_address.url,
@@ -230,14 +234,18 @@ def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: d
 def expire(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
     """Note that `payment` has expired, so that its `expired` event is given once. Not what enforces the expiry.
 
-    A payment that has not expired, or whose expiry was announced before, is returned as it is. `updatedAt` stays:
+    A payment whose `expires_at` has not passed, or was looked after before, is returned as it is. One that was
+    completed in time gets no event, only the note, so that no sweep sees it again. `updatedAt` stays in both cases:
     nothing that a client can see has changed.
     """
-    if state_of(payment, now) is not State.EXPIRED or payment.expiry_announced_at is not None:
+    if payment.expires_at is None or now <= payment.expires_at or payment.expiry_announced_at is not None:
         return Decision(payment)
+    noted = evolve(payment, expiry_announced_at=now)
+    if state_of(payment, now) is State.COMPLETED:
+        return Decision(noted, noted)
     before = State.PROCESSING if payment.received.value else State.PENDING
-    announced, events = _step(before, Trigger.TIME, evolve(payment, expiry_announced_at=now), now)
-    return Decision(announced, announced, events)
+    expired, events = _step(before, Trigger.TIME, noted, now)
+    return Decision(expired, expired, events)
 
 
 def _accepting_state(payment: IncomingPayment, trigger: Trigger, now: datetime) -> State:

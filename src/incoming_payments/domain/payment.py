@@ -7,14 +7,14 @@ import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Final, NewType
-from urllib.parse import urlsplit
 
 from attrs import field, frozen
 from attrs.validators import optional
 
 from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.urls import canonical_url, header_safe_url
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import CLIENT_ID_CHARS_MAX, CREDIT_ID_CHARS_MAX, URL_CHARS_MAX
+from incoming_payments.limits import CLIENT_ID_CHARS_MAX, CREDIT_ID_CHARS_MAX
 
 PaymentId = NewType("PaymentId", str)
 ClientId = NewType("ClientId", str)
@@ -25,9 +25,7 @@ MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object, as `wi
 PAYMENT_ID_RANDOM_BYTES: Final = 10
 _PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _VISIBLE: Final = re.compile(r"[!-~]+")
-_URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
@@ -89,37 +87,13 @@ def wallet_address_url(text: object) -> WalletAddressUrl:
     """The one spelling of a wallet address: scheme and host in lower case, no default port, no trailing slash.
 
     Two URLs that clients use for one wallet address become equal by this; everything that compares wallet addresses
-    compares what this returns. Path and query stay as they are, as case matters there. Raises `InvalidValue` for
-    what is not an absolute http or https URL, and for user information, fragments, dot segments and bad ports, none
-    of which a wallet address has.
+    compares what this returns. Path and query keep their case, as it matters there. Raises `InvalidValue` for
+    whatever `domain.urls.canonical_url` refuses.
 
     >>> wallet_address_url("HTTPS://Bank.Example:443/alice/")
     'https://bank.example/alice'
     """
-    if not isinstance(text, str) or not _URL.fullmatch(text) or len(text) > URL_CHARS_MAX:
-        raise _not_a_wallet_address("must be an absolute http or https URL in ASCII")
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        raise _not_a_wallet_address("has a host or port that cannot be read") from None
-    if not parts.hostname:
-        raise _not_a_wallet_address("has no host")
-    if "@" in parts.netloc:
-        raise _not_a_wallet_address("must not hold a user name or password")
-    if "#" in text or "\\" in text:
-        raise _not_a_wallet_address("must not hold a fragment or a backslash")
-    if any(segment in {".", ".."} for segment in parts.path.lower().replace("%2e", ".").split("/")):
-        raise _not_a_wallet_address("must not hold dot segments")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
-        host = f"{host}:{port}"
-    query = f"?{parts.query}" if parts.query else ""
-    return WalletAddressUrl(f"{parts.scheme}://{host}{parts.path.rstrip('/')}{query}")
-
-
-def _not_a_wallet_address(why: str) -> InvalidValue:
-    return InvalidValue(f"the wallet address {why}", member="walletAddress")
+    return WalletAddressUrl(canonical_url(text, member="walletAddress"))
 
 
 def _canonical_url(_instance: object, _attribute: object, url: WalletAddressUrl) -> None:
@@ -132,6 +106,10 @@ def _utc(_instance: object, _attribute: object, moment: datetime) -> None:
         raise InvalidValue("a moment must be a datetime in UTC, such as datetime.now(UTC)")
 
 
+def _header_safe(_instance: object, _attribute: object, url: str) -> None:
+    header_safe_url(url, member="authServer")
+
+
 @frozen
 class WalletAddress:
     """A wallet address this ASE hosts: its URL, the asset it holds, and where grants for it are asked for.
@@ -142,20 +120,7 @@ class WalletAddress:
 
     url: WalletAddressUrl = field(validator=_canonical_url)
     asset: Asset
-    auth_server: str = field()
-
-    @auth_server.validator
-    def _url(self, _: object, url: object) -> None:
-        check_auth_server(url)
-
-
-def check_auth_server(url: object) -> None:
-    """`InvalidValue` unless `url` is an absolute http or https URL that can stand in a header."""
-    if not isinstance(url, str) or not _URL.fullmatch(url) or len(url) > URL_CHARS_MAX or set(url) & set('<>"\\,;'):
-        raise InvalidValue(
-            "the authorization server must be an absolute http or https URL without commas or semicolons",
-            member="authServer",
-        )
+    auth_server: str = field(validator=_header_safe)
 
 
 @frozen

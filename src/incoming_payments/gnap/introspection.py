@@ -7,7 +7,7 @@ from types import MappingProxyType
 from attrs import field, frozen
 
 from incoming_payments.domain.payment import ClientId, client_id
-from incoming_payments.errors import InvalidValue
+from incoming_payments.errors import InvalidValue, TokenRefused
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.limits import ACCESS_RIGHTS_MAX
@@ -45,6 +45,19 @@ class AccessTokenInfo:
     def is_expired(self, now: datetime) -> bool:
         """Whether the token's time is over at `now`."""
         return self.expires_at is not None and now >= self.expires_at
+
+
+def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenInfo:
+    """`info`, if its token is active at `now`.
+
+    Raises `TokenRefused` with the reason `invalid_token` when the authorization server does not know it, or
+    `token_expired` when its time is over: clients have to tell the two apart, and both from a missing right.
+    """
+    if info is None:
+        raise TokenRefused("invalid_token", "the access token is not active: ask for a new grant")
+    if info.is_expired(now):
+        raise TokenRefused("token_expired", "the access token has expired: rotate it or ask for a new grant")
+    return info
 
 
 class StaticIntrospector:

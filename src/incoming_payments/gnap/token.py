@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from incoming_payments.domain.payment import check_auth_server
+from incoming_payments.domain.urls import header_safe_url
 from incoming_payments.errors import InvalidValue, TokenRefused
 from incoming_payments.limits import TOKEN_CHARS_MAX
 
@@ -78,5 +78,4 @@ def challenge(auth_server: str) -> str:
     >>> challenge("https://auth.bank.example")
     'GNAP as_uri=https://auth.bank.example'
     """
-    check_auth_server(auth_server)
-    return f"GNAP as_uri={auth_server}"
+    return f"GNAP as_uri={header_safe_url(auth_server, member='authServer')}"

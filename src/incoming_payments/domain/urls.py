@@ -1,0 +1,66 @@
+"""One spelling for the URLs that are compared, and the check for those that go into a header."""
+
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from incoming_payments.errors import InvalidValue
+from incoming_payments.limits import URL_CHARS_MAX
+
+_URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE)
+_HOST: Final = re.compile(r"[A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\]")
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def canonical_url(text: object, *, member: str) -> str:
+    """`text` with scheme and host in lower case, without default port and without trailing slashes.
+
+    Raises `InvalidValue`, naming `member`, for what is not an absolute http or https URL in ASCII of bounded length,
+    and for user information, fragments, backslashes, dot segments (also percent-encoded) and bad ports: none of them
+    has a place in a URL that decides where money goes.
+
+    >>> canonical_url("https://Bank.Example:443/op/", member="base_url")
+    'https://bank.example/op'
+    """
+    if not isinstance(text, str) or not _URL.fullmatch(text) or len(text) > URL_CHARS_MAX:
+        raise _refusal(
+            member, f"must be an absolute http or https URL, in ASCII, of at most {URL_CHARS_MAX} characters"
+        )
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise _refusal(member, "has a host or port that cannot be read") from None
+    if "@" in parts.netloc:
+        raise _refusal(member, "must not hold a user name or password")
+    if "#" in text or "\\" in text:
+        raise _refusal(member, "must not hold a fragment or a backslash")
+    host, _, digits = parts.netloc.partition("]") if parts.netloc.startswith("[") else parts.netloc.partition(":")
+    host = host + "]" if parts.netloc.startswith("[") else host
+    if not _HOST.fullmatch(host) or (digits and port is None):
+        raise _refusal(member, "has a host or port that cannot be read")
+    if any(segment in {".", ".."} for segment in parts.path.lower().replace("%2e", ".").split("/")):
+        raise _refusal(member, "must not hold dot segments")
+    suffix = "" if port is None or port == _DEFAULT_PORTS[parts.scheme] else f":{port}"
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{host.lower()}{suffix}{parts.path.rstrip('/')}{query}"
+
+
+def header_safe_url(url: object, *, member: str) -> str:
+    """`url`, if it is an absolute http or https URL that can stand in a header field as it is.
+
+    Raises `InvalidValue`, naming `member`, otherwise: `WWW-Authenticate` gives it without quotes, so the
+    characters that end a parameter are refused.
+    """
+    if (
+        not isinstance(url, str)
+        or not _URL.fullmatch(url)
+        or len(url) > URL_CHARS_MAX
+        or not set(url).isdisjoint('<>"\\,;')
+    ):
+        raise _refusal(member, "must be an absolute http or https URL without quotes, commas or semicolons")
+    return url
+
+
+def _refusal(member: str, why: str) -> InvalidValue:
+    return InvalidValue(f"{member} {why}", member=member)

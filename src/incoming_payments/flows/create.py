@@ -1,0 +1,58 @@
+"""Create an incoming payment. Contract section 4.1."""
+
+from datetime import datetime
+
+from incoming_payments.domain import lifecycle
+from incoming_payments.domain.payment import (
+    PAYMENT_ID_RANDOM_BYTES,
+    WalletAddress,
+    WalletAddressUrl,
+    new_payment_id,
+)
+from incoming_payments.errors import WalletAddressNotFound
+from incoming_payments.flows.authenticate import authenticate
+from incoming_payments.flows.effects import AllocateMethods, DrawRandomness, FindWalletAddress, Flow, InsertPayment
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.views import view_of
+from incoming_payments.gnap.access import Action, authorize, require_wallet_address
+from incoming_payments.httpsig import Request
+from incoming_payments.wire import PaymentView, read_create_request
+
+
+def create_payment(request: Request, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+    """Create the payment that the signed `request` asks for, and return the resource.
+
+    The details are allocated before the payment is stored, so that a crash between the two leaves details for a
+    payment that does not exist, which nobody was told of, rather than a payment that cannot be paid. Raises
+    `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `WalletAddressNotFound`, `AssetMismatch`,
+    `TermsRefused`.
+    """
+    caller = yield from authenticate(request, policy, now)
+    allowance = authorize(caller.rights, Action.CREATE)
+    wanted = read_create_request(
+        request.body,
+        metadata_bytes_max=policy.metadata_bytes_max,
+        metadata_depth_max=policy.metadata_depth_max,
+    )
+    require_wallet_address(allowance, wanted.wallet_address)
+    wallet_address = _require_hosted((yield from FindWalletAddress(wanted.wallet_address)), wanted.wallet_address)
+    randomness = yield from DrawRandomness(PAYMENT_ID_RANDOM_BYTES)
+    decision = lifecycle.create(
+        id=new_payment_id(now, randomness),
+        wallet_address=wallet_address,
+        client=caller.client,
+        limit=wanted.incoming_amount,
+        expires_at=wanted.expires_at,
+        metadata=wanted.metadata,
+        now=now,
+        expiry_s_max=policy.expiry_s_max,
+    )
+    methods = yield from AllocateMethods(decision.answer)
+    yield from InsertPayment(decision)
+    return view_of(decision.answer, policy.payment_url(decision.answer.id), methods, now)
+
+
+def _require_hosted(found: WalletAddress | None, asked: WalletAddressUrl) -> WalletAddress:
+    if found is None or found.url != asked:
+        raise WalletAddressNotFound("walletAddress is not hosted here: check the URL", member="walletAddress")
+    return found

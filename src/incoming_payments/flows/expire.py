@@ -1,0 +1,19 @@
+"""Give the `expired` events. Nothing depends on it: every decision looks at the time itself."""
+
+from datetime import datetime
+from functools import partial
+
+from incoming_payments.domain import lifecycle
+from incoming_payments.flows.effects import FindExpired, Flow, UpdatePayment
+from incoming_payments.limits import SWEEP_PAYMENTS_MAX
+
+
+def announce_expired(now: datetime, *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
+    """Give the `expired` event of at most `limit` payments that have expired by `now`; the count of those looked at.
+
+    Call it now and then, and again at once while the answer is `limit`. Two sweeps at a time give no event twice.
+    """
+    found = yield from FindExpired(now, limit)
+    for id in found:
+        yield from UpdatePayment(id, partial(lifecycle.expire, now=now))
+    return len(found)

@@ -1,0 +1,28 @@
+"""From a stored payment to what a client sees of it. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from incoming_payments.domain.lifecycle import State, state_of
+from incoming_payments.domain.methods import IlpPaymentMethod
+from incoming_payments.domain.payment import IncomingPayment
+from incoming_payments.wire import PaymentView
+
+
+def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMethod], now: datetime) -> PaymentView:
+    """The resource of contract section 2.2.
+
+    `completed` is true in the completed state only: an expired payment is not.
+    """
+    return PaymentView(
+        id=url,
+        wallet_address=payment.wallet_address,
+        completed=state_of(payment, now) is State.COMPLETED,
+        incoming_amount=payment.limit,
+        received_amount=payment.received,
+        expires_at=payment.expires_at,
+        metadata=payment.metadata,
+        created_at=payment.created_at,
+        updated_at=payment.updated_at,
+        methods=tuple(dict.fromkeys(methods)),  # contract section 2.2: unique items
+    )

@@ -1,0 +1,134 @@
+"""The service as an ASGI application, and its two halves for a framework's own routes. ASGI 3.0.
+
+Mount `AsgiApplication` as it is, or call `read_request`, `await arun(handle(...))` and `respond` from a route.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from incoming_payments.api import Request, Response, body_too_large, handle, http_refusal, internal_error
+from incoming_payments.errors import HttpRefused
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.run import arun
+from incoming_payments.hosts.clock import utc_now
+from incoming_payments.limits import BODY_BYTES_MAX
+from incoming_payments.ports import AsyncPorts, Ports
+
+logger = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_PATH_SAFE: Final = "/:@!$&'()*+,;=~-._"  # what RFC 3986 §3.3 lets stand in a path as it is
+
+
+class ClientGone(Exception):  # noqa: N818 - it is no error: nobody waits for an answer any more
+    """The client hung up before its request was read to the end."""
+
+
+class AsgiApplication:
+    """The service, for any ASGI server.
+
+    `mount` is the path the server puts before the service's own paths; by default what `root_path` says. `clock`
+    tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
+    `on_shutdown` are called, or awaited, when the server stops: the place to close a store.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: ServicePolicy,
+        ports: AsyncPorts | Ports,
+        mount: str | None = None,
+        clock: Callable[[], datetime] = utc_now,
+        on_shutdown: Iterable[Callable[[], None]] = (),
+    ) -> None:
+        self._policy = policy
+        self._ports = ports
+        self._mount = mount
+        self._clock = clock
+        self._on_shutdown = tuple(on_shutdown)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or follow the server's life."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1003, "reason": "HTTP only"})
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            request = await read_request(scope, receive, mount=self._mount)
+            response = await arun(handle(request, policy=self._policy, now=self._clock()), self._ports)
+        except ClientGone:
+            return
+        except HttpRefused as error:
+            response = http_refusal(error)
+        except Exception:
+            logger.exception("incoming payments: a request failed")
+            response = internal_error()
+        await respond(response, scope, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                for close in self._on_shutdown:
+                    close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str | None = None) -> Request:
+    """The request of an ASGI scope, its body received to the end.
+
+    Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX`, and `ClientGone` when the client hangs up.
+    """
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+    return Request(
+        method=scope["method"],
+        path=_path(scope, mount),
+        query=scope.get("query_string", b"").decode("latin-1"),
+        headers=headers,
+        body=await _receive_body(receive),
+    )
+
+
+async def respond(response: Response, scope: Mapping[str, Any], send: Send) -> None:
+    """Send `response`."""
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+    if scope["method"] != "HEAD":
+        headers.append((b"content-length", str(len(response.body)).encode("ascii")))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+def _path(scope: Mapping[str, Any], mount: str | None) -> str:
+    """The path below the service, raw where the server tells it, as the signature covers it as it was sent."""
+    raw = scope.get("raw_path")
+    path = raw.decode("latin-1") if raw is not None else quote(scope["path"], safe=_PATH_SAFE)
+    before = quote(scope.get("root_path", ""), safe=_PATH_SAFE) if mount is None else mount
+    return path.partition("?")[0].removeprefix(before.rstrip("/"))
+
+
+async def _receive_body(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        if len(body) > BODY_BYTES_MAX:
+            raise body_too_large()
+        if not message.get("more_body", False):
+            return bytes(body)

@@ -1,0 +1,129 @@
+"""The service as a WSGI application, and its two halves for a framework's own routes. PEP 3333.
+
+Mount `WsgiApplication` as it is, or call `read_request`, `run(handle(...))` and `respond` from a route.
+"""
+
+import http
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote_to_bytes, urlsplit
+
+from incoming_payments.api import Request, Response, body_too_large, handle, http_refusal, internal_error
+from incoming_payments.errors import HttpRefused
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.run import run
+from incoming_payments.hosts.clock import utc_now
+from incoming_payments.limits import BODY_BYTES_MAX
+from incoming_payments.ports import Ports
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+logger = logging.getLogger(__name__)
+
+_CHUNK_BYTES: Final = 64 * 1024
+_PATH_SAFE: Final = "/:@!$&'()*+,;=~-._"  # what RFC 3986 §3.3 lets stand in a path as it is
+
+
+class WsgiApplication:
+    """The service, for any WSGI server. One object serves any number of threads.
+
+    `mount` is the path the server puts before the service's own paths; by default what `SCRIPT_NAME` says. `clock`
+    tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: ServicePolicy,
+        ports: Ports,
+        mount: str | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._policy = policy
+        self._ports = ports
+        self._mount = mount
+        self._clock = clock
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Answer one request."""
+        try:
+            request = read_request(environ, mount=self._mount)
+            response = run(handle(request, policy=self._policy, now=self._clock()), self._ports)
+        except HttpRefused as error:
+            response = http_refusal(error)
+        except Exception:
+            logger.exception("incoming payments: a request failed")
+            response = internal_error()
+        return respond(response, environ, start_response)
+
+
+def read_request(environ: Mapping[str, Any], *, mount: str | None = None) -> Request:
+    """The request in a WSGI environment, its body read to the end.
+
+    Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX`, shorter than it says, or of no readable length.
+    """
+    return Request(
+        method=environ["REQUEST_METHOD"],
+        path=_path(environ, mount),
+        query=environ.get("QUERY_STRING", ""),
+        headers=tuple(_headers(environ)),
+        body=_read_body(environ),
+    )
+
+
+def respond(response: Response, environ: Mapping[str, Any], start_response: "StartResponse") -> Iterable[bytes]:
+    """Send `response`; what a WSGI application returns."""
+    headers = list(response.headers)
+    if environ["REQUEST_METHOD"] != "HEAD":
+        headers.append(("Content-Length", str(len(response.body))))
+    start_response(f"{response.status} {http.HTTPStatus(response.status).phrase}", headers)
+    return [response.body] if response.body else []
+
+
+def _path(environ: Mapping[str, Any], mount: str | None) -> str:
+    """The path below the service, raw where the server tells it.
+
+    PEP 3333 gives the path decoded only, but the signature covers it as sent. Most servers add the request's own
+    line as `REQUEST_URI` or `RAW_URI`; it is used when it says the same as the decoded path, so that nothing in
+    between can make the two differ.
+    """
+    script = environ.get("SCRIPT_NAME", "")
+    decoded = script + environ.get("PATH_INFO", "")
+    raw = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
+    raw = raw.partition("?")[0] if raw.startswith("/") else urlsplit(raw).path
+    if unquote_to_bytes(raw).decode("latin-1") != decoded:
+        raw = quote(decoded.encode("latin-1"), safe=_PATH_SAFE)
+    before = quote(script.encode("latin-1"), safe=_PATH_SAFE) if mount is None else mount
+    return raw.removeprefix(before.rstrip("/"))
+
+
+def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for key, value in environ.items():
+        if key.startswith("HTTP_"):
+            yield key[5:].replace("_", "-").lower(), value
+        elif key in {"CONTENT_TYPE", "CONTENT_LENGTH"} and value:
+            yield key.replace("_", "-").lower(), value
+
+
+def _read_body(environ: Mapping[str, Any]) -> bytes:
+    stated = environ.get("CONTENT_LENGTH") or ""
+    if not stated:
+        # A chunked body has no length; only a server that ends the stream itself lets it be read to the end.
+        length = BODY_BYTES_MAX + 1 if environ.get("wsgi.input_terminated") else 0
+    elif stated.isascii() and stated.isdigit():
+        length = int(stated[:20])
+    else:
+        raise HttpRefused(400, "invalid_content_length", "Content-Length must be a number of bytes")
+    if stated and length > BODY_BYTES_MAX:
+        raise body_too_large()
+    body = bytearray()
+    while len(body) < length and (chunk := environ["wsgi.input"].read(min(length - len(body), _CHUNK_BYTES))):
+        body += chunk
+    if len(body) > BODY_BYTES_MAX:
+        raise body_too_large()
+    if stated and len(body) < length:
+        raise HttpRefused(400, "incomplete_body", "the body ended before Content-Length was reached")
+    return bytes(body)

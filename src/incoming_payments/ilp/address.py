@@ -1,0 +1,26 @@
+"""ILP addresses. RFC 15 of the Interledger RFCs; the pattern is contract section 2.3's."""
+
+import re
+from typing import Final, NewType
+
+from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN
+from incoming_payments.errors import InvalidValue
+from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX
+
+IlpAddress = NewType("IlpAddress", str)
+
+_ADDRESS: Final = re.compile(ILP_ADDRESS_PATTERN)
+
+
+def ilp_address(text: object) -> IlpAddress:
+    """`text` as an ILP address. Raises `InvalidValue` when it does not match the contract's pattern and length.
+
+    >>> ilp_address("g.bank.alice")
+    'g.bank.alice'
+    """
+    if not isinstance(text, str) or len(text) > ILP_ADDRESS_CHARS_MAX or not _ADDRESS.fullmatch(text):
+        raise InvalidValue(
+            f"must be an ILP address of at most {ILP_ADDRESS_CHARS_MAX} characters, such as g.bank.alice",
+            member="ilpAddress",
+        )
+    return IlpAddress(text)

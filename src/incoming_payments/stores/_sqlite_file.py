@@ -1,0 +1,244 @@
+"""The database file: its path, its schema and migrations, connections to it, and what its errors mean."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from incoming_payments.errors import ConfigurationError, StoreError, StoreUnavailable, StoreUnusable
+from incoming_payments.limits import STORE_BUSY_S_MAX
+
+T = TypeVar("T")
+
+APPLICATION_ID: Final = int.from_bytes(b"IPay")  # in the file's header, so that `file` and we know it
+_POLL_S: Final = 0.001  # between attempts at a lock: short beside one commit of another process, so that we get our turn
+
+# One row a schema version: the statements that lead to it from the version before. Never edit one that was released: add another.
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        # Amounts are minor units of the asset as decimal text; moments are microseconds since 1970 in UTC.
+        # `sweep_at` is `expires_at` for as long as the expiry has to be announced.
+        """
+        CREATE TABLE payments (
+            id TEXT PRIMARY KEY NOT NULL,
+            version INTEGER NOT NULL CHECK (version > 0),
+            received_amount TEXT NOT NULL CHECK (received_amount NOT GLOB '*[^0-9]*'),
+            updated_at INTEGER NOT NULL CHECK (updated_at >= created_at),
+            wallet_address TEXT NOT NULL,
+            client TEXT NOT NULL,
+            asset_code TEXT NOT NULL,
+            asset_scale INTEGER NOT NULL CHECK (asset_scale BETWEEN 0 AND 255),
+            incoming_amount TEXT CHECK (incoming_amount NOT GLOB '*[^0-9]*'),
+            expires_at INTEGER,
+            metadata TEXT,
+            created_at INTEGER NOT NULL,
+            closed_at INTEGER,
+            expiry_announced_at INTEGER,
+            sweep_at INTEGER CHECK (sweep_at IS NULL OR sweep_at = expires_at)
+        ) STRICT, WITHOUT ROWID
+        """,
+        "CREATE INDEX payments_to_sweep ON payments (sweep_at, id) WHERE sweep_at IS NOT NULL",
+        """
+        CREATE TABLE credits (
+            payment_id TEXT NOT NULL,
+            credit_id TEXT NOT NULL,
+            amount TEXT NOT NULL CHECK (amount NOT GLOB '*[^0-9]*' AND amount <> '0'),
+            received_amount TEXT NOT NULL CHECK (received_amount NOT GLOB '*[^0-9]*'),
+            completes INTEGER NOT NULL CHECK (completes IN (0, 1)),
+            at INTEGER NOT NULL,
+            PRIMARY KEY (payment_id, credit_id)
+        ) STRICT, WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE events (
+            payment_id TEXT NOT NULL,
+            version INTEGER NOT NULL CHECK (version > 0),
+            kind TEXT NOT NULL,
+            at INTEGER NOT NULL,
+            received_amount TEXT NOT NULL CHECK (received_amount NOT GLOB '*[^0-9]*'),
+            credit_id TEXT,
+            PRIMARY KEY (payment_id, version)
+        ) STRICT, WITHOUT ROWID
+        """,
+    ),
+)
+
+# Trouble that passes: somebody holds the lock, the disk is full or failing, the file is read-only or out of reach for now.
+_TEMPORARY: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+_ABOUT_THE_STATEMENT: Final = frozenset(
+    {
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_MISUSE,
+        sqlite3.SQLITE_RANGE,
+        sqlite3.SQLITE_TOOBIG,
+    }
+)
+
+
+class DatabaseFile:
+    """One SQLite file. Creating this touches nothing but the path's parent directory; `prepare` opens it."""
+
+    def __init__(self, path: str | os.PathLike[str], *, busy_s: float) -> None:
+        self.path = _checked_path(path)
+        if not 0 <= busy_s <= STORE_BUSY_S_MAX:
+            raise ConfigurationError(
+                f"busy_s is how many seconds to wait for a lock, from 0 to {STORE_BUSY_S_MAX:g}", setting="busy_s"
+            )
+        self._busy_s = busy_s
+
+    def prepare(self) -> None:
+        """Create the file or bring its schema up to date, whoever else is doing the same. Raises `StoreError`."""
+        if not self.path.parent.is_dir():
+            raise StoreUnusable(f"the directory {self.path.parent} does not exist: create it for the database")
+        if self.path.is_dir():
+            raise StoreUnusable(f"{self.path} is a directory: name a file for the database")
+        try:
+            connection = self._open("rwc", busy_s=0)
+            try:
+                self._patiently(lambda: self._migrate(connection))
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise self.explain(error) from error
+
+    def connect_writer(self) -> sqlite3.Connection:
+        """A connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
+        connection = self._open("rw", busy_s=0)
+        try:
+            self._patiently(lambda: self._check_version(connection))
+            # FULL syncs the log at every commit: without it a power cut takes back what was acknowledged. On macOS only
+            # F_FULLFSYNC reaches the disk.
+            for setting in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):
+                connection.execute(f"PRAGMA {setting}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def connect_reader(self) -> sqlite3.Connection:
+        """A connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
+        connection = self._open("rw", busy_s=self._busy_s)
+        try:
+            self._check_version(connection)
+            connection.execute("PRAGMA query_only = ON")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Begin to write, when other processes let us. Raises `sqlite3.OperationalError` after `busy_s`."""
+        self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        self._check_version(connection)
+
+    def explain(self, error: BaseException) -> StoreError:
+        """What `error` means for a caller, as a new exception."""
+        if isinstance(error, StoreError):
+            return type(error)(error.description)
+        if isinstance(error, MemoryError) or _primary_code(error) in _TEMPORARY:
+            return StoreUnavailable(f"the database {self.path} cannot do it for now ({error}): repeat the call")
+        return StoreUnusable(f"the database {self.path} cannot be used: {error or type(error).__name__}")
+
+    def _open(self, mode: str, *, busy_s: float) -> sqlite3.Connection:
+        # Only `prepare` may create the file: one that vanishes later must not come back empty.
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=busy_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """Repeat `action` while another process holds the lock.
+
+        SQLite's own waiting sleeps up to a tenth of a second, and is starved by a process that commits all the time.
+        """
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as error:
+                if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        self._version(connection)  # before the file is touched: it may be somebody else's
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreUnusable(f"the file system of {self.path} cannot hold a write-ahead log (WAL)")
+        if self._version(connection) == len(MIGRATIONS):
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statements in MIGRATIONS[self._version(connection) :]:
+                for statement in statements:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.rollback()
+            raise
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """The schema version of the file, 0 for an empty one. Raises `StoreUnusable` when it is not ours to use."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
+            raise StoreUnusable(f"{self.path} is the database of another application: choose another file")
+        if version > len(MIGRATIONS):
+            raise self._wrong_version(version)
+        return int(version)
+
+    def _check_version(self, connection: sqlite3.Connection) -> None:
+        # A newer release may migrate the file while we run. What we would write then is not what it expects.
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != len(MIGRATIONS):
+            raise self._wrong_version(version)
+
+    def _wrong_version(self, version: int) -> StoreUnusable:
+        return StoreUnusable(
+            f"{self.path} has schema version {version}, this release knows version {len(MIGRATIONS)}: upgrade it"
+        )
+
+
+def blames_the_statement(error: BaseException) -> bool:
+    """Whether `error` is about what one statement was asked to do, and not about the file or the machine."""
+    if isinstance(error, MemoryError):
+        return False
+    code = _primary_code(error)
+    return code is None or code in _ABOUT_THE_STATEMENT
+
+
+def _primary_code(error: BaseException) -> int | None:
+    """SQLite's result code without its extension. None: `error` comes from Python, such as text that is not Unicode."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def _checked_path(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if not isinstance(text, str) or text in {"", ":memory:"} or "\0" in text:
+        raise ConfigurationError(
+            "the path names the database's file; to keep payments in memory use MemoryStore", setting="path"
+        )
+    return Path(text).absolute()
