@@ -1,1 +1,55 @@
-"""Be paid over Open Payments."""
+"""Be paid over Open Payments: the incoming payment service, for an account servicing entity's own backend.
+
+A host gives `Ports` (its store, its wallet addresses, its authorization server, its ILP details) and a `ServicePolicy`,
+turns each HTTP request into a `Request`, and drives `handle` with `run` or `arun`. Money that came by any rail is
+booked with `receive`.
+"""
+
+from incoming_payments.api import Request, Response, handle
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.events import Event, EventKind
+from incoming_payments.domain.lifecycle import State, state_of
+from incoming_payments.domain.methods import IlpPaymentMethod
+from incoming_payments.domain.payment import Credit, IncomingPayment, WalletAddress, wallet_address_url
+from incoming_payments.errors import IncomingPaymentsError, PolicyRefused, StoreUnavailable
+from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.expire import announce_expired
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.run import arun, run
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
+from incoming_payments.ilp import DerivedMethods
+from incoming_payments.ports import AsyncPorts, Ports
+
+__all__ = [
+    "AccessRight",
+    "AccessToken",
+    "AccessTokenInfo",
+    "Amount",
+    "Asset",
+    "AsyncPorts",
+    "Credit",
+    "DerivedMethods",
+    "Event",
+    "EventKind",
+    "Flow",
+    "IlpPaymentMethod",
+    "IncomingPayment",
+    "IncomingPaymentsError",
+    "PolicyRefused",
+    "Ports",
+    "Request",
+    "Response",
+    "ServicePolicy",
+    "State",
+    "StaticIntrospector",
+    "StoreUnavailable",
+    "WalletAddress",
+    "announce_expired",
+    "arun",
+    "handle",
+    "receive",
+    "run",
+    "state_of",
+    "wallet_address_url",
+]

@@ -81,7 +81,7 @@ class Response:
 
 # The one table of status codes. A class that is not in it is our fault or the host's, and no client's: the host's
 # edge answers it with 500.
-_STATUS: Final[Mapping[type[IncomingPaymentsError], int]] = {
+STATUS: Final[Mapping[type[IncomingPaymentsError], int]] = {
     MalformedJson: 400,
     WalletAddressNotFound: 400,
     AssetMismatch: 400,
@@ -114,7 +114,7 @@ def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Re
         _require_acceptable(request)
         answer, id = _route(request)
         response = yield from answer(request, id, policy, now)
-    except tuple(_STATUS) as error:
+    except tuple(STATUS) as error:
         response = _refusal(error, policy)
     except HttpRefused as error:
         response = http_refusal(error)
@@ -239,7 +239,7 @@ def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
 
 
 def _refusal(error: IncomingPaymentsError, policy: ServicePolicy) -> Response:
-    status = next(_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS)
+    status = next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
     body = write_error(getattr(error, "reason", error.code), error.description, error.details)
     if status == 401:
         return _response(status, body, ("WWW-Authenticate", challenge(policy.auth_server)))

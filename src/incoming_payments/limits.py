@@ -73,6 +73,7 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep takes one a payment
 
 STORE_BATCH_MAX: Final = 256  # updates in one commit: bounds how long one waits behind the others
 STORE_QUEUE_MAX: Final = 10_000  # updates waiting; past it callers are refused rather than queued without end
+STORE_READERS_MAX: Final = 8  # connections kept for reading, and threads that read for asyncio
 STORE_BUSY_S_MAX: Final = 5.0  # how long another process may hold the file
 
 for _smaller, _larger, _why in (

@@ -1,10 +1,10 @@
-"""The service as an ASGI application, and its two halves for a framework's own routes. ASGI 3.0.
+"""The service as an ASGI application. ASGI 3.0.
 
-Mount `AsgiApplication` as it is, or call `read_request`, `await arun(handle(...))` and `respond` from a route.
+Mount `AsgiApplication` as it is, or call its `answer` from a framework's own route.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -27,16 +27,12 @@ Send = Callable[[Message], Awaitable[None]]
 _PATH_SAFE: Final = "/:@!$&'()*+,;=~-._"  # what RFC 3986 §3.3 lets stand in a path as it is
 
 
-class ClientGone(Exception):  # noqa: N818 - it is no error: nobody waits for an answer any more
-    """The client hung up before its request was read to the end."""
-
-
 class AsgiApplication:
     """The service, for any ASGI server.
 
     `mount` is the path the server puts before the service's own paths; by default what `root_path` says. `clock`
     tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
-    `on_shutdown` are called, or awaited, when the server stops: the place to close a store.
+    `on_shutdown` is awaited when the server stops, the place to close a store.
     """
 
     def __init__(
@@ -46,13 +42,13 @@ class AsgiApplication:
         ports: AsyncPorts | Ports,
         mount: str | None = None,
         clock: Callable[[], datetime] = utc_now,
-        on_shutdown: Iterable[Callable[[], None]] = (),
+        on_shutdown: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._policy = policy
         self._ports = ports
         self._mount = mount
         self._clock = clock
-        self._on_shutdown = tuple(on_shutdown)
+        self._on_shutdown = on_shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or follow the server's life."""
@@ -62,20 +58,18 @@ class AsgiApplication:
             await receive()
             await send({"type": "websocket.close", "code": 1003, "reason": "HTTP only"})
         elif scope["type"] == "http":
-            await self._answer(scope, receive, send)
+            await _send(await self.answer(scope, receive), scope, send)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Response:
+        """The response to the request of `scope`, for a framework's own route to send. Raises nothing."""
         try:
             request = await read_request(scope, receive, mount=self._mount)
-            response = await arun(handle(request, policy=self._policy, now=self._clock()), self._ports)
-        except ClientGone:
-            return
+            return await arun(handle(request, policy=self._policy, now=self._clock()), self._ports)
         except HttpRefused as error:
-            response = http_refusal(error)
+            return http_refusal(error)
         except Exception:
             logger.exception("incoming payments: a request failed")
-            response = internal_error()
-        await respond(response, scope, send)
+            return internal_error()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -83,8 +77,8 @@ class AsgiApplication:
             if message["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
-                for close in self._on_shutdown:
-                    close()
+                if self._on_shutdown is not None:
+                    await self._on_shutdown()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -92,7 +86,7 @@ class AsgiApplication:
 async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str | None = None) -> Request:
     """The request of an ASGI scope, its body received to the end.
 
-    Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX`, and `ClientGone` when the client hangs up.
+    Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX`, or the client hangs up before its end.
     """
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
     return Request(
@@ -104,8 +98,7 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
     )
 
 
-async def respond(response: Response, scope: Mapping[str, Any], send: Send) -> None:
-    """Send `response`."""
+async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> None:
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
     if scope["method"] != "HEAD":
         headers.append((b"content-length", str(len(response.body)).encode("ascii")))
@@ -126,7 +119,8 @@ async def _receive_body(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            # Nobody waits for this answer any more, but the application has to end like any other.
+            raise HttpRefused(400, "incomplete_body", "the client hung up before the body was complete")
         body += message.get("body", b"")
         if len(body) > BODY_BYTES_MAX:
             raise body_too_large()

@@ -1,6 +1,6 @@
-"""The service as a WSGI application, and its two halves for a framework's own routes. PEP 3333.
+"""The service as a WSGI application. PEP 3333.
 
-Mount `WsgiApplication` as it is, or call `read_request`, `run(handle(...))` and `respond` from a route.
+Mount `WsgiApplication` as it is, or call its `answer` from a framework's own route.
 """
 
 import http
@@ -48,16 +48,24 @@ class WsgiApplication:
         self._clock = clock
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Answer one request."""
+        """Answer one request: the WSGI interface."""
+        response = self.answer(environ)
+        headers = list(response.headers)
+        if environ["REQUEST_METHOD"] != "HEAD":
+            headers.append(("Content-Length", str(len(response.body))))
+        start_response(f"{response.status} {http.HTTPStatus(response.status).phrase}", headers)
+        return [response.body] if response.body else []
+
+    def answer(self, environ: Mapping[str, Any]) -> Response:
+        """The response to the request in `environ`, for a framework's own route to send. Raises nothing."""
         try:
             request = read_request(environ, mount=self._mount)
-            response = run(handle(request, policy=self._policy, now=self._clock()), self._ports)
+            return run(handle(request, policy=self._policy, now=self._clock()), self._ports)
         except HttpRefused as error:
-            response = http_refusal(error)
+            return http_refusal(error)
         except Exception:
             logger.exception("incoming payments: a request failed")
-            response = internal_error()
-        return respond(response, environ, start_response)
+            return internal_error()
 
 
 def read_request(environ: Mapping[str, Any], *, mount: str | None = None) -> Request:
@@ -72,15 +80,6 @@ def read_request(environ: Mapping[str, Any], *, mount: str | None = None) -> Req
         headers=tuple(_headers(environ)),
         body=_read_body(environ),
     )
-
-
-def respond(response: Response, environ: Mapping[str, Any], start_response: "StartResponse") -> Iterable[bytes]:
-    """Send `response`; what a WSGI application returns."""
-    headers = list(response.headers)
-    if environ["REQUEST_METHOD"] != "HEAD":
-        headers.append(("Content-Length", str(len(response.body))))
-    start_response(f"{response.status} {http.HTTPStatus(response.status).phrase}", headers)
-    return [response.body] if response.body else []
 
 
 def _path(environ: Mapping[str, Any], mount: str | None) -> str:

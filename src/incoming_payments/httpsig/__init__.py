@@ -1,0 +1,36 @@
+"""HTTP message signatures, RFC 9421, with content digests, RFC 9530: usable without the rest of this library.
+
+`verify` says what a signed request proves, or raises `SignatureRefused` with a `Reason`; `sign` makes such requests;
+`load_jwk` reads the keys. No clock, no network and no state: the time is an argument, and so are the keys.
+"""
+
+from incoming_payments.httpsig.base import Component, signature_base
+from incoming_payments.httpsig.digest import content_digest, verify_digest
+from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
+from incoming_payments.httpsig.keys import Algorithm, PrivateKey, PublicKey, load_jwk, load_private_jwk
+from incoming_payments.httpsig.message import Request, Response
+from incoming_payments.httpsig.reasons import Reason
+from incoming_payments.httpsig.sign import sign
+from incoming_payments.httpsig.verify import Policy, Proof, verify
+
+__all__ = [
+    "Algorithm",
+    "Component",
+    "Policy",
+    "PrivateKey",
+    "Proof",
+    "PublicKey",
+    "Reason",
+    "Request",
+    "Response",
+    "SignatureInput",
+    "content_digest",
+    "load_jwk",
+    "load_private_jwk",
+    "parse_signature",
+    "parse_signature_input",
+    "sign",
+    "signature_base",
+    "verify",
+    "verify_digest",
+]

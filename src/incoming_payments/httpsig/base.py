@@ -1,42 +1,35 @@
-"""The signature base of RFC 9421 §2: messages, components, and the exact bytes that are signed.
+"""The signature base of RFC 9421 §2: covered components, and the exact bytes that are signed.
 
-Whatever cannot be put into a base without doubt is refused, nothing is guessed, and no parameter is ignored.
+Whatever cannot be put into a base without doubt is refused: nothing is guessed, and no parameter is ignored.
 """
 
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Final, NoReturn
-from urllib.parse import unquote_to_bytes
 
 import http_sf
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 from http_sf.retrofit import retrofit
 from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
+from incoming_payments.httpsig.message import Request, Response
 from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX
 
-Parameters = tuple[tuple[str, BareItemType], ...]  # in the order in which they were sent, which is signed too
+Parameters = tuple[tuple[str, BareItemType], ...]  # in the order in which they were sent: the order is signed too
 
-_FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
-_METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, case kept
+FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
+_METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, its case kept
 _KEY: Final = re.compile(r"[a-z*][a-z0-9_\-.*]*")  # RFC 9651 §3.1.2
-_PLAIN_STRING: Final = re.compile(r"[ !#-\[\]-~]*")  # what a String holds without escapes
+_PLAIN_STRING: Final = re.compile(r"[ !#-\[\]-~]*")  # what a String holds without escapes, RFC 9651 §3.3.3
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
 _UNSIGNABLE_BYTES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
+_SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
 _OBS_FOLD: Final = re.compile(r"[ \t]*\r\n[ \t]+")  # RFC 9112 §5.2
-# Visible ASCII in origin form. Userinfo and fragments are no part of a request's target: RFC 9110 §4.2.4, §7.1.
-_TARGET: Final = re.compile(
-    r"(?P<scheme>[Hh][Tt][Tt][Pp][Ss]?)://"
-    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]+)(?::(?P<port>[0-9]*))?"
-    r"(?P<path>/[!-~]*?)?(?P<query>\?[!-~]*)?"
-)
-_DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 
-# The types that `;sf` and `;key` need to know. RFC 9421 §2.1.1: without one, the value cannot be serialised strictly.
+# The type that `;sf` and `;key` need to know: RFC 9421 §2.1.1.
 _FIELD_TYPES: Final[Mapping[str, str]] = {
     **retrofit,
     "accept-signature": "dictionary",  # RFC 9421 §5.1
@@ -51,62 +44,16 @@ _FIELD_TYPES: Final[Mapping[str, str]] = {
     "want-repr-digest": "dictionary",
 }
 
-
-# --- messages ----------------------------------------------------------------------------------
-
-
-def _index(headers: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
-    """Field lines by lower-case name, in the order received."""
-    index: dict[str, list[str]] = {}
-    for name, value in headers:
-        index.setdefault(name.lower(), []).append(value)
-    return index
-
-
-@frozen
-class Request:
-    """An HTTP request as the verifier sees it: exactly what arrived, nothing decoded or re-serialised.
-
-    `target_uri` is absolute, and the application builds it from its own configuration and the raw path and query,
-    never from `Host`. Header values are latin-1 text, as WSGI has them; `body` is the bytes that were received. Nothing
-    is checked here, because it is the client's to get wrong: a component that cannot be signed over is refused when
-    it is needed.
-
-    >>> request = Request("GET", "https://ase.example/pay?x=1", (("Accept", "a"), ("ACCEPT", "b")))
-    >>> request.values("accept")
-    ('a', 'b')
-    """
-
-    method: str
-    target_uri: str
-    headers: tuple[tuple[str, str], ...] = field(repr=False)  # one of them is the access token
-    body: bytes = field(default=b"", repr=False)
-
-    def values(self, name: str) -> tuple[str, ...]:
-        """Every value of the field `name` (lower case) in the order received; empty when there is none."""
-        return tuple(self._lines.get(name, ()))
-
-    @cached_property
-    def _lines(self) -> dict[str, list[str]]:
-        return _index(self.headers)
-
-
-@frozen
-class Response:
-    """An HTTP response, to the level of the signature base; `request` is what it answers, for `;req`."""
-
-    status: int
-    headers: tuple[tuple[str, str], ...] = field(repr=False)
-    body: bytes = field(default=b"", repr=False)
-    request: Request | None = None
-
-    def values(self, name: str) -> tuple[str, ...]:
-        """Every value of the field `name` (lower case) in the order received; empty when there is none."""
-        return tuple(self._lines.get(name, ()))
-
-    @cached_property
-    def _lines(self) -> dict[str, list[str]]:
-        return _index(self.headers)
+_DERIVED: Final[Mapping[str, Callable[[Request], str]]] = {
+    "@method": lambda request: request.method,  # §2.2.1
+    "@target-uri": lambda request: request.target.uri,  # §2.2.2: as it is, once it is known to be one
+    "@authority": lambda request: request.target.authority,  # §2.2.3
+    "@scheme": lambda request: request.target.scheme,  # §2.2.4
+    "@request-target": lambda request: request.target.path + (request.target.query or ""),  # §2.2.5: origin form
+    "@path": lambda request: request.target.path,  # §2.2.6
+    "@query": lambda request: request.target.query or "?",  # §2.2.7
+}
+REQUEST_COMPONENTS: Final = frozenset(_DERIVED)  # the derived components that a request has without parameters
 
 
 # --- components --------------------------------------------------------------------------------
@@ -114,7 +61,9 @@ class Response:
 
 @frozen
 class Component:
-    """A covered component: a field or derived component, with its parameters in the order sent. RFC 9421 §2.
+    """A covered component: a field or a derived component, with its parameters in the order sent. RFC 9421 §2.
+
+    It may be one that does not exist: that is found out when a signature base is built with it.
 
     >>> Component("@query-param", (("name", "Pet"),)).identifier
     '"@query-param";name="Pet"'
@@ -125,45 +74,44 @@ class Component:
 
     @property
     def identifier(self) -> str:
-        """The serialised component identifier. Raises `MalformedField` if it has none."""
-        if not self.parameters and _PLAIN_STRING.fullmatch(self.name):
-            return f'"{self.name}"'
+        """The component identifier in its strict form. Raises `MalformedField` when it has none."""
         return _serialise(self.name) + serialise_parameters(self.parameters)
 
 
 def serialise_parameters(parameters: Parameters) -> str:
-    """Parameters in the strict form of RFC 9651 §4.1.1.2. Raises `MalformedField` for what has none."""
+    """Parameters in the strict form of RFC 9651 §4.1.1.2. Raises `MalformedField` when they have none.
+
+    >>> serialise_parameters((("created", 1), ("keyid", "k"), ("sf", True)))
+    ';created=1;keyid="k";sf'
+    """
     return "".join([_serialise_parameter(key, value) for key, value in parameters])
 
 
 def _serialise_parameter(key: str, value: BareItemType) -> str:
     if not _KEY.fullmatch(key):
-        raise MalformedField("a parameter's name has to be lower case letters, digits and _-.* (RFC 9651 §3.1.2)")
+        raise MalformedField("the name of a parameter is lower case letters, digits and _-.* (RFC 9651 §3.1.2)")
     return f";{key}" if value is True else f";{key}={_serialise(value)}"
 
 
 def _serialise(value: BareItemType) -> str:
-    # The short cut gives what http_sf gives, four times as fast, for the strings that everybody sends.
+    # What http_sf would give, sooner, for the strings that everybody sends.
     if type(value) is str and _PLAIN_STRING.fullmatch(value):
         return f'"{value}"'
     try:
         return http_sf.ser(value)
     except (ValueError, TypeError) as error:
-        raise MalformedField("a parameter's value cannot be written as a structured field item") from error
-
-
-def _refuse(reason: Reason, description: str, component: Component) -> NoReturn:
-    raise MalformedField(description, reason=reason, component=component.name[:64])
+        raise MalformedField("a value cannot be written as a structured field item (RFC 9651 §4.1.3)") from error
 
 
 # --- the signature base ------------------------------------------------------------------------
 
 
 def signature_base(message: Request | Response, components: Sequence[Component], params: Parameters) -> bytes:
-    """The bytes that a signature over `components` of `message` with signature parameters `params` signs. RFC 9421 §2.5.
+    """What a signature over `components` of `message` with the signature parameters `params` signs. RFC 9421 §2.5.
 
-    Raises `MalformedField`, with `details["reason"]` (a `Reason`) and `details["component"]`, when a component is
-    unknown, repeated, absent, has a parameter that is not applied, or has a value that cannot be signed over.
+    Raises `MalformedField`, with `details["reason"]` (a `Reason`), when a component is unknown, repeated or absent,
+    has a parameter that cannot be applied, or has a value that cannot be signed over: control characters, or not
+    ASCII without `;bs`.
 
     >>> request = Request("GET", "https://ase.example/pay", (("Accept", " text/html "),))
     >>> print(signature_base(request, [Component("@path"), Component("accept")], (("created", 1),)).decode())
@@ -175,120 +123,157 @@ def signature_base(message: Request | Response, components: Sequence[Component],
 
 
 class BaseBuilder:
-    """Builds the bases of one message, and reads each of its parts once however many components name it."""
+    """Builds the signature bases of one message, reading each field once however many components name it."""
 
     def __init__(self, message: Request | Response) -> None:
-        self.message = message
-        self._parsed: dict[str, http_sf.StructuredType] = {}
+        self._message = message
+        self._structures: dict[str, http_sf.StructuredType] = {}
 
     def build(self, components: Sequence[Component], params: Parameters) -> bytes:
         """As `signature_base`."""
         if len(components) > COMPONENTS_MAX:
-            raise MalformedField(
-                f"cover at most {COMPONENTS_MAX} components", reason=Reason.COMPONENT_UNSUPPORTED
-            )
-        seen: set[object] = set()
+            text = f"a signature covers more than {COMPONENTS_MAX} components"
+            raise MalformedField(text, reason=Reason.COMPONENT_UNSUPPORTED)
+        unique: set[object] = set()
         identifiers: list[str] = []
         lines: list[str] = []
         for component in components:
             value = self._value(component)
-            # RFC 9421 §2: each component once; the order of its parameters makes no difference to that.
-            unique = (component.name, frozenset(component.parameters)) if component.parameters else component.name
-            if unique in seen:
-                _refuse(Reason.COMPONENT_REPEATED, "name each covered component once (RFC 9421 §2.5)", component)
-            seen.add(unique)
+            # RFC 9421 §2: two that differ in the order of their parameters only are the same.
+            unique.add((component.name, frozenset(component.parameters)) if component.parameters else component.name)
             identifier = component.identifier
             identifiers.append(identifier)
             lines.append(f"{identifier}: {value}\n")
+            if len(unique) != len(lines):
+                _refuse(component, Reason.COMPONENT_REPEATED, "is named twice; each goes once (RFC 9421 §2.5)")
         inner_list = f"({' '.join(identifiers)}){serialise_parameters(params)}"
         return f'{"".join(lines)}"@signature-params": {inner_list}'.encode("ascii")
 
     def _value(self, component: Component) -> str:
+        if component.parameters and any(key == "req" for key, _ in component.parameters):
+            return self._of_request(component)
         if component.name.startswith("@"):
             return self._derived(component)
-        if not component.parameters:
-            return self._field(component)
-        return self._field_with_parameters(component)
+        return self._field_with_parameters(component) if component.parameters else self._field(component)
+
+    def _of_request(self, component: Component) -> str:
+        """RFC 9421 §2.4: what a response says about the request that it answers."""
+        message = self._message
+        if isinstance(message, Request) or message.request is None or dict(component.parameters)["req"] is not True:
+            _refuse(component, Reason.COMPONENT_UNSUPPORTED, "has ;req, which is for responses to a known request")
+        without = tuple(parameter for parameter in component.parameters if parameter[0] != "req")
+        return BaseBuilder(message.request)._value(evolve(component, parameters=without))  # noqa: SLF001 - same class
 
     # --- fields, RFC 9421 §2.1 ---
 
     def _field(self, component: Component) -> str:
-        lines = self.message.values(component.name)
-        if not lines:
-            _refuse_name(component)
+        lines = self._lines(component)
         value = _strip(lines[0]) if len(lines) == 1 else ", ".join(map(_strip, lines))
-        # `isprintable` says yes to the ASCII from space to tilde; only a tab needs the closer look.
+        # `isprintable` says yes to all ASCII that may stand in a value but the tab.
         if not (value.isascii() and value.isprintable()) and _UNSIGNABLE.search(value):
             # RFC 9421 §2.5: the base is ASCII, and a newline in a value could forge a line of it.
-            text = "send it without control characters, and in ASCII or covered with ;bs"
-            _refuse(Reason.COMPONENT_VALUE, f"a covered field has a value that cannot be signed over: {text}", component)
-        if len(value) > HEADER_BYTES_MAX:
-            _refuse(Reason.COMPONENT_VALUE, f"a covered field is longer than {HEADER_BYTES_MAX} bytes", component)
-        if not _FIELD_NAME.fullmatch(component.name):
-            _refuse_name(component)
+            _refuse(component, Reason.COMPONENT_VALUE, "has control characters, or is not ASCII: cover it with ;bs")
         return value
+
+    def _lines(self, component: Component) -> tuple[str, ...]:
+        if not FIELD_NAME.fullmatch(component.name):
+            _refuse(component, Reason.COMPONENT_UNSUPPORTED, "is not a field name in lower case (RFC 9421 §2.1)")
+        lines = self._message.values(component.name)
+        if not lines:
+            _refuse(component, Reason.COMPONENT_ABSENT, "is covered but not there")
+        if sum(map(len, lines)) > HEADER_BYTES_MAX:
+            _refuse(component, Reason.COMPONENT_VALUE, f"is longer than {HEADER_BYTES_MAX} bytes")
+        return lines
 
     def _field_with_parameters(self, component: Component) -> str:
         parameters = dict(component.parameters)
-        if "req" in parameters:
-            return self._of_request(component)
         _check_field_parameters(component, parameters)
         if "bs" in parameters:
             return self._binary(component)
         structure = self._structure(component)
         if "key" not in parameters:
-            return http_sf.ser(structure) if structure not in ({}, []) else ""
+            return http_sf.ser(structure) if structure else ""  # an empty list or dictionary has no other form
         if not isinstance(structure, dict):
-            _refuse(Reason.COMPONENT_UNSUPPORTED, ";key is for fields that are dictionaries", component)
-        member = structure.get(str(parameters["key"]))
-        if member is None:
-            _refuse(Reason.COMPONENT_ABSENT, "the dictionary member that ;key names is not in the field", component)
-        return http_sf.ser([member])  # as a list of one: the serialisation of the member alone, RFC 9421 §2.1.2
+            _refuse(component, Reason.COMPONENT_UNSUPPORTED, "has ;key, but is not a dictionary (RFC 9421 §2.1.2)")
+        key = str(parameters["key"])
+        if key not in structure:
+            _refuse(component, Reason.COMPONENT_ABSENT, "does not have the member that ;key names")
+        return http_sf.ser([structure[key]])  # a list of one is written as the value of its member is
 
     def _binary(self, component: Component) -> str:
-        # RFC 9421 §2.1.3: each line on its own, so that no comma inside a value can be taken for one between two
-        lines = [_strip(line) for line in self.message.values(component.name)]
-        if not lines:
-            _refuse_name(component)
+        # RFC 9421 §2.1.3: line by line, so that a comma within a line is not taken for one between two lines
+        lines = [_strip(line) for line in self._lines(component)]
         if any(map(_UNSIGNABLE_BYTES.search, lines)):
-            text = "a field covered with ;bs has control characters, or is not bytes"
-            _refuse(Reason.COMPONENT_VALUE, text, component)
+            _refuse(component, Reason.COMPONENT_VALUE, "has control characters, or is not bytes")
         return ", ".join([f":{b64encode(line.encode('latin-1')).decode()}:" for line in lines])
 
     def _structure(self, component: Component) -> http_sf.StructuredType:
         name = component.name
-        if name not in self._parsed:
+        if name not in self._structures:
             value = self._field(component)
             kind = _FIELD_TYPES.get(name)
             if kind is None:
-                text = "not known to be a structured field: cover it without ;sf and ;key"
-                _refuse(Reason.COMPONENT_UNSUPPORTED, text, component)
+                text = "is not known to be a structured field: cover it without ;sf and ;key"
+                _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
 
-            # RFC 9651 would let the last one win; somebody else may read the first.
             def repeated(_key: str, _where: str) -> NoReturn:
-                _refuse(Reason.COMPONENT_VALUE, "a structured field repeats a key", component)
+                # RFC 9651 lets the last one win; but somebody else may have read the first.
+                _refuse(component, Reason.COMPONENT_VALUE, "repeats a key, so its meaning depends on the reader")
 
             try:
-                self._parsed[name] = http_sf.parse(value.encode("ascii"), tltype=kind, on_duplicate_key=repeated)
+                self._structures[name] = http_sf.parse(value.encode("ascii"), None, kind, repeated)
             except http_sf.StructuredFieldError as error:
-                text = "covered with ;sf or ;key, but not a structured field of its type"
-                raise MalformedField(text, reason=Reason.COMPONENT_VALUE, component=name[:64]) from error
-        return self._parsed[name]
+                text = f"is not the structured field that ;sf and ;key need: see position {error.position}"
+                _refuse(component, Reason.COMPONENT_VALUE, text)
+        return self._structures[name]
 
     # --- derived components, RFC 9421 §2.2 ---
 
     def _derived(self, component: Component) -> str:
-        if component.parameters and component.parameters[0][0] != "name" and "req" in dict(component.parameters):
-            return self._of_request(component)
-        message = self.message
+        message = self._message
         if isinstance(message, Response):
             if component.name != "@status" or component.parameters:
-                _refuse(Reason.COMPONENT_UNSUPPORTED, "not a component of a response (RFC 9421 §2.2)", component)
-            return f"{message.status:03d}"
+                _refuse(component, Reason.COMPONENT_UNSUPPORTED, "is not a component of a response (RFC 9421 §2.2)")
+            return f"{message.status:03d}"  # §2.2.9
         if component.name == "@query-param":
             return self._query_param(message, component)
         derive = _DERIVED.get(component.name)
         if derive is None or component.parameters:
-            text = "not a derived component of a request, or one with a parameter it does not have (RFC 9421 §2.2)"
-            _refuse(Reason.COMPONENT_UNSUPPORTED, text, component)
-        return derive(self, message, component)
+            text = "is not a component of a request, or has a parameter that it cannot have (RFC 9421 §2.2)"
+            _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
+        value = derive(message)
+        if component.name == "@method" and not _METHOD.fullmatch(value):
+            _refuse(component, Reason.COMPONENT_VALUE, "is not an HTTP method")
+        return value
+
+    def _query_param(self, request: Request, component: Component) -> str:
+        parameters = dict(component.parameters)
+        name = parameters.get("name")
+        if parameters.keys() != {"name"} or type(name) is not str:
+            _refuse(component, Reason.COMPONENT_UNSUPPORTED, "takes ;name=, a string, and nothing else")
+        values = request.query_parameters.get(name, ())
+        if not values:
+            _refuse(component, Reason.COMPONENT_ABSENT, "names a query parameter that is not there")
+        if len(values) > 1:  # RFC 9421 §2.2.8: which of them would be meant?
+            _refuse(component, Reason.COMPONENT_VALUE, "names a query parameter that occurs more than once")
+        return values[0]
+
+
+def _check_field_parameters(component: Component, parameters: Mapping[str, BareItemType]) -> None:
+    for name, value in parameters.items():
+        # `;tr` among them: this library never sees trailers. A parameter that is not applied is never ignored.
+        if not (type(value) is str if name == "key" else name in ("sf", "bs") and value is True):
+            _refuse(component, Reason.COMPONENT_UNSUPPORTED, "has a parameter that a field cannot have here")
+    if "bs" in parameters and len(parameters) > 1:
+        _refuse(component, Reason.COMPONENT_UNSUPPORTED, "has ;bs with ;sf or ;key (RFC 9421 §2.1)")
+
+
+def _strip(line: str) -> str:
+    """One field line as RFC 9421 §2.1 wants it: no obsolete line folding, no white space around."""
+    return (_OBS_FOLD.sub(" ", line) if "\r" in line else line).strip(" \t")
+
+
+def _refuse(component: Component, reason: Reason, text: str) -> NoReturn:
+    # The name is shown only when it is one that could be a component's: it comes from outside.
+    named = component.name if _SHOWABLE.fullmatch(component.name) else "a covered component"
+    raise MalformedField(f"{named} {text}", reason=reason, component=named)

@@ -15,7 +15,7 @@ class Reason(enum.StrEnum):
 
     # the header fields as a whole
     SIGNATURE_MISSING = "signature_missing"  # `Signature-Input` or `Signature` is absent or empty
-    SIGNATURE_INPUT_MALFORMED = "signature_input_malformed"  # not the structured field of RFC 9421 §4.1, or over a limit
+    SIGNATURE_INPUT_MALFORMED = "signature_input_malformed"  # not as RFC 9421 §4.1 has it, or over a limit
     SIGNATURE_MALFORMED = "signature_malformed"  # likewise, RFC 9421 §4.2
     LABELS_DIFFER = "signature_labels_differ"  # a label stands in one of the two fields only
 

@@ -1,109 +1,145 @@
-"""Who does the work on a database file: one thread that writes, with group commit, and pooled readers.
+"""The threads and connections of one store in one process: a writer, pooled readers, and their end.
 
-Many updates share one commit: the writer takes all that are waiting, decides and writes them one after the other in one transaction, commits
-once, and only then answers. So an answer is durable, and the more callers wait, the less each pays for the disk.
-
-What goes wrong costs as few as it can. What a decision raises goes to its caller, and the others commit. An error about one job's own statements
-rolls the batch back and runs it again job by job, which decisions being pure allows, so that one bad job cannot fail the others. An error
-of the disk rolls the batch back and fails all of it, as trying again at once would only make everybody wait; the next batch opens a new connection.
+A process that forks leaves its children nothing of these: SQLite forbids to use, and even to close, a
+connection there. A child begins anew, with a writer and connections of its own.
 """
 
-import asyncio
-import ctypes
 import os
 import queue
 import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
-from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreUnavailable, StoreUnusable
-from incoming_payments.limits import STORE_BATCH_MAX, STORE_QUEUE_MAX, STORE_READERS_MAX
-from incoming_payments.stores._sqlite_file import DatabaseFile, blames_the_statement
+from incoming_payments.errors import IncomingPaymentsError, StoreUnavailable, StoreUnusable
+from incoming_payments.limits import STORE_QUEUE_MAX, STORE_READERS_MAX
+from incoming_payments.stores._sqlite_file import DatabaseFile
 from incoming_payments.stores._sqlite_rows import Rows
+from incoming_payments.stores._sqlite_writer import Job, serve
 
 T = TypeVar("T")
-Work = Callable[[Rows], T]
-
-
-class DecideFailed(Exception):  # noqa: N818 - a message to the writer, not an error of its own
-    """What a caller's own function raised, whatever it was: for that caller and nobody else."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-class Job(Generic[T]):
-    """Work for the writer, and where its outcome goes: to a waiting thread, or to a future of an event loop.
-
-    Lighter than `concurrent.futures.Future`, whose condition variable costs as much as a statement.
-    """
-
-    __slots__ = ("_done", "answer", "error", "future", "work")
-    answer: T
-
-    def __init__(self, work: Work[T], future: asyncio.Future[T] | None = None) -> None:
-        self.work = work
-        self.error: BaseException | None = None
-        self.future = future
-        self._done = threading.Lock()
-        if future is None:
-            self._done.acquire()
-
-    def release(self) -> None:
-        """Let the waiting thread go on."""
-        self._done.release()
-
-    def wait(self) -> T:
-        """The outcome, once it is durable. May be interrupted; the job is done all the same."""
-        self._done.acquire()
-        error = self.error
-        if error is None:
-            return self.answer
-        try:
-            raise error
-        finally:
-            del error, self  # or the exception's traceback and this frame would keep each other alive
-
-    def settle(self) -> None:
-        """Hand the outcome to the future, in its loop. A cancelled one is not interested any more."""
-        future = self.future
-        if future is None or future.done():
-            return
-        if self.error is None:
-            future.set_result(self.answer)
-        else:
-            future.set_exception(self.error)
+Jobs = queue.SimpleQueue[Job[Any] | None]
 
 
 class Engine:
-    """The threads and connections of one store in one process. Nothing is started or opened before it is needed."""
+    """What does the work of one store. Threads are started and connections opened when they are first needed."""
+
+    _writer: tuple[threading.Thread, Jobs] | None
+    _idle: list[tuple[sqlite3.Connection, Rows]]
+    _executor: ThreadPoolExecutor | None
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._closed = False
-        self._begin_anew()
+        self._begin()
         _engines.add(self)
-
-    def _begin_anew(self) -> None:
-        self._lock = threading.Lock()  # held for a few instructions only, never while waiting
-        self._writer: tuple[threading.Thread, queue.SimpleQueue[Job[Any] | None]] | None = None
-        self._idle: list[tuple[sqlite3.Connection, Rows]] = []
-        self._executor: ThreadPoolExecutor | None = None
-        self._open: set[sqlite3.Connection] = set()
-
-    # --- writing ---
 
     def submit(self, job: Job[Any]) -> None:
         """Queue `job` for the writer. Raises `StoreUnavailable` when too many wait, `StoreUnusable` when closed."""
         with self._lock:
-            self._require_open()
+            self._check_open()
             if self._writer is None:
-                self._start_writer()
+                self._writer = self._start_writer()
             _, jobs = self._writer
             if jobs.qsize() >= STORE_QUEUE_MAX:
-                raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: try again later")
+                raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: repeat the call later")
             jobs.put(job)
+
+    def read(self, query: Callable[[Rows], T]) -> T:
+        """The answer of `query` on a connection of its own. Raises what it raises, SQLite's errors as `StoreError`."""
+        connection, rows = self._borrow()
+        try:
+            answer = query(rows)
+        except IncomingPaymentsError:
+            self._give_back(connection, rows)
+            raise
+        except BaseException as error:
+            self._file.disconnect(connection)
+            if isinstance(error, Exception):
+                raise self._file.explain(error) from error
+            raise
+        self._give_back(connection, rows)
+        return answer
+
+    def read_elsewhere(self, query: Callable[[Rows], T]) -> "Future[T]":
+        """`read` in another thread. Raises `StoreUnusable` when closed."""
+        with self._lock:
+            self._check_open()
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(STORE_READERS_MAX, "incoming-payments-read")
+            return self._executor.submit(self.read, query)
+
+    def close(self, *, wait_for_readers: bool = True) -> None:
+        """Finish what is queued and close everything. Later calls do nothing, but wait for the same."""
+        with self._lock:
+            if self._writer is not None and not self._closed:
+                self._writer[1].put(None)
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            self._file.disconnect(connection)
+        if self._executor is not None:
+            self._executor.shutdown(wait=wait_for_readers)
+        if self._writer is not None and self._writer[0] is not threading.current_thread():
+            self._writer[0].join()
+
+    def close_unattended(self) -> None:
+        """`close` for a store that was dropped, or at exit: the garbage collector may call this in any thread."""
+        self.close(wait_for_readers=False)
+
+    def begin_anew(self) -> None:
+        """In the child of a fork, before anything else runs there: leave everything of the parent's alone."""
+        self._file.forget_connections()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()  # held for a few instructions, never while waiting
+        self._writer = None
+        self._idle = []
+        self._executor = None
+
+    def _start_writer(self) -> tuple[threading.Thread, Jobs]:
+        # A daemon, so that a process that forgets to close can end: what was answered is on the disk.
+        jobs: Jobs = queue.SimpleQueue()
+        thread = threading.Thread(target=serve, args=(self._file, jobs), name="incoming-payments-write", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreUnavailable(f"the thread that writes could not be started ({error})") from error
+        return thread, jobs
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
+
+    def _borrow(self) -> tuple[sqlite3.Connection, Rows]:
+        with self._lock:
+            self._check_open()
+            if self._idle:
+                return self._idle.pop()
+        try:
+            connection = self._file.connect_reader()
+        except sqlite3.Error as error:
+            raise self._file.explain(error) from error
+        return connection, Rows(connection)
+
+    def _give_back(self, connection: sqlite3.Connection, rows: Rows) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < STORE_READERS_MAX:
+                self._idle.append((connection, rows))
+                return
+        self._file.disconnect(connection)
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for engine in _engines:
+        engine.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows does not fork
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -1,5 +1,7 @@
 """The database file: its path, its schema and migrations, connections to it, and what its errors mean."""
 
+import contextlib
+import ctypes
 import os
 import sqlite3
 import time
@@ -7,15 +9,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from incoming_payments.errors import ConfigurationError, StoreError, StoreUnavailable, StoreUnusable
+from incoming_payments.errors import (
+    BrokenDecision,
+    ConfigurationError,
+    IncomingPaymentsError,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+)
 from incoming_payments.limits import STORE_BUSY_S_MAX
 
 T = TypeVar("T")
 
+_UNWAITING: Final = 0.0  # SQLite's own waiting is off: `_patiently` waits
 APPLICATION_ID: Final = int.from_bytes(b"IPay")  # in the file's header, so that `file` and we know it
-_POLL_S: Final = 0.001  # between attempts at a lock: short beside one commit of another process, so that we get our turn
+_POLL_S: Final = (
+    0.001  # between attempts at a lock: short beside one commit of another process, so that we get our turn
+)
 
-# One row a schema version: the statements that lead to it from the version before. Never edit one that was released: add another.
+# One row a schema version: the statements that lead to it from the version before. Never edit one that was
+# released: add another.
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         # Amounts are minor units of the asset as decimal text; moments are microseconds since 1970 in UTC.
@@ -65,7 +78,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ),
 )
 
-# Trouble that passes: somebody holds the lock, the disk is full or failing, the file is read-only or out of reach for now.
+# Trouble that passes: somebody holds the lock, the disk is full or failing, the file is read-only or out of
+# reach for now.
 _TEMPORARY: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -101,6 +115,7 @@ class DatabaseFile:
                 f"busy_s is how many seconds to wait for a lock, from 0 to {STORE_BUSY_S_MAX:g}", setting="busy_s"
             )
         self._busy_s = busy_s
+        self._connections: set[sqlite3.Connection] = set()  # those that are open, in this process
 
     def prepare(self) -> None:
         """Create the file or bring its schema up to date, whoever else is doing the same. Raises `StoreError`."""
@@ -109,66 +124,83 @@ class DatabaseFile:
         if self.path.is_dir():
             raise StoreUnusable(f"{self.path} is a directory: name a file for the database")
         try:
-            connection = self._open("rwc", busy_s=0)
+            connection = self._open("rwc", busy_s=_UNWAITING)
             try:
                 self._patiently(lambda: self._migrate(connection))
             finally:
-                connection.close()
+                self.disconnect(connection)
         except sqlite3.Error as error:
             raise self.explain(error) from error
 
     def connect_writer(self) -> sqlite3.Connection:
         """A connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
-        connection = self._open("rw", busy_s=0)
-        try:
-            self._patiently(lambda: self._check_version(connection))
-            # FULL syncs the log at every commit: without it a power cut takes back what was acknowledged. On macOS only
-            # F_FULLFSYNC reaches the disk.
-            for setting in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):
-                connection.execute(f"PRAGMA {setting}")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        # FULL syncs the log at every commit: without it a power cut takes back what was acknowledged. On
+        # macOS only F_FULLFSYNC reaches the disk.
+        return self._connect("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON", busy_s=_UNWAITING)
 
     def connect_reader(self) -> sqlite3.Connection:
         """A connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
-        connection = self._open("rw", busy_s=self._busy_s)
-        try:
-            self._check_version(connection)
-            connection.execute("PRAGMA query_only = ON")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return self._connect("query_only = ON", busy_s=self._busy_s)
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """Begin to write, when other processes let us. Raises `sqlite3.OperationalError` after `busy_s`."""
         self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         self._check_version(connection)
 
-    def explain(self, error: BaseException) -> StoreError:
+    def explain(self, error: BaseException) -> IncomingPaymentsError:
         """What `error` means for a caller, as a new exception."""
         if isinstance(error, StoreError):
             return type(error)(error.description)
+        if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
+            return BrokenDecision(f"the database refused what was to be stored: {error}")
         if isinstance(error, MemoryError) or _primary_code(error) in _TEMPORARY:
             return StoreUnavailable(f"the database {self.path} cannot do it for now ({error}): repeat the call")
-        return StoreUnusable(f"the database {self.path} cannot be used: {error or type(error).__name__}")
+        return StoreUnusable(f"the database {self.path} cannot be used: {error}")
+
+    def disconnect(self, connection: sqlite3.Connection) -> None:
+        """Close `connection`, which rolls back what is not committed."""
+        self._connections.discard(connection)
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
+
+    def forget_connections(self) -> None:
+        """In the child of a fork: never touch the parent's connections again, not even to close them.
+
+        SQLite's locks belong to a process and closing would act on the parent's log, so the objects must
+        outlive even the interpreter's last clean-up: they are given a reference that nobody gives back.
+        """
+        for connection in self._connections:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        self._connections = set()
+
+    def _connect(self, *settings: str, busy_s: float) -> sqlite3.Connection:
+        # Only `prepare` may create the file: one that vanishes later must not come back empty.
+        connection = self._open("rw", busy_s=busy_s)
+        try:
+            self._patiently(lambda: self._check_version(connection))
+            for setting in settings:
+                connection.execute(f"PRAGMA {setting}")
+        except BaseException:
+            self.disconnect(connection)
+            raise
+        return connection
 
     def _open(self, mode: str, *, busy_s: float) -> sqlite3.Connection:
-        # Only `prepare` may create the file: one that vanishes later must not come back empty.
-        return sqlite3.connect(
+        connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             uri=True,
             timeout=busy_s,
             isolation_level=None,
             check_same_thread=False,
         )
+        self._connections.add(connection)
+        return connection
 
     def _patiently(self, action: Callable[[], T]) -> T:
         """Repeat `action` while another process holds the lock.
 
-        SQLite's own waiting sleeps up to a tenth of a second, and is starved by a process that commits all the time.
+        SQLite's own waiting sleeps up to a tenth of a second, and is starved by a process that commits all
+        the time.
         """
         deadline = time.monotonic() + self._busy_s
         while True:

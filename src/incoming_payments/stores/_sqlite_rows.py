@@ -1,8 +1,8 @@
 """Values to rows and back, and every SQL statement on them. Each touches one payment by its primary key.
 
-Amounts are decimal text, as 64 unsigned bits do not fit SQLite's integers and an auditor has to be able to read them; moments are
-microseconds since the epoch, which are exact. What is loaded goes through the domain's constructors, so a row that cannot be a
-value is `StoreUnusable`, never used.
+Amounts are decimal text, as 64 unsigned bits do not fit SQLite's integers and an auditor has to be able to
+read them; moments are microseconds since the epoch, which are exact. What is loaded goes through the domain's
+constructors, so a row that cannot be a value is `StoreUnusable`, never used.
 """
 
 import sqlite3
@@ -18,9 +18,11 @@ from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, 
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
 from incoming_payments.stores.guard import sweep_at
 
+_Row = tuple[Any, ...]
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_LOADED_MAX: Final = 1024  # payments whose last loaded row is remembered: some hundred kilobytes
+_LOADED_MAX: Final = 256  # payments remembered by one connection: some hundred kilobytes, with full metadata 3 MB
 
 _SELECT_PAYMENT: Final = (
     "SELECT version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, "
@@ -40,7 +42,8 @@ _INSERT_PAYMENT: Final = (
     "incoming_amount, expires_at, metadata, created_at, closed_at, expiry_announced_at, sweep_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-# Most updates are credits that complete nothing. Naming `sweep_at` there would make SQLite rewrite its index every time.
+# Most updates are credits that complete nothing. Naming `sweep_at` there would make SQLite rewrite its index
+# every time.
 _UPDATE_TOTAL: Final = (
     "UPDATE payments SET version = ?, received_amount = ?, updated_at = ? WHERE id = ? AND version = ?"
 )
@@ -59,15 +62,15 @@ _asset = lru_cache(maxsize=256)(Asset)
 
 
 class Rows:
-    """The rows of one connection, as values. Methods raise `sqlite3.Error` as it comes."""
+    """The rows that one connection reads, as values. Methods raise `sqlite3.Error` as it comes."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._execute = connection.execute
-        self._loaded: dict[PaymentId, tuple[tuple[Any, ...], IncomingPayment]] = {}
+        self._connection = connection
+        self._loaded: dict[PaymentId, tuple[_Row, IncomingPayment]] = {}
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """The payment `id`. Raises `PaymentNotFound`; `StoreUnusable` when the row cannot be a payment."""
-        row = self._execute(_SELECT_PAYMENT, (id,)).fetchone()
+        row = self._connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
         if row is None:
             raise PaymentNotFound(f"there is no payment {id}")
         # An equal row makes an equal value, and checking one costs more than reading it.
@@ -78,94 +81,119 @@ class Rows:
         self._remember(row, payment)
         return payment
 
-    def credit(self, payment: IncomingPayment, id: CreditId) -> Credit | None:
-        """The credit booked into `payment` under `id`, if any."""
-        row = self._execute(_SELECT_CREDIT, (payment.id, id)).fetchone()
-        return None if row is None else _credit(payment, id, row)
-
     def events(self, id: PaymentId) -> Sequence[Event]:
         """The events of the payment `id`, oldest first. Raises `PaymentNotFound`."""
-        rows = self._execute(_SELECT_EVENTS, (id,)).fetchall()
+        rows = self._connection.execute(_SELECT_EVENTS, (id,)).fetchall()
         if not rows:
             raise PaymentNotFound(f"there is no payment {id}")
         return [_event(id, row) for row in rows]
 
     def expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """At most `limit` payments that the sweep has to look at, ordered by when they expired."""
-        rows = self._execute(_SELECT_EXPIRED, (_micros(now), max(limit, 0))).fetchall()
+        rows = self._connection.execute(_SELECT_EXPIRED, (_micros(now), max(limit, 0))).fetchall()
         return [PaymentId(id) for (id,) in rows]
+
+    def _remember(self, row: _Row, payment: IncomingPayment) -> None:
+        if len(self._loaded) >= _LOADED_MAX and payment.id not in self._loaded:
+            del self._loaded[next(iter(self._loaded))]
+        self._loaded[payment.id] = (row, payment)
+
+
+class Batch(Rows):
+    """What the jobs of one transaction read and write.
+
+    Updates wait until `flush`: a payment that many jobs of the batch credit is read once and written once, and a
+    job sees what the jobs before it decided. So a job that fails has written nothing.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}  # as read, and as it has become
+        self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
+        self._events: list[Event] = []
+
+    def payment(self, id: PaymentId) -> IncomingPayment:
+        """The payment `id`, as it is by now. Raises as `Rows.payment`."""
+        change = self._changed.get(id)
+        return super().payment(id) if change is None else change[1]
+
+    def credit(self, payment: IncomingPayment, id: CreditId) -> Credit | None:
+        """The credit booked into `payment` under `id`, if any. Raises `StoreUnusable` when it cannot be one."""
+        waiting = self._credits.get((payment.id, id))
+        if waiting is not None:
+            return waiting
+        row = self._connection.execute(_SELECT_CREDIT, (payment.id, id)).fetchone()
+        return None if row is None else _credit(payment, id, row)
 
     def insert(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
         """Write a new payment and its events. Raises `PaymentExists`, and has written nothing then."""
-        row = _row(payment)
+        row = (payment.id, *_row(payment), _optional_micros(sweep_at(payment)))
         try:
-            self._execute(_INSERT_PAYMENT, (payment.id, *row, _optional_micros(sweep_at(payment))))
+            self._connection.execute(_INSERT_PAYMENT, row)
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise PaymentExists(f"there is a payment {payment.id} already") from None
             raise
-        self._insert_events(decision)
+        self._events += decision.events
 
     def update(self, before: IncomingPayment, after: IncomingPayment, decision: Decision[Any]) -> None:
-        """Write what became of `before`, as `payment` returned it, with its credit and events."""
-        total = (after.version, after.received.text, _micros(after.updated_at))
-        if (
-            after.closed_at == before.closed_at
-            and after.expiry_announced_at == before.expiry_announced_at
-            and sweep_at(after) == sweep_at(before)
-        ):
-            state = self._loaded[before.id][0][-2:]
-            cursor = self._execute(_UPDATE_TOTAL, (*total, after.id, before.version))
-        else:
-            state = (_optional_micros(after.closed_at), _optional_micros(after.expiry_announced_at))
-            due = _optional_micros(sweep_at(after))
-            cursor = self._execute(_UPDATE_STATE, (*total, *state, due, after.id, before.version))
-        if cursor.rowcount != 1:
-            raise StoreUnusable(f"payment {after.id} was not there to update, though it was loaded under a lock")
-        self._remember(total + self._loaded[before.id][0][3:-2] + state, after)
+        """Note what became of `before`, which is what `payment` returned, with its credit and events."""
+        change = self._changed.get(after.id)
+        self._changed[after.id] = (before if change is None else change[0], after)
         if decision.credit is not None:
-            self._insert_credit(decision.credit)
-        self._insert_events(decision)
+            self._credits[after.id, decision.credit.id] = decision.credit
+        self._events += decision.events
 
-    def _insert_credit(self, credit: Credit) -> None:
-        self._execute(
-            _INSERT_CREDIT,
-            (
-                credit.payment_id,
-                credit.id,
-                credit.amount.text,
-                credit.received.text,
-                1 if credit.completes else 0,
-                _micros(credit.at),
-            ),
+    def flush(self) -> None:
+        """Write what waits. Raises `StoreUnusable` when a payment is not there as it was read."""
+        totals, states = [], []
+        for before, after in self._changed.values():
+            total, state, due = _total(after), _state(after), sweep_at(after)
+            key = (after.id, before.version)
+            if state == _state(before) and due == sweep_at(before):
+                totals.append(total + key)
+            else:
+                states.append((*total, *state, _optional_micros(due), *key))
+            self._remember(total + self._loaded[after.id][0][3:-2] + state, after)
+        many = self._connection.executemany
+        updated = (many(_UPDATE_TOTAL, totals).rowcount if totals else 0) + (
+            many(_UPDATE_STATE, states).rowcount if states else 0
         )
+        if updated != len(self._changed):
+            raise StoreUnusable("a payment was not there to update, though it was read in the same transaction")
+        many(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
+        many(_INSERT_EVENT, [_event_row(event) for event in self._events])
 
-    def _insert_events(self, decision: Decision[Any]) -> None:
-        for event in decision.events:
-            self._execute(
-                _INSERT_EVENT,
-                (
-                    event.payment_id,
-                    event.version,
-                    event.kind.value,
-                    _micros(event.at),
-                    event.received.text,
-                    event.credit_id,
-                ),
-            )
-
-    def _remember(self, row: tuple[Any, ...], payment: IncomingPayment) -> None:
-        if len(self._loaded) >= _LOADED_MAX and payment.id not in self._loaded:
-            self._loaded.clear()
-        self._loaded[payment.id] = (row, payment)
+    def clear(self) -> None:
+        """Begin with nothing waiting."""
+        self._changed.clear()
+        self._credits.clear()
+        self._events.clear()
 
 
-def _row(payment: IncomingPayment) -> tuple[Any, ...]:
+def _total(payment: IncomingPayment) -> tuple[int, str, int]:
+    """The columns that every credit changes."""
+    return payment.version, str(payment.received.value), _micros(payment.updated_at)
+
+
+def _state(payment: IncomingPayment) -> tuple[int | None, int | None]:
+    return _optional_micros(payment.closed_at), _optional_micros(payment.expiry_announced_at)
+
+
+def _credit_row(credit: Credit) -> _Row:
+    amount, received = credit.amount.text, credit.received.text
+    return credit.payment_id, credit.id, amount, received, int(credit.completes), _micros(credit.at)
+
+
+def _event_row(event: Event) -> _Row:
+    at, received = _micros(event.at), event.received.text
+    return event.payment_id, event.version, event.kind.value, at, received, event.credit_id
+
+
+def _row(payment: IncomingPayment) -> _Row:
     """The columns of `_SELECT_PAYMENT`."""
     return (
-        payment.version,
-        payment.received.text,
-        _micros(payment.updated_at),
+        *_total(payment),
         payment.wallet_address,
         payment.client,
         payment.asset.code,
@@ -174,12 +202,11 @@ def _row(payment: IncomingPayment) -> tuple[Any, ...]:
         _optional_micros(payment.expires_at),
         payment.metadata,
         _micros(payment.created_at),
-        _optional_micros(payment.closed_at),
-        _optional_micros(payment.expiry_announced_at),
+        *_state(payment),
     )
 
 
-def _payment(id: PaymentId, row: tuple[Any, ...]) -> IncomingPayment:
+def _payment(id: PaymentId, row: _Row) -> IncomingPayment:
     version, received, updated, wallet_address, client, code, scale, limit, expires, metadata, created, *rest = row
     closed, announced = rest
     try:
@@ -202,7 +229,7 @@ def _payment(id: PaymentId, row: tuple[Any, ...]) -> IncomingPayment:
         raise _corrupt(f"payment {id}", error) from error
 
 
-def _credit(payment: IncomingPayment, id: CreditId, row: tuple[Any, ...]) -> Credit:
+def _credit(payment: IncomingPayment, id: CreditId, row: _Row) -> Credit:
     amount, received, completes, at = row
     try:
         return Credit(
@@ -217,7 +244,7 @@ def _credit(payment: IncomingPayment, id: CreditId, row: tuple[Any, ...]) -> Cre
         raise _corrupt(f"credit {id} of payment {payment.id}", error) from error
 
 
-def _event(id: PaymentId, row: tuple[Any, ...]) -> Event:
+def _event(id: PaymentId, row: _Row) -> Event:
     version, kind, at, received, credit_id, code, scale = row
     try:
         return Event(

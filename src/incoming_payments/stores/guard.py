@@ -1,7 +1,8 @@
 """What every store checks before it writes: that a decision agrees with itself and with what is stored.
 
-A decision is a pure function, perhaps of a host's own. If it is wrong, the books must not be: whatever would lose or double money, or leave
-a gap among the events, is refused with `BrokenDecision` before anything is written.
+A decision is a pure function, perhaps of a host's own. If it is wrong, the books must not be: whatever would
+lose or double money, or leave a gap among the events, is refused with `BrokenDecision` before anything is
+written.
 """
 
 from datetime import datetime
@@ -44,8 +45,8 @@ def check_update(
 def sweep_at(payment: IncomingPayment) -> datetime | None:
     """The moment after which the sweep has to look at `payment`; `None` when it never has to.
 
-    A completed payment does not expire. Were it named to the sweep all the same, it would be named by every sweep, and enough of its kind
-    would keep the others from ever being reached.
+    A completed payment does not expire. Were it named to the sweep all the same, it would be named by every
+    sweep, and enough of its kind would keep the others from ever being reached.
     """
     at = payment.expires_at
     if at is None or payment.expiry_announced_at is not None or state_of(payment, at) is State.COMPLETED:

@@ -30,8 +30,9 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Payments by id, credits by (id, credit id) and events by (id, version), all in one dictionary: `dict.update` happens
-        # before or after a KeyboardInterrupt, never halfway, so the three cannot come to contradict each other.
+        # Payments by id, credits by (id, credit id) and events by (id, version), all in one dictionary:
+        # `dict.update` happens before or after a KeyboardInterrupt, never halfway, so the three cannot come
+        # to contradict each other.
         self._rows: dict[str | tuple[str, str | int], Any] = {}
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:

@@ -1,0 +1,11 @@
+"""Public tools for tests: a contract suite for stores, values to begin with, a clock, a sync view of async stores.
+
+Importing this needs nothing but the library; `incoming_payments.testing.contract` needs pytest and
+Hypothesis.
+"""
+
+from incoming_payments.testing.clock import FakeClock
+from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, crediting
+from incoming_payments.testing.views import SyncView
+
+__all__ = ["NOW", "FakeClock", "SyncView", "a_creation", "a_wallet_address", "crediting"]

@@ -1,0 +1,71 @@
+"""Writes the generated parts of the docs anew, from the code they describe. Run it with `nox -s docs`.
+
+A generated part stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from incoming_payments import api, errors
+from incoming_payments.domain.lifecycle import REFUSALS, TRANSITIONS
+
+DOCS = Path(__file__).resolve().parent
+
+
+def state_diagram() -> str:
+    """The transition table as a Mermaid state diagram."""
+    lines = ["```mermaid", "stateDiagram-v2"]
+    for row in TRANSITIONS:
+        start = row.state.value if row.state else "[*]"
+        events = ", ".join(row.events)
+        lines.append(f"    {start} --> {row.next.value}: {row.trigger.value} ({row.condition}) / {events}")
+    return "\n".join([*lines, "```"])
+
+
+def transition_table() -> str:
+    """The transition table, and what the final states refuse."""
+    lines = ["| state | trigger | condition | next state | events |", "|---|---|---|---|---|"]
+    for row in TRANSITIONS:
+        start = row.state.value if row.state else "(none)"
+        events = ", ".join(row.events)
+        lines.append(f"| {start} | {row.trigger.value} | {row.condition} | {row.next.value} | {events} |")
+    for (state, trigger), refusal in REFUSALS.items():
+        lines.append(f"| {state.value} | {trigger.value} | always | refused: `{refusal.code}` | |")
+    return "\n".join(lines)
+
+
+def status_table() -> str:
+    """Which error class is answered with which status."""
+    lines = ["| status | class | code in the body |", "|---|---|---|"]
+    for cls, status in sorted(api.STATUS.items(), key=lambda row: (row[1], row[0].__name__)):
+        reasons = "its `reason`" if cls in {errors.TokenRefused, errors.SignatureRefused} else f"`{cls.code}`"
+        lines.append(f"| {status} | `{cls.__name__}` | {reasons} |")
+    return "\n".join(lines)
+
+
+PARTS = {"state diagram": state_diagram, "transitions": transition_table, "statuses": status_table}
+
+
+def regenerate(text: str) -> str:
+    """`text` with its generated parts made anew."""
+    for name, make in PARTS.items():
+        start, end = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"
+        text = re.sub(
+            re.escape(start) + r".*?" + re.escape(end), lambda _, made=start + make() + "\n" + end: made, text, flags=re.S
+        )
+    return text
+
+
+def main() -> int:
+    """Rewrite every page that is out of date."""
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text("utf-8")
+        if (made := regenerate(text)) != text:
+            page.write_text(made, "utf-8")
+            print(f"wrote {page.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

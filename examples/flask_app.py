@@ -1,0 +1,67 @@
+"""The incoming payment service inside a Flask application: `flask --app examples/flask_app run`.
+
+`Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. The
+keys are those that `incoming-payments init` makes.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import flask
+
+from incoming_payments import (
+    AccessRight,
+    AccessToken,
+    AccessTokenInfo,
+    Asset,
+    DerivedMethods,
+    Ports,
+    ServicePolicy,
+    StaticIntrospector,
+    WalletAddress,
+    wallet_address_url,
+)
+from incoming_payments.domain.payment import WalletAddressUrl
+from incoming_payments.hosts.wsgi import WsgiApplication
+from incoming_payments.stores.sqlite import SqliteStore
+
+BASE_URL = os.environ.get("BASE_URL", "http://127.0.0.1:5000")
+AUTH_SERVER = "https://auth.bank.example"
+FOLDER = Path(os.environ.get("FOLDER", "."))  # where `incoming-payments init` put its keys; the database goes there too
+TOKEN = os.environ["TOKEN"]  # the client's access token
+
+
+class Bank:
+    """Which wallet addresses are ours: a `WalletAddresses` port. A real one looks into the accounts."""
+
+    def find(self, url: WalletAddressUrl) -> WalletAddress | None:
+        """The wallet address with this URL, or `None`."""
+        alice = wallet_address_url(f"{BASE_URL}/alice")
+        return WalletAddress(url, Asset("USD", 2), AUTH_SERVER) if url == alice else None
+
+
+server_secret = bytes.fromhex((FOLDER / "server-secret.hex").read_text("ascii"))
+client = AccessTokenInfo(
+    client="https://shop.example/wallet",
+    jwk=json.loads((FOLDER / "client-key.jwk").read_text("utf-8")),
+    rights=[AccessRight(["create", "read"], f"{BASE_URL}/alice")],
+)
+ports = Ports(
+    store=SqliteStore(FOLDER / "payments.sqlite3"),
+    wallet_addresses=Bank(),
+    introspector=StaticIntrospector([(AccessToken(TOKEN), client)]),
+    methods=DerivedMethods("test.bank", [server_secret]),
+)
+service = WsgiApplication(policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=ports)
+
+app = flask.Flask(__name__)
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # the service itself says 405
+
+
+@app.route("/incoming-payments", methods=METHODS, provide_automatic_options=False)
+@app.route("/incoming-payments/<path:_>", methods=METHODS, provide_automatic_options=False)
+def incoming_payments(_: str = "") -> flask.Response:
+    """Everything below /incoming-payments goes to the service."""
+    answer = service.answer(flask.request.environ)
+    return flask.Response(answer.body, answer.status, answer.headers)

@@ -1,0 +1,74 @@
+"""The incoming payment service inside a Starlette application: `uvicorn --app-dir examples starlette_app:app`.
+
+`Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. The
+keys are those that `incoming-payments init` makes.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from incoming_payments import (
+    AccessRight,
+    AccessToken,
+    AccessTokenInfo,
+    Asset,
+    AsyncPorts,
+    DerivedMethods,
+    ServicePolicy,
+    StaticIntrospector,
+    WalletAddress,
+    wallet_address_url,
+)
+from incoming_payments.domain.payment import WalletAddressUrl
+from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.stores.sqlite import AsyncSqliteStore
+
+BASE_URL = os.environ.get("BASE_URL", "http://127.0.0.1:8000")
+AUTH_SERVER = "https://auth.bank.example"
+FOLDER = Path(os.environ.get("FOLDER", "."))  # where `incoming-payments init` put its keys; the database goes there too
+TOKEN = os.environ["TOKEN"]  # the client's access token
+
+
+class Bank:
+    """Which wallet addresses are ours: a `WalletAddresses` port. A real one asks the accounts, and may wait."""
+
+    async def find(self, url: WalletAddressUrl) -> WalletAddress | None:
+        """The wallet address with this URL, or `None`."""
+        alice = wallet_address_url(f"{BASE_URL}/alice")
+        return WalletAddress(url, Asset("USD", 2), AUTH_SERVER) if url == alice else None
+
+
+server_secret = bytes.fromhex((FOLDER / "server-secret.hex").read_text("ascii"))
+client = AccessTokenInfo(
+    client="https://shop.example/wallet",
+    jwk=json.loads((FOLDER / "client-key.jwk").read_text("utf-8")),
+    rights=[AccessRight(["create", "read"], f"{BASE_URL}/alice")],
+)
+ports = AsyncPorts(
+    store=AsyncSqliteStore(FOLDER / "payments.sqlite3"),
+    wallet_addresses=Bank(),
+    introspector=StaticIntrospector([(AccessToken(TOKEN), client)]),
+    methods=DerivedMethods("test.bank", [server_secret]),
+)
+service = AsgiApplication(policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=ports)
+
+
+async def incoming_payments(request: Request) -> Response:
+    """Everything below /incoming-payments goes to the service."""
+    answer = await service.answer(request.scope, request.receive)
+    return Response(answer.body, answer.status, dict(answer.headers))
+
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # the service itself says 405
+app = Starlette(
+    routes=[
+        Route("/incoming-payments", incoming_payments, methods=METHODS),
+        Route("/incoming-payments/{id:path}", incoming_payments, methods=METHODS),
+    ]
+)

@@ -1,0 +1,86 @@
+"""The project's sessions. `nox` alone runs `tests`, which is all that CI runs.
+
+    nox                      format, lint, types, tests with coverage, docs, examples, the wheel
+    nox -s demo              the whole story, between real processes
+    nox -s docs              write the generated parts of the docs anew
+    nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["tests"]
+nox.options.error_on_missing_interpreters = True
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+CHECKED = ["src", "tests", "examples", "benchmarks", "noxfile.py"]
+TYPED = ["src", "tests", "examples", "benchmarks"]
+
+
+def _install(session: nox.Session, *groups: str) -> None:
+    session.install("-e", ".[serve]", *nox.project.dependency_groups(PYPROJECT, *groups))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Everything that has to hold: what CI runs."""
+    _install(session, "tests", "lint")
+    session.run("ruff", "format", "--check", *CHECKED)
+    session.run("ruff", "check", *CHECKED)
+    session.run("mypy", "--strict", *TYPED)
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report")
+    _check_wheel(session)
+
+
+def _check_wheel(session: nox.Session) -> None:
+    """Build the wheel, install it alone into a fresh environment, and use it there from another folder."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "wheel"))
+    folder = Path(session.create_tmp()).resolve()
+    shutil.rmtree(folder / "dist", ignore_errors=True)
+    shutil.rmtree(folder / "fresh", ignore_errors=True)
+    session.run("python", "-m", "build", "--wheel", "--outdir", str(folder / "dist"))
+    [wheel] = (folder / "dist").glob("*.whl")
+    session.run("python", "-m", "venv", str(folder / "fresh"))
+    python = str(folder / "fresh" / ("Scripts" if os.name == "nt" else "bin") / "python")
+    session.run(python, "-m", "pip", "install", "--quiet", str(wheel), external=True)
+    check = Path("tests/wheel_check.py").resolve()
+    with session.chdir(folder):
+        session.run(python, "-W", "error", "-I", str(check), external=True)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Create, read, receive, crash, complete: between three real processes."""
+    session.install(".[serve]")
+    session.run("incoming-payments", "demo", silent=False)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Write the generated parts of the docs anew; a test fails when they are out of date."""
+    session.install("-e", ".")
+    session.run("python", "docs/generate.py")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run `benchmarks/NAME.py`: `nox -s bench -- NAME [--json]`."""
+    names = sorted(path.stem for path in Path("benchmarks").glob("[!_]*.py"))
+    if not session.posargs or session.posargs[0] not in names:
+        session.error(f"name a benchmark: nox -s bench -- {' | '.join(names)}")
+    _install(session, "tests")
+    name, *arguments = session.posargs
+    session.run("python", f"benchmarks/{name}.py", *arguments)
+
+
+if __name__ == "__main__":
+    sys.exit("run this with nox: python -m pip install nox && python -m nox")

@@ -1,0 +1,176 @@
+"""The `incoming-payments` command: `init`, `serve` and `demo`."""
+
+import argparse
+import json
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
+from incoming_payments.hosts import demo
+from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.hosts.settings import Settings, load_settings
+from incoming_payments.httpsig import PrivateKey
+from incoming_payments.limits import SERVER_SECRET_BYTES_MIN
+from incoming_payments.ports import AsyncPorts
+from incoming_payments.stores.sqlite import AsyncSqliteStore
+
+CONFIGURATION: Final = "incoming-payments.toml"
+CLIENT_KEY: Final = "client-key.pem"
+CLIENT_JWK: Final = "client-key.jwk"
+SERVER_SECRET: Final = "server-secret.hex"  # noqa: S105 - the name of a file
+
+_TEMPLATE: Final = """\
+# The configuration of `incoming-payments serve`. File names are looked for beside this file.
+# Keep it private: it holds a token.
+
+# The public URL of the service, as clients write it. Payments get their ids, and signatures are checked, with it.
+base_url = "{base_url}"
+
+# Where clients ask for grants (GNAP). Told to whoever comes without one.
+auth_server = "{base_url}/auth"
+
+# The SQLite file with the payments. Other processes may use it at the same time.
+database = "payments.sqlite3"
+
+[listen]
+host = "127.0.0.1"
+port = {port}
+# mount = ""  # the path that requests arrive with; that of base_url unless a proxy strips it
+
+# The wallet addresses that are hosted here: any number of these.
+[[wallet_address]]
+url = "{base_url}/alice"
+asset_code = "USD"
+asset_scale = 2
+# auth_server = "https://..."  # where this one's grants come from, if elsewhere
+
+# Access tokens, for development. In production an introspector of your own asks your authorization server.
+[[token]]
+value = "{token}"
+client = "{base_url}/a-client"
+jwk_file = "{jwk}"  # the client's public key; its private key is in {pem}
+rights = [{{ actions = ["create", "read"], identifier = "{base_url}/alice" }}]
+# expires_at = 2027-01-01T00:00:00Z
+
+[ilp]
+# The ILP address of this service; that of each payment is one segment longer.
+address = "test.bank"
+# Addresses and shared secrets are derived from these, newest first. To rotate, put a new file in front, and
+# drop the last when no payment made under it can receive any more. Whoever holds one can read STREAM packets.
+secret_files = ["{secret}"]
+
+[limits]
+# public_get = true           # whether anybody who knows a payment's URL may see how much it has received
+# expiry_s_max = 31622400     # how many seconds ahead expiresAt may lie
+# metadata_bytes_max = 8192   # as compact JSON
+# metadata_depth_max = 8
+# signature_age_s = 300       # how old a signature may be, in seconds
+# clock_skew_s = 60           # how many seconds a client's clock may be ahead
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status is 0, or 1 with a message on stderr, or 2 for wrong usage."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except IncomingPaymentsError as error:
+        print(f"incoming-payments: {error.description}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="init | serve | demo")
+    command = commands.add_parser("init", help="write a configuration, keys and a development token")
+    command.add_argument("folder", type=Path, help="where to; it is made when it is not there")
+    command.add_argument("--port", type=int, default=8080, help="the port to listen on (8080)")
+    command.set_defaults(run=lambda options: _init(options.folder, options.port))
+    command = commands.add_parser("serve", help="serve incoming payments over HTTP")
+    command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
+    command.set_defaults(run=lambda options: _serve(load_settings(options.config)))
+    command = commands.add_parser("demo", help="run the whole story: create, read, receive, crash, complete")
+    command.set_defaults(run=lambda _: demo.main())
+    return parser
+
+
+def _init(folder: Path, port: int) -> int:
+    if not 1 <= port <= 65535:
+        raise ConfigurationError(f"--port must be from 1 to 65535, not {port}", setting="port")
+    key = PrivateKey.generate_ed25519("client-key-1")
+    configuration = _TEMPLATE.format(
+        base_url=f"http://127.0.0.1:{port}",
+        port=port,
+        token=secrets.token_urlsafe(32),
+        jwk=CLIENT_JWK,
+        pem=CLIENT_KEY,
+        secret=SERVER_SECRET,
+    )
+    files = {
+        SERVER_SECRET: secrets.token_hex(SERVER_SECRET_BYTES_MIN),
+        CLIENT_KEY: key.to_pem().decode("ascii"),
+        CLIENT_JWK: json.dumps(key.public_jwk(), indent=2),
+        CONFIGURATION: configuration,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            if (folder / name).exists():
+                raise ConfigurationError(f"{folder / name} is there already: choose another folder, or move it away")
+        for name, text in files.items():
+            _write_private(folder / name, text + "\n" if not text.endswith("\n") else text)
+    except OSError as error:
+        raise ConfigurationError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    print(f"Wrote {', '.join(files)} to {folder}.")
+    print(f"Next: incoming-payments serve --config {folder / CONFIGURATION}")
+    return 0
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A new file that nobody else can read, from the first byte on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _serve(settings: Settings) -> int:
+    try:
+        import uvicorn
+    except ImportError:
+        raise ConfigurationError("serve needs uvicorn: pip install 'incoming-payments[serve]'") from None
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    store = AsyncSqliteStore(settings.database)
+    config = uvicorn.Config(
+        build(settings, store),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        lifespan="on",
+    )
+    print(f"Serving {settings.policy.base_url}/incoming-payments from {settings.database}", flush=True)
+    uvicorn.Server(config).run()
+    return 0
+
+
+def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
+    """The ASGI application of a configuration, on an open store, which it closes when the server stops."""
+    ports = AsyncPorts(
+        store=store,
+        wallet_addresses=settings.wallet_addresses,
+        introspector=settings.introspector,
+        methods=settings.methods,
+    )
+    return AsgiApplication(policy=settings.policy, ports=ports, mount=settings.mount, on_shutdown=store.close)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""The decision: is this request signed as the policy demands, and what exactly does the signature prove?
+
+Everything cheap is looked at before the curve. The order of the checks is that of `Reason`.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import attrs
+from attrs import field, frozen
+
+from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
+from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder, Component
+from incoming_payments.httpsig.digest import verify_digest
+from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
+from incoming_payments.httpsig.keys import Algorithm, PublicKey
+from incoming_payments.httpsig.message import Request
+from incoming_payments.httpsig.reasons import Reason
+from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
+
+__all__ = ["Policy", "Proof", "Reason", "verify"]
+
+_RANKS: Final = {reason: rank for rank, reason in enumerate(Reason)}
+# RFC 9110 §5.3: these are no lists. When one occurs twice, two readers may act on different ones.
+_SINGLETONS: Final = frozenset({"authorization", "content-length", "content-type", "date", "host"})
+
+
+@frozen(kw_only=True)
+class Policy:
+    """What a signature has to prove. The default is that of Open Payments: contract section 5.
+
+    `required` names fields (lower case) and derived components that have to be covered in their plain form, without
+    parameters; whenever there is a body, `content-digest` has to be covered as well. `created` has to be there, at
+    most `max_age_s` seconds in the past and `clock_skew_s` in the future. `tag`, when given, is what a signature's own
+    has to be. Raises `InvalidValue` for a policy that could not mean anything.
+
+    >>> Policy(required=("@method", "@path"), max_age_s=60).clock_skew_s
+    60
+    """
+
+    required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"))
+    max_age_s: int = field(default=SIGNATURE_AGE_S_MAX)
+    clock_skew_s: int = field(default=CLOCK_SKEW_S_MAX)
+    nonce_required: bool = False
+    tag: str | None = None
+
+    @required.validator
+    def _components(self, _: object, required: tuple[str, ...]) -> None:
+        if not required:
+            raise InvalidValue("required names at least one component", member="required")
+        for name in required:
+            if name not in REQUEST_COMPONENTS and not FIELD_NAME.fullmatch(name):
+                text = f"required names fields in lower case and derived components of a request, not {name!r}"
+                raise InvalidValue(text, member="required")
+
+    @max_age_s.validator
+    @clock_skew_s.validator
+    def _seconds(self, attribute: "attrs.Attribute[int]", seconds: int) -> None:
+        if type(seconds) is not int or seconds < (attribute.name == "max_age_s"):
+            raise InvalidValue(f"{attribute.name} is a whole number of seconds", member=attribute.name)
+
+
+@frozen
+class Proof:
+    """What a signature proved. Act on this, and never on the header fields again.
+
+    `created` and `expires` are in UTC; `components` are those covered, in order. Whether `nonce` was used before is for
+    the caller to know: nothing is remembered here.
+    """
+
+    label: str
+    key_id: str
+    algorithm: Algorithm
+    components: tuple[Component, ...]
+    created: datetime
+    expires: datetime | None
+    nonce: str | None
+    tag: str | None
+
+
+@frozen
+class _Candidate:
+    """A signature by a known key that has passed all checks but the last two, body and curve."""
+
+    given: SignatureInput
+    created: int
+    key: PublicKey
+    signature: bytes
+    base: bytes
+
+
+def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, now: datetime) -> Proof:
+    """What the signatures of `request` prove, when one of them is good under `policy`. RFC 9421 §3.2.
+
+    `keys` are those that may have signed, by `kid`; a signature's `keyid` has to be one of them to the letter. `now` is
+    the time, with its zone. One good signature is enough, and labels carry no meaning; but at most
+    `limits.SIGNATURES_MAX` by these keys are looked at.
+
+    The body is checked against `Content-Digest` here, whenever there is a body or such a field. `expires` gets no
+    allowance for skew, because it is the signer's own wish.
+
+    Raises `SignatureRefused` with a `Reason`, and nothing else whatever the request holds; `InvalidValue` when `now`
+    has no zone.
+
+    >>> from datetime import timedelta
+    >>> from incoming_payments.httpsig import PrivateKey, sign
+    >>> key, now = PrivateKey.generate_ed25519("key-1"), datetime(2030, 1, 1, tzinfo=UTC)
+    >>> request = sign(Request("GET", "https://ase.example/", (("Authorization", "GNAP t"),)), key, created=now)
+    >>> verify(request, {"key-1": key.public_key()}, policy=Policy(), now=now + timedelta(seconds=2)).key_id
+    'key-1'
+    >>> verify(request, {"key-1": key.public_key()}, policy=Policy(), now=now + timedelta(hours=1))
+    Traceback (most recent call last):
+    ...
+    incoming_payments.errors.SignatureRefused: created is 3600 s ago, and at most 300 are allowed: sign each time
+    """
+    if now.utcoffset() is None:
+        raise InvalidValue("now needs a time zone", member="now")
+    time_s = now.timestamp()
+    builder = BaseBuilder(request)
+    candidates: list[_Candidate] = []
+    refusals: list[SignatureRefused] = []
+    for given, signature, key in _by_known_keys(request, keys):
+        try:
+            candidates.append(_admit(request, given, signature, key, policy, time_s, builder))
+        except SignatureRefused as refusal:
+            refusals.append(refusal)
+    if not candidates:
+        raise max(refusals, key=lambda refusal: _RANKS[Reason(refusal.reason)])
+    _check_body(request)
+    for candidate in candidates:
+        if candidate.key.verify(candidate.signature, candidate.base):
+            return _proof(candidate)
+    raise SignatureRefused(
+        Reason.SIGNATURE_INVALID,
+        "the signature does not fit the key and what was received: compare the covered components, above all "
+        "@target-uri, with what was signed",
+    )
+
+
+def _by_known_keys(request: Request, keys: Mapping[str, PublicKey]) -> list[tuple[SignatureInput, bytes, PublicKey]]:
+    """The signatures that say they are by one of `keys`; at least one."""
+    inputs, signatures = _read_fields(request)
+    known = []
+    for label, given in inputs.items():
+        key = None if given.key_id is None else keys.get(given.key_id)
+        # Contract section 5: `keyid` equals the `kid`, also when the mapping would have it otherwise.
+        if key is not None and key.kid == given.key_id:
+            known.append((given, signatures[label], key))
+    if not known:
+        if all(given.key_id is None for given in inputs.values()):
+            raise SignatureRefused(Reason.KEY_ID_MISSING, "name the key: keyid is the kid of your JWK")
+        raise SignatureRefused(Reason.KEY_UNKNOWN, "keyid is not the kid of any key that this client has")
+    if len(known) > SIGNATURES_MAX:
+        text = f"at most {SIGNATURES_MAX} signatures by known keys are looked at: send fewer"
+        raise SignatureRefused(Reason.TOO_MANY_SIGNATURES, text)
+    return known
+
+
+def _read_fields(request: Request) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
+    input_lines, signature_lines = request.values("signature-input"), request.values("signature")
+    if not input_lines or not signature_lines:
+        raise SignatureRefused(
+            Reason.SIGNATURE_MISSING, "sign the request: it needs the fields Signature-Input and Signature"
+        )
+    reason = Reason.SIGNATURE_INPUT_MALFORMED
+    try:
+        inputs = parse_signature_input(input_lines)
+        reason = Reason.SIGNATURE_MALFORMED
+        signatures = parse_signature(signature_lines)
+    except MalformedField as error:
+        raise SignatureRefused(reason, error.description, **error.details) from error
+    if inputs.keys() != signatures.keys():  # RFC 9421 §4: a label in one field only is an error
+        raise SignatureRefused(
+            Reason.LABELS_DIFFER, "Signature-Input and Signature have to have the same labels (RFC 9421 §4)"
+        )
+    if not inputs:
+        raise SignatureRefused(Reason.SIGNATURE_MISSING, "sign the request: the signature fields are empty")
+    return inputs, signatures
+
+
+def _admit(
+    request: Request,
+    given: SignatureInput,
+    signature: bytes,
+    key: PublicKey,
+    policy: Policy,
+    time_s: float,
+    builder: BaseBuilder,
+) -> _Candidate:
+    """All checks of one signature that cost little, in the order of `Reason`."""
+    if given.alg is not None and given.alg != key.algorithm.registered:
+        text = "alg is not what the key is for; leave it out, the JWK decides (contract section 5)"
+        raise SignatureRefused(Reason.ALGORITHM_MISMATCH, text)
+    _check_coverage(given, policy, has_body=bool(request.body))
+    created = _check_times(given, policy, time_s)
+    try:
+        base = builder.build(given.components, given.parameters)
+    except MalformedField as error:
+        raise SignatureRefused(str(error.details["reason"]), error.description) from error
+    for component in given.components:
+        if component.name in _SINGLETONS and len(request.values(component.name)) > 1:
+            raise SignatureRefused(Reason.FIELD_REPEATED, f"send {component.name} once")
+        if component.name == "content-length" and _length(request) != str(len(request.body)):
+            text = f"Content-Length is not the {len(request.body)} bytes that were received"
+            raise SignatureRefused(Reason.CONTENT_LENGTH_MISMATCH, text)
+    return _Candidate(given, created, key, signature, base)
+
+
+def _length(request: Request) -> str:
+    return request.values("content-length")[0].strip(" \t")
+
+
+def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) -> None:
+    # A parameter changes what is covered: `"authorization";bs` is not `"authorization"`.
+    covered = {component.name for component in given.components if not component.parameters}
+    for name in policy.required:
+        if name not in covered:
+            text = f'cover "{name}", without parameters'
+            raise SignatureRefused(Reason.COMPONENT_NOT_COVERED, text, component=name)
+    if has_body and "content-digest" not in covered:
+        text = 'cover "content-digest", without parameters: there is a body (contract section 5)'
+        raise SignatureRefused(Reason.BODY_NOT_COVERED, text, component="content-digest")
+    if policy.tag is not None and given.tag != policy.tag:
+        raise SignatureRefused(Reason.TAG_MISMATCH, f"give the signature the tag {policy.tag!r}")
+    if policy.nonce_required and not given.nonce:
+        raise SignatureRefused(Reason.NONCE_MISSING, "give the signature a nonce, a new one each time")
+
+
+def _check_times(given: SignatureInput, policy: Policy, time_s: float) -> int:
+    created, expires = given.created, given.expires
+    if created is None:
+        raise SignatureRefused(Reason.CREATED_MISSING, "say when the signature was made: created=<POSIX time>")
+    age_s = time_s - created
+    if -age_s > policy.clock_skew_s:
+        text = f"created is {-age_s:.0f} s ahead of our clock, and at most {policy.clock_skew_s} are allowed"
+        raise SignatureRefused(Reason.CREATED_IN_FUTURE, f"{text}: set the clock", age_s=age_s)
+    if age_s > policy.max_age_s:
+        text = f"created is {age_s:.0f} s ago, and at most {policy.max_age_s} are allowed: sign each time"
+        raise SignatureRefused(Reason.STALE, text, age_s=age_s)
+    if expires is not None:
+        if expires <= created:
+            raise SignatureRefused(Reason.EXPIRES_BEFORE_CREATED, "expires has to be later than created")
+        if time_s > expires:
+            raise SignatureRefused(Reason.EXPIRED, f"expires passed {time_s - expires:.0f} s ago: sign anew")
+    return created
+
+
+def _check_body(request: Request) -> None:
+    # A digest that is there is checked even when there is no body: a field that lies is not passed on.
+    digests = request.values("content-digest")
+    if request.body or digests:
+        verify_digest(digests, request.body)
+
+
+def _proof(candidate: _Candidate) -> Proof:
+    given = candidate.given
+    return Proof(
+        given.label,
+        candidate.key.kid,
+        candidate.key.algorithm,
+        given.components,
+        datetime.fromtimestamp(candidate.created, UTC),
+        None if given.expires is None else datetime.fromtimestamp(given.expires, UTC),
+        given.nonce,
+        given.tag,
+    )

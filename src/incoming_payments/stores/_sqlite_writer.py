@@ -1,0 +1,161 @@
+"""Group commit: many updates in one transaction, each with an outcome of its own.
+
+The writer takes all jobs that wait, runs them one after the other in one transaction, commits once, and only
+then answers. So an answer is durable, and the more callers there are, the less each pays for the disk.
+
+What goes wrong costs as few as it can. What a caller's own function raises goes to that caller, and the
+others commit. An error about what one job wrote rolls the batch back and runs it again job by job, as
+decisions are pure, so that one bad job cannot fail the others for ever. An error of the disk rolls the batch
+back and fails all of it: to try again at once would only make everybody wait longer to hear the same. The
+next batch opens a new connection, so service is back when the disk is.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.limits import STORE_BATCH_MAX
+from incoming_payments.stores._sqlite_file import DatabaseFile, blames_the_statement
+from incoming_payments.stores._sqlite_rows import Batch
+
+T = TypeVar("T")
+Work = Callable[[Batch], T]
+
+
+class DecideRaised(Exception):
+    """What a caller's own function raised, whatever it was: for that caller and nobody else."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Job(Generic[T]):
+    """Work for the writer, and where its outcome goes: to a waiting thread, or to a future of an event loop.
+
+    Lighter than `concurrent.futures.Future`, whose condition variable costs as much as a statement does.
+    """
+
+    __slots__ = ("_done", "answer", "error", "future", "work")
+    answer: T
+
+    def __init__(self, work: Work[T], future: "asyncio.Future[T] | None" = None) -> None:
+        self.work = work
+        self.error: BaseException | None = None
+        self.future = future
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def wait(self) -> T:
+        """The outcome, once it is durable. An interrupt ends the waiting and not the job."""
+        self._done.acquire()
+        return self._outcome()
+
+    def release(self) -> None:
+        """Let the waiting thread go on."""
+        self._done.release()
+
+    def settle(self) -> None:
+        """Hand the outcome to the future, in the thread of its loop. A cancelled one wants to know no more."""
+        if self.future is None or self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.answer)
+        elif isinstance(self.error, StopIteration):  # a future cannot carry one
+            self.future.set_exception(RuntimeError("decide raised StopIteration"))
+        else:
+            self.future.set_exception(self.error)
+
+    def _outcome(self) -> T:
+        error = self.error
+        if error is None:
+            return self.answer
+        try:
+            raise error
+        finally:
+            del error, self  # or the exception's traceback and this frame would keep each other alive
+
+
+def serve(file: DatabaseFile, jobs: "SimpleQueue[Job[object] | None]") -> None:
+    """Work off `jobs`, batch by batch, until a `None`, which is the last thing ever put there."""
+    writer = _Writer(file)
+    serving = True
+    while serving:
+        batch = [jobs.get()]
+        # Nobody else takes from the queue, so as many as it counts are there.
+        batch += [jobs.get_nowait() for _ in range(min(jobs.qsize(), STORE_BATCH_MAX - 1))]
+        serving = batch[-1] is not None
+        writer.run([job for job in batch if job is not None])
+        del batch  # keep nobody's values alive while waiting
+    writer.disconnect()
+
+
+class _Writer:
+    """The one connection that writes, opened when it is needed and dropped when it has failed."""
+
+    def __init__(self, file: DatabaseFile) -> None:
+        self._file = file
+        self._connection: sqlite3.Connection | None = None
+        self._batch: Batch | None = None
+
+    def run(self, jobs: Sequence[Job[object]]) -> None:
+        """Commit what `jobs` do, together if possible, and give each its outcome. Raises nothing."""
+        try:
+            self._transact(jobs)
+        except BaseException as error:  # noqa: BLE001 - nothing that one job does may end the thread all others need
+            self.disconnect()
+            if len(jobs) > 1 and blames_the_statement(error):
+                for job in jobs:
+                    self.run([job])
+                return
+            for job in jobs:
+                job.error = self._file.explain(error)
+                job.error.__cause__ = error
+        _answer(jobs)
+
+    def disconnect(self) -> None:
+        """Close the connection, if there is one. That rolls back."""
+        if self._connection is not None:
+            self._file.disconnect(self._connection)
+        self._connection = self._batch = None
+
+    def _transact(self, jobs: Sequence[Job[object]]) -> None:
+        if self._connection is None or self._batch is None:
+            self._connection = self._file.connect_writer()
+            self._batch = Batch(self._connection)
+        batch = self._batch
+        batch.clear()
+        self._file.begin(self._connection)
+        for job in jobs:
+            job.error = None
+            try:
+                job.answer = job.work(batch)
+            except DecideRaised as raised:
+                job.error = raised.error
+            except IncomingPaymentsError as error:  # raised before the first write: there is nothing to take back
+                job.error = error
+        batch.flush()
+        self._connection.execute("COMMIT")
+
+
+def _answer(jobs: Sequence[Job[object]]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job[object]]] = {}
+    for job in jobs:
+        if job.future is None:
+            job.release()
+        else:
+            by_loop.setdefault(job.future.get_loop(), []).append(job)
+    for loop, answered in by_loop.items():
+        # Waking a loop costs a system call, so it is woken once a batch. A closed one has nobody waiting.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_settle, answered)
+
+
+def _settle(jobs: Sequence[Job[object]]) -> None:
+    for job in jobs:
+        job.settle()

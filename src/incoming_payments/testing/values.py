@@ -1,0 +1,75 @@
+"""Values for tests to begin with. Each has a default, so that a test names what it is about and nothing else."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+from incoming_payments.domain import lifecycle
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import (
+    PAYMENT_ID_RANDOM_BYTES,
+    ClientId,
+    Credit,
+    CreditId,
+    IncomingPayment,
+    MetadataJson,
+    PaymentId,
+    WalletAddress,
+    client_id,
+    new_payment_id,
+    wallet_address_url,
+)
+from incoming_payments.ports import Decide
+
+NOW: Final = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)  # a microsecond past, to be lost by what rounds
+
+_counter = itertools.count(1)
+
+
+def a_wallet_address(url: str = "https://bank.example/alice", *, asset: Asset | None = None) -> WalletAddress:
+    """A hosted wallet address, in US dollars unless `asset` says otherwise."""
+    return WalletAddress(wallet_address_url(url), asset or Asset("USD", 2), "https://auth.bank.example/")
+
+
+def a_creation(
+    *,
+    id: PaymentId | None = None,
+    limit: int | None = None,
+    expires_in_s: float | None = None,
+    metadata: str | None = None,
+    wallet_address: WalletAddress | None = None,
+    client: ClientId | None = None,
+    now: datetime = NOW,
+) -> Decision[IncomingPayment]:
+    """What `lifecycle.create` decides: a pending payment, as a store's `insert` takes it.
+
+    `limit` is in minor units of the wallet address's asset, `expires_in_s` in seconds after `now`. Ids differ
+    from call to call within a process. The payment is the decision's `answer`.
+
+    >>> a_creation(limit=2500).answer.limit
+    Amount(value=2500, asset=Asset(code='USD', scale=2))
+    """
+    wallet_address = wallet_address or a_wallet_address()
+    return lifecycle.create(
+        id=id or new_payment_id(now, next(_counter).to_bytes(PAYMENT_ID_RANDOM_BYTES)),
+        wallet_address=wallet_address,
+        client=client or client_id("https://shop.example/"),
+        limit=None if limit is None else Amount(limit, wallet_address.asset),
+        expires_at=None if expires_in_s is None else now + timedelta(seconds=expires_in_s),
+        metadata=None if metadata is None else MetadataJson(metadata),
+        now=now,
+    )
+
+
+def crediting(id: str, value: int, *, now: datetime = NOW, asset: Asset | None = None) -> Decide[Credit]:
+    """The decision to book `value` minor units under the credit id `id`, as a store's `update` takes it.
+
+    >>> from incoming_payments.stores.memory import MemoryStore
+    >>> store, created = MemoryStore(), a_creation()
+    >>> store.insert(created)
+    >>> store.update(created.answer.id, crediting("wire-1", 500), CreditId("wire-1")).received.value
+    500
+    """
+    return partial(lifecycle.credit, id=CreditId(id), amount=Amount(value, asset or Asset("USD", 2)), now=now)

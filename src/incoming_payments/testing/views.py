@@ -1,0 +1,108 @@
+"""An async store as a sync one, so that one contract suite measures both."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from incoming_payments.domain.events import Event
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
+from incoming_payments.ports import AsyncPaymentStore, Decide
+
+T = TypeVar("T")
+
+
+class SyncView:
+    """A `PaymentStore` that asks an `AsyncPaymentStore`, which lives in an event loop and a thread of its own.
+
+    `open` makes the store, in that loop, and `close`, if given, ends it there. Calls from several threads run
+    as concurrent tasks. Use it as a context manager, or call `close`.
+
+    >>> import tempfile
+    >>> from incoming_payments.stores.sqlite import AsyncSqliteStore
+    >>> from incoming_payments.testing import a_creation
+    >>> async def open_store() -> AsyncSqliteStore:
+    ...     return AsyncSqliteStore(f"{directory}/payments.db")
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     with SyncView(open_store, AsyncSqliteStore.close) as store:
+    ...         created = a_creation()
+    ...         store.insert(created)
+    ...         store.load(created.answer.id) == created.answer
+    True
+    """
+
+    def __init__(
+        self,
+        open: Callable[[], Awaitable[AsyncPaymentStore]],
+        close: Callable[[Any], Awaitable[None]] | None = None,
+    ) -> None:
+        self._close = close
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sync-view", daemon=True)
+        self._thread.start()
+        try:
+            self._store = self.run(_awaited(open))
+        except BaseException:
+            self._stop()
+            raise
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The outcome of `coroutine`, run in the store's event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    @property
+    def store(self) -> AsyncPaymentStore:
+        """The async store, to be used inside `run` only."""
+        return self._store
+
+    def insert(self, decision: Decision[IncomingPayment]) -> None:
+        """As the store's."""
+        self.run(self._store.insert(decision))
+
+    def load(self, id: PaymentId) -> IncomingPayment:
+        """As the store's."""
+        return self.run(self._store.load(id))
+
+    def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
+        """As the store's."""
+        return self.run(self._store.update(id, decide, credit_id))
+
+    def events(self, id: PaymentId) -> Sequence[Event]:
+        """As the store's."""
+        return self.run(self._store.events(id))
+
+    def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
+        """As the store's."""
+        return self.run(self._store.find_expired(now, limit))
+
+    def close(self) -> None:
+        """End the store and its event loop. Safe to call again."""
+        if self._loop.is_closed():
+            return
+        close, store = self._close, self._store
+        try:
+            if close is not None:
+                self.run(_awaited(lambda: close(store)))
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stop(self) -> None:
+        self.run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
+    return await ask()

@@ -1,0 +1,30 @@
+"""Run by nox in a fresh environment that holds the wheel and its dependencies only: does it work there?
+
+Not a test module: it is started with the fresh environment's own interpreter, isolated from the checkout.
+"""
+
+import importlib.metadata
+import importlib.util
+import pkgutil
+import subprocess
+import sys
+
+import incoming_payments
+
+OPTIONAL = ["uvicorn", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
+
+assert "site-packages" in incoming_payments.__file__, incoming_payments.__file__
+present = [name for name in OPTIONAL if importlib.util.find_spec(name)]
+assert not present, f"this environment is not bare: {present}"
+for name in incoming_payments.__all__:
+    assert getattr(incoming_payments, name) is not None, name
+needs_more = {"incoming_payments.testing.contract"}
+for module in pkgutil.walk_packages(incoming_payments.__path__, "incoming_payments."):
+    if module.name not in needs_more:
+        importlib.import_module(module.name)
+files = {str(path) for path in importlib.metadata.files("incoming-payments") or ()}
+assert "incoming_payments/py.typed" in files
+assert any(path.endswith("licenses/LICENSE") for path in files), files
+command = [sys.executable, "-m", "incoming_payments.hosts.command", "--help"]
+assert "serve" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+print(f"incoming-payments {importlib.metadata.version('incoming-payments')} works without optional dependencies")
