@@ -1,9 +1,9 @@
 """The project's sessions. `nox` alone runs `tests`, which is all that CI runs.
 
-    nox                      format, lint, types, tests with coverage, docs, examples, the wheel
-    nox -s demo              the whole story, between real processes
-    nox -s docs              write the generated parts of the docs anew
-    nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
+nox                      format, lint, types, tests with coverage, docs, examples, the wheel
+nox -s demo              the whole story, between real processes
+nox -s docs              write the generated parts of the docs anew
+nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
 """
 
 import os

@@ -3,7 +3,6 @@
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 """
 
-import re
 import sys
 from pathlib import Path
 
@@ -51,9 +50,10 @@ def regenerate(text: str) -> str:
     """`text` with its generated parts made anew."""
     for name, make in PARTS.items():
         start, end = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"
-        text = re.sub(
-            re.escape(start) + r".*?" + re.escape(end), lambda _, made=start + make() + "\n" + end: made, text, flags=re.S
-        )
+        before, found, rest = text.partition(start)
+        if found:
+            after = rest.partition(end)[2]
+            text = f"{before}{start}{make()}\n{end}{after}"
     return text
 
 

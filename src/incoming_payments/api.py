@@ -5,7 +5,7 @@ address of the service comes from its policy, never from the request.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -46,6 +46,10 @@ from incoming_payments.wire import JSON_MEDIA_TYPE, write_error, write_view
 Headers = tuple[tuple[str, str], ...]
 
 
+def _headers(headers: Iterable[tuple[str, str]]) -> Headers:
+    return tuple(headers)
+
+
 def _body(body: bytes) -> bytes:
     return bytes(body)
 
@@ -62,7 +66,7 @@ class Request:
     method: str
     path: str
     query: str = ""
-    headers: Headers = field(default=(), converter=tuple, repr=False)
+    headers: Headers = field(default=(), converter=_headers, repr=False)
     body: bytes = field(default=b"", converter=_body, repr=False)
 
     def values(self, name: str) -> list[str]:

@@ -84,9 +84,9 @@ for _smaller, _larger, _why in (
     (SIGNATURES_MAX, SF_MEMBERS_MAX, "candidates are members"),
     (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "a window smaller than the skew accepts nothing"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA key has to be acceptable"),
-    (SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a full sweep has to end"),
+    (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a full sweep has to end: one effect finds, one more a payment"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),
 ):
-    if _smaller > _larger:  # pragma: no cover - cannot happen unless a limit above is edited wrongly
+    if _smaller > _larger:
         raise RuntimeError(f"limits.py: {_smaller} is more than {_larger}, but {_why}")

@@ -57,7 +57,8 @@ class PaymentStore(Protocol):
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """At most `limit` payments whose `expires_at` lies before `now` and whose expiry is not announced.
 
-        May name payments that were completed before: the decision sorts them out. Ordered by `expires_at`.
+        Ordered by `expires_at`. Leaves out completed payments: they never expire, so they would be named for ever and
+        keep a sweep from reaching the others.
         """
         ...
 

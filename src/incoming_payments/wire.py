@@ -34,8 +34,11 @@ JSON_MEDIA_TYPE: Final = "application/json"
 
 _NAME_CHARS_MAX: Final = 100  # of a client's member name, quoted back to it
 
-# RFC 3339 §5.6, with the offset that isoparse would let go missing, and none of the other ISO 8601 forms it takes.
-_DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
+# RFC 3339 §5.6, with the offset that isoparse would let go missing, and none of the other ISO 8601 forms it takes,
+# such as an hour 24.
+_DATE_TIME: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
 
 
 # --- what a client may send ----------------------------------------------------------------------
@@ -234,8 +237,8 @@ def _is_text(text: str) -> bool:
 
 
 def _show(name: str) -> str:
-    """A member's name as it may stand in an error: short, and in characters that every encoder knows."""
-    return name.encode("ascii", "backslashreplace").decode("ascii")[:_NAME_CHARS_MAX]
+    """A member's name as it may stand in an error or a log: short, and in printable ASCII."""
+    return name.encode("unicode_escape").decode("ascii")[:_NAME_CHARS_MAX]
 
 
 # --- cattrs: reading -------------------------------------------------------------------------------

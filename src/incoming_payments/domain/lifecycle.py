@@ -132,8 +132,9 @@ def state_of(payment: IncomingPayment, now: datetime) -> State:
         return State.COMPLETED
     if payment.limit is not None and payment.received.value >= payment.limit.value:
         return State.COMPLETED
-    # Contract section 3, row 2: the current time *exceeds* expiresAt, so the moment itself still accepts.
-    if payment.expires_at is not None and now > payment.expires_at:
+    # Contract section 3, row 2: the current time *exceeds* expiresAt, so the moment itself still accepts. Once the
+    # `expired` event is out, a clock that lags behind cannot take it back.
+    if payment.expires_at is not None and (now > payment.expires_at or payment.expiry_announced_at is not None):
         return State.EXPIRED
     return State.PROCESSING if payment.received.value else State.PENDING
 

@@ -8,7 +8,7 @@ from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import URL_CHARS_MAX
 
 _URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE)
-_HOST: Final = re.compile(r"[A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\]")
+_AUTHORITY: Final = re.compile(r"([A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")  # host, and maybe a port
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -35,15 +35,14 @@ def canonical_url(text: object, *, member: str) -> str:
         raise _refusal(member, "must not hold a user name or password")
     if "#" in text or "\\" in text:
         raise _refusal(member, "must not hold a fragment or a backslash")
-    host, _, digits = parts.netloc.partition("]") if parts.netloc.startswith("[") else parts.netloc.partition(":")
-    host = host + "]" if parts.netloc.startswith("[") else host
-    if not _HOST.fullmatch(host) or (digits and port is None):
+    authority = _AUTHORITY.fullmatch(parts.netloc)
+    if not authority:
         raise _refusal(member, "has a host or port that cannot be read")
     if any(segment in {".", ".."} for segment in parts.path.lower().replace("%2e", ".").split("/")):
         raise _refusal(member, "must not hold dot segments")
     suffix = "" if port is None or port == _DEFAULT_PORTS[parts.scheme] else f":{port}"
     query = f"?{parts.query}" if parts.query else ""
-    return f"{parts.scheme}://{host.lower()}{suffix}{parts.path.rstrip('/')}{query}"
+    return f"{parts.scheme}://{authority[1].lower()}{suffix}{parts.path.rstrip('/')}{query}"
 
 
 def header_safe_url(url: object, *, member: str) -> str:

@@ -1,6 +1,8 @@
 """What an ASE decides about its service: addresses, windows and limits. One value, checked when it is built."""
 
-from attrs import field, frozen
+from collections.abc import Callable
+
+from attrs import Attribute, field, frozen
 
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.domain.urls import canonical_url, header_safe_url
@@ -30,10 +32,10 @@ def _auth_server(url: object) -> str:
     return header_safe_url(url, member="auth_server")
 
 
-def _between(least: int, most: int) -> object:
-    def check(_instance: object, attribute: object, value: object) -> None:
+def _between(least: int, most: int) -> Callable[[object, "Attribute[int]", int], None]:
+    def check(_: object, attribute: "Attribute[int]", value: int) -> None:
         if type(value) is not int or not least <= value <= most:
-            name = getattr(attribute, "name", "value")
+            name = attribute.name
             raise InvalidValue(f"{name} must be an integer from {least} to {most}", member=name)
 
     return check

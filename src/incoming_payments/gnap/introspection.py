@@ -17,6 +17,10 @@ def _frozen_jwk(jwk: Mapping[str, object]) -> Mapping[str, object]:
     return MappingProxyType(dict(jwk))
 
 
+def _rights(rights: Iterable[AccessRight]) -> tuple[AccessRight, ...]:
+    return tuple(rights)
+
+
 @frozen
 class AccessTokenInfo:
     """An active access token: whose it is, the key its requests must be signed with, and what it allows.
@@ -29,7 +33,7 @@ class AccessTokenInfo:
 
     client: ClientId = field(converter=client_id)
     jwk: Mapping[str, object] = field(converter=_frozen_jwk, repr=False)
-    rights: tuple[AccessRight, ...] = field(converter=tuple)
+    rights: tuple[AccessRight, ...] = field(converter=_rights)
     expires_at: datetime | None = field(default=None)
 
     @rights.validator

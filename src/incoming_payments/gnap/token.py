@@ -1,7 +1,4 @@
-"""The `Authorization:
-
-GNAP <token>` header field, and the challenge that answers its absence. RFC 9635 §7.2 and §9.1.
-"""
+"""The access token in the `Authorization` field, and the challenge that answers its absence. RFC 9635 §7.2 and §9.1."""
 
 import hashlib
 import re

@@ -74,10 +74,10 @@ class DerivedMethods:
 
     @secrets.validator
     def _strong(self, _: object, secrets: tuple[bytes, ...]) -> None:
-        if not 1 <= len(secrets) <= SERVER_SECRETS_MAX or len(set(secrets)) < len(secrets):
-            raise InvalidValue(f"give 1 to {SERVER_SECRETS_MAX} different server secrets", member="secrets")
         if any(not isinstance(secret, bytes) or len(secret) < SERVER_SECRET_BYTES_MIN for secret in secrets):
             raise InvalidValue(f"a server secret is at least {SERVER_SECRET_BYTES_MIN} random bytes", member="secrets")
+        if not 1 <= len(secrets) <= SERVER_SECRETS_MAX or len(set(secrets)) < len(secrets):
+            raise InvalidValue(f"give 1 to {SERVER_SECRETS_MAX} different server secrets", member="secrets")
 
     def allocate(self, payment: IncomingPayment) -> tuple[IlpPaymentMethod, ...]:
         """The `ilp` method of `payment`, under the newest secret. The `MethodAllocator` port."""

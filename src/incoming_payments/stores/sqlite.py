@@ -78,7 +78,7 @@ class SqliteStore:
         return self._engine.read(lambda rows: rows.expired(now, limit))
 
     def close(self) -> None:
-        """Finish what is queued and close the file. May be called again; everything else raises `StoreUnusable` then."""
+        """Finish what is queued and close the file. May be called again; anything else raises `StoreUnusable` then."""
         self._engine.close()
 
     def __enter__(self) -> Self:

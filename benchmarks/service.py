@@ -1,0 +1,349 @@
+"""Operations per second of the whole service without HTTP: verify, create, get and credit, on memory and on SQLite.
+
+Beside them, in the same run, what they cannot be faster than: the raw Ed25519 verification, and a raw `sqlite3` loop
+doing the same statements with the same batches. And the import time, beside that of the dependencies.
+
+    nox -s bench -- service [--json] [--seconds S]
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import secrets
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from _report import finish, rate, table
+from incoming_payments import (
+    AccessRight,
+    AccessToken,
+    AccessTokenInfo,
+    Amount,
+    Asset,
+    AsyncPorts,
+    DerivedMethods,
+    IncomingPayment,
+    Ports,
+    Request,
+    ServicePolicy,
+    StaticIntrospector,
+    WalletAddress,
+    arun,
+    handle,
+    receive,
+    run,
+    wallet_address_url,
+)
+from incoming_payments.domain import lifecycle
+from incoming_payments.domain.payment import (
+    PAYMENT_ID_RANDOM_BYTES,
+    PaymentId,
+    WalletAddressUrl,
+    client_id,
+    new_payment_id,
+)
+from incoming_payments.httpsig import Policy as SignaturePolicy
+from incoming_payments.httpsig import PrivateKey, load_jwk, sign, verify
+from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.stores import _sqlite_rows as statements
+from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
+
+CALLERS = 64
+USD = Asset("USD", 2)
+BASE_URL = "https://bank.example"
+POLICY = ServicePolicy(base_url=BASE_URL, auth_server="https://auth.bank.example")
+ALICE = WalletAddress(wallet_address_url(f"{BASE_URL}/alice"), USD, "https://auth.bank.example")
+KEY = PrivateKey.generate_ed25519("key-1")
+TOKEN = "a-token-of-some-length-as-they-are"  # noqa: S105 - made up
+NOW = datetime.now(UTC)
+
+
+class Bank:
+    """One wallet address."""
+
+    def find(self, url: WalletAddressUrl) -> WalletAddress | None:
+        """Alice, or nobody."""
+        return ALICE if url == ALICE.url else None
+
+
+INTROSPECTOR = StaticIntrospector(
+    [(AccessToken(TOKEN), AccessTokenInfo("https://shop.example", KEY.public_jwk(), [AccessRight(["create", "read"])]))]
+)
+METHODS = DerivedMethods("g.bank", [secrets.token_bytes(32)])
+
+
+def signed(method: str, path: str, body: bytes = b"") -> SignedRequest:
+    """A request as the Node client of the field sends it."""
+    headers = (("authorization", f"GNAP {TOKEN}"),)
+    if body:
+        headers += (("content-type", "application/json"), ("content-length", str(len(body))))  # type: ignore[assignment]
+    return sign(SignedRequest(method, f"{BASE_URL}{path}", headers, body), KEY, created=NOW)
+
+
+def received(request: SignedRequest) -> Request:
+    """The same, as a host passes it to the service."""
+    return Request(request.method, request.target_uri.removeprefix(BASE_URL), "", request.headers, request.body)
+
+
+CREATE_BODY = json.dumps(
+    {
+        "walletAddress": ALICE.url,
+        "incomingAmount": {"value": "2500", "assetCode": "USD", "assetScale": 2},
+        "metadata": {"externalRef": "INV-2026-0042"},
+    }
+).encode()
+CREATE = signed("POST", "/incoming-payments", CREATE_BODY)
+
+
+def endless_payment() -> lifecycle.Decision[IncomingPayment]:
+    """A payment without limit, so that it takes any number of credits."""
+    return lifecycle.create(
+        id=new_payment_id(datetime.now(UTC), secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES)),
+        wallet_address=ALICE,
+        client=client_id("https://shop.example"),
+        limit=None,
+        expires_at=None,
+        metadata=None,
+        now=NOW,
+    )
+
+
+def measure_verify(seconds: float) -> dict[str, float]:
+    """Verifying the signed POST with all checks, beside the raw curve."""
+    private = Ed25519PrivateKey.generate()
+    message = b"x" * 400  # about the length of the signature base of that request
+    signature, public = private.sign(message), private.public_key()
+    key = load_jwk(KEY.public_jwk())
+    raw = rate(lambda: public.verify(signature, message), seconds=seconds)
+    full = rate(lambda: verify(CREATE, {key.kid: key}, policy=SignaturePolicy(), now=NOW), seconds=seconds)
+    return {"raw_ed25519_verify": raw, "verify": full, "verify_times_raw": raw / full}
+
+
+def measure_sync(store: MemoryStore | SqliteStore, seconds: float) -> dict[str, float]:
+    """Each operation by one caller."""
+    ports = Ports(store=store, wallet_addresses=Bank(), introspector=INTROSPECTOR, methods=METHODS)
+    id = _insert(store)
+    get = received(signed("GET", f"/incoming-payments/{id}"))
+    public = Request("GET", f"/incoming-payments/{id}")
+    names = itertools.count()
+
+    def answer(request: Request, status: int) -> None:
+        response = run(handle(request, policy=POLICY, now=NOW), ports)
+        assert response.status == status, response
+
+    def credit() -> None:
+        run(receive(id, credit=f"credit-{next(names):012}", amount=Amount(1, USD), now=NOW), ports)
+
+    create = received(CREATE)
+    return {
+        "create_1": rate(lambda: answer(create, 201), seconds=seconds),
+        "get_1": rate(lambda: answer(get, 200), seconds=seconds),
+        "public_get_1": rate(lambda: answer(public, 200), seconds=seconds),
+        "credit_1": rate(credit, seconds=seconds),
+    }
+
+
+def _insert(store: MemoryStore | SqliteStore) -> PaymentId:
+    decision = endless_payment()
+    store.insert(decision)
+    return decision.answer.id
+
+
+async def measure_async(store: AsyncSqliteStore | MemoryStore, id: PaymentId, seconds: float) -> dict[str, float]:
+    """Each operation by 64 callers at once, as tasks of one event loop."""
+    ports = AsyncPorts(store=store, wallet_addresses=Bank(), introspector=INTROSPECTOR, methods=METHODS)
+    create, get = received(CREATE), received(signed("GET", f"/incoming-payments/{id}"))
+    public = Request("GET", f"/incoming-payments/{id}")
+    names = itertools.count()
+
+    async def answer(request: Request, status: int) -> None:
+        response = await arun(handle(request, policy=POLICY, now=NOW), ports)
+        assert response.status == status, response
+
+    async def credit() -> None:
+        name = f"credit-{next(names):012}-async"
+        await arun(receive(id, credit=name, amount=Amount(1, USD), now=NOW), ports)
+
+    return {
+        f"create_{CALLERS}": await _rate_of_many(lambda: answer(create, 201), seconds),
+        f"get_{CALLERS}": await _rate_of_many(lambda: answer(get, 200), seconds),
+        f"public_get_{CALLERS}": await _rate_of_many(lambda: answer(public, 200), seconds),
+        f"credit_{CALLERS}": await _rate_of_many(credit, seconds),
+    }
+
+
+async def _rate_of_many(action: Callable[[], Awaitable[None]], seconds: float) -> float:
+    done = 0
+
+    async def caller(until: float) -> None:
+        nonlocal done
+        while time.perf_counter() < until:
+            await action()
+            done += 1
+
+    start = time.perf_counter()
+    await asyncio.gather(*(caller(start + seconds) for _ in range(CALLERS)))
+    return done / (time.perf_counter() - start)
+
+
+def measure_raw_sqlite(folder: Path, seconds: float) -> dict[str, float]:
+    """A bare `sqlite3` loop: the statements of a credit, one credit to a commit and 64 to a commit."""
+    path = folder / "raw.sqlite3"
+    with SqliteStore(path) as store:
+        id = _insert(store)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    names = itertools.count()
+    try:
+        one = rate(partial(_raw_batch, connection, id, names, 1), seconds=seconds)
+        many = rate(partial(_raw_batch, connection, id, names, CALLERS), seconds=seconds, count=CALLERS)
+    finally:
+        connection.close()
+    return {"raw_sqlite_credit_1": one, f"raw_sqlite_credit_{CALLERS}": many}
+
+
+def _raw_batch(connection: sqlite3.Connection, id: PaymentId, names: "itertools.count[int]", size: int) -> None:
+    at = int(time.time() * 1_000_000)
+    connection.execute("BEGIN IMMEDIATE")
+    row = connection.execute(statements._SELECT_PAYMENT, (id,)).fetchone()
+    version, total = row[0], int(row[1])
+    credits, events = [], []
+    for place in range(1, size + 1):
+        name = f"raw-{next(names):012}"
+        assert connection.execute(statements._SELECT_CREDIT, (id, name)).fetchone() is None
+        credits.append((id, name, "1", str(total + place), 0, at))
+        events.append((id, version + place, "credited", at, str(total + place), name))
+    update = (version + size, str(total + size), at, id, version)
+    assert connection.execute(statements._UPDATE_TOTAL, update).rowcount == 1
+    connection.executemany(statements._INSERT_CREDIT, credits)
+    connection.executemany(statements._INSERT_EVENT, events)
+    connection.execute("COMMIT")
+
+
+def measure_imports() -> dict[str, float]:
+    """Milliseconds to import the library, and to import what it depends on; the best of seven, less a bare start."""
+    dependencies = (
+        "attrs, cattrs, http_sf, dateutil.parser, "
+        "cryptography.hazmat.primitives.asymmetric.ed25519, cryptography.hazmat.primitives.asymmetric.rsa, "
+        "cryptography.hazmat.primitives.serialization, cryptography.hazmat.primitives.ciphers.aead"
+    )
+    bare = _start_ms("pass")
+    own, theirs = (_start_ms(f"import {names}") - bare for names in ("incoming_payments", dependencies))
+    return {"import_ms": own, "import_dependencies_ms": theirs, "import_times_dependencies": own / theirs}
+
+
+def _start_ms(code: str) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return (time.perf_counter() - start) * 1000
+
+    return min(once() for _ in range(7))
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description="operations per second of the service")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each measurement takes (2)")
+    options = parser.parse_args()
+    seconds = options.seconds
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        figures = measure_verify(seconds) | measure_raw_sqlite(folder, seconds)
+        memory = MemoryStore()
+        figures |= _named("memory", measure_sync(memory, seconds))
+        figures |= _named("memory", asyncio.run(measure_async(memory, _insert(memory), seconds)))
+        with SqliteStore(folder / "sync.sqlite3") as store:
+            figures |= _named("sqlite", measure_sync(store, seconds))
+        figures |= _named("sqlite", asyncio.run(_measure_async_sqlite(folder / "async.sqlite3", seconds)))
+    figures |= measure_imports()
+    for callers in (1, CALLERS):
+        figures[f"credit_{callers}_vs_raw_sqlite"] = (
+            figures[f"sqlite_credit_{callers}"] / figures[f"raw_sqlite_credit_{callers}"]
+        )
+    _show(figures)
+    finish({name: round(value, 3) for name, value in figures.items()}, as_json=options.json)
+
+
+async def _measure_async_sqlite(path: Path, seconds: float) -> dict[str, float]:
+    async with AsyncSqliteStore(path) as store:
+        decision = endless_payment()
+        await store.insert(decision)
+        return await measure_async(store, decision.answer.id, seconds)
+
+
+def _named(store: str, figures: dict[str, float]) -> dict[str, float]:
+    return {f"{store}_{name}": value for name, value in figures.items()}
+
+
+def _show(figures: dict[str, float]) -> None:
+    raw_verify = figures["raw_ed25519_verify"]
+    rows = [
+        [
+            operation,
+            *(
+                f"{figures[f'{store}_{operation}_{callers}']:,.0f}"
+                for store in ("memory", "sqlite")
+                for callers in (1, CALLERS)
+            ),
+        ]
+        for operation in ("create", "get", "public_get", "credit")
+    ]
+    head = ["operations per second", "memory, 1 caller", f"memory, {CALLERS}", "SQLite, 1", f"SQLite, {CALLERS}"]
+    table("The service, without HTTP", head, rows)
+    table(
+        "Against what it cannot be faster than",
+        ["", "raw, per second", "ours, per second", "ratio"],
+        [
+            [
+                "verify a POST : raw Ed25519",
+                f"{raw_verify:,.0f}",
+                f"{figures['verify']:,.0f}",
+                f"{figures['verify_times_raw']:.2f} x the time",
+            ],
+            *(
+                [
+                    f"credit, {callers} to a commit : raw sqlite3",
+                    f"{figures[f'raw_sqlite_credit_{callers}']:,.0f}",
+                    f"{figures[f'sqlite_credit_{callers}']:,.0f}",
+                    f"{figures[f'credit_{callers}_vs_raw_sqlite']:.2f} of the rate",
+                ]
+                for callers in (1, CALLERS)
+            ),
+            *(
+                [
+                    f"create, SQLite, {callers} : raw Ed25519",
+                    f"{raw_verify:,.0f}",
+                    f"{figures[f'sqlite_create_{callers}']:,.0f}",
+                    f"{figures[f'sqlite_create_{callers}'] / raw_verify:.2f} of the rate",
+                ]
+                for callers in (1, CALLERS)
+            ),
+        ],
+    )
+    table(
+        "Importing",
+        ["", "milliseconds"],
+        [
+            ["incoming_payments", f"{figures['import_ms']:.0f}"],
+            ["its dependencies alone", f"{figures['import_dependencies_ms']:.0f}"],
+            ["ratio", f"{figures['import_times_dependencies']:.2f}"],
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
