@@ -6,6 +6,8 @@ keys are those that `incoming-payments init` makes.
 
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -50,8 +52,9 @@ client = AccessTokenInfo(
     jwk=json.loads((FOLDER / "client-key.jwk").read_text("utf-8")),
     rights=[AccessRight(["create", "read"], f"{BASE_URL}/alice")],
 )
+store = AsyncSqliteStore(FOLDER / "payments.sqlite3")
 ports = AsyncPorts(
-    store=AsyncSqliteStore(FOLDER / "payments.sqlite3"),
+    store=store,
     wallet_addresses=Bank(),
     introspector=StaticIntrospector([(AccessToken(TOKEN), client)]),
     methods=DerivedMethods("test.bank", [server_secret]),
@@ -65,10 +68,18 @@ async def incoming_payments(request: Request) -> Response:
     return Response(answer.body, answer.status, dict(answer.headers))
 
 
+@asynccontextmanager
+async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    """The store is closed when the server stops."""
+    async with store:
+        yield
+
+
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # the service itself says 405
 app = Starlette(
     routes=[
         Route("/incoming-payments", incoming_payments, methods=METHODS),
         Route("/incoming-payments/{id:path}", incoming_payments, methods=METHODS),
-    ]
+    ],
+    lifespan=lifespan,
 )

@@ -12,19 +12,26 @@ import sys
 import incoming_payments
 
 OPTIONAL = ["uvicorn", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
+NEED_MORE = {"incoming_payments.testing.contract", "incoming_payments.testing.machine"}  # pytest and Hypothesis
 
-assert "site-packages" in incoming_payments.__file__, incoming_payments.__file__
-present = [name for name in OPTIONAL if importlib.util.find_spec(name)]
-assert not present, f"this environment is not bare: {present}"
-for name in incoming_payments.__all__:
-    assert getattr(incoming_payments, name) is not None, name
-needs_more = {"incoming_payments.testing.contract"}
-for module in pkgutil.walk_packages(incoming_payments.__path__, "incoming_payments."):
-    if module.name not in needs_more:
-        importlib.import_module(module.name)
-files = {str(path) for path in importlib.metadata.files("incoming-payments") or ()}
-assert "incoming_payments/py.typed" in files
-assert any(path.endswith("licenses/LICENSE") for path in files), files
-command = [sys.executable, "-m", "incoming_payments.hosts.command", "--help"]
-assert "serve" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
-print(f"incoming-payments {importlib.metadata.version('incoming-payments')} works without optional dependencies")
+
+def main() -> None:
+    """Import everything, and start the command; an assertion or an exit status says what is wrong."""
+    assert "site-packages" in incoming_payments.__file__, incoming_payments.__file__
+    present = [name for name in OPTIONAL if importlib.util.find_spec(name)]
+    assert not present, f"this environment is not bare: {present}"
+    for name in incoming_payments.__all__:
+        assert getattr(incoming_payments, name) is not None, name
+    for module in pkgutil.walk_packages(incoming_payments.__path__, "incoming_payments."):
+        if module.name not in NEED_MORE:
+            importlib.import_module(module.name)
+    files = {str(path) for path in importlib.metadata.files("incoming-payments") or ()}
+    assert "incoming_payments/py.typed" in files
+    assert any(path.endswith("licenses/LICENSE") for path in files), files
+    command = [sys.executable, "-m", "incoming_payments.hosts.command", "--help"]
+    assert "serve" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    print(f"incoming-payments {importlib.metadata.version('incoming-payments')} works without optional dependencies")
+
+
+if __name__ == "__main__":
+    main()

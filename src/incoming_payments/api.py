@@ -1,9 +1,10 @@
-"""From a request to a response: routes, status codes, error bodies. Pure; a flow from end to end.
+"""From a request to a response: routes, status codes, error bodies. Pure but for a line in the log; a flow from end to end.
 
 Everything is decided on what was received: the raw path and query, the header lines, the bytes of the body. The public
 address of the service comes from its policy, never from the request.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -42,6 +43,8 @@ from incoming_payments.limits import (
     TARGET_CHARS_MAX,
 )
 from incoming_payments.wire import JSON_MEDIA_TYPE, write_error, write_view
+
+logger = logging.getLogger(__name__)
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -222,7 +225,8 @@ def _require_json(request: Request) -> None:
 
 
 def _require_acceptable(request: Request) -> None:
-    ranges = [part for value in request.values("accept") for part in value.split(",")]
+    # RFC 9110 §5.6.1.2: empty members of a list are nothing; then so is a field of them alone.
+    ranges = [part for value in request.values("accept") for part in value.split(",") if part.strip()]
     if ranges and not any(_accepts_json(part) for part in ranges):
         raise HttpRefused(406, "not_acceptable", f"accept {JSON_MEDIA_TYPE}: there is nothing else")
 
@@ -244,11 +248,15 @@ def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
 
 def _refusal(error: IncomingPaymentsError, policy: ServicePolicy) -> Response:
     status = next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
-    body = write_error(getattr(error, "reason", error.code), error.description, error.details)
+    if status == 503:
+        # A store's own words are for the host: they may name its files.
+        logger.warning("incoming payments: a request was answered 503: %s", error)
+        body = write_error(error.code, "the service cannot do it now: try again", {})
+        return _response(status, body, ("Retry-After", _RETRY_AFTER_S))
+    code = error.reason if isinstance(error, TokenRefused | SignatureRefused) else error.code
+    body = write_error(code, error.description, error.details)
     if status == 401:
         return _response(status, body, ("WWW-Authenticate", challenge(policy.auth_server)))
-    if status == 503:
-        return _response(status, body, ("Retry-After", _RETRY_AFTER_S))
     return _response(status, body)
 
 

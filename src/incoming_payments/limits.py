@@ -16,6 +16,7 @@ ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points 
 # --- resource ---
 
 URL_CHARS_MAX: Final = 2048  # what browsers and proxies agree to carry
+URLS_REMEMBERED_MAX: Final = 1024  # URLs whose checked spelling is kept at hand: at most 4 MB
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's own wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # a hash, a UUID, or a core banking reference with room to spare
 METADATA_BYTES_MAX: Final = 8 * 1024  # the default; enough for an invoice reference, too little to abuse as storage

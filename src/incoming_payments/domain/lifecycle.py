@@ -214,7 +214,9 @@ def credit(
     total = payment.received.value + amount.value
     if total > UINT64_MAX:
         raise AmountOverflow("the total received would pass 2**64 - 1: create another payment")
-    after = evolve(payment, received=evolve(amount, value=total), updated_at=_later(payment, now))
+    after = evolve(
+        payment, received=Amount(total, amount.asset), updated_at=_later(payment, now), version=payment.version + 1
+    )
     completes = state_of(after, now) is State.COMPLETED
     booked = Credit(payment.id, id, amount, after.received, completes, after.updated_at)
     after, events = _step(before, Trigger.CREDIT, after, now, id)
@@ -227,7 +229,7 @@ def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: d
         return Decision(payment)
     before = _accepting_state(payment, Trigger.COMPLETE, now)
     at = _later(payment, now)
-    closed = evolve(payment, closed_at=at, updated_at=at)
+    closed = evolve(payment, closed_at=at, updated_at=at, version=payment.version + 1)
     closed, events = _step(before, Trigger.COMPLETE, closed, now)
     return Decision(closed, closed, events)
 
@@ -235,15 +237,12 @@ def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: d
 def expire(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
     """Note that `payment` has expired, so that its `expired` event is given once. Not what enforces the expiry.
 
-    A payment whose `expires_at` has not passed, or was looked after before, is returned as it is. One that was
-    completed in time gets no event, only the note, so that no sweep sees it again. `updatedAt` stays in both cases:
+    A payment that has not expired, or whose expiry was announced before, is returned as it is. `updatedAt` stays:
     nothing that a client can see has changed.
     """
-    if payment.expires_at is None or now <= payment.expires_at or payment.expiry_announced_at is not None:
+    if state_of(payment, now) is not State.EXPIRED or payment.expiry_announced_at is not None:
         return Decision(payment)
-    noted = evolve(payment, expiry_announced_at=now)
-    if state_of(payment, now) is State.COMPLETED:
-        return Decision(noted, noted)
+    noted = evolve(payment, expiry_announced_at=now, version=payment.version + 1)
     before = State.PROCESSING if payment.received.value else State.PENDING
     expired, events = _step(before, Trigger.TIME, noted, now)
     return Decision(expired, expired, events)
@@ -264,9 +263,11 @@ def _step(
     now: datetime,
     credit: CreditId | None = None,
 ) -> tuple[IncomingPayment, tuple[Event, ...]]:
-    """`after` with its events counted, and the events. A step that the table lacks is our own bug: `KeyError`."""
+    """`after`, whose version is that of its first new event, with all of them counted, and the events.
+
+    A step that the table lacks is our own bug: `KeyError`.
+    """
     kinds = _EVENTS[before, trigger, state_of(after, now)]
-    seen = 0 if before is None else after.version
     events = tuple(
         Event(
             payment_id=after.id,
@@ -276,9 +277,9 @@ def _step(
             received=after.received,
             credit_id=credit if kind is EventKind.CREDITED else None,
         )
-        for version, kind in enumerate(kinds, start=seen + 1)
+        for version, kind in enumerate(kinds, start=after.version)
     )
-    return evolve(after, version=seen + len(kinds)), events
+    return (after if len(kinds) == 1 else evolve(after, version=events[-1].version)), events
 
 
 def _later(payment: IncomingPayment, now: datetime) -> datetime:

@@ -1,11 +1,12 @@
 """One spelling for the URLs that are compared, and the check for those that go into a header."""
 
 import re
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import URL_CHARS_MAX
+from incoming_payments.limits import URL_CHARS_MAX, URLS_REMEMBERED_MAX
 
 _URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE)
 _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")  # host, and maybe a port
@@ -26,6 +27,11 @@ def canonical_url(text: object, *, member: str) -> str:
         raise _refusal(
             member, f"must be an absolute http or https URL, in ASCII, of at most {URL_CHARS_MAX} characters"
         )
+    return _canonical(text, member)
+
+
+@lru_cache(maxsize=URLS_REMEMBERED_MAX)  # a wallet address is read again with every credit to it
+def _canonical(text: str, member: str) -> str:
     try:
         parts = urlsplit(text)
         port = parts.port

@@ -6,11 +6,12 @@ from datetime import datetime
 from incoming_payments.domain.lifecycle import is_receivable
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
+from incoming_payments.errors import PaymentNotFound
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import AllocateMethods, FindWalletAddress, Flow, LoadPayment
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import view_of
-from incoming_payments.gnap.access import Action, authorize, require_payment
+from incoming_payments.gnap.access import Action, authorize, payment_not_found, require_payment
 from incoming_payments.httpsig import Request
 from incoming_payments.wire import PaymentView, PublicView
 
@@ -22,14 +23,14 @@ def get_payment(request: Request, id: PaymentId, policy: ServicePolicy, now: dat
     """
     caller = yield from authenticate(request, policy, now)
     allowance = authorize(caller.rights, Action.READ)
-    payment = require_payment(allowance, (yield from LoadPayment(id)), caller.client)
+    payment = require_payment(allowance, (yield from _load(id)), caller.client)
     methods = yield from methods_of(payment, now)
     return view_of(payment, policy.payment_url(id), methods, now)
 
 
 def get_public_payment(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]:
     """What anybody may see of the payment. Raises `PaymentNotFound`."""
-    payment = yield from LoadPayment(id)
+    payment = yield from _load(id)
     wallet_address = yield from FindWalletAddress(payment.wallet_address)
     # A wallet address may be closed while its payments live on; then the service's own authorization server it is.
     auth_server = policy.auth_server if wallet_address is None else wallet_address.auth_server
@@ -41,3 +42,11 @@ def methods_of(payment: IncomingPayment, now: datetime) -> Flow[Sequence[IlpPaym
     if not is_receivable(payment, now):
         return ()
     return (yield from AllocateMethods(payment))
+
+
+def _load(id: PaymentId) -> Flow[IncomingPayment]:
+    """The payment; `PaymentNotFound` in our own words, whatever the store's are: they must tell no cases apart."""
+    try:
+        return (yield from LoadPayment(id))
+    except PaymentNotFound:
+        raise payment_not_found() from None

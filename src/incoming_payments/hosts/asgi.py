@@ -59,6 +59,8 @@ class AsgiApplication:
             await send({"type": "websocket.close", "code": 1003, "reason": "HTTP only"})
         elif scope["type"] == "http":
             await _send(await self.answer(scope, receive), scope, send)
+        else:  # ASGI, "Applications": never answer in a protocol that one does not know
+            raise NotImplementedError(f"the ASGI scope type {scope['type']!r} is not served")
 
     async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Response:
         """The response to the request of `scope`, for a framework's own route to send. Raises nothing."""
@@ -100,16 +102,19 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
 
 async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> None:
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-    if scope["method"] != "HEAD":
+    is_head = scope["method"] == "HEAD"  # RFC 9110 §9.3.2: no content, whatever went wrong
+    if not is_head:
         headers.append((b"content-length", str(len(response.body)).encode("ascii")))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": response.body})
+    await send({"type": "http.response.body", "body": b"" if is_head else response.body})
 
 
 def _path(scope: Mapping[str, Any], mount: str | None) -> str:
     """The path below the service, raw where the server tells it, as the signature covers it as it was sent."""
     raw = scope.get("raw_path")
     path = raw.decode("latin-1") if raw is not None else quote(scope["path"], safe=_PATH_SAFE)
+    if not path.startswith("/"):  # RFC 9112 §3.2.2: the absolute form, which some servers hand on as it is
+        path = f"/{path.partition('://')[2].partition('/')[2]}"
     before = quote(scope.get("root_path", ""), safe=_PATH_SAFE) if mount is None else mount
     return path.partition("?")[0].removeprefix(before.rstrip("/"))
 

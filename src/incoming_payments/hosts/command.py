@@ -1,12 +1,15 @@
 """The `incoming-payments` command: `init`, `serve` and `demo`."""
 
 import argparse
+import importlib.metadata
 import json
 import logging
 import os
 import secrets
+import signal
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +21,9 @@ from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import SERVER_SECRET_BYTES_MIN
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.stores.sqlite import AsyncSqliteStore
+
+_SHUTDOWN_S_MAX: Final = 10  # how long requests that are under way may take to end when the server is stopped
+_BACKLOG: Final = 2048  # connections waiting to be accepted: what uvicorn would ask for itself
 
 CONFIGURATION: Final = "incoming-payments.toml"
 CLIENT_KEY: Final = "client-key.pem"
@@ -47,7 +53,7 @@ port = {port}
 url = "{base_url}/alice"
 asset_code = "USD"
 asset_scale = 2
-# auth_server = "https://..."  # where this one's grants come from, if elsewhere
+# auth_server = "https://auth.bank.example"  # where this one's grants come from, if elsewhere
 
 # Access tokens, for development. In production an introspector of your own asks your authorization server.
 [[token]]
@@ -75,18 +81,22 @@ secret_files = ["{secret}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status is 0, or 1 with a message on stderr, or 2 for wrong usage."""
+    """Run the command; the exit status is 0, or 1 with a message on stderr, 2 for wrong usage, 130 for Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
     except IncomingPaymentsError as error:
         print(f"incoming-payments: {error.description}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130  # 128 + SIGINT, as shells have it
     return status
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
+    version = importlib.metadata.version("incoming-payments")
+    parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="init | serve | demo")
     command = commands.add_parser("init", help="write a configuration, keys and a development token")
     command.add_argument("folder", type=Path, help="where to; it is made when it is not there")
@@ -118,23 +128,32 @@ def _init(folder: Path, port: int) -> int:
         CLIENT_JWK: json.dumps(key.public_jwk(), indent=2),
         CONFIGURATION: configuration,
     }
+    _write_all(folder, files)
+    print(f"Wrote {', '.join(files)} to {folder}.")
+    print(f"Next: incoming-payments serve --config {folder / CONFIGURATION}")
+    return 0
+
+
+def _write_all(folder: Path, files: Mapping[str, str]) -> None:
+    """Write new files, all or none of them."""
+    written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in files:
             if (folder / name).exists():
                 raise ConfigurationError(f"{folder / name} is there already: choose another folder, or move it away")
         for name, text in files.items():
-            _write_private(folder / name, text + "\n" if not text.endswith("\n") else text)
+            _write_private(folder / name, text.rstrip("\n") + "\n", written)
     except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
         raise ConfigurationError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    print(f"Wrote {', '.join(files)} to {folder}.")
-    print(f"Next: incoming-payments serve --config {folder / CONFIGURATION}")
-    return 0
 
 
-def _write_private(path: Path, text: str) -> None:
-    """A new file that nobody else can read, from the first byte on."""
+def _write_private(path: Path, text: str, written: list[Path]) -> None:
+    """A new file that nobody else can read, from the first byte on; it is noted as soon as it is there."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    written.append(path)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
 
@@ -145,20 +164,39 @@ def _serve(settings: Settings) -> int:
     except ImportError:
         raise ConfigurationError("serve needs uvicorn: pip install 'incoming-payments[serve]'") from None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    store = AsyncSqliteStore(settings.database)
-    config = uvicorn.Config(
-        build(settings, store),
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        lifespan="on",
-    )
-    print(f"Serving {settings.policy.base_url}/incoming-payments from {settings.database}", flush=True)
-    uvicorn.Server(config).run()
+    with open_listener(settings.host, settings.port) as listener:
+        config = uvicorn.Config(
+            build(settings, AsyncSqliteStore(settings.database)),
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=_SHUTDOWN_S_MAX,
+        )
+        server = uvicorn.Server(config)
+
+        def stop(*_: object) -> None:
+            # Before uvicorn takes the signals over, and after: it raises the one that stopped it again at its end.
+            server.should_exit = True
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        print(f"Serving {settings.policy.base_url}/incoming-payments on {settings.host} port {settings.port},")
+        print(f"payments are in {settings.database}. Ctrl-C stops it.", flush=True)
+        server.run(sockets=[listener])
     return 0
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """A listening socket: what is wrong with the address is found, and said, before anything else is opened."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, UnicodeError) as error:  # a UnicodeError: a host name that is none
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the address is in ours
+        text = f"listen: cannot listen on {host} port {port}: {why}"
+        raise ConfigurationError(text, setting="listen") from None
 
 
 def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:

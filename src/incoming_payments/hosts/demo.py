@@ -8,14 +8,16 @@ should.
 
 import http.client
 import json
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -33,14 +35,22 @@ from incoming_payments.stores.sqlite import SqliteStore
 
 _USD: Final = Asset("USD", 2)
 _START_S_MAX: Final = 30.0  # a cold start with its imports takes one or two
-_SHOWN_CHARS_MAX: Final = 150
+_WIDTH_CHARS: Final = 118
 _COMMAND: Final = (sys.executable, "-m", "incoming_payments.hosts.command")
 
 
 def main() -> int:
     """Run the story; 0 when all went as it should, else 1."""
     with tempfile.TemporaryDirectory(prefix="incoming-payments-demo-") as folder:
-        return _Story(Path(folder)).run()
+        try:
+            return _Story(Path(folder)).run()
+        except StoryEnds as error:
+            print(f"\n{error}", file=sys.stderr)
+            return 1
+
+
+class StoryEnds(Exception):
+    """Something did not do its part, so that the story cannot go on."""
 
 
 class _Story:
@@ -65,7 +75,8 @@ class _Story:
                 self._read_publicly(client, payment, received="0")
                 self._say("Core banking, a process of its own on the same file, books 10.00, and repeats the call.")
                 first = self._book(book, payment, "wire-1", 1000, "credited")
-                self._same("the repeated call gets the first answer", self._book(book, payment, "wire-1", 1000), first)
+                again = self._book(book, payment, "wire-1", 1000, "credited")
+                self._same("the answer to the repeated call", again, first)
                 self._say(f"The service is killed with SIGKILL (process {pid}). Core banking goes on and books 7.50.")
             self._book(book, payment, "wire-2", 750, "credited")
             with service(self._folder, self._port) as pid:
@@ -82,18 +93,18 @@ class _Story:
 
     def _create(self, client: "_Client") -> str:
         self._say("A client asks for an incoming payment of 25.00 USD.")
-        answer = client.send("POST", "/incoming-payments", _wanted(client, "USD"))
-        self._show(answer)
+        answer = self._send(client, "POST", "/incoming-payments", _wanted(client, "USD"))
         self._same("status", answer.status, 201)
         self._same("completed", answer.body.get("completed"), False)
         self._same("receivedAmount", answer.body.get("receivedAmount", {}).get("value"), "0")
         self._same("methods", [method["type"] for method in answer.body.get("methods", [])], ["ilp"])
-        return urlsplit(str(answer.body.get("id"))).path
+        if "id" not in answer.body:
+            raise StoryEnds("There is no payment to go on with.")
+        return urlsplit(str(answer.body["id"])).path
 
     def _read(self, client: "_Client", path: str, *, received: str, completed: bool) -> None:
         self._say("The client reads it, signed.")
-        answer = client.send("GET", path)
-        self._show(answer)
+        answer = self._send(client, "GET", path)
         self._same("status", answer.status, 200)
         self._same("receivedAmount", answer.body.get("receivedAmount", {}).get("value"), received)
         self._same("completed", answer.body.get("completed"), completed)
@@ -101,30 +112,27 @@ class _Story:
 
     def _read_publicly(self, client: "_Client", path: str, *, received: str) -> None:
         self._say("Anybody reads it, with neither token nor signature.")
-        answer = client.send("GET", path, signed=False)
-        self._show(answer)
+        answer = self._send(client, "GET", path, signed=False)
         self._same("status", answer.status, 200)
         self._same("members", sorted(answer.body), ["authServer", "receivedAmount"])
         self._same("receivedAmount", answer.body.get("receivedAmount", {}).get("value"), received)
 
-    def _book(self, book: "_Booker", path: str, credit: str, value: int, outcome: str | None = None) -> dict[str, Any]:
+    def _book(self, book: "Booker", path: str, credit: str, value: int, outcome: str) -> dict[str, Any]:
+        print(shown(">", f"book {_decimal(value, _USD.scale)} {_USD.code} as {credit}"))
         answer = book(path.rpartition("/")[2], credit, value)
-        print(f"     booked {credit}: {_short(json.dumps(answer))}")
-        if outcome is not None:
-            self._same("outcome", answer["outcome"], outcome)
+        print(shown("<", ": ".join(str(part) for part in answer.values())))
+        self._same("outcome", answer.get("outcome"), outcome)
         return answer
 
     def _forge(self, forger: "_Client", path: str) -> None:
         self._say("A thief has the token but not the key, and signs with one of his own.")
-        answer = forger.send("GET", path)
-        self._show(answer)
+        answer = self._send(forger, "GET", path)
         self._same("status", answer.status, 401)
         self._same("challenge", answer.challenge, f"GNAP as_uri={forger.base_url}/auth")
 
     def _ask_for_euros(self, client: "_Client") -> None:
         self._say("The client asks for a payment in the wrong asset.")
-        answer = client.send("POST", "/incoming-payments", _wanted(client, "EUR"))
-        self._show(answer)
+        answer = self._send(client, "POST", "/incoming-payments", _wanted(client, "EUR"))
         self._same("status", answer.status, 400)
         self._same("code", answer.body.get("error", {}).get("code"), "asset_mismatch")
 
@@ -137,9 +145,14 @@ class _Story:
         self._step += 1
         print(f"\n{self._step:>2}  {text}", flush=True)
 
-    def _show(self, answer: "_Answer") -> None:
-        print(f"     > {_short(answer.sent)}")
-        print(f"     < {answer.status} {_short(json.dumps(answer.body))}")
+    def _send(
+        self, client: "_Client", method: str, path: str, body: dict[str, Any] | None = None, *, signed: bool = True
+    ) -> "_Answer":
+        wanted = f", {_terms(body)}" if body else ""
+        print(shown(">", f"{method} {path} {'signed' if signed else 'unsigned'}{wanted}"))
+        answer = client.send(method, path, body, signed=signed)
+        print(shown("<", f"{answer.status} {_told(answer.body)}"))
+        return answer
 
     def _same(self, what: str, actual: object, expected: object) -> None:
         self._checks += 1
@@ -148,12 +161,53 @@ class _Story:
             print(f"     WRONG: {what} should be {expected!r}, but is {actual!r}")
 
 
+# --- what is printed -------------------------------------------------------------------------------
+
+
+def shown(direction: str, text: str) -> str:
+    """`text` as lines of bounded width, marked as sent (`>`) or received (`<`)."""
+    return textwrap.fill(text, _WIDTH_CHARS, initial_indent=f"     {direction} ", subsequent_indent=" " * 7)
+
+
+def _told(body: Mapping[str, Any]) -> str:
+    """What a body says, in a few words: an error, the public view, or the resource."""
+    if "error" in body:
+        return f"{body['error'].get('code')}: {body['error'].get('description')}"
+    parts = [f"received {_amount(body.get('receivedAmount'))}"]
+    if "incomingAmount" in body:
+        parts[0] += f" of {_amount(body['incomingAmount'])}"
+    if "completed" in body:
+        parts.append("completed" if body["completed"] else "not completed")
+    if "expiresAt" in body:
+        parts.append(f"expires {body['expiresAt']}")
+    if "methods" in body:
+        parts.append(f"can be paid by {', '.join(method['type'] for method in body['methods']) or 'nothing any more'}")
+    if "authServer" in body:
+        parts.append(f"grants at {body['authServer']}")
+    return ", ".join(parts)
+
+
+def _terms(body: Mapping[str, Any]) -> str:
+    return f"{_amount(body['incomingAmount'])} into {body['walletAddress']}, expires {body['expiresAt']}"
+
+
+def _amount(amount: Any) -> str:
+    """An amount of the wire in major units: 2500 at scale 2 is 25.00."""
+    try:
+        return f"{_decimal(int(amount['value']), amount['assetScale'])} {amount['assetCode']}"
+    except (KeyError, TypeError, ValueError):
+        return f"{amount!r}, which is no amount"
+
+
+def _decimal(value: int, scale: int) -> str:
+    return f"{Decimal(value).scaleb(-scale):f}"
+
+
 # --- the client ------------------------------------------------------------------------------------
 
 
 @frozen
 class _Answer:
-    sent: str
     status: int
     body: dict[str, Any]
     challenge: str | None
@@ -180,7 +234,9 @@ class _Client:
     def send(self, method: str, path: str, body: dict[str, Any] | None = None, *, signed: bool = True) -> _Answer:
         """Send a request over HTTP, signed by default, and read the answer."""
         content = b"" if body is None else json.dumps(body).encode("utf-8")
-        headers = (("authorization", f"GNAP {self.token}"),) if signed else ()
+        headers: tuple[tuple[str, str], ...] = ()
+        if signed:
+            headers += (("authorization", f"GNAP {self.token}"),)
         if content:
             headers += (("content-type", "application/json"), ("content-length", str(len(content))))
         request = Request(method, f"{self.base_url}{path}", headers, content)
@@ -192,34 +248,34 @@ class _Client:
             connection.request(method, path, content or None, dict(request.headers))
             response = connection.getresponse()
             answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise StoryEnds(f"The service did not answer {method} {path} with JSON: {error!r}") from error
         finally:
             connection.close()
-        sent = f"{method} {path} {'signed' if signed else 'unsigned'} {content.decode('utf-8')}"
-        return _Answer(sent.rstrip(), response.status, answer, response.getheader("WWW-Authenticate"))
+        return _Answer(response.status, answer, response.getheader("WWW-Authenticate"))
 
 
 def _wanted(client: _Client, asset_code: str) -> dict[str, Any]:
     return {
         "walletAddress": f"{client.base_url}/alice",
         "incomingAmount": {"value": "2500", "assetCode": asset_code, "assetScale": 2},
+        "expiresAt": (utc_now() + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "metadata": {"externalRef": "INV-2026-0042"},
     }
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
 
 
 # --- the processes ---------------------------------------------------------------------------------
 
 
 def _run_command(*arguments: str) -> None:
-    subprocess.run([*_COMMAND, *arguments], check=True)  # noqa: S603 - our own
+    done = subprocess.run([*_COMMAND, *arguments], check=False, capture_output=True, text=True)  # noqa: S603 - our own
+    if done.returncode:
+        raise StoryEnds(done.stderr.strip())
 
 
 @contextmanager
 def service(folder: Path, port: int) -> Iterator[int]:
-    """A serving process, ready for requests; it is killed with SIGKILL at the end, as nothing may be lost by that."""
+    """A serving process, ready for requests; it is killed at the end (SIGKILL), as nothing may be lost by that."""
     log = folder / "service.log"
     arguments = ["serve", "--config", str(folder / "incoming-payments.toml")]
     with log.open("ab") as output:
@@ -228,11 +284,11 @@ def service(folder: Path, port: int) -> Iterator[int]:
         _await_port(process, port, log)
         yield process.pid
     finally:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
 
 
-class _Booker:
+class Booker:
     """The core banking process: takes bookings on its standard input and answers each on its standard output."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
@@ -242,14 +298,20 @@ class _Booker:
         """Have one credit booked; the outcome, once it is durable."""
         assert self._process.stdin is not None  # noqa: S101 - our own pipe
         assert self._process.stdout is not None  # noqa: S101 - our own pipe
-        self._process.stdin.write(f"{id} {credit} {value}\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        try:
+            self._process.stdin.write(f"{id} {credit} {value}\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise StoryEnds("The core banking process ended; what it said is above.")
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
 
 @contextmanager
-def core_banking(database: Path) -> Iterator[_Booker]:
+def core_banking(database: Path) -> Iterator[Booker]:
     """A process that embeds the library on the file of the service."""
     process = subprocess.Popen(  # noqa: S603 - our own module
         [sys.executable, "-m", "incoming_payments.hosts.demo", str(database)],
@@ -258,7 +320,10 @@ def core_banking(database: Path) -> Iterator[_Booker]:
         text=True,
     )
     with process:
-        yield _Booker(process)
+        try:
+            yield Booker(process)
+        finally:
+            process.communicate()  # closes its input, which is how it is told to end
 
 
 def book_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -272,7 +337,8 @@ def book_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             except IncomingPaymentsError as error:
                 yield {"outcome": error.code, "why": error.description}
             else:
-                yield {"outcome": "credited", "received": booked.received.text, "completes": booked.completes}
+                total = f"received {_decimal(booked.received.value, _USD.scale)} {_USD.code} in all"
+                yield {"outcome": "credited", "total": total + (", which completes it" if booked.completes else "")}
 
 
 def _free_port() -> int:
@@ -286,14 +352,14 @@ def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> Non
     deadline = time.monotonic() + _START_S_MAX
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError(f"the service did not start:\n{log.read_text()}")
+            raise StoryEnds(f"The service did not start:\n{log.read_text()}")
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
         except OSError:
             time.sleep(0.05)
         else:
             return
-    raise RuntimeError(f"the service did not listen within {_START_S_MAX:.0f} seconds:\n{log.read_text()}")
+    raise StoryEnds(f"The service did not listen within {_START_S_MAX:.0f} seconds:\n{log.read_text()}")
 
 
 def _core_banking_main(arguments: Sequence[str]) -> None:

@@ -1,15 +1,14 @@
-"""The TOML configuration of `incoming-payments serve`:
+"""The TOML configuration of `incoming-payments serve`: checked as a whole, every complaint naming its setting."""
 
-read whole, checked whole, every complaint naming its setting.
-"""
-
+import difflib
+import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 from attrs import field, frozen
@@ -24,8 +23,7 @@ from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import load_jwk
 from incoming_payments.ilp.credentials import DerivedMethods
-from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
-from incoming_payments.wire import read_json
+from incoming_payments.limits import CLOCK_SKEW_S_MAX, SERVER_SECRET_BYTES_MIN, SIGNATURE_AGE_S_MAX
 
 T = TypeVar("T")
 
@@ -65,10 +63,15 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
     """
     path = Path(path)
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        # Some editors begin a UTF-8 file with a mark, which TOML does not know.
+        document = tomllib.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: there is no such file: `incoming-payments init FOLDER` writes one") from None
+    except IsADirectoryError:
+        raise ConfigurationError(f"{path}: is a folder: name the file in it") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise ConfigurationError(f"{path}: is not TOML: {error}") from None
     try:
         return _settings(Table(document, ""), path.parent)
@@ -79,16 +82,12 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
 def _settings(table: "Table", folder: Path) -> Settings:
     base_url = table.text("base_url")
     auth_server = table.text("auth_server")
-    database = folder / table.text("database")
+    database = folder / _some(table, "database", table.text("database"))
     listen = table.table("listen")
-    host, port = listen.text("host", "127.0.0.1"), listen.integer("port", 8080)
-    mount = listen.text("mount", urlsplit(base_url).path.rstrip("/"))
-    listen.finish()
+    host, port, mount = _listen(listen)
     policy = _policy(table.table("limits"), base_url, auth_server)
-    wallet_addresses = [_wallet_address(entry, auth_server) for entry in table.tables("wallet_address")]
-    if not wallet_addresses:
-        raise ConfigurationError("[[wallet_address]] is missing: list at least one", setting="wallet_address")
-    tokens = [_token(entry, folder) for entry in table.tables("token")]
+    wallet_addresses = _wallet_addresses(table.tables("wallet_address", least="[[wallet_address]]"), auth_server)
+    tokens = [_token(entry, folder, wallet_addresses) for entry in table.tables("token")]
     methods = _methods(table.table("ilp"), folder)
     table.finish()
     with naming("token"):
@@ -98,96 +97,147 @@ def _settings(table: "Table", folder: Path) -> Settings:
         database=database,
         host=host,
         port=port,
-        mount=mount,
-        wallet_addresses=StaticWalletAddresses(wallet_addresses),
+        mount=urlsplit(policy.base_url).path if mount is None else mount,
+        wallet_addresses=StaticWalletAddresses(list(wallet_addresses.values())),
         introspector=introspector,
         methods=methods,
     )
 
 
+def _listen(table: "Table") -> tuple[str, int, str | None]:
+    host, port = _some(table, "host", table.text("host", "127.0.0.1")), table.integer("port", 8080)
+    mount = table.take("mount", str, None)
+    table.finish()
+    if not 1 <= port <= 65535:
+        raise table.wrong("port", "must be from 1 to 65535")
+    if mount and (not mount.startswith("/") or mount.endswith("/")):
+        raise table.wrong("mount", 'must be "", or begin with a slash and not end with one, such as "/op"')
+    return host, port, mount
+
+
+def _some(table: "Table", name: str, text: str) -> str:
+    if not text or "\0" in text:
+        raise table.wrong(name, "must not be empty, and hold no NUL")
+    return text
+
+
 def _policy(limits: "Table", base_url: str, auth_server: str) -> ServicePolicy:
-    given = {
-        name: limits.take(name, kind)
-        for name, kind in (
-            ("public_get", bool),
-            ("expiry_s_max", int),
-            ("metadata_bytes_max", int),
-            ("metadata_depth_max", int),
-        )
-        if name in limits
-    }
+    kinds = {"public_get": bool, "expiry_s_max": int, "metadata_bytes_max": int, "metadata_depth_max": int}
+    given: dict[str, Any] = {name: limits.take(name, kind) for name, kind in kinds.items() if name in limits}
     age, skew = limits.integer("signature_age_s", SIGNATURE_AGE_S_MAX), limits.integer("clock_skew_s", CLOCK_SKEW_S_MAX)
     limits.finish()
-    with naming("limits"):
+    with naming(limits.name, max_age_s="signature_age_s", clock_skew_s="clock_skew_s"):
         signature = SignaturePolicy(max_age_s=age, clock_skew_s=skew)
-    with naming(""):
+    with naming("", base_url="base_url", auth_server="auth_server", **{name: f"limits.{name}" for name in kinds}):
         return ServicePolicy(base_url=base_url, auth_server=auth_server, signature=signature, **given)
+
+
+def _wallet_addresses(tables: Sequence["Table"], auth_server: str) -> dict[str, WalletAddress]:
+    found: dict[str, WalletAddress] = {}
+    for table in tables:
+        wallet_address = _wallet_address(table, auth_server)
+        if wallet_address.url in found:
+            raise table.wrong("url", f"is listed twice: {wallet_address.url}")
+        found[wallet_address.url] = wallet_address
+    return found
 
 
 def _wallet_address(table: "Table", auth_server: str) -> WalletAddress:
     url, code, scale = table.text("url"), table.text("asset_code"), table.integer("asset_scale")
     auth_server = table.text("auth_server", auth_server)
     table.finish()
-    with naming(table.name):
+    with naming(
+        table.name, walletAddress="url", assetCode="asset_code", assetScale="asset_scale", authServer="auth_server"
+    ):
         return WalletAddress(wallet_address_url(url), Asset(code, scale), auth_server)
 
 
-def _token(table: "Table", folder: Path) -> tuple[AccessToken, AccessTokenInfo]:
+def _token(table: "Table", folder: Path, hosted: Collection[str]) -> tuple[AccessToken, AccessTokenInfo]:
     value, client = table.text("value"), table.text("client")
     jwk_file = table.text("jwk_file")
     expires_at = table.take("expires_at", datetime, None)
-    rights = [_right(right) for right in table.tables("rights")]
+    rights = [_right(right, hosted) for right in table.tables("rights", least='rights = [{ actions = ["create"] }]')]
     table.finish()
+    if expires_at is not None:
+        if expires_at.tzinfo is None:
+            raise table.wrong("expires_at", "needs an offset, such as the Z of 2027-01-01T00:00:00Z")
+        expires_at = expires_at.astimezone(UTC)
     with naming(f"{table.name}.jwk_file"):
-        jwk = read_json(_read(folder / jwk_file))
-        load_jwk(jwk)
-    with naming(table.name):
-        info = AccessTokenInfo(client, jwk, tuple(rights), expires_at and expires_at.astimezone(UTC))
-        return AccessToken(value), info
+        jwk = _jwk(folder / jwk_file)
+    with naming(f"{table.name}.value"):
+        token = AccessToken(value)
+    with naming(table.name, client="client", rights="rights"):
+        return token, AccessTokenInfo(client, jwk, tuple(rights), expires_at)
 
 
-def _right(table: "Table") -> AccessRight:
+def _jwk(path: Path) -> Any:
+    text = _read(path)
+    try:
+        load_jwk(text)
+    except Malformed as error:
+        raise InvalidValue(f"{path} cannot be used: {error.description}") from None
+    return json.loads(text)
+
+
+def _right(table: "Table", hosted: Collection[str]) -> AccessRight:
     actions = table.take("actions", list)
     identifier = table.take("identifier", str, None)
     table.finish()
-    with naming(table.name):
-        return AccessRight(actions, identifier)
+    with naming(table.name, actions="actions", walletAddress="identifier"):
+        right = AccessRight(actions, identifier)
+    if right.identifier is not None and right.identifier not in hosted:
+        raise table.wrong("identifier", f"is none of the wallet addresses here: {right.identifier}")
+    return right
 
 
 def _methods(table: "Table", folder: Path) -> DerivedMethods:
     address = table.text("address")
     files = table.take("secret_files", list)
     table.finish()
-    with naming("ilp.secret_files"):
-        if not all(isinstance(name, str) for name in files):
-            raise InvalidValue("must be a list of file names")
-        secrets = [_secret(folder / name) for name in files]
-    with naming("ilp"):
+    with naming(f"{table.name}.secret_files"):
+        secrets = [_secret(folder, name) for name in files]
+    with naming(table.name, ilpAddress="address", secrets="secret_files"):
         return DerivedMethods(address, secrets)
 
 
-def _secret(path: Path) -> bytes:
+def _secret(folder: Path, name: object) -> bytes:
+    if not isinstance(name, str):
+        raise InvalidValue("must be an array of file names")
+    content = _read(folder / name)
     try:
-        return bytes.fromhex(_read(path).decode("ascii"))
-    except ValueError:
-        raise InvalidValue(f"{path} must hold hexadecimal digits") from None
+        secret = bytes.fromhex(content.decode("ascii"))
+    except ValueError:  # other characters, or an odd number of digits
+        secret = b""
+    if len(secret) < SERVER_SECRET_BYTES_MIN:
+        raise InvalidValue(f"{folder / name} must hold {SERVER_SECRET_BYTES_MIN} bytes or more, in hexadecimal digits")
+    return secret
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise InvalidValue(f"{path} cannot be read: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a ValueError: NUL in the name
+        raise InvalidValue(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 @contextmanager
-def naming(setting: str) -> Iterator[None]:
-    """Turn what a value's constructor says into a `ConfigurationError` that names `setting`."""
+def naming(setting: str, **members: str) -> Iterator[None]:
+    """Turn what a value's constructor says into a `ConfigurationError` that names the setting.
+
+    That is `setting`, or the one below it that `members` gives for the member which the constructor names.
+    """
     try:
         yield
-    except (InvalidValue, Malformed) as error:
-        name = setting or str(error.details.get("member", ""))
-        raise ConfigurationError(f"{name}: {error.description}", setting=name) from None
+    except InvalidValue as error:
+        member = str(error.details.get("member", ""))
+        name = _joined(setting, members.get(member, ""))
+        said = error.description.removeprefix(f"{member} ")
+        text = f"{name}: {said}" if said == error.description else f"{name} {said}"
+        raise ConfigurationError(text, setting=name) from None
+
+
+def _joined(*names: str) -> str:
+    return ".".join(name for name in names if name)
 
 
 class Table:
@@ -195,22 +245,23 @@ class Table:
 
     def __init__(self, members: Mapping[str, Any], name: str) -> None:
         self._left = dict(members)
+        self._known: list[str] = []
         self.name = name
 
     def __contains__(self, name: str) -> bool:
+        self._known.append(name)
         return name in self._left
 
     def take(self, name: str, kind: type[T], default: Any = _REQUIRED) -> T:
         """The member, which has to be of exactly this type; `ConfigurationError` otherwise."""
-        path = f"{self.name}.{name}" if self.name else name
-        if name not in self._left:
+        if name not in self:
             if default is _REQUIRED:
-                raise ConfigurationError(f"{path} is missing: give {_KINDS[kind]}", setting=path)
-            return default  # type: ignore[no-any-return] # the caller's own default is what it wants back
+                raise self.wrong(name, f"is missing: give {_KINDS[kind]}{self._misspelt(name)}")
+            return cast("T", default)  # the caller's own default is what it wants back
         value = self._left.pop(name)
         if type(value) is not kind:
-            raise ConfigurationError(f"{path} must be {_KINDS[kind]}", setting=path)
-        return value  # type: ignore[no-any-return] # its type was just compared
+            raise self.wrong(name, f"must be {_KINDS[kind]}")
+        return value
 
     def text(self, name: str, default: Any = _REQUIRED) -> str:
         """A member that is a string."""
@@ -222,21 +273,32 @@ class Table:
 
     def table(self, name: str) -> "Table":
         """A member that is a table; an absent one is empty, so that its members are what is missing."""
-        return Table(self.take(name, dict, {}), f"{self.name}.{name}" if self.name else name)
+        return Table(self.take(name, dict, {}), _joined(self.name, name))
 
-    def tables(self, name: str) -> list["Table"]:
-        """A member that is an array of tables, or absent."""
-        path = f"{self.name}.{name}" if self.name else name
-        entries = self.take(name, list, [])
-        if not all(isinstance(entry, dict) for entry in entries):
-            raise ConfigurationError(f"{path} must be an array of tables", setting=path)
-        return [Table(entry, f"{path}[{place}]") for place, entry in enumerate(entries)]
+    def tables(self, name: str, *, least: str | None = None) -> list["Table"]:
+        """A member that is an array of tables; it may be absent or empty, unless `least` shows how to write one."""
+        entries = self._left.get(name, [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise self.wrong(name, f"must be an array of tables: [[{name}]], with two brackets")
+        if least is not None and not entries:
+            raise self.wrong(name, f"is missing: give at least one, as {least}{self._misspelt(name)}")
+        path = _joined(self.name, name)
+        return [Table(entry, f"{path}[{place}]") for place, entry in enumerate(self.take(name, list, []))]
+
+    def wrong(self, name: str, why: str) -> ConfigurationError:
+        """The complaint about the member `name`."""
+        path = _joined(self.name, name)
+        return ConfigurationError(f"{path} {why}", setting=path)
 
     def finish(self) -> None:
         """`ConfigurationError` when a member is left that nobody took: a misspelt setting must not be ignored."""
         for name in self._left:
-            path = f"{self.name}.{name}" if self.name else name
-            raise ConfigurationError(f"{path} is not a setting: check its spelling", setting=path)
+            near = difflib.get_close_matches(name, self._known, 1)
+            raise self.wrong(name, f"is not a setting: is {near[0]} meant?" if near else "is not a setting")
+
+    def _misspelt(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._left, 1)
+        return f" ({near[0]} is not a setting: is it misspelt?)" if near else ""
 
 
 _KINDS: Final[Mapping[type, str]] = {
@@ -245,5 +307,5 @@ _KINDS: Final[Mapping[type, str]] = {
     bool: "true or false",
     list: "an array",
     dict: "a table",
-    datetime: "a date-time with an offset",
+    datetime: "a date-time, such as 2027-01-01T00:00:00Z",
 }

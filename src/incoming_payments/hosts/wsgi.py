@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote_to_bytes
 
 from incoming_payments.api import Request, Response, body_too_large, handle, http_refusal, internal_error
 from incoming_payments.errors import HttpRefused
@@ -51,10 +51,11 @@ class WsgiApplication:
         """Answer one request: the WSGI interface."""
         response = self.answer(environ)
         headers = list(response.headers)
-        if environ["REQUEST_METHOD"] != "HEAD":
+        is_head = environ["REQUEST_METHOD"] == "HEAD"  # RFC 9110 §9.3.2: no content, whatever went wrong
+        if not is_head:
             headers.append(("Content-Length", str(len(response.body))))
         start_response(f"{response.status} {http.HTTPStatus(response.status).phrase}", headers)
-        return [response.body] if response.body else []
+        return [] if is_head else [response.body]
 
     def answer(self, environ: Mapping[str, Any]) -> Response:
         """The response to the request in `environ`, for a framework's own route to send. Raises nothing."""
@@ -92,7 +93,9 @@ def _path(environ: Mapping[str, Any], mount: str | None) -> str:
     script = environ.get("SCRIPT_NAME", "")
     decoded = script + environ.get("PATH_INFO", "")
     raw = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
-    raw = raw.partition("?")[0] if raw.startswith("/") else urlsplit(raw).path
+    if not raw.startswith("/"):  # RFC 9112 §3.2.2: the absolute form
+        raw = f"/{raw.partition('://')[2].partition('/')[2]}"
+    raw = raw.partition("?")[0]
     if unquote_to_bytes(raw).decode("latin-1") != decoded:
         raw = quote(decoded.encode("latin-1"), safe=_PATH_SAFE)
     before = quote(script.encode("latin-1"), safe=_PATH_SAFE) if mount is None else mount
@@ -113,14 +116,17 @@ def _read_body(environ: Mapping[str, Any]) -> bytes:
         # A chunked body has no length; only a server that ends the stream itself lets it be read to the end.
         length = BODY_BYTES_MAX + 1 if environ.get("wsgi.input_terminated") else 0
     elif stated.isascii() and stated.isdigit():
-        length = int(stated[:20])
+        length = int(stated.lstrip("0")[:20] or "0")  # a number of any size is quadratic to convert
     else:
         raise HttpRefused(400, "invalid_content_length", "Content-Length must be a number of bytes")
     if stated and length > BODY_BYTES_MAX:
         raise body_too_large()
     body = bytearray()
-    while len(body) < length and (chunk := environ["wsgi.input"].read(min(length - len(body), _CHUNK_BYTES))):
-        body += chunk
+    try:
+        while len(body) < length and (chunk := environ["wsgi.input"].read(min(length - len(body), _CHUNK_BYTES))):
+            body += chunk
+    except OSError:  # how servers say that the client hung up, or that its chunks cannot be read
+        raise HttpRefused(400, "incomplete_body", "the body could not be read to its end") from None
     if len(body) > BODY_BYTES_MAX:
         raise body_too_large()
     if stated and len(body) < length:

@@ -4,10 +4,11 @@
 `load_jwk` reads the keys. No clock, no network and no state: the time is an argument, and so are the keys.
 """
 
+from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import Component, signature_base
 from incoming_payments.httpsig.digest import content_digest, verify_digest
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
-from incoming_payments.httpsig.keys import Algorithm, PrivateKey, PublicKey, load_jwk, load_private_jwk
+from incoming_payments.httpsig.keys import PrivateKey, PublicKey, load_jwk, load_private_jwk
 from incoming_payments.httpsig.message import Request, Response
 from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.httpsig.sign import sign

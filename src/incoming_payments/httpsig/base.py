@@ -22,7 +22,7 @@ Parameters = tuple[tuple[str, BareItemType], ...]  # in the order in which they 
 
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
 _METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, its case kept
-_KEY: Final = re.compile(r"[a-z*][a-z0-9_\-.*]*")  # RFC 9651 §3.1.2
+SF_KEY: Final = re.compile(r"[a-z*][a-z0-9_\-.*]*")  # RFC 9651 §3.1.2
 _PLAIN_STRING: Final = re.compile(r"[ !#-\[\]-~]*")  # what a String holds without escapes, RFC 9651 §3.3.3
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
 _UNSIGNABLE_BYTES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
@@ -75,7 +75,8 @@ class Component:
     @property
     def identifier(self) -> str:
         """The component identifier in its strict form. Raises `MalformedField` when it has none."""
-        return _serialise(self.name) + serialise_parameters(self.parameters)
+        name = _serialise(self.name)
+        return name + serialise_parameters(self.parameters) if self.parameters else name
 
 
 def serialise_parameters(parameters: Parameters) -> str:
@@ -88,7 +89,7 @@ def serialise_parameters(parameters: Parameters) -> str:
 
 
 def _serialise_parameter(key: str, value: BareItemType) -> str:
-    if not _KEY.fullmatch(key):
+    if not SF_KEY.fullmatch(key):
         raise MalformedField("the name of a parameter is lower case letters, digits and _-.* (RFC 9651 §3.1.2)")
     return f";{key}" if value is True else f";{key}={_serialise(value)}"
 
@@ -138,7 +139,7 @@ class BaseBuilder:
         identifiers: list[str] = []
         lines: list[str] = []
         for component in components:
-            value = self._value(component)
+            value = self.value(component)
             # RFC 9421 §2: two that differ in the order of their parameters only are the same.
             unique.add((component.name, frozenset(component.parameters)) if component.parameters else component.name)
             identifier = component.identifier
@@ -149,7 +150,8 @@ class BaseBuilder:
         inner_list = f"({' '.join(identifiers)}){serialise_parameters(params)}"
         return f'{"".join(lines)}"@signature-params": {inner_list}'.encode("ascii")
 
-    def _value(self, component: Component) -> str:
+    def value(self, component: Component) -> str:
+        """The value of one component, on the right of its line. RFC 9421 §2.1 and §2.2."""
         if component.parameters and any(key == "req" for key, _ in component.parameters):
             return self._of_request(component)
         if component.name.startswith("@"):
@@ -162,7 +164,7 @@ class BaseBuilder:
         if isinstance(message, Request) or message.request is None or dict(component.parameters)["req"] is not True:
             _refuse(component, Reason.COMPONENT_UNSUPPORTED, "has ;req, which is for responses to a known request")
         without = tuple(parameter for parameter in component.parameters if parameter[0] != "req")
-        return BaseBuilder(message.request)._value(evolve(component, parameters=without))  # noqa: SLF001 - same class
+        return BaseBuilder(message.request).value(evolve(component, parameters=without))
 
     # --- fields, RFC 9421 §2.1 ---
 

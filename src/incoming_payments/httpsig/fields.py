@@ -33,6 +33,11 @@ _BYTE_SEQUENCES: Final = re.compile(
     r"|[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*"  # a Token or a key
     r"|:([^:]*):"
 )
+# What Signature and Content-Digest look like when they are honest: read here in a tenth of the time. Whatever it does
+# not match, or is not canonical, goes the long way, which decides.
+_ONE_BYTE_SEQUENCE: Final = re.compile(
+    r"([a-z*][a-z0-9_\-.*]*)=:((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?):"
+)
 
 
 @frozen
@@ -94,6 +99,10 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     text = ", ".join(lines)  # RFC 9651 §4.2: lines are one list
     if len(text) > HEADER_BYTES_MAX:
         raise MalformedField(f"{name} is longer than {HEADER_BYTES_MAX} bytes", field=name)
+    if simple := _ONE_BYTE_SEQUENCE.fullmatch(text):
+        octets = b64decode(simple[2])
+        if b64encode(octets).decode() == simple[2]:
+            return {simple[1]: (octets, {})}
 
     def repeated(_key: str, where: str) -> NoReturn:
         # RFC 9651 lets the last one win; but somebody else may have read the first.

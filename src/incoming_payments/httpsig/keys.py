@@ -1,10 +1,9 @@
-"""Keys: JWKs in and out, and what each algorithm means by a signature.
+"""Keys: JWKs in and out, and what they sign and verify.
 
 The algorithm belongs to the key (its JWK's `alg`), never to the message, so that no message can choose another one.
 Everything about a key is checked when it is loaded, also what the library underneath would take.
 """
 
-import enum
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -13,11 +12,11 @@ from typing import Any, Final, NoReturn, Self
 
 from attrs import field, frozen
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from incoming_payments.errors import MalformedKey
+from incoming_payments.httpsig.algorithms import CURVES, SCHEMES, Algorithm
 from incoming_payments.limits import (
     JWK_CHARS_MAX,
     KEY_ID_CHARS_MAX,
@@ -25,36 +24,6 @@ from incoming_payments.limits import (
     RSA_BITS_MIN,
     RSA_EXPONENT_MAX,
 )
-
-
-class Algorithm(enum.Enum):
-    """A signature algorithm, by its JOSE name; `registered` is its name in RFC 9421 §6.2.2, where it has one.
-
-    >>> Algorithm.PS512.registered
-    'rsa-pss-sha512'
-    """
-
-    ED25519 = "EdDSA"  # RFC 8037; RFC 9864 names it Ed25519, which is read as well
-    ES256 = "ES256"  # RFC 7518
-    ES384 = "ES384"
-    PS256 = "PS256"
-    PS384 = "PS384"
-    PS512 = "PS512"
-    RS256 = "RS256"
-
-    @property
-    def registered(self) -> str | None:
-        """What the `alg` parameter of a signature has to say when there is one; None: it may not be there."""
-        return _REGISTERED.get(self)
-
-
-_REGISTERED: Final = {
-    Algorithm.ED25519: "ed25519",
-    Algorithm.ES256: "ecdsa-p256-sha256",
-    Algorithm.ES384: "ecdsa-p384-sha384",
-    Algorithm.PS512: "rsa-pss-sha512",
-    Algorithm.RS256: "rsa-v1_5-sha256",
-}
 
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9\-_]*")
 _KID: Final = re.compile(rf"[ -~]{{1,{KEY_ID_CHARS_MAX}}}")  # what `keyid`, a String, can hold
@@ -75,9 +44,8 @@ _ALGORITHMS: Final[Mapping[str, tuple[Algorithm, str, str | None]]] = {
 # --- Ed25519: RFC 8032 §5.1 --------------------------------------------------------------------
 
 _P: Final = 2**255 - 19
-_L: Final = 2**252 + 27742317777372353535851937790883648493
 _D: Final = -121665 * pow(121666, -1, _P) % _P
-_Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD83D3D706A17C7
+_Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 # The y of the eight points of small order: 1, -1, 0 (orders 1, 2, 4) and two for order 8. Under such a key one
 # signature fits many messages. RFC 8032 does not forbid them, and OpenSSL takes them.
 _SMALL_ORDER_Y: Final = frozenset({0, 1, _P - 1, _Y8, _P - _Y8})
@@ -92,68 +60,6 @@ def _check_ed25519(encoded: bytes) -> None:
     # x² = (y² - 1) / (dy² + 1) has a root when numerator times denominator has one: Euler's criterion.
     if pow((y * y - 1) * (_D * y * y + 1), (_P - 1) // 2, _P) != 1:
         _refuse("x", "is not a point on the curve")
-
-
-def _verify_ed25519(key: Any, signature: bytes, data: bytes) -> None:
-    # RFC 8032 §5.1.7: S >= L is refused, or each signature would have a second form.
-    if len(signature) != 64 or int.from_bytes(signature[32:], "little") >= _L:
-        raise InvalidSignature
-    key.verify(signature, data)
-
-
-# --- ECDSA: RFC 9421 §3.3.4 and §3.3.5, r || s -------------------------------------------------
-
-_CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {
-    "P-256": (ec.SECP256R1(), 32),
-    "P-384": (ec.SECP384R1(), 48),
-}
-
-
-def _ecdsa(crv: str, hash_: hashes.HashAlgorithm) -> "_Scheme":
-    octets = _CURVES[crv][1]
-    how = ec.ECDSA(hash_)
-
-    def verify(key: Any, signature: bytes, data: bytes) -> None:
-        if len(signature) != 2 * octets:
-            raise InvalidSignature
-        r, s = int.from_bytes(signature[:octets]), int.from_bytes(signature[octets:])
-        key.verify(encode_dss_signature(r, s), data, how)
-
-    def sign(key: Any, data: bytes) -> bytes:
-        r, s = decode_dss_signature(key.sign(data, how))
-        return r.to_bytes(octets) + s.to_bytes(octets)
-
-    return verify, sign
-
-
-# --- RSA: RFC 9421 §3.3.1 and §3.3.2, RFC 7518 §3.5 ---------------------------------------------
-
-
-def _rsa(pad: padding.AsymmetricPadding, hash_: hashes.HashAlgorithm) -> "_Scheme":
-    def verify(key: Any, signature: bytes, data: bytes) -> None:
-        key.verify(signature, data, pad, hash_)
-
-    def sign(key: Any, data: bytes) -> bytes:
-        signature: bytes = key.sign(data, pad, hash_)
-        return signature
-
-    return verify, sign
-
-
-def _pss(hash_: hashes.HashAlgorithm) -> "_Scheme":
-    return _rsa(padding.PSS(padding.MGF1(hash_), salt_length=hash_.digest_size), hash_)
-
-
-_Scheme = tuple[Callable[[Any, bytes, bytes], None], Callable[[Any, bytes], bytes]]
-_SCHEMES: Final[Mapping[Algorithm, _Scheme]] = {
-    Algorithm.ED25519: (_verify_ed25519, lambda key, data: key.sign(data)),
-    Algorithm.ES256: _ecdsa("P-256", hashes.SHA256()),
-    Algorithm.ES384: _ecdsa("P-384", hashes.SHA384()),
-    Algorithm.PS256: _pss(hashes.SHA256()),
-    Algorithm.PS384: _pss(hashes.SHA384()),
-    Algorithm.PS512: _pss(hashes.SHA512()),
-    Algorithm.RS256: _rsa(padding.PKCS1v15(), hashes.SHA256()),
-}
 
 
 # --- public keys -------------------------------------------------------------------------------
@@ -173,7 +79,7 @@ class PublicKey:
     def verify(self, signature: bytes, data: bytes) -> bool:
         """Whether `signature` is this key's signature over `data`. Never raises for any bytes."""
         try:
-            _SCHEMES[self.algorithm][0](self._key, signature, data)
+            SCHEMES[self.algorithm][0](self._key, signature, data)
         except InvalidSignature:
             return False
         return True
@@ -237,7 +143,7 @@ _LOADERS: Final[Mapping[str, Callable[[Mapping[str, object]], object]]] = {
 
 
 def _ec_numbers(members: Mapping[str, object]) -> ec.EllipticCurvePublicNumbers:
-    curve, octets = _CURVES[_text(members, "crv")]
+    curve, octets = CURVES[_text(members, "crv")]
     # RFC 7518 §6.2.1.2: the full size of a coordinate, leading zeros included
     x, y = (int.from_bytes(_octets(members, member, octets)) for member in ("x", "y"))
     numbers = ec.EllipticCurvePublicNumbers(x, y, curve)
@@ -300,7 +206,7 @@ class PrivateKey:
 
     def sign(self, data: bytes) -> bytes:
         """The signature over `data`, in the form that RFC 9421 §3.3 gives it."""
-        return _SCHEMES[self.algorithm][1](self._key, data)
+        return SCHEMES[self.algorithm][1](self._key, data)
 
     def public_key(self) -> PublicKey:
         """The key that others verify with."""
@@ -314,7 +220,7 @@ class PrivateKey:
             return {"kty": "OKP", "crv": "Ed25519", **names, "x": _base64url(public.public_bytes_raw())}
         if isinstance(public, ec.EllipticCurvePublicKey):
             crv = _ALGORITHMS[self.algorithm.value][2] or ""
-            octets = _CURVES[crv][1]
+            octets = CURVES[crv][1]
             point = public.public_numbers()
             x, y = (_base64url(number.to_bytes(octets)) for number in (point.x, point.y))
             return {"kty": "EC", "crv": crv, **names, "x": x, "y": y}
@@ -355,7 +261,7 @@ def _load_private_okp(members: Mapping[str, object]) -> object:
 
 def _load_private_ec(members: Mapping[str, object]) -> object:
     public = _ec_numbers(members)
-    d = int.from_bytes(_octets(members, "d", _CURVES[_text(members, "crv")][1]))
+    d = int.from_bytes(_octets(members, "d", CURVES[_text(members, "crv")][1]))
     return ec.EllipticCurvePrivateNumbers(d, public).private_key()
 
 

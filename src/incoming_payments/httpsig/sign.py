@@ -8,7 +8,7 @@ import http_sf
 from attrs import evolve
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.httpsig.base import Component, Parameters, serialise_parameters, signature_base
+from incoming_payments.httpsig.base import SF_KEY, Component, Parameters, serialise_parameters, signature_base
 from incoming_payments.httpsig.digest import DigestAlgorithm, content_digest
 from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey
@@ -41,16 +41,17 @@ def sign(
     Open Payments clients cover: `@method`, `@target-uri`, `authorization` when there is one, and with a body
     `content-digest`, `content-length` and `content-type` when they are there. `alg_param` adds the `alg` parameter.
 
-    Raises `InvalidValue` for a label that is in use, a time without zone, or a key whose algorithm has no registered
-    name for `alg`; `MalformedField` when a component cannot be signed over, or a parameter cannot be written.
+    Raises `InvalidValue` for a label that is none or in use, a time without zone, or a key whose algorithm has no
+    registered name for `alg`; `MalformedField` when a component cannot be signed over or a parameter not be written.
 
     >>> key = PrivateKey.generate_ed25519("key-1")
     >>> signed = sign(Request("GET", "https://ase.example/pay", ()), key, created=1_700_000_000)
     >>> signed.values("signature-input")
     ('sig1=("@method" "@target-uri");keyid="key-1";created=1700000000',)
     """
-    if label in _labels(request):
-        raise InvalidValue(f"the request already has a signature labelled {label}", member="label")
+    if not SF_KEY.fullmatch(label) or label in _labels(request):
+        text = "label is lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not in use in the request"
+        raise InvalidValue(text, member="label")
     if request.body and digest is not None:
         others = tuple(header for header in request.headers if header[0].lower() != "content-digest")
         request = evolve(request, headers=(*others, ("Content-Digest", content_digest(request.body, digest))))
@@ -63,7 +64,7 @@ def sign(
         ("Signature-Input", f"{label}={inner_list}"),
         ("Signature", f"{label}={http_sf.ser(signature)}"),
     )
-    _labels(evolve(request, headers=fields))  # a label that cannot be written is found here, and not by the receiver
+    parse_signature_input([fields[0][1]])  # what a receiver could not read is refused here
     return evolve(request, headers=(*request.headers, *fields))
 
 

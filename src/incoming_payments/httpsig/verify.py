@@ -11,10 +11,11 @@ import attrs
 from attrs import field, frozen
 
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
+from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder, Component
 from incoming_payments.httpsig.digest import verify_digest
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
-from incoming_payments.httpsig.keys import Algorithm, PublicKey
+from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
 from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX

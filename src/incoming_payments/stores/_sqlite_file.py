@@ -27,6 +27,12 @@ _POLL_S: Final = (
     0.001  # between attempts at a lock: short beside one commit of another process, so that we get our turn
 )
 
+# One statement, so that it sees the file before or after another process creates the tables, and never in between.
+_IDENTIFY: Final = (
+    "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
+    "FROM pragma_application_id, pragma_user_version"
+)
+
 # One row a schema version: the statements that lead to it from the version before. Never edit one that was
 # released: add another.
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -232,9 +238,7 @@ class DatabaseFile:
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """The schema version of the file, 0 for an empty one. Raises `StoreUnusable` when it is not ours to use."""
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        application, version, tables = connection.execute(_IDENTIFY).fetchone()
         if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
             raise StoreUnusable(f"{self.path} is the database of another application: choose another file")
         if version > len(MIGRATIONS):

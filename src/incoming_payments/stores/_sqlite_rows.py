@@ -33,8 +33,8 @@ _SELECT_CREDIT: Final = (
     "SELECT amount, received_amount, completes, at FROM credits WHERE payment_id = ? AND credit_id = ?"
 )
 _SELECT_EVENTS: Final = (
-    "SELECT version, kind, at, received_amount, credit_id, asset_code, asset_scale "
-    "FROM events JOIN payments ON id = payment_id WHERE payment_id = ? ORDER BY version"
+    "SELECT events.version, kind, at, events.received_amount, credit_id, asset_code, asset_scale "
+    "FROM events JOIN payments ON id = payment_id WHERE payment_id = ? ORDER BY events.version"
 )
 _SELECT_EXPIRED: Final = "SELECT id FROM payments WHERE sweep_at < ? ORDER BY sweep_at, id LIMIT ?"
 _INSERT_PAYMENT: Final = (

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -84,15 +85,29 @@ class Job(Generic[T]):
 def serve(file: DatabaseFile, jobs: "SimpleQueue[Job[object] | None]") -> None:
     """Work off `jobs`, batch by batch, until a `None`, which is the last thing ever put there."""
     writer = _Writer(file)
-    serving = True
+    serving, crowded = True, False
     while serving:
         batch = [jobs.get()]
+        if crowded:
+            _let_others_ask(jobs)
         # Nobody else takes from the queue, so as many as it counts are there.
         batch += [jobs.get_nowait() for _ in range(min(jobs.qsize(), STORE_BATCH_MAX - 1))]
         serving = batch[-1] is not None
         writer.run([job for job in batch if job is not None])
+        crowded = len(batch) > 1
         del batch  # keep nobody's values alive while waiting
     writer.disconnect()
+
+
+def _let_others_ask(jobs: "SimpleQueue[Job[object] | None]") -> None:
+    """Give way for as long as more callers come: those just answered ask again, and had better share a commit.
+
+    Without this the writer would run against them for the interpreter's lock, in batches half as large.
+    """
+    seen, waiting = -1, jobs.qsize()
+    while seen < waiting < STORE_BATCH_MAX:
+        time.sleep(0)
+        seen, waiting = waiting, jobs.qsize()
 
 
 class _Writer:

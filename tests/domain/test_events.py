@@ -1,0 +1,20 @@
+"""`domain.events`: the facts that a host acts on."""
+
+from incoming_payments.domain.events import Event, EventKind
+from incoming_payments.domain.payment import CreditId
+from incoming_payments.testing import NOW, a_creation
+
+
+def test_event_kinds() -> None:
+    """The names of the events are stable, as hosts store and send them."""
+    assert [kind.value for kind in EventKind] == ["created", "credited", "completed", "expired"]
+    assert f"{EventKind.CREDITED}" == "credited"
+
+
+def test_event_has_no_credit_id_unless_given() -> None:
+    """Only a `credited` event names a credit."""
+    payment = a_creation().answer
+    created = Event(payment.id, 1, EventKind.CREATED, NOW, payment.received)
+    credited = Event(payment.id, 2, EventKind.CREDITED, NOW, payment.received, CreditId("wire-1"))
+    assert created.credit_id is None
+    assert credited.credit_id == "wire-1"

@@ -1,0 +1,166 @@
+"""Who is calling: contract section 5, on the flow itself."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from incoming_payments import Request
+from incoming_payments.errors import PolicyRefused, SignatureRefused, TokenRefused
+from incoming_payments.flows.authenticate import authenticate
+from incoming_payments.flows.effects import Effect, IntrospectToken
+from incoming_payments.gnap import AccessToken, AccessTokenInfo
+from incoming_payments.httpsig import Algorithm, PrivateKey
+from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.testing import NOW
+from service_kit import (
+    ALICE,
+    BASE_URL,
+    PATH,
+    SHOP,
+    Client,
+    Service,
+    a_right,
+    ed25519_key,
+    es256_key,
+    finish,
+    ps512_key,
+    watched,
+)
+
+
+def signed(request: Request) -> SignedRequest:
+    """`request` as the flows take it."""
+    return SignedRequest(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
+
+
+def a_get(client: Client, **options: Any) -> SignedRequest:
+    """A signed GET of `client`'s."""
+    return signed(client.sign(Request("GET", f"{PATH}/x"), **options))
+
+
+def an_info(key: PrivateKey | None = None, **changes: Any) -> AccessTokenInfo:
+    """What a token of the shop's stands for."""
+    given = {"client": SHOP, "jwk": (key or ed25519_key()).public_jwk(), "rights": [a_right("read")], **changes}
+    return AccessTokenInfo(**given)
+
+
+def test_asks_about_the_token_and_says_who_it_is() -> None:
+    """One question to the introspector; then client, rights and what was proven come from its answer."""
+    service = Service()
+    client = service.client()
+    flow = authenticate(a_get(client), service.policy, NOW)
+    assert IntrospectToken(AccessToken(client.token)) == next(flow)
+    caller = finish(flow, an_info())
+    assert (SHOP, (a_right("read"),)) == (caller.client, caller.rights)
+    assert (caller.proof.key_id, caller.proof.algorithm) == ("ed25519-key", Algorithm.ED25519)
+    assert [piece.name for piece in caller.proof.components] == ["@method", "@target-uri", "authorization"]
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm"),
+    [(ed25519_key, Algorithm.ED25519), (es256_key, Algorithm.ES256), (ps512_key, Algorithm.PS512)],
+)
+def test_5_algorithm_is_that_of_the_jwk(key: Any, algorithm: Algorithm) -> None:
+    """The `alg` of the JWK that the token is bound to decides how the signature is checked."""
+    service = Service()
+    client = service.client(key=key())
+    flow = authenticate(a_get(client), service.policy, NOW)
+    next(flow)
+    assert algorithm is finish(flow, an_info(key())).proof.algorithm
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([], "token_missing"),
+        (["GNAP a", "GNAP a"], "invalid_token"),
+        (["GNAP a,GNAP a"], "invalid_token"),
+        (["Bearer a"], "invalid_token"),
+        (["GNAP"], "invalid_token"),
+        (["GNAP "], "invalid_token"),
+        ([""], "invalid_token"),
+        (["GNAP a b"], "invalid_token"),
+        (["undefined"], "invalid_token"),
+        (["GNAP " + "a" * 4097], "invalid_token"),
+    ],
+)
+def test_token_that_is_none_asks_nobody(values: list[str], reason: str) -> None:
+    """Without one readable token there is nothing to ask the authorization server."""
+    headers = tuple(("Authorization", value) for value in values)
+    flow = authenticate(SignedRequest("GET", f"{BASE_URL}{PATH}/x", headers), Service().policy, NOW)
+    with pytest.raises(TokenRefused) as refused:
+        next(flow)
+    assert reason == refused.value.reason
+
+
+# By precedence: what the authorization server says of the token, whether its key is any good, and what is
+# reported. The request is not signed at all, so whatever is looked at before the signature is reported first.
+ANSWERS = [
+    (None, TokenRefused, "invalid_token"),
+    (an_info(expires_at=NOW), TokenRefused, "token_expired"),
+    (an_info(expires_at=NOW - timedelta(days=1), jwk={"kty": "oct"}), TokenRefused, "token_expired"),
+    (an_info(jwk={"kty": "oct", "k": "c2VjcmV0", "kid": "a", "alg": "HS256"}), SignatureRefused, "key_unusable"),
+    (an_info(jwk={}), SignatureRefused, "key_unusable"),
+    (an_info(expires_at=NOW + timedelta(microseconds=1)), SignatureRefused, "signature_missing"),
+]
+
+
+@pytest.mark.parametrize(("info", "error", "reason"), ANSWERS)
+def test_token_then_key_then_signature(info: AccessTokenInfo | None, error: Any, reason: str) -> None:
+    """No key is looked at before the token is known to be active, and no signature before the key is sound."""
+    request = SignedRequest("GET", f"{BASE_URL}{PATH}/x", (("Authorization", "GNAP abc"),))
+    flow = authenticate(request, Service().policy, NOW)
+    next(flow)
+    with pytest.raises(error) as refused:
+        flow.send(info)
+    assert reason == refused.value.reason
+
+
+def test_key_unusable_does_not_show_the_key() -> None:
+    """A private or shared key that was registered by mistake is refused without a word of its own."""
+    flow = authenticate(a_get(Service().client()), Service().policy, NOW)
+    next(flow)
+    with pytest.raises(SignatureRefused) as refused:
+        flow.send(an_info(jwk={"kty": "oct", "k": "c2VjcmV0LXNlY3JldA", "kid": "a", "alg": "HS256"}))
+    assert "c2VjcmV0LXNlY3JldA" not in str(refused.value)
+
+
+def test_5_keyid_equals_the_kid_of_the_tokens_key() -> None:
+    """A signature by another key is no signature, however good it is: a token is bound to its own."""
+    service = Service()
+    service.client(key=ed25519_key("mine"))
+    thief = service.client(key=ed25519_key("thief"))
+    flow = authenticate(a_get(thief), service.policy, NOW)
+    next(flow)
+    with pytest.raises(SignatureRefused) as refused:
+        flow.send(an_info(ed25519_key("mine")))
+    assert refused.value.reason == "key_unknown"
+
+
+def test_same_kid_of_another_key_proves_nothing() -> None:
+    """Two clients may name their keys alike; only the one that the token is bound to verifies."""
+    service = Service()
+    thief = service.client(key=PrivateKey.generate_ed25519("ed25519-key"))
+    flow = authenticate(a_get(thief), service.policy, NOW)
+    next(flow)
+    with pytest.raises(SignatureRefused) as refused:
+        flow.send(an_info(ed25519_key()))
+    assert refused.value.reason == "signature_invalid"
+
+
+def test_host_may_refuse_or_be_unable() -> None:
+    """What the introspector raises reaches the flow and leaves it as it is."""
+    service = Service()
+    flow = authenticate(a_get(service.client()), service.policy, NOW)
+    next(flow)
+    with pytest.raises(PolicyRefused, match="not today"):
+        flow.throw(PolicyRefused("not today"))
+
+
+def test_nothing_else_is_asked() -> None:
+    """Authentication is one effect, whatever the token may do."""
+    service = Service()
+    seen: list[Effect[Any]] = []
+    service.run(watched(authenticate(a_get(service.client(a_right("list", on=ALICE))), service.policy, NOW), seen))
+    assert [IntrospectToken] == [type(effect) for effect in seen]

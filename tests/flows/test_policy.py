@@ -1,0 +1,96 @@
+"""What an ASE decides about its service: checked when it is built, by the name of the setting."""
+
+from typing import Any
+
+import pytest
+
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import InvalidValue
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.limits import EXPIRY_S_MAX, JSON_DEPTH_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX
+from service_kit import AUTH_SERVER, BASE_URL, NOBODYS_ID
+
+
+def a_policy(**changes: Any) -> ServicePolicy:
+    """A policy, changed."""
+    return ServicePolicy(**{"base_url": BASE_URL, "auth_server": AUTH_SERVER, **changes})
+
+
+def test_defaults() -> None:
+    """Without a word the public view is on, and the bounds are those of `limits`."""
+    policy = a_policy()
+    assert (
+        policy.public_get,
+        policy.expiry_s_max,
+        policy.metadata_bytes_max,
+        policy.metadata_depth_max,
+    ) == (True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("https://bank.example", "https://bank.example"),
+        ("https://bank.example/", "https://bank.example"),
+        ("HTTPS://Bank.Example:443/Op//", "https://bank.example/Op"),
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("http://[::1]:8080/a/b", "http://[::1]:8080/a/b"),
+    ],
+)
+def test_base_url_has_one_spelling(given: str, expected: str) -> None:
+    """Ids and signatures are made with it, so two spellings would be two services."""
+    assert expected == a_policy(base_url=given).base_url
+
+
+def test_payment_url_is_below_the_base_url() -> None:
+    """Contract section 2.2: the id of a payment is its URL, `{base_url}/incoming-payments/{id}`."""
+    url = a_policy(base_url="https://bank.example/op/").payment_url(PaymentId(NOBODYS_ID))
+    assert f"https://bank.example/op/incoming-payments/{NOBODYS_ID}" == url
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("base_url", "bank.example"),
+        ("base_url", "ftp://bank.example"),
+        ("base_url", "https://user@bank.example"),
+        ("base_url", "https://bank.example/op?tenant=1"),
+        ("base_url", "https://bank.example/op#x"),
+        ("base_url", "https://bank.example/../op"),
+        ("base_url", "https://bank.example/" + "x" * 1950),
+        ("base_url", None),
+        ("auth_server", "https://auth.bank.example/\r\nX: y"),
+        ("auth_server", 'https://auth.bank.example/"'),
+        ("auth_server", "auth.bank.example"),
+        ("auth_server", None),
+        ("expiry_s_max", 0),
+        ("expiry_s_max", 100 * EXPIRY_S_MAX + 1),
+        ("expiry_s_max", 60.0),
+        ("expiry_s_max", True),
+        ("metadata_bytes_max", 1),
+        ("metadata_bytes_max", 32 * 1024 + 1),
+        ("metadata_depth_max", 0),
+        ("metadata_depth_max", JSON_DEPTH_MAX),
+    ],
+)
+def test_bad_setting_is_named(setting: str, value: object) -> None:
+    """A policy that could not work is refused when it is built, and the refusal names the setting."""
+    with pytest.raises(InvalidValue) as refused:
+        a_policy(**{setting: value})
+    assert setting == refused.value.details["member"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("expiry_s_max", 1),
+        ("expiry_s_max", 100 * EXPIRY_S_MAX),
+        ("metadata_bytes_max", 2),
+        ("metadata_bytes_max", 32 * 1024),
+        ("metadata_depth_max", 1),
+        ("metadata_depth_max", JSON_DEPTH_MAX - 1),
+    ],
+)
+def test_bounds_themselves_are_allowed(setting: str, value: int) -> None:
+    """The least and the most of a setting are settings."""
+    assert value == getattr(a_policy(**{setting: value}), setting)

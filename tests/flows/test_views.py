@@ -1,0 +1,59 @@
+"""From a stored payment to what a client sees: contract section 2.2."""
+
+from datetime import timedelta
+
+import pytest
+from attrs import evolve
+
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.methods import IlpPaymentMethod
+from incoming_payments.domain.payment import IncomingPayment, MetadataJson
+from incoming_payments.flows.views import view_of
+from incoming_payments.testing import NOW, a_creation
+from incoming_payments.wire import PaymentView
+from service_kit import ALICE, USD
+
+PAYMENT = a_creation(wallet_address=ALICE, limit=100, expires_in_s=60, metadata='{"a":1}').answer
+FULL = evolve(PAYMENT, received=Amount(100, USD), updated_at=NOW + timedelta(seconds=1))
+CLOSED = evolve(PAYMENT, closed_at=NOW)
+URL = "https://bank.example/x"
+
+
+def test_2_2_every_member() -> None:
+    """Each member of the resource comes from the payment, and the URL from the service."""
+    method = IlpPaymentMethod("test.bank.x", "c2VjcmV0")
+    assert PaymentView(
+        id=URL,
+        wallet_address=ALICE.url,
+        completed=True,
+        incoming_amount=Amount(100, USD),
+        received_amount=Amount(100, USD),
+        expires_at=NOW + timedelta(seconds=60),
+        metadata=MetadataJson('{"a":1}'),
+        created_at=NOW,
+        updated_at=NOW + timedelta(seconds=1),
+        methods=(method,),
+    ) == view_of(FULL, URL, [method], NOW)
+
+
+@pytest.mark.parametrize(
+    ("payment", "after_s", "completed"),
+    [
+        (PAYMENT, 0, False),
+        (PAYMENT, 61, False),  # expired: it did not receive what it was for
+        (FULL, 0, True),
+        (FULL, 61, True),  # what is full stays full
+        (CLOSED, 0, True),
+        (CLOSED, 61, True),
+        (evolve(PAYMENT, limit=None, received=Amount(2**64 - 1, USD)), 0, False),
+    ],
+)
+def test_2_2_completed(payment: IncomingPayment, after_s: float, completed: bool) -> None:
+    """`completed` is true in the completed state, and in no other."""
+    assert completed == view_of(payment, URL, (), NOW + timedelta(seconds=after_s)).completed
+
+
+def test_2_2_methods_are_unique() -> None:
+    """An allocator that repeats itself does not make a resource that breaks the contract; the order is kept."""
+    first, second = IlpPaymentMethod("test.bank.x", "c2VjcmV0"), IlpPaymentMethod("test.bank.y", "c2VjcmV0")
+    assert (first, second) == view_of(PAYMENT, URL, [first, second, first, second], NOW).methods

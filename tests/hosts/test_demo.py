@@ -1,0 +1,255 @@
+"""The demo: the whole story as real processes, and what it says when something in it is not as it should be."""
+
+import http.server
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.hosts import demo
+from incoming_payments.hosts.demo import StoryEnds
+from incoming_payments.httpsig import PrivateKey
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import a_creation
+from processes import free_port, run_command
+
+# What the story says, step by step; a `.` stands for what differs from run to run.
+STEPS: Final = [
+    r"The service starts on a fresh SQLite file \(process \d+\)\.",
+    r"A client asks for an incoming payment of 25\.00 USD\.",
+    r"The client reads it, signed\.",
+    r"Anybody reads it, with neither token nor signature\.",
+    r"Core banking, a process of its own on the same file, books 10\.00, and repeats the call\.",
+    r"The service is killed with SIGKILL \(process \d+\)\. Core banking goes on and books 7\.50\.",
+    r"The service is back \(process \d+\)\.",
+    r"The client reads it, signed\.",
+    r"Core banking books the last 7\.50\.",
+    r"The client reads it, signed\.",
+    r"Core banking tries to book 0\.01 more\.",
+    r"A thief has the token but not the key, and signs with one of his own\.",
+    r"The client asks for a payment in the wrong asset\.",
+]
+ANSWERS: Final = [
+    r"201 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
+    r"200 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
+    r"200 received 0\.00 USD, grants at http://127\.0\.0\.1:\d+/auth",
+    r"credited: received 10\.00 USD in all",
+    r"credited: received 10\.00 USD in all",
+    r"credited: received 17\.50 USD in all",
+    r"200 received 17\.50 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
+    r"credited: received 25\.00 USD in all, which completes it",
+    r"200 received 25\.00 USD of 25\.00 USD, completed, expires [-0-9TZ:]+, can be paid by nothing any more",
+    r"payment_completed: the payment is completed .+",
+    r"401 signature_invalid: .+",
+    r"400 asset_mismatch: .+",
+]
+
+
+# --- the story -------------------------------------------------------------------------------------
+
+
+def test_the_story_holds() -> None:
+    """The demo runs between real processes, tells each step with what was sent and came back, and ends with 0."""
+    done = run_command("demo")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    steps = re.findall(r"^ *\d+  (.+)$", done.stdout, re.MULTILINE)
+    answers = re.findall(r"^ +< (.+)$", done.stdout, re.MULTILINE)
+    requests = re.findall(r"^ +> (.+)$", done.stdout, re.MULTILINE)
+    assert [True] * len(STEPS) == [bool(re.fullmatch(*pair)) for pair in zip(STEPS, steps, strict=True)]
+    assert [True] * len(ANSWERS) == [bool(re.fullmatch(*pair)) for pair in zip(ANSWERS, answers, strict=True)]
+    assert len(answers) == len(requests)
+    assert done.stdout.splitlines()[-1] == "29 of 29 checks held."
+
+
+def test_the_story_is_readable() -> None:
+    """No line of the demo is wider than a terminal that is meant for work."""
+    folder = "a" * 300
+    lines = demo.shown("<", f"401 signature_invalid: {folder} words " + "and more words " * 30).splitlines()
+    assert len(lines) > 3
+    assert [line for line in lines[1:] if len(line) > 118 and folder not in line] == []
+
+
+def test_a_story_that_goes_otherwise(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """When a step does not have the outcome it should, that is printed, the story goes on, and the status is 1."""
+    wanted = demo._wanted
+
+    def too_much(client: Any, asset_code: str) -> dict[str, Any]:
+        body = wanted(client, asset_code)
+        return {**body, "incomingAmount": {**body["incomingAmount"], "value": "2600"}}
+
+    monkeypatch.setattr(demo, "_wanted", too_much)
+
+    assert demo.main() == 1
+    said = capfd.readouterr().out
+    wrong = [line.strip() for line in said.splitlines() if "WRONG" in line]
+    assert wrong == [
+        "WRONG: completed should be True, but is False",
+        "WRONG: methods should be 0, but is 1",
+        "WRONG: outcome should be 'payment_completed', but is 'credited'",
+    ]
+    assert said.splitlines()[-1] == "26 of 29 checks held. Something is wrong."
+
+
+def test_a_service_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """When the service ends at once, the demo shows what it said, and ends with status 1 and no trace."""
+    run = demo._run_command
+
+    def spoil(command: str, folder: str, *more: str) -> None:
+        run(command, folder, *more)
+        with (Path(folder) / "incoming-payments.toml").open("a", encoding="utf-8") as file:
+            file.write("colour = 'blue'\n")
+
+    monkeypatch.setattr(demo, "_run_command", spoil)
+
+    assert demo.main() == 1
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "The service did not start:\n" in said.err
+    assert "limits.colour is not a setting" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_command_that_fails(tmp_path: Path) -> None:
+    """What the command says when it fails is passed on."""
+    with pytest.raises(StoryEnds, match="incoming-payments: --port must be from 1 to 65535, not 0"):
+        demo._run_command("init", str(tmp_path), "--port", "0")
+
+
+def test_a_service_that_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that runs and does not listen is not waited for without end."""
+    monkeypatch.setattr(demo, "_START_S_MAX", 0.1)
+    log = tmp_path / "log"
+    log.write_text("busy with something else", "utf-8")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        with pytest.raises(StoryEnds, match="did not listen within 0 seconds:\nbusy with something else"):
+            demo._await_port(process, free_port(), log)
+        process.communicate(b"\n")
+    assert process.returncode == 0
+
+
+# --- a service that answers something else ---------------------------------------------------------
+
+Answering = Callable[[int, bytes], str]
+
+
+@pytest.fixture
+def answering() -> Iterator[Answering]:
+    """Starts a service that answers everything in the same way, and gives its base URL."""
+    servers: list[http.server.HTTPServer] = []
+
+    def start(status: int, content: bytes) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing: the tests' output is not for this."""
+
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def a_client(base_url: str) -> demo._Client:
+    """A client of the service at `base_url`."""
+    return demo._Client(base_url, "TOKEN", PrivateKey.generate_ed25519("key-1"))
+
+
+def test_a_refusal_instead_of_a_payment(
+    answering: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When the service refuses to create the payment, all that is wrong is printed before the story ends."""
+    refusal = {"error": {"code": "invalid_token", "description": "the access token is not active"}}
+    client = a_client(answering(401, json.dumps(refusal).encode()))
+
+    with pytest.raises(StoryEnds, match="There is no payment to go on with"):
+        demo._Story(tmp_path)._create(client)
+    said = capsys.readouterr().out
+    assert "     < 401 invalid_token: the access token is not active\n" in said
+    assert "     WRONG: status should be 201, but is 401\n" in said
+    assert said.count("WRONG") == 4
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>"])
+def test_an_answer_that_is_not_json(answering: Answering, content: bytes) -> None:
+    """An answer that cannot be read names the request it was for."""
+    base_url = answering(502, content)
+
+    with pytest.raises(StoryEnds, match=r"did not answer GET /incoming-payments/1 with JSON: JSONDecodeError"):
+        a_client(base_url).send("GET", "/incoming-payments/1")
+
+
+def test_no_answer_at_all() -> None:
+    """A service that is not there names the request it was for."""
+    with pytest.raises(StoryEnds, match=r"did not answer GET /incoming-payments/1 with JSON: ConnectionRefused"):
+        a_client(f"http://127.0.0.1:{free_port()}").send("GET", "/incoming-payments/1")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"receivedAmount": {"value": "5", "assetCode": "JPY", "assetScale": 0}}, "received 5 JPY"),
+        ({"receivedAmount": {"value": "5", "assetCode": "XRP", "assetScale": 9}}, "received 0.000000005 XRP"),
+        ({}, "received None, which is no amount"),
+        ({"receivedAmount": {"value": "x", "assetScale": 0}}, "received {'value': 'x', 'assetScale': 0}, which is no"),
+        ({"error": {}}, "None: None"),
+    ],
+)
+def test_what_is_told_of_an_answer(body: dict[str, Any], told: str) -> None:
+    """Amounts are told in major units; an answer that lacks what it should have is told as it is."""
+    assert demo._told(body).startswith(told)
+
+
+# --- core banking ----------------------------------------------------------------------------------
+
+
+def test_what_core_banking_books(tmp_path: Path) -> None:
+    """Each line books one credit and is answered with its outcome, also when it is refused."""
+    path = tmp_path / "payments.sqlite3"
+    created = a_creation(limit=1000)
+    with SqliteStore(path) as store:
+        store.insert(created)
+    id = created.answer.id
+
+    lines = [f"{id} wire-1 400\n", f"{id} wire-1 400\n", f"{id} wire-2 600\n", f"{id} wire-3 1\n"]
+    assert list(demo.book_all(str(path), iter(lines))) == [
+        {"outcome": "credited", "total": "received 4.00 USD in all"},
+        {"outcome": "credited", "total": "received 4.00 USD in all"},
+        {"outcome": "credited", "total": "received 10.00 USD in all, which completes it"},
+        {
+            "outcome": "payment_completed",
+            "why": "the payment is completed and takes nothing more: create another one",
+        },
+    ]
+
+
+def test_core_banking_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """When the core banking process dies of a call, or was dead before, the story ends and no process is left."""
+    with demo.core_banking(tmp_path / "payments.sqlite3") as book:
+        with pytest.raises(StoryEnds, match="The core banking process ended"):
+            book("an id with spaces", "wire-1", 1)
+        book._process.wait()
+        with pytest.raises(StoryEnds, match="The core banking process ended"):
+            book("id", "wire-1", 1)
+    assert book._process.returncode == 1
+    assert "Traceback" in capfd.readouterr().err

@@ -1,0 +1,461 @@
+"""The configuration file: what a good one says is what the service runs with; what is wrong in it is named."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.payment import WalletAddress, wallet_address_url
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
+from incoming_payments.hosts.settings import Settings, load_settings
+from incoming_payments.httpsig import Policy as SignaturePolicy
+from incoming_payments.ilp import DerivedMethods
+from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
+
+JWK: Final = {
+    "kty": "OKP",
+    "crv": "Ed25519",
+    "alg": "EdDSA",
+    "kid": "client-key-1",
+    "x": "JrQLj5P_89iXES9-vFgrIy29clF9CC_oPPsw3c5D0bs",
+}
+SECRETS: Final = (bytes(range(32)), bytes(range(1, 41)))
+
+FULL: Final = """\
+base_url = "https://Bank.example/op/"
+auth_server = "https://auth.bank.example"
+database = "data/payments.sqlite3"
+[listen]
+host = "::1"
+port = 9001
+mount = "/proxied"
+[[wallet_address]]
+url = "https://bank.example/alice/"
+asset_code = "USD"
+asset_scale = 2
+[[wallet_address]]
+url = "https://bank.example/bob"
+asset_code = "JPY"
+asset_scale = 0
+auth_server = "https://auth.bob.example"
+[[token]]
+value = "TOKEN1"
+client = "https://shop.example/"
+jwk_file = "client.jwk"
+rights = [{ actions = ["create", "read"], identifier = "https://bank.example/alice" }, { actions = ["read-all"] }]
+expires_at = 2027-01-01T01:00:00+01:00
+[[token]]
+value = "TOKEN2"
+client = "https://other.example/"
+jwk_file = "client.jwk"
+rights = [{ actions = ["read"] }]
+[ilp]
+address = "g.bank"
+secret_files = ["new.hex", "old.hex"]
+[limits]
+public_get = false
+expiry_s_max = 3600
+metadata_bytes_max = 100
+metadata_depth_max = 3
+signature_age_s = 30
+clock_skew_s = 5
+"""
+
+# Only what has to be there.
+LEAST: Final = """\
+base_url = "https://bank.example/op"
+auth_server = "https://auth.bank.example"
+database = "payments.sqlite3"
+[[wallet_address]]
+url = "https://bank.example/alice"
+asset_code = "USD"
+asset_scale = 2
+[ilp]
+address = "g.bank"
+secret_files = ["new.hex"]
+"""
+
+Load = Callable[[str | bytes], Settings]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Loads a configuration that lies beside the files which it names."""
+    (tmp_path / "client.jwk").write_text(json.dumps(JWK), "utf-8")
+    for name, secret in zip(("new.hex", "old.hex"), SECRETS, strict=True):
+        (tmp_path / name).write_text(secret.hex() + "\n", "ascii")
+
+    def load(text: str | bytes) -> Settings:
+        path = tmp_path / "configuration.toml"
+        path.write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
+        return load_settings(path)
+
+    return load
+
+
+def changed(line: str, new: str, text: str = FULL) -> str:
+    """`text` with `new` in place of the first line that begins with `line`."""
+    lines = text.splitlines()
+    place = next(place for place, old in enumerate(lines) if old.startswith(line))
+    return "\n".join([*lines[:place], new, *lines[place + 1 :]])
+
+
+# --- what is right -------------------------------------------------------------------------------
+
+
+def test_every_setting_is_what_the_file_says(load: Load, tmp_path: Path) -> None:
+    """A file with every setting loads to exactly its values, in the library's own types and spelling."""
+    settings = load(FULL)
+
+    alice = WalletAddress(
+        wallet_address_url("https://bank.example/alice"), Asset("USD", 2), "https://auth.bank.example"
+    )
+    bob = WalletAddress(wallet_address_url("https://bank.example/bob"), Asset("JPY", 0), "https://auth.bob.example")
+    first = AccessTokenInfo(
+        "https://shop.example/",
+        JWK,
+        [AccessRight(["create", "read"], "https://bank.example/alice"), AccessRight(["read-all"])],
+        datetime(2027, 1, 1, tzinfo=UTC),
+    )
+    second = AccessTokenInfo("https://other.example/", JWK, [AccessRight(["read"])])
+    policy = ServicePolicy(
+        base_url="https://bank.example/op",
+        auth_server="https://auth.bank.example",
+        signature=SignaturePolicy(max_age_s=30, clock_skew_s=5),
+        public_get=False,
+        expiry_s_max=3600,
+        metadata_bytes_max=100,
+        metadata_depth_max=3,
+    )
+    assert (policy, tmp_path / "data/payments.sqlite3") == (settings.policy, settings.database)
+    assert (settings.host, settings.port, settings.mount) == ("::1", 9001, "/proxied")
+    assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
+    assert [first, second] == [settings.introspector.introspect(AccessToken(token)) for token in ("TOKEN1", "TOKEN2")]
+    assert DerivedMethods("g.bank", SECRETS) == settings.methods
+
+
+def test_what_is_left_out_has_the_documented_value(load: Load, tmp_path: Path) -> None:
+    """Without optional settings, the service listens on loopback, at the path of `base_url`, with the usual limits."""
+    settings = load(LEAST)
+
+    policy = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
+    assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.database)
+    assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, "/op")
+    assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
+    assert settings.introspector.introspect(AccessToken("TOKEN1")) is None
+
+
+def test_one_of_the_two_windows_alone(load: Load) -> None:
+    """A setting of the signature window leaves the other at its default."""
+    older = load(LEAST + "[limits]\nsignature_age_s = 500").policy.signature
+    ahead = load(LEAST + "[limits]\nclock_skew_s = 7").policy.signature
+
+    assert (older.max_age_s, older.clock_skew_s) == (500, CLOCK_SKEW_S_MAX)
+    assert (ahead.max_age_s, ahead.clock_skew_s) == (SIGNATURE_AGE_S_MAX, 7)
+
+
+@pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/"])
+def test_a_service_at_the_root_is_mounted_there(load: Load, base_url: str) -> None:
+    """Without a path in `base_url`, requests arrive with none in front."""
+    assert load(changed("base_url", f'base_url = "{base_url}"', LEAST)).mount == ""
+
+
+def test_a_mount_may_be_empty(load: Load) -> None:
+    """A proxy that strips the path of `base_url` is told of by an empty `mount`."""
+    assert load(LEAST + '[listen]\nmount = ""').mount == ""
+
+
+def test_a_byte_order_mark_is_no_error(load: Load) -> None:
+    """A file from an editor that begins UTF-8 with a mark loads like any other."""
+    assert load(b"\xef\xbb\xbf" + LEAST.encode()).policy == load(LEAST).policy
+
+
+def test_absolute_paths_stay_what_they_are(load: Load, tmp_path: Path) -> None:
+    """A file named by its whole path is looked for there."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret.hex").write_text(SECRETS[1].hex(), "ascii")
+    text = changed("database", f'database = "{(elsewhere / "p.sqlite3").as_posix()}"', LEAST)
+    text = changed("secret_files", f'secret_files = ["{(elsewhere / "secret.hex").as_posix()}"]', text)
+    settings = load(text)
+
+    assert (elsewhere / "p.sqlite3", DerivedMethods("g.bank", SECRETS[1:])) == (settings.database, settings.methods)
+
+
+def test_settings_do_not_show_tokens(load: Load) -> None:
+    """The representation of settings holds no token and no secret."""
+    shown = repr(load(FULL))
+
+    assert not [secret for secret in ("TOKEN1", SECRETS[0].hex(), repr(SECRETS[0])) if secret in shown]
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+MANY_RIGHTS: Final = '{ actions = ["read"] }, ' * 65
+
+# line of FULL, what stands there instead, the setting that is named, what is said about it
+WRONG: Final = [
+    # missing
+    ("base_url", "", "base_url", "is missing: give a string"),
+    ("auth_server", "", "auth_server", "is missing: give a string"),
+    ("database", "", "database", "is missing: give a string"),
+    ("url", "", "wallet_address[0].url", "is missing: give a string"),
+    ("asset_code", "", "wallet_address[0].asset_code", "is missing: give a string"),
+    ("asset_scale", "", "wallet_address[0].asset_scale", "is missing: give an integer"),
+    ("value", "", "token[0].value", "is missing: give a string"),
+    ("client", "", "token[0].client", "is missing: give a string"),
+    ("jwk_file", "", "token[0].jwk_file", "is missing: give a string"),
+    ("rights", "", "token[0].rights", 'is missing: give at least one, as rights = [{ actions = ["create"] }]'),
+    ("rights", "rights = []", "token[0].rights", "is missing: give at least one"),
+    ("rights", "rights = [{}]", "token[0].rights[0].actions", "is missing: give an array"),
+    ("address", "", "ilp.address", "is missing: give a string"),
+    ("secret_files", "", "ilp.secret_files", "is missing: give an array"),
+    # of the wrong type
+    ("base_url", "base_url = 1", "base_url", "must be a string"),
+    ("auth_server", "auth_server = []", "auth_server", "must be a string"),
+    ("database", "database = true", "database", "must be a string"),
+    ("host", "host = 1", "listen.host", "must be a string"),
+    ("port", 'port = "9001"', "listen.port", "must be an integer"),
+    ("port", "port = true", "listen.port", "must be an integer"),
+    ("port", "port = 80.0", "listen.port", "must be an integer"),
+    ("mount", "mount = 1", "listen.mount", "must be a string"),
+    ("url", "url = 1", "wallet_address[0].url", "must be a string"),
+    ("asset_code", "asset_code = 1", "wallet_address[0].asset_code", "must be a string"),
+    ("asset_scale", "asset_scale = true", "wallet_address[0].asset_scale", "must be an integer"),
+    ('auth_server = "https://auth.bob', "auth_server = 1", "wallet_address[1].auth_server", "must be a string"),
+    ("value", "value = 1", "token[0].value", "must be a string"),
+    ("client", "client = 1", "token[0].client", "must be a string"),
+    ("jwk_file", "jwk_file = 1", "token[0].jwk_file", "must be a string"),
+    ("rights", 'rights = "read"', "token[0].rights", "must be an array of tables: [[rights]], with two brackets"),
+    ("rights", 'rights = ["read"]', "token[0].rights", "must be an array of tables"),
+    ("rights", 'rights = [{ actions = "read" }]', "token[0].rights[0].actions", "must be an array"),
+    ("rights", 'rights = [{actions = ["read"], identifier = 1}]', "token[0].rights[0].identifier", "must be a string"),
+    ("expires_at", 'expires_at = "2027"', "token[0].expires_at", "must be a date-time, such as 2027-01-01T00:00:00Z"),
+    ("expires_at", "expires_at = 2027-01-01", "token[0].expires_at", "must be a date-time"),
+    ("address", "address = 1", "ilp.address", "must be a string"),
+    ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array"),
+    ("secret_files", "secret_files = [1]", "ilp.secret_files", "must be an array of file names"),
+    ("public_get", "public_get = 1", "limits.public_get", "must be true or false"),
+    ("expiry_s_max", "expiry_s_max = true", "limits.expiry_s_max", "must be an integer"),
+    ("metadata_bytes_max", 'metadata_bytes_max = "1"', "limits.metadata_bytes_max", "must be an integer"),
+    ("metadata_depth_max", "metadata_depth_max = 1.0", "limits.metadata_depth_max", "must be an integer"),
+    ("signature_age_s", 'signature_age_s = "1"', "limits.signature_age_s", "must be an integer"),
+    ("clock_skew_s", "clock_skew_s = false", "limits.clock_skew_s", "must be an integer"),
+    # of a value that cannot be
+    ("base_url", 'base_url = "bank.example"', "base_url", "must be an absolute http or https URL"),
+    ("base_url", 'base_url = "http://[/"', "base_url", "has a host or port that cannot be read"),
+    ("base_url", 'base_url = "https://bank.example/?a=b"', "base_url", "must not hold a query"),
+    ("auth_server", 'auth_server = "mailto:a@b"', "auth_server", "must be an absolute http or https URL"),
+    ("database", 'database = ""', "database", "must not be empty, and hold no NUL"),
+    ("database", r'database = "a\u0000b"', "database", "must not be empty, and hold no NUL"),
+    ("host", 'host = ""', "listen.host", "must not be empty, and hold no NUL"),
+    ("port", "port = 0", "listen.port", "must be from 1 to 65535"),
+    ("port", "port = 65536", "listen.port", "must be from 1 to 65535"),
+    ("mount", 'mount = "op"', "listen.mount", 'must be "", or begin with a slash and not end with one, such as "/op"'),
+    ("mount", 'mount = "/op/"', "listen.mount", 'must be "", or begin with a slash'),
+    ("url", 'url = "alice"', "wallet_address[0].url", "must be an absolute http or https URL"),
+    ("asset_code", 'asset_code = ""', "wallet_address[0].asset_code", "must be 1 to 32 printable ASCII characters"),
+    ("asset_scale", "asset_scale = 256", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
+    ("asset_scale", "asset_scale = -1", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
+    ('auth_server = "https://auth.bob', 'auth_server = ""', "wallet_address[1].auth_server", "must be an absolute"),
+    ('url = "https://bank.example/b', 'url = "https://BANK.example/alice"', "wallet_address[1].url", "is listed twice"),
+    ("value", 'value = "two words"', "token[0].value", "an access token is 1 to 4096 characters"),
+    ("value", 'value = "TOKEN2"', "token", "an access token is listed twice"),
+    ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
+    ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),
+    ("rights", 'rights = [{ actions = ["write"] }]', "token[0].rights[0].actions", "must be among create, read"),
+    ("rights", "rights = [{ actions = [1] }]", "token[0].rights[0].actions", "must be among create, read"),
+    ("rights", 'rights = [{ actions = ["read"], identifier = "bob" }]', "token[0].rights[0].identifier", "must be an"),
+    (
+        "rights",
+        'rights = [{ actions = ["read"], identifier = "https://bank.example/alicia" }]',
+        "token[0].rights[0].identifier",
+        "is none of the wallet addresses here: https://bank.example/alicia",
+    ),
+    ("rights", f"rights = [{MANY_RIGHTS}]", "token[0].rights", "a token carries at most 64 rights"),
+    ("expires_at", "expires_at = 2027-01-01T00:00:00", "token[0].expires_at", "needs an offset, such as the Z of"),
+    ("address", 'address = "bank"', "ilp.address", ""),
+    ("address", f'address = "g.{"a" * 1000}"', "ilp.address", "the ILP address must leave room for 44 more"),
+    ("secret_files", "secret_files = []", "ilp.secret_files", "give 1 to 8 different server secrets"),
+    ("secret_files", 'secret_files = ["new.hex", "new.hex"]', "ilp.secret_files", "give 1 to 8 different"),
+    ("expiry_s_max", "expiry_s_max = 0", "limits.expiry_s_max", "must be an integer from 1 to"),
+    ("metadata_bytes_max", "metadata_bytes_max = 1", "limits.metadata_bytes_max", "must be an integer from 2 to"),
+    ("metadata_depth_max", "metadata_depth_max = 99", "limits.metadata_depth_max", "must be an integer from 1 to"),
+    ("signature_age_s", "signature_age_s = 0", "limits.signature_age_s", "is a whole number of seconds"),
+    ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "is a whole number of seconds"),
+    # unknown, or misspelt
+    ("base_url", 'base_ulr = "https://bank.example"', "base_url", "(base_ulr is not a setting: is it misspelt?)"),
+    ("base_url", 'base_url = "https://a.example"\ndebug = true', "debug", "is not a setting"),
+    ("[limits]", "[limit]", "limit", "is not a setting: is limits meant?"),
+    ("port", "prot = 9001", "listen.prot", "is not a setting: is port meant?"),
+    ("asset_scale", "asset_scale = 2\nname = 1", "wallet_address[0].name", "is not a setting"),
+    ("expires_at", "expires = 2027-01-01T00:00:00Z", "token[0].expires", "is not a setting: is expires_at meant?"),
+    ("rights", 'rights = [{ actions = ["read"], limits = 1 }]', "token[0].rights[0].limits", "is not a setting"),
+    ("address", 'adress = "g.bank"', "ilp.address", "(adress is not a setting: is it misspelt?)"),
+    ("address", 'address = "g.bank"\nsecrets = []', "ilp.secrets", "is not a setting: is secret_files meant?"),
+    ("public_get", "publicget = true", "limits.publicget", "is not a setting: is public_get meant?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "new", "setting", "says"), WRONG)
+def test_a_wrong_setting_is_named(load: Load, tmp_path: Path, line: str, new: str, setting: str, says: str) -> None:
+    """Whatever is wrong with a setting, the error names file and setting, and says what to change, in one line."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(changed(line, new))
+
+    assert {"setting": setting} == refused.value.details
+    assert refused.value.description.startswith(f"{tmp_path / 'configuration.toml'}: {setting}")
+    assert says in refused.value.description
+    assert "\n" not in refused.value.description
+
+
+TABLES: Final = ["listen", "ilp", "limits"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_is_none(load: Load, name: str) -> None:
+    """A value where a table belongs is refused by its name."""
+    with pytest.raises(ConfigurationError, match=f"{name} must be a table") as refused:
+        load(f"{name} = 1\n" + FULL.replace(f"[{name}]", "[other]"))
+    assert {"setting": name} == refused.value.details
+
+
+def test_a_table_where_several_belong(load: Load) -> None:
+    """`[wallet_address]` with one pair of brackets is answered with how it is written."""
+    text = LEAST.replace("[[wallet_address]]", "[wallet_address]")
+
+    with pytest.raises(ConfigurationError, match=r"wallet_address must be an array of tables: \[\[wallet_address\]\]"):
+        load(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LEAST.replace("[[wallet_address]]", "[[wallet_adress]]"), "(wallet_adress is not a setting: is it misspelt?)"),
+        (LEAST[: LEAST.index("[[wallet")] + LEAST[LEAST.index("[ilp]") :], "give at least one, as [[wallet_address]]"),
+        ("wallet_address = []\n" + LEAST[: LEAST.index("[[wallet")], "give at least one, as [[wallet_address]]"),
+    ],
+)
+def test_a_service_needs_a_wallet_address(load: Load, text: str, says: str) -> None:
+    """A file that lists no wallet address is refused."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(text)
+    assert refused.value.details == {"setting": "wallet_address"}
+    assert says in refused.value.description
+
+
+# content of client.jwk, what is said about it
+JWKS: Final[list[tuple[Any, str]]] = [
+    ({**JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}, "a private key was given where a public one belongs"),
+    ({**JWK, "x": "AA"}, "the JWK's x"),
+    ({**JWK, "kty": "oct", "k": "AA"}, "is a shared secret"),
+    ({name: value for name, value in JWK.items() if name != "kid"}, "the JWK's kid"),
+    ({"keys": [JWK]}, "the JWK's alg"),
+    ([JWK], "the JWK is not a JSON object"),
+    (b"-----BEGIN PUBLIC KEY-----", "the JWK is not JSON"),
+    (b'{"kty": "OKP", "kty": "OKP"}', "the JWK has a member twice"),
+    (b"\xff\xfe", "the JWK is not JSON"),
+    (b"", "the JWK is not JSON"),
+    (None, "cannot be read: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), JWKS)
+def test_a_client_key_that_cannot_be_used(load: Load, tmp_path: Path, content: Any, says: str) -> None:
+    """A key file that is missing, malformed or holds a private key is named, with its setting and the reason."""
+    path = tmp_path / "client.jwk"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+    with pytest.raises(ConfigurationError) as refused:
+        load(FULL)
+    assert refused.value.details == {"setting": "token[0].jwk_file"}
+    assert f"token[0].jwk_file: {path} cannot be" in refused.value.description
+    assert says in refused.value.description
+
+
+# content of old.hex, what is said about it
+HEX: Final = "must hold 32 bytes or more, in hexadecimal digits"
+SECRET_FILES: Final = [
+    (b"5f" * 31, HEX),
+    (b"5f" * 32 + b"5", HEX),
+    (b"xx" * 32, HEX),
+    ("ä".encode() * 32, HEX),
+    (bytes(range(32)), HEX),
+    (b"", HEX),
+    (None, "cannot be read: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), SECRET_FILES)
+def test_a_server_secret_that_cannot_be_used(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
+    """A secret file that is missing, too short or not hexadecimal is named; what is in it is not shown."""
+    path = tmp_path / "old.hex"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigurationError) as refused:
+        load(FULL)
+    assert refused.value.details == {"setting": "ilp.secret_files"}
+    assert f"{tmp_path / 'configuration.toml'}: ilp.secret_files: {path} {says}" == refused.value.description
+
+
+def test_a_file_name_with_nul(load: Load) -> None:
+    """A file name that no system can have is refused like one that is not there."""
+    for line, new, setting in (
+        ("jwk_file", r'jwk_file = "a\u0000b"', "token[0].jwk_file"),
+        ("secret_files", r'secret_files = ["a\u0000b"]', "ilp.secret_files"),
+    ):
+        with pytest.raises(ConfigurationError, match="cannot be read") as refused:
+            load(changed(line, new))
+        assert {"setting": setting} == refused.value.details
+
+
+# --- the file itself -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("base_url = ", "is not TOML: Invalid value (at end of document)"),
+        ('base_url = "a"\nbase_url = "b"', "is not TOML: Cannot overwrite a value"),
+        (b"\xff\xfe", "is not TOML: 'utf-8' codec can't decode"),
+        (f"port = {'9' * 5000}", "is not TOML: "),
+    ],
+)
+def test_a_file_that_is_not_toml(load: Load, tmp_path: Path, text: str | bytes, says: str) -> None:
+    """A file that cannot be parsed is named, with the place of the error."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(text)
+    assert f"{tmp_path / 'configuration.toml'}: {says}" in refused.value.description
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """A missing configuration is answered with the command that writes one."""
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(tmp_path / "none.toml")
+    says = "there is no such file: `incoming-payments init FOLDER` writes one"
+    assert f"{tmp_path / 'none.toml'}: {says}" == refused.value.description
+
+
+def test_a_folder_for_a_file(tmp_path: Path) -> None:
+    """The folder that `init` made, given for the file in it, is refused with what to give."""
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(tmp_path)
+    assert f"{tmp_path}: is a folder: name the file in it" == refused.value.description
+
+
+def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:
+    """Any other trouble of the operating system with the file is passed on in its words."""
+    (tmp_path / "file").write_text("", "utf-8")
+
+    with pytest.raises(ConfigurationError, match="cannot be read: Not a directory"):
+        load_settings(tmp_path / "file" / "configuration.toml")

@@ -1,0 +1,431 @@
+"""The WSGI host: PEP 3333, in memory under the standard library's validator, and over real HTTP."""
+
+import http.client
+import io
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote_to_bytes
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.util import setup_testing_defaults
+from wsgiref.validate import validator
+
+import pytest
+from attrs import evolve
+
+from incoming_payments.api import Request, Response
+from incoming_payments.errors import HttpRefused, StoreUnavailable
+from incoming_payments.hosts.wsgi import WsgiApplication, read_request
+from incoming_payments.limits import BODY_BYTES_MAX
+from service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal
+
+USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
+ID_PATH = f"{PATH}/{NOBODYS_ID}"
+
+
+def an_environ(request: Request, **changes: Any) -> dict[str, Any]:
+    """What a WSGI server makes of `request`; `None` among `changes` takes a key away."""
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(request.path).decode("latin-1"),
+        "QUERY_STRING": request.query,
+        "CONTENT_TYPE": "",
+        "CONTENT_LENGTH": str(len(request.body)) if request.body else "",
+        "wsgi.input": io.BytesIO(request.body),
+    }
+    for name, value in request.headers:
+        key = name.upper().replace("-", "_")
+        key = key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
+        environ[key] = f"{environ[key]},{value}" if environ.get(key) and key != "CONTENT_LENGTH" else value
+    setup_testing_defaults(environ)
+    return {key: value for key, value in {**environ, **changes}.items() if value is not None}
+
+
+def an_application(service: Service, **options: Any) -> WsgiApplication:
+    """The service as a WSGI application, on the service's own clock."""
+    return WsgiApplication(policy=service.policy, ports=service.ports, clock=service.clock, **options)
+
+
+def call(application: Any, environ: dict[str, Any]) -> Response:
+    """What `application` answers, as a WSGI server would read it."""
+    started: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], _: object = None) -> Any:
+        started.append((status, headers))
+
+    body = application(environ, start_response)
+    try:
+        content = b"".join(body)
+    finally:
+        if hasattr(body, "close"):
+            body.close()
+    [(status, headers)] = started
+    return Response(int(status.split(" ")[0]), tuple(headers), content)
+
+
+def through(service: Service, **options: Any) -> Client:
+    """A client of `service` that reaches it by WSGI, with the validator looking on."""
+    client = service.client()
+    application = validator(an_application(service, **options))
+    client.send = lambda request: call(application, an_environ(request))
+    return client
+
+
+def path_of(environ: dict[str, Any], mount: str | None = None) -> str:
+    """The path below the service that the host reads from `environ`."""
+    return read_request(environ, mount=mount).path
+
+
+# --- what the interface promises -------------------------------------------------------------------
+
+
+def test_create_and_get() -> None:
+    """The whole way through a server's interface, with the length of the content said."""
+    client = through(Service())
+    created = client.create(incomingAmount=USD_25)
+    assert str(len(created.body)) == header(created, "Content-Length")
+    assert document(created, 201) == document(client.get(id_of(created)))
+
+
+def test_status_line_has_the_phrase() -> None:
+    """PEP 3333: the status is a code and its phrase."""
+    lines: list[str] = []
+
+    def start_response(status: str, *_: object) -> Any:
+        lines.append(status)
+
+    an_application(Service())(an_environ(Request("GET", "/")), start_response)
+    assert lines == ["404 Not Found"]
+
+
+def test_refusals_come_through() -> None:
+    """The header fields that go with a refusal arrive as well."""
+    client = through(Service())
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
+    assert refusal(client.send(Request("DELETE", PATH))) == (405, "method_not_allowed")
+    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
+
+
+def test_head_has_no_content_and_no_length() -> None:
+    """RFC 9110 §9.3.2, whatever the answer is: also when the host itself refuses, or a port fails."""
+    service = Service()
+    client = through(service)
+    good = client.get(client.creates(), "HEAD")
+    refused = call(
+        an_application(service), an_environ(Request("HEAD", ID_PATH), CONTENT_LENGTH=str(BODY_BYTES_MAX + 1))
+    )
+    service.replace(store=None)
+    failed = call(an_application(service), an_environ(Request("HEAD", ID_PATH)))
+    assert [good.status, refused.status, failed.status] == [200, 413, 500]
+    for response in (good, refused, failed):
+        assert (response.body, header(response, "Content-Length")) == (b"", None)
+        assert header(response, "Content-Type") == "application/json"
+
+
+def test_clock_is_the_wall_clock_unless_told() -> None:
+    """Without `clock` a request that was signed long ago is refused."""
+    service = Service()
+    application = WsgiApplication(policy=service.policy, ports=service.ports)
+    request = service.client().creation(created=0)
+    assert refusal(call(application, an_environ(request))) == (401, "signature_stale")
+
+
+# --- the path --------------------------------------------------------------------------------------
+
+
+# What the server says, and the path below the service that it comes to.
+PATHS: list[tuple[str, dict[str, Any], str]] = [
+    ("decoded only", {"PATH_INFO": f"{PATH}/a b"}, f"{PATH}/a%20b"),
+    ("decoded only, not ASCII", {"PATH_INFO": "/\u00c3\u00a9"}, "/%C3%A9"),
+    ("nothing", {"PATH_INFO": None}, ""),
+    ("REQUEST_URI", {"PATH_INFO": "/ab", "REQUEST_URI": "/%61b?c=d"}, "/%61b"),
+    ("RAW_URI", {"PATH_INFO": "/ab", "RAW_URI": "/%61b?c=d"}, "/%61b"),
+    ("REQUEST_URI first", {"PATH_INFO": "/ab", "REQUEST_URI": "/%61b", "RAW_URI": "/a%62"}, "/%61b"),
+    ("empty REQUEST_URI", {"PATH_INFO": "/ab", "REQUEST_URI": "", "RAW_URI": "/a%62"}, "/a%62"),
+    ("REQUEST_URI of another path", {"PATH_INFO": "/ab", "REQUEST_URI": "/xy"}, "/ab"),
+    ("two slashes", {"PATH_INFO": "//ab", "REQUEST_URI": "//ab"}, "//ab"),
+    ("absolute form", {"PATH_INFO": "/ab", "REQUEST_URI": "http://h.example:80/%61b?c=/d"}, "/%61b"),
+    ("absolute form without path", {"PATH_INFO": "/", "REQUEST_URI": "http://h.example?/d"}, "/"),
+    ("absolute form, no host that can be read", {"PATH_INFO": "/ab", "REQUEST_URI": "http://[/ab"}, "/ab"),
+    ("asterisk form", {"PATH_INFO": "*", "REQUEST_URI": "*"}, "*"),
+    ("mounted", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab"}, "/ab"),
+    ("mounted, raw", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab", "REQUEST_URI": "/op/%61b"}, "/%61b"),
+    ("mounted at an encoded path", {"SCRIPT_NAME": "/o p", "PATH_INFO": "/ab", "REQUEST_URI": "/o%20p/%61b"}, "/%61b"),
+    ("mounted, only the rest is told", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab", "REQUEST_URI": "/ab"}, "/ab"),
+]
+
+
+@pytest.mark.parametrize(("told", "expected"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
+def test_path_is_raw_where_the_server_tells_it(told: dict[str, Any], expected: str) -> None:
+    """It is what was signed; but only when it says the same as the decoded path, on which the server routed."""
+    assert expected == path_of(an_environ(Request("GET", "/"), **told))
+
+
+@pytest.mark.parametrize("mount", ["/op", "/op/"])
+def test_mount_takes_the_place_of_script_name(mount: str) -> None:
+    """A framework that routes by itself leaves `SCRIPT_NAME` empty; then the path says where the service begins."""
+    for told in ({"PATH_INFO": f"/op{PATH}"}, {"PATH_INFO": f"/op{PATH}", "REQUEST_URI": f"/op{PATH}?x"}):
+        assert path_of(an_environ(Request("GET", "/"), **told), mount) == PATH
+
+
+def test_mounted_application_answers() -> None:
+    """The base URL ends in the mount point here, so signatures hold with and without it in the environment."""
+    service = Service()
+    client = service.client()
+    mounted = an_application(service, mount="/op")
+    by_server = an_application(service)
+    request = client.creation()
+    assert call(mounted, an_environ(evolve(request, path=f"/op{PATH}"))).status == 201
+    assert call(by_server, an_environ(request, SCRIPT_NAME="/op")).status == 201
+    assert call(by_server, an_environ(evolve(request, path=f"/operator{PATH}"))).status == 404
+
+
+def test_raw_path_is_the_signed_one() -> None:
+    """What the client signed is compared with what it sent, and not with what the server made of it."""
+    service = Service()
+    client = service.client()
+    path = f"{PATH}/{client.creates()}".replace("incoming", "%69ncoming")
+    request = client.sign(Request("GET", path))
+    assert call(an_application(service), an_environ(request, REQUEST_URI=path)).status == 404
+
+
+def test_query_is_part_of_what_was_signed() -> None:
+    """It reaches the verifier as it was sent, also when the server leaves it out for being empty."""
+    service = Service()
+    client = service.client()
+    id = client.creates()
+    request = client.sign(Request("GET", f"{PATH}/{id}", "a=%62"))
+    application = an_application(service)
+    assert call(application, an_environ(request)).status == 200
+    assert call(application, an_environ(request, QUERY_STRING="a=b")).status == 401
+    assert call(application, an_environ(client.sign(Request("GET", f"{PATH}/{id}")), QUERY_STRING=None)).status == 200
+
+
+# --- header fields ---------------------------------------------------------------------------------
+
+
+def test_header_fields() -> None:
+    """Those of the request and no other key; type and length are fields only when they say something."""
+    request = Request("POST", PATH, headers=[("X-A", "1"), JSON, ("Content-Length", "2")], body=b"{}")
+    read = read_request(an_environ(request, HTTP_HOST=None, HTTPS="on"))
+    assert {("x-a", "1"), ("content-type", "application/json"), ("content-length", "2")} == set(read.headers)
+    assert read_request(an_environ(Request("GET", "/"), HTTP_HOST=None)).headers == ()
+
+
+def test_repeated_field_lines_are_no_way_round() -> None:
+    """Servers join them: two tokens are none, and two media types are no media type."""
+    client = through(Service())
+    request = client.creation()
+    again = {name: (name, value) for name, value in request.headers}
+    for name, status in (("Authorization", 401), ("Signature", 401), ("Signature-Input", 401), ("Content-Type", 415)):
+        assert status == client.send(evolve(request, headers=[*request.headers, again[name]])).status
+
+
+# --- the body --------------------------------------------------------------------------------------
+
+
+class Stream(io.BytesIO):
+    """A body that counts what was read of it, and fails when its client hangs up."""
+
+    def __init__(self, content: bytes, error: Exception | None = None) -> None:
+        super().__init__(content)
+        self.taken = 0
+        self._error = error
+
+    def read(self, size: int | None = -1) -> bytes:
+        """At most 1,000 bytes at once, as sockets do."""
+        assert size is not None
+        assert size > 0, "never read without a bound"
+        chunk = super().read(min(size, 1000))
+        if not chunk and self._error:
+            raise self._error
+        self.taken += len(chunk)
+        return chunk
+
+
+LARGE = BODY_BYTES_MAX + 1
+# What the server says of the length, what there is, and how many bytes are taken of it before it is refused.
+LENGTHS: list[tuple[str, dict[str, Any], Stream, tuple[int, str], int]] = [
+    ("negative", {"CONTENT_LENGTH": "-1"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("signed", {"CONTENT_LENGTH": "+2"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("no number", {"CONTENT_LENGTH": "two"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("list", {"CONTENT_LENGTH": "2, 2"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("digits not ASCII", {"CONTENT_LENGTH": "\u00b2"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("one too many", {"CONTENT_LENGTH": str(LARGE)}, Stream(b"x" * LARGE), (413, "body_too_large"), 0),
+    ("more than any integer", {"CONTENT_LENGTH": "9" * 10_000}, Stream(b"{}"), (413, "body_too_large"), 0),
+    ("large behind zeros", {"CONTENT_LENGTH": "0" * 30 + str(LARGE)}, Stream(b"{}"), (413, "body_too_large"), 0),
+    ("shorter than it says", {"CONTENT_LENGTH": "3"}, Stream(b"{}"), (400, "incomplete_body"), 2),
+    ("client hangs up", {"CONTENT_LENGTH": "3"}, Stream(b"{}", ConnectionError("x")), (400, "incomplete_body"), 2),
+    ("chunks too many", {"wsgi.input_terminated": True}, Stream(b"x" * 10**6), (413, "body_too_large"), LARGE),
+    ("chunks broken", {"wsgi.input_terminated": True}, Stream(b"{}", OSError("x")), (400, "incomplete_body"), 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("told", "stream", "expected", "taken"), [row[1:] for row in LENGTHS], ids=[row[0] for row in LENGTHS]
+)
+def test_length_that_lies(told: dict[str, Any], stream: Stream, expected: tuple[int, str], taken: int) -> None:
+    """400 or 413, before anything else, and no more is read than has to be."""
+    environ = an_environ(Request("POST", PATH, headers=[JSON]), **{**told, "wsgi.input": stream})
+    assert expected == refusal(call(an_application(Service()), environ))
+    assert taken == stream.taken
+
+
+@pytest.mark.parametrize(
+    ("told", "content", "expected"),
+    [
+        ({"CONTENT_LENGTH": ""}, b"{}", b""),
+        ({"CONTENT_LENGTH": None}, b"{}", b""),
+        ({"CONTENT_LENGTH": "0"}, b"{}", b""),
+        ({"CONTENT_LENGTH": "2"}, b"{}GET /", b"{}"),
+        ({"CONTENT_LENGTH": "0" * 30 + "2"}, b"{}", b"{}"),
+        ({"CONTENT_LENGTH": "2500"}, b"x" * 2500, b"x" * 2500),
+        ({"CONTENT_LENGTH": str(BODY_BYTES_MAX)}, b"x" * BODY_BYTES_MAX, b"x" * BODY_BYTES_MAX),
+        ({"CONTENT_LENGTH": "", "wsgi.input_terminated": True}, b"x" * 2500, b"x" * 2500),
+        ({"CONTENT_LENGTH": "", "wsgi.input_terminated": True}, b"x" * BODY_BYTES_MAX, b"x" * BODY_BYTES_MAX),
+        ({"CONTENT_LENGTH": "2", "wsgi.input_terminated": True}, b"{}", b"{}"),
+        ({"CONTENT_LENGTH": None, "wsgi.input_terminated": False}, b"{}", b""),
+    ],
+)
+def test_body_is_read_to_its_end_and_not_beyond(told: dict[str, Any], content: bytes, expected: bytes) -> None:
+    """The length decides; without one, only a server that ends the stream itself lets it be read."""
+    assert expected == read_request(an_environ(Request("POST", PATH), **{**told, "wsgi.input": Stream(content)})).body
+
+
+def test_chunked_create() -> None:
+    """A body without a length is as good as any other, when the server can read it."""
+    service = Service()
+    request = service.client().creation(components=["@method", "@target-uri", "authorization", "content-digest"])
+    environ = an_environ(request, CONTENT_LENGTH=None, **{"wsgi.input_terminated": True})
+    assert call(an_application(service), environ).status == 201
+
+
+def test_body_over_the_limit_is_no_business_of_the_ports() -> None:
+    """It is refused by the host; nothing behind it is asked."""
+    service = Service()
+    service.replace(store=None, introspector=None)
+    assert refusal(
+        call(an_application(service), an_environ(Request("PUT", "/nowhere"), CONTENT_LENGTH=str(LARGE)))
+    ) == (413, "body_too_large")
+
+
+def test_read_request_for_a_frameworks_own_route() -> None:
+    """It can be used alone, and then raises what the application would answer."""
+    with pytest.raises(HttpRefused) as refused:
+        read_request(an_environ(Request("POST", PATH), CONTENT_LENGTH="x"))
+    assert refused.value.status == 400
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A store that fails, or that cannot do it now."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def load(self, _: object) -> Any:
+        """Fails."""
+        raise self._error
+
+
+def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The client learns nothing but that; the host's log has the trace, and no token in it."""
+    service = Service()
+    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    client = through(service)
+    response = client.get(NOBODYS_ID)
+    assert refusal(response) == (500, "internal_error")
+    assert b"ledger" not in response.body
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("incoming_payments.hosts.wsgi", "ERROR")
+    assert "the ledger is gone" in caplog.text
+    assert "Traceback" in caplog.text
+    assert client.token not in caplog.text
+
+
+def test_clock_fails_500(caplog: pytest.LogCaptureFixture) -> None:
+    """`answer` raises nothing, whatever it is that fails."""
+    service = Service()
+    application = WsgiApplication(policy=service.policy, ports=service.ports, clock=lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+    assert refusal(application.answer(an_environ(Request("GET", ID_PATH)))) == (500, "internal_error")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_store_cannot_do_it_now_503() -> None:
+    """Which is no failure: the client tries again."""
+    service = Service()
+    service.replace(store=Broken(StoreUnavailable("locked")))
+    assert refusal(through(service).get(NOBODYS_ID)) == (503, "store_unavailable")
+
+
+# --- over HTTP -------------------------------------------------------------------------------------
+
+
+class Quiet(WSGIRequestHandler):
+    """Writes nothing to the terminal."""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def serving(application: Any) -> Iterator[int]:
+    """`application` behind the standard library's server, at the port that this gives."""
+    with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def over_http(port: int, request: Request) -> Response:
+    """The answer to `request`, sent as it is."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        target = request.path + (f"?{request.query}" if request.query else "")
+        connection.putrequest(request.method, target, skip_accept_encoding=True)
+        if request.body and not request.values("content-length"):
+            connection.putheader("Content-Length", str(len(request.body)))
+        for name, value in request.headers:
+            connection.putheader(name, value)
+        connection.endheaders(request.body or None)
+        answer = connection.getresponse()
+        return Response(answer.status, tuple(answer.getheaders()), answer.read())
+    finally:
+        connection.close()
+
+
+def test_over_http() -> None:
+    """Create, read, public view, completion and refusals, through a server that somebody else wrote."""
+    service = Service()
+    client = service.client()
+    with serving(validator(an_application(service))) as port:
+        client.send = lambda request: over_http(port, request)
+        created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
+        id = id_of(created)
+        assert document(created, 201) == document(client.get(id))
+        assert client.send(client.sign(Request("GET", f"{PATH}/{id}", "a=%62&c"))).status == 200
+        service.receive(id, 2500)
+        assert ((resource := document(client.get(id)))["completed"], resource["methods"]) == (True, [])
+        public = document(client.send(Request("GET", f"{PATH}/{id}")))
+        assert {"receivedAmount": USD_25, "authServer": ALICE.auth_server} == public
+        head = client.get(id, "HEAD")
+        assert (head.status, head.body) == (200, b"")
+        request = client.creation()
+        assert refusal(client.send(evolve(request, body=b"x" * len(request.body)))) == (401, "digest_mismatch")
+        assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=b"{}"))) == (401, "token_missing")
+        twice = evolve(request, headers=[*request.headers, ("Authorization", f"GNAP {client.token}")])
+        assert refusal(client.send(twice)) == (401, "invalid_token")
+        assert refusal(client.send(Request("POST", PATH, headers=[("Content-Length", str(LARGE))]))) == (
+            413,
+            "body_too_large",
+        )
+        assert json.loads(client.send(request).body)["completed"] is False

@@ -1,0 +1,76 @@
+"""Algorithms: what a signature by each looks like, and what is none."""
+
+import pytest
+
+from incoming_payments.httpsig import Algorithm, load_jwk
+from incoming_payments.httpsig.algorithms import ED25519_ORDER
+from signed_requests import KEY
+from signing_keys import private
+
+P_256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_sign_and_verify(algorithm: Algorithm) -> None:
+    """What a key signs, its public JWK verifies, and nothing else."""
+    key = private(algorithm)
+    public = load_jwk(key.public_jwk())
+    signature = key.sign(b"data")
+    assert public.verify(signature, b"data")
+    assert not public.verify(signature, b"Data")
+    assert not public.verify(bytes([signature[0] ^ 1]) + signature[1:], b"data")
+    assert public == key.public_key()
+    assert (public.kid, public.algorithm) == ("key-1", algorithm)
+    assert {public: 1}[key.public_key()] == 1
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_signatures_of_another_length(algorithm: Algorithm) -> None:
+    """A signature has one length, RFC 9421 §3.3: not one byte less or more, and not none."""
+    key = private(algorithm)
+    public, signature = key.public_key(), key.sign(b"data")
+    for other in (
+        b"",
+        signature[:-1],
+        signature + b"\0",
+        b"\0" + signature,
+        signature * 2,
+        signature[: len(signature) // 2],
+    ):
+        assert not public.verify(other, b"data")
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_one_algorithm_a_key(algorithm: Algorithm) -> None:
+    """A signature by the same RSA key with another algorithm does not verify: the JWK's `alg` decides."""
+    public = private(algorithm).public_key()
+    for other in (Algorithm.PS256, Algorithm.PS384, Algorithm.PS512, Algorithm.RS256):
+        assert public.verify(private(other).sign(b"data"), b"data") is (other is algorithm)
+
+
+def test_registered_names() -> None:
+    """RFC 9421 §6.2.2; PS256 and PS384 have none."""
+    assert {algorithm.value: algorithm.registered for algorithm in Algorithm} == {
+        "EdDSA": "ed25519",
+        "ES256": "ecdsa-p256-sha256",
+        "ES384": "ecdsa-p384-sha384",
+        "PS256": None,
+        "PS384": None,
+        "PS512": "rsa-pss-sha512",
+        "RS256": "rsa-v1_5-sha256",
+    }
+
+
+def test_s_below_the_order() -> None:
+    """RFC 8032 §5.1.7: S + L would verify by the equation and is refused, so that no signature has a second form."""
+    signature = KEY.sign(b"data")
+    malleated = signature[:32] + (int.from_bytes(signature[32:], "little") + ED25519_ORDER).to_bytes(32, "little")
+    assert not KEY.public_key().verify(malleated, b"data")
+
+
+@pytest.mark.parametrize(
+    ("r", "s"), [(0, 1), (1, 0), (0, 0), (P_256_ORDER, 1), (1, P_256_ORDER), (2**256 - 1, 2**256 - 1)]
+)
+def test_ecdsa_outside_of_the_order(r: int, s: int) -> None:
+    """r and s out of range are no signature."""
+    assert not private(Algorithm.ES256).public_key().verify(r.to_bytes(32) + s.to_bytes(32), b"data")

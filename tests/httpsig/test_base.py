@@ -1,0 +1,269 @@
+"""The signature base: one row a rule of RFC 9421 §2."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from unittest.mock import Mock
+
+import http_sf
+import pytest
+from http_sf import Token
+
+from incoming_payments.errors import MalformedField
+from incoming_payments.httpsig import Component, Reason, Request, Response, signature_base
+from incoming_payments.httpsig.base import Parameters, serialise_parameters
+from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX
+
+HEADERS = (
+    ("Host", "www.example.com"),
+    ("X-OWS-Header", "  Leading and trailing whitespace. \t"),
+    ("X-Obs-Fold-Header", "Obsolete\r\n    line folding."),
+    ("Cache-Control", "max-age=60"),
+    ("Cache-Control", "   must-revalidate"),
+    ("Surrogate-Control", "  a=1,    b=2;x=1;y=2,   c=(a   b   c), d"),
+    ("X-Empty-Header", ""),
+    ("X-Tab", "a\tb"),
+    ("Example-Header", "value, with, lots"),
+    ("Example-Header", "of, commas"),
+    ("Latin-1", "caf\xe9"),
+    ("Accept", "text/html;q=1.0,   */*"),
+    ("Age", " 007"),
+    ("Keep-Alive", ""),
+)
+REQUEST = Request("POST", "https://www.Example.com:443/path?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2", HEADERS)
+BARE = Request("OPTIONS", "http://www.example.com:8080", ())
+
+
+def line(message: Request | Response, name: str, *parameters: tuple[str, object]) -> str:
+    """The value that the base has for one component."""
+    component = Component(name, parameters)  # type: ignore[arg-type]  # some of these are what nobody should send
+    base = signature_base(message, [component], ()).decode()
+    start = f"{component.identifier}: "
+    assert base.startswith(start)
+    return base[len(start) : base.index("\n")]
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "expected"),
+    [
+        (REQUEST, "@method", "POST"),
+        (REQUEST, "@target-uri", REQUEST.target_uri),
+        (REQUEST, "@authority", "www.example.com"),
+        (BARE, "@authority", "www.example.com:8080"),
+        (REQUEST, "@scheme", "https"),
+        (BARE, "@scheme", "http"),
+        (REQUEST, "@request-target", "/path?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2"),
+        (BARE, "@request-target", "/"),
+        (REQUEST, "@path", "/path"),
+        (BARE, "@path", "/"),
+        (REQUEST, "@query", "?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2"),
+        (BARE, "@query", "?"),
+        (REQUEST, "x-ows-header", "Leading and trailing whitespace."),
+        (REQUEST, "x-obs-fold-header", "Obsolete line folding."),
+        (REQUEST, "cache-control", "max-age=60, must-revalidate"),
+        (REQUEST, "surrogate-control", "a=1,    b=2;x=1;y=2,   c=(a   b   c), d"),
+        (REQUEST, "x-empty-header", ""),
+        (REQUEST, "x-tab", "a\tb"),
+    ],
+)
+def test_components_of_a_request(request_: Request, name: str, expected: str) -> None:
+    """RFC 9421 §2.1 and §2.2, with the RFC's own examples where it has some."""
+    assert line(request_, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "expected"),
+    [
+        ("@query-param", [("name", "baz")], "bat-man"),
+        ("@query-param", [("name", "foo")], "bar"),
+        ("surrogate-control", [("sf", True)], "a=1, b=2;x=1;y=2, c=(a b c), d"),
+        ("accept", [("sf", True)], "text/html;q=1.0, */*"),
+        ("age", [("sf", True)], "7"),
+        ("keep-alive", [("sf", True)], ""),
+        ("surrogate-control", [("key", "a")], "1"),
+        ("surrogate-control", [("key", "b")], "2;x=1;y=2"),
+        ("surrogate-control", [("key", "c")], "(a b c)"),
+        ("surrogate-control", [("key", "d")], "?1"),
+        ("surrogate-control", [("sf", True), ("key", "d")], "?1"),
+        ("example-header", [("bs", True)], ":dmFsdWUsIHdpdGgsIGxvdHM=:, :b2YsIGNvbW1hcw==:"),
+        ("latin-1", [("bs", True)], ":Y2Fm6Q==:"),
+        ("x-obs-fold-header", [("bs", True)], ":T2Jzb2xldGUgbGluZSBmb2xkaW5nLg==:"),
+    ],
+)
+def test_components_with_parameters(name: str, parameters: list[tuple[str, object]], expected: str) -> None:
+    """RFC 9421 §2.1.1 to §2.1.3 and §2.2.8, with the RFC's own examples where it has some."""
+    assert line(REQUEST, name, *parameters) == expected
+
+
+BAD = Request(
+    "GE T",
+    "https://user@www.example.com/",
+    (
+        ("X-Newline", 'a\n"@method": POST'),
+        ("X-Return", "a\rb"),
+        ("X-Nul", "a\0b"),
+        ("X-Delete", "a\x7fb"),
+        ("X-Latin-1", "caf\xe9"),
+        ("X-Unicode", "\u20ac"),
+        ("X-Surrogate", "\ud800"),
+        ("X-Long", "a" * (HEADER_BYTES_MAX + 1)),
+        ("Priority", "u=1, u=2"),
+        ("Content-Digest", "sha-256=:A"),
+        ("Te", "a"),
+    ),
+)
+NOT_UTF_8 = Request("GET", "https://www.example.com/?a=%ff", ())
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "parameters", "expected"),
+    [
+        # names
+        (REQUEST, "X-Tab", [], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "", [], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "a b", [], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, 'x"\n', [], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@METHOD", [], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@unknown", [], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@status", [], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@signature-params", [], Reason.COMPONENT_UNSUPPORTED),
+        # parameters
+        (REQUEST, "x-tab", [("req", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@method", [("req", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("tr", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("unknown", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("bs", False)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("bs", 1)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("sf", "true")], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("bs", True), ("sf", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("bs", True), ("key", "a")], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("key", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("key", Token("a"))], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("sf", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("key", "a")], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("key", "a")], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@method", [("bs", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@path", [("name", "a")], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@query-param", [], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@query-param", [("name", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@query-param", [("name", "foo"), ("sf", True)], Reason.COMPONENT_UNSUPPORTED),
+        # absent
+        (REQUEST, "x-absent", [], Reason.COMPONENT_ABSENT),
+        (REQUEST, "x-absent", [("bs", True)], Reason.COMPONENT_ABSENT),
+        (REQUEST, "priority", [("sf", True)], Reason.COMPONENT_ABSENT),
+        (REQUEST, "surrogate-control", [("key", "z")], Reason.COMPONENT_ABSENT),
+        (REQUEST, "@query-param", [("name", "absent")], Reason.COMPONENT_ABSENT),
+        # values
+        (REQUEST, "@query-param", [("name", "twice")], Reason.COMPONENT_VALUE),
+        (NOT_UTF_8, "@query-param", [("name", "a")], Reason.COMPONENT_VALUE),
+        (BAD, "@method", [], Reason.COMPONENT_VALUE),
+        (BAD, "@target-uri", [], Reason.COMPONENT_VALUE),
+        (BAD, "@authority", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-newline", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-newline", [("bs", True)], Reason.COMPONENT_VALUE),
+        (BAD, "x-return", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-nul", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-delete", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-delete", [("bs", True)], Reason.COMPONENT_VALUE),
+        (BAD, "x-latin-1", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-unicode", [("bs", True)], Reason.COMPONENT_VALUE),
+        (BAD, "x-surrogate", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-long", [], Reason.COMPONENT_VALUE),
+        (BAD, "priority", [("sf", True)], Reason.COMPONENT_VALUE),
+        (BAD, "content-digest", [("sf", True)], Reason.COMPONENT_VALUE),
+    ],
+)
+def test_refused(request_: Request, name: str, parameters: list[tuple[str, object]], expected: Reason) -> None:
+    """What cannot be signed over without doubt is refused with its reason, and nothing of it is ignored."""
+    with pytest.raises(MalformedField) as caught:
+        line(request_, name, *parameters)
+    assert caught.value.details["reason"] is expected
+
+
+def test_each_component_once() -> None:
+    """RFC 9421 §2: a component goes once, and the order of its parameters does not make another one of it."""
+    one = Component("surrogate-control", (("sf", True), ("key", "a")))
+    same = Component("surrogate-control", (("key", "a"), ("sf", True)))
+    another = Component("surrogate-control", (("key", "b"),))
+    plain = Component("surrogate-control")
+    assert signature_base(REQUEST, [one, another, plain], ()).count(b"\n") == 3
+    for pair in ([plain, plain], [one, one], [one, same]):
+        with pytest.raises(MalformedField) as caught:
+            signature_base(REQUEST, pair, ())
+        assert caught.value.details["reason"] is Reason.COMPONENT_REPEATED
+
+
+def test_not_more_components_than_the_limit() -> None:
+    """The work for one signature is bounded."""
+    headers = tuple((f"x-{number}", "") for number in range(COMPONENTS_MAX + 1))
+    request = Request("GET", "https://a.example/", headers)
+    components = [Component(name) for name, _ in headers]
+    assert signature_base(request, components[:-1], ()).count(b"\n") == COMPONENTS_MAX
+    with pytest.raises(MalformedField) as caught:
+        signature_base(request, components, ())
+    assert caught.value.details["reason"] is Reason.COMPONENT_UNSUPPORTED
+
+
+def test_a_field_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many components name its members, a field is read once: the cost of a header is that of its bytes."""
+    parse = Mock(wraps=http_sf.parse)
+    monkeypatch.setattr(http_sf, "parse", parse)
+    request = Request("GET", "https://a.example/", (("Priority", ", ".join(f"k{n}" for n in range(COMPONENTS_MAX))),))
+    components = [Component("priority", (("key", f"k{number}"),)) for number in range(COMPONENTS_MAX)]
+    assert signature_base(request, components, ()).count(b": ?1\n") == COMPONENTS_MAX
+    assert parse.call_count == 1
+
+
+def test_a_response() -> None:
+    """RFC 9421 §2.2.9 and §2.4: a status, fields, and with `;req` what the request said."""
+    response = Response(200, (("Age", "1"),), request=REQUEST)
+    assert line(response, "@status") == "200"
+    assert line(response, "age") == "1"
+    assert line(response, "@method", ("req", True)) == "POST"
+    assert line(response, "@query-param", ("name", "foo"), ("req", True)) == "bar"
+    assert line(response, "surrogate-control", ("req", True), ("key", "a")) == "1"
+
+
+@pytest.mark.parametrize(
+    ("response", "name", "parameters"),
+    [
+        (Response(200, ()), "@method", []),
+        (Response(200, ()), "@status", [("sf", True)]),
+        (Response(200, ()), "@method", [("req", True)]),
+        (Response(200, (), request=REQUEST), "@method", [("req", False)]),
+        (Response(200, (), request=REQUEST), "@status", [("req", True)]),
+    ],
+)
+def test_refused_of_a_response(response: Response, name: str, parameters: list[tuple[str, object]]) -> None:
+    """A response has no method, a request no status, and `;req` needs a request."""
+    with pytest.raises(MalformedField) as caught:
+        line(response, name, *parameters)
+    assert caught.value.details["reason"] is Reason.COMPONENT_UNSUPPORTED
+
+
+def test_refusals_do_not_repeat_what_came_from_outside() -> None:
+    """A component name is shown when it could be one, and never when it is something else in its place."""
+    with pytest.raises(MalformedField, match=r"^x-absent is covered but not there$"):
+        line(REQUEST, "x-absent")
+    with pytest.raises(MalformedField, match=r"^a covered component is not a field name"):
+        line(REQUEST, "<script>")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ((), ""),
+        ((("keyid", 'a"b\\c'),), ';keyid="a\\"b\\\\c"'),
+        ((("a", Token("t")), ("b", b"\1"), ("c", Decimal("1.50")), ("d", False)), ";a=t;b=:AQ==:;c=1.5;d=?0"),
+        ((("d", datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC)), ("e", True), ("f", -5)), ";d=@9;e;f=-5"),
+    ],
+)
+def test_parameters_in_the_strict_form(parameters: Parameters, expected: str) -> None:
+    """RFC 9651 §4.1.1.2, in the order given, for every type there is."""
+    assert serialise_parameters(parameters) == expected
+
+
+@pytest.mark.parametrize("parameter", [("Key", 1), ("", 1), ("a", "\n"), ("a", 10**15), ("a", None), ("a", "é")])
+def test_parameters_without_a_form(parameter: tuple[str, object]) -> None:
+    """What a structured field cannot hold is refused when it is to be written."""
+    with pytest.raises(MalformedField):
+        serialise_parameters((parameter,))  # type: ignore[arg-type]  # None is what nobody should give

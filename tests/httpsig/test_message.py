@@ -1,0 +1,94 @@
+"""Messages, and the parts of a target that components are derived from."""
+
+import pytest
+
+from incoming_payments.errors import MalformedField
+from incoming_payments.httpsig import Reason, Request, Response
+from incoming_payments.httpsig.message import Target
+
+
+def test_values_by_name_whatever_the_case() -> None:
+    """A field is found by its lower-case name, each line in the order received, and an absent one has no lines."""
+    headers = (("X-A", "1"), ("x-b", "2"), ("x-a", "3"))
+    for message in (Request("GET", "https://a.example/", headers), Response(200, headers)):
+        assert message.values("x-a") == ("1", "3")
+        assert message.values("x-c") == ()
+
+
+def test_a_message_does_not_show_its_secrets() -> None:
+    """The token in a header field and the body stay out of logs."""
+    headers = (("Authorization", "GNAP secret"),)
+    shown = repr(Request("GET", "https://a.example/", headers, b"secret")) + repr(Response(200, headers, b"secret"))
+    assert "secret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("https://a.example/p?q=1", ("https", "a.example", "/p", "?q=1")),
+        ("https://a.example", ("https", "a.example", "/", None)),
+        ("https://a.example?", ("https", "a.example", "/", "?")),
+        ("HTTPS://A.Example:443/P%2f../x", ("https", "a.example", "/P%2f../x", None)),
+        ("https://a.example:/", ("https", "a.example", "/", None)),
+        ("http://a.example:80/", ("http", "a.example", "/", None)),
+        ("http://a.example:443/", ("http", "a.example:443", "/", None)),
+        ("http://[2001:DB8::1]:8080/", ("http", "[2001:db8::1]:8080", "/", None)),
+        ("https://a.example/p?a?b/c", ("https", "a.example", "/p", "?a?b/c")),
+    ],
+)
+def test_parts_of_a_target(uri: str, expected: tuple[str, str, str, str | None]) -> None:
+    """Scheme and host are in lower case, the default port is left out, path and query stay as they are: §2.2.3-7."""
+    assert Request("GET", uri, ()).target == Target(uri, *expected)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "/incoming-payments",
+        "ftp://a.example/",
+        "https:///p",
+        "https://:443/",
+        "https://user@a.example/",
+        "https://user:pw@a.example/",
+        "https://a.example/#fragment",
+        "https://a.example/?q#fragment",
+        "https://a.example/a b",
+        "https://a.example/a\nb",
+        "https://a.example/\n",
+        "https://a.example/é",
+        "https://é.example/",
+        "https://a.example:port/",
+        "https://a.example\\b/",
+        "https://[::1/",
+        "https://a.example/\x7f",
+    ],
+)
+def test_what_is_no_target(uri: str) -> None:
+    """A target is an absolute http or https URI in visible ASCII without userinfo and fragment."""
+    with pytest.raises(MalformedField) as caught:
+        _ = Request("GET", uri, ()).target
+    assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+def test_query_parameters_have_one_spelling() -> None:
+    """RFC 9421 §2.2.8: decoded as a form is, and encoded again, with %20 for a space. The RFC's own example first."""
+    query = "?var=this%20is%20a%20big%0Amultiline%20value&bar=with+plus+whitespace&fa%C3%A7ade%22%3A%20=something"
+    assert Request("GET", f"https://a.example/parameters{query}", ()).query_parameters == {
+        "var": ["this%20is%20a%20big%0Amultiline%20value"],
+        "bar": ["with%20plus%20whitespace"],
+        "fa%C3%A7ade%22%3A%20": ["something"],
+    }
+    assert Request("GET", "https://a.example/?a=1&&a=%7e~&b&=c&d=e=f", ()).query_parameters == {
+        "a": ["1", "%7E%7E"],
+        "b": [""],
+        "": ["c"],
+        "d": ["e%3Df"],
+    }
+    assert Request("GET", "https://a.example/", ()).query_parameters == {}
+
+
+def test_a_query_that_is_not_utf_8() -> None:
+    """It is refused, because replacing what cannot be decoded makes different queries look the same."""
+    with pytest.raises(MalformedField, match="UTF-8"):
+        _ = Request("GET", "https://a.example/?a=%FF", ()).query_parameters

@@ -1,0 +1,68 @@
+// Drives a service with npm @interledger/open-payments, and prints what came back as one JSON object.
+// It is started by test_node_client.py with one argument: a JSON object that names, among others, the folder in
+// which the client is installed.
+
+import { createServer } from 'node:http'
+import { createRequire } from 'node:module'
+import { once } from 'node:events'
+import { join } from 'node:path'
+
+const given = JSON.parse(process.argv[2])
+const require = createRequire(join(given.installed, 'package.json'))
+const { createAuthenticatedClient, createUnauthenticatedClient } = require('@interledger/open-payments')
+
+// Its validation of responses against the published OpenAPI is on by default, and left on.
+const client = (privateKey) =>
+  createAuthenticatedClient({
+    walletAddressUrl: given.client,
+    privateKey,
+    keyId: given.keyId,
+    useHttp: true
+  })
+
+// What a call gives: its answer, or what its error says.
+const outcome = async (call) => {
+  try {
+    return { answer: await call }
+  } catch ({ name, status, code, description, details, validationErrors }) {
+    return { error: { name, status, code, description, details, validationErrors } }
+  }
+}
+
+const server = { url: given.baseUrl, accessToken: given.token }
+const mine = await client(given.privateKey)
+const forger = await client(given.forgedKey)
+const anybody = await createUnauthenticatedClient({ useHttp: true })
+
+const created = await outcome(mine.incomingPayment.create(server, given.wanted))
+const url = created.answer?.id
+const results = {
+  created,
+  least: await outcome(mine.incomingPayment.create(server, { walletAddress: given.wanted.walletAddress })),
+  read: await outcome(mine.incomingPayment.get({ url, accessToken: given.token })),
+  readPublicly: await outcome(anybody.incomingPayment.get({ url })),
+  wrongAsset: await outcome(mine.incomingPayment.create(server, given.wrongAsset)),
+  missingRight: await outcome(
+    mine.incomingPayment.create({ ...server, accessToken: given.readOnlyToken }, given.wanted)
+  ),
+  unknownToken: await outcome(mine.incomingPayment.get({ url, accessToken: 'UNKNOWN' })),
+  unknownPayment: await outcome(
+    mine.incomingPayment.get({ url: given.unknownPayment, accessToken: given.token })
+  ),
+  forgedRead: await outcome(forger.incomingPayment.get({ url, accessToken: given.token })),
+  forgedCreate: await outcome(forger.incomingPayment.create(server, given.wanted))
+}
+
+// Is the validation really on? A service whose answer the OpenAPI does not allow has to be found out.
+const wrong = createServer((_, response) => {
+  response.setHeader('content-type', 'application/json')
+  response.end('{"receivedAmount": 5}')
+}).listen(0, '127.0.0.1')
+await once(wrong, 'listening')
+const wrongUrl = `http://127.0.0.1:${wrong.address().port}/incoming-payments/1`
+results.wrongService = await outcome(mine.incomingPayment.get({ url: wrongUrl, accessToken: given.token }))
+results.wrongPublicly = await outcome(anybody.incomingPayment.get({ url: wrongUrl }))
+wrong.closeAllConnections()
+wrong.close()
+
+console.log(JSON.stringify(results))

@@ -1,0 +1,118 @@
+"""The programs in `examples/`, each run as a real process and used over real HTTP."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from incoming_payments.httpsig import PrivateKey
+from processes import ROOT, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
+
+EXAMPLES: Final = ROOT / "examples"
+SERVERS: Final = {
+    "flask_app": ["flask", "--app", str(EXAMPLES / "flask_app.py"), "run", "--port"],
+    "starlette_app": ["uvicorn", "--app-dir", str(EXAMPLES), "starlette_app:app", "--port"],
+}
+
+
+@contextmanager
+def example(name: str, folder: Path) -> Iterator[HttpClient]:
+    """The example `name`, with the keys and the token that lie in `folder`, and a client of it."""
+    port = free_port()
+    base_url = f"http://127.0.0.1:{port}"
+    env = {"BASE_URL": base_url, "FOLDER": str(folder), "TOKEN": token_in(folder)}
+    command = [sys.executable, "-m", *SERVERS[name], str(port)]
+    with serving(command, port, folder / "log", env=env):
+        yield HttpClient.of(folder, base_url)
+
+
+@pytest.fixture(scope="module", params=sorted(SERVERS))
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpClient]:
+    """A client of one of the examples."""
+    folder = tmp_path_factory.mktemp(request.param)
+    assert run_command("init", folder).returncode == 0
+    with example(request.param, folder) as client:
+        yield client
+
+
+def test_create_and_read(client: HttpClient) -> None:
+    """A payment is created, read by its client as it was, and read by anybody in part."""
+    created = client.create(
+        incomingAmount={"value": "2500", "assetCode": "USD", "assetScale": 2},
+        expiresAt=(datetime.now(UTC) + timedelta(days=1)).isoformat(),
+        metadata={"externalRef": "INV-2026-0042"},
+    )
+    assert created.status_code == 201
+    payment = created.json()
+    read = client.get(payment["id"])
+    public = unsigned("GET", payment["id"])
+
+    nothing = {"value": "0", "assetCode": "USD", "assetScale": 2}
+    assert (200, payment) == (read.status_code, read.json())
+    assert public.status_code == 200
+    assert {"receivedAmount": nothing, "authServer": "https://auth.bank.example"} == public.json()
+    assert payment["id"] == created.headers["location"]
+    assert (read.headers["content-type"], read.headers["cache-control"]) == ("application/json", "no-store")
+    assert [method["type"] for method in payment["methods"]] == ["ilp"]
+
+
+def test_a_forged_signature(client: HttpClient) -> None:
+    """With another key under the same id, the answer is 401 with the challenge."""
+    id = client.create().json()["id"]
+    forger = HttpClient(client.base_url, client.token, PrivateKey.generate_ed25519(client.key.kid))
+    refused = forger.get(id)
+
+    assert code_of(refused) == (401, "signature_invalid")
+    assert refused.headers["www-authenticate"] == "GNAP as_uri=https://auth.bank.example"
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "POST"])
+def test_a_method_that_is_not_there(client: HttpClient, method: str) -> None:
+    """The service answers methods that it does not have itself, and not the framework: with its own error body."""
+    refused = unsigned(method, f"{client.base_url}/incoming-payments/019b76da-a800-7000-8000-000000000000")
+
+    assert code_of(refused) == (405, "method_not_allowed")
+    assert refused.headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS"])
+def test_a_method_that_the_collection_does_not_have(client: HttpClient, method: str) -> None:
+    """Payments can be created, and not listed."""
+    refused = unsigned(method, f"{client.base_url}/incoming-payments")
+
+    assert code_of(refused) == (405, "method_not_allowed")
+    assert refused.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("id", ["019b76da-a800-7000-8000-000000000000", "1", "019b76da/b", "%2e%2e"])
+def test_a_payment_that_is_not_there(client: HttpClient, id: str) -> None:
+    """A payment that does not exist is not found, whatever is asked for: with the service's own error body."""
+    expected = "not_found" if "/" in id else "payment_not_found"
+
+    assert (404, expected) == code_of(unsigned("GET", f"{client.base_url}/incoming-payments/{id}"))
+
+
+def test_head(client: HttpClient) -> None:
+    """HEAD is answered as GET, without the content."""
+    id = client.create().json()["id"]
+    answer = unsigned("HEAD", id)
+
+    assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"", "application/json")
+
+
+@pytest.mark.parametrize("name", sorted(SERVERS))
+def test_payments_outlive_the_process(name: str, tmp_path: Path) -> None:
+    """What one run of the program created, the next one knows."""
+    assert run_command("init", tmp_path).returncode == 0
+    with example(name, tmp_path) as client:
+        created = client.create()
+        assert created.status_code == 201
+    path = created.json()["id"].removeprefix(client.base_url)
+    with example(name, tmp_path) as client:
+        again = unsigned("GET", f"{client.base_url}{path}")
+
+    assert (200, created.json()["receivedAmount"]) == (again.status_code, again.json()["receivedAmount"])

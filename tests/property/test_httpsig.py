@@ -1,0 +1,286 @@
+"""What holds for every request and every key: a value or the one typed refusal, and no bit can be changed."""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import http_sf
+import pytest
+from attrs import evolve
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from incoming_payments.errors import MalformedField, MalformedKey, SignatureRefused
+from incoming_payments.httpsig import (
+    Algorithm,
+    Component,
+    Policy,
+    PrivateKey,
+    Proof,
+    PublicKey,
+    Reason,
+    Request,
+    content_digest,
+    load_jwk,
+    load_private_jwk,
+    parse_signature,
+    parse_signature_input,
+    sign,
+    verify,
+    verify_digest,
+)
+from incoming_payments.httpsig import fields as fields_module
+from incoming_payments.httpsig.fields import parse_dictionary
+from signed_requests import KEY, KEYS, NOW, NOW_S, get, post, signed_get, signed_post
+
+quick = settings(max_examples=200, deadline=None, derandomize=True)
+few = settings(max_examples=40, deadline=None, derandomize=True)
+
+# Text that is nearly a structured field: pieces of good ones, in any order, with anything between
+PIECES = [
+    "sig1", "sig2", "=", "(", ")", ";", ",", " ", '"', "\\", ":", "?1", "@", "%", "'", "\t", "\n", "\0", "é", "==",
+    '"@method"', '"@target-uri"', '"authorization"', '"content-digest"', ";created=", str(NOW_S), ';keyid="key-1"',
+    ";sf", ";key=", ";bs", ";tr", ";req", ";name=", "sha-256", "sha-512", "1.5", "-", "()", "tok:en", '%"x"', ":AQ==:",
+    "AQID",
+]  # fmt: skip
+nearly = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=12).map("".join)
+field_lines = st.lists(nearly, min_size=1, max_size=2)
+names = st.sampled_from(["Signature-Input", "Signature", "Content-Digest", "Content-Length", "Authorization", "X-A"])
+
+
+def _outcome(request: Request, keys: dict[str, PublicKey] = KEYS, policy: Policy | None = None) -> Proof | Reason:
+    """What is proven or why it is refused; anything else escapes."""
+    try:
+        return verify(request, keys, policy=policy or Policy(), now=NOW)
+    except SignatureRefused as refusal:
+        return Reason(refusal.reason)
+
+
+@quick
+@given(
+    method=st.one_of(st.sampled_from(["GET", "POST"]), st.text(max_size=4)),
+    target=st.one_of(st.just("https://a.example/"), st.text(max_size=8), nearly),
+    headers=st.lists(st.tuples(st.one_of(names, st.text(max_size=4)), nearly), max_size=8),
+    body=st.binary(max_size=4),
+)
+def test_any_request_is_refused_by_a_reason(
+    method: str, target: str, headers: list[tuple[str, str]], body: bytes
+) -> None:
+    """Whatever arrives is refused by a reason, and nothing is proven by chance."""
+    assert isinstance(_outcome(Request(method, target, tuple(headers), body)), Reason)
+
+
+@quick
+@given(
+    changes=st.lists(st.tuples(names, nearly), max_size=3),
+    components=st.lists(nearly, max_size=3),
+    params=nearly,
+    body=st.binary(max_size=4),
+)
+@example(changes=[], components=['"@query-param";name="x"'], params="", body=b"")
+def test_nearly_good_requests_are_refused_by_a_reason(
+    changes: list[tuple[str, str]], components: list[str], params: str, body: bytes
+) -> None:
+    """So it is when coverage and times are good, and the rest of the request is nearly so."""
+    base = '"@method" "@target-uri" "authorization" "content-digest"'
+    inner_list = f"({' '.join([base, *components])})"
+    fields = (
+        ("Signature-Input", f'sig1={inner_list};created={NOW_S};keyid="key-1"{params}'),
+        ("Signature", f"sig1=:{b64encode(bytes(64)).decode()}:"),
+    )
+    request = get(("Content-Digest", content_digest(body)), *changes, *fields)
+    assert isinstance(_outcome(evolve(request, body=body)), Reason)
+
+
+@quick
+@given(lines=field_lines)
+def test_any_field_is_a_value_or_the_one_error(lines: list[str]) -> None:
+    """Each parser gives a value or its one error."""
+    for parse in (parse_signature_input, parse_signature):
+        with suppress(MalformedField):
+            parse(lines)
+    with suppress(SignatureRefused):
+        verify_digest(lines, b"")
+
+
+labels = st.from_regex(r"[a-z*][a-z0-9_\-.*]{0,3}", fullmatch=True)
+octets = st.one_of(
+    st.binary(max_size=70).map(lambda value: b64encode(value).decode()),
+    st.from_regex(r"[A-Za-z0-9+/=\-_]{0,8}", fullmatch=True),
+)
+
+
+@quick
+@given(label=labels, base64=octets, ending=st.sampled_from(["", "", "", ";a", ", b=1", "\n", " "]))
+def test_the_short_way_for_a_byte_sequence_is_the_long_way(label: str, base64: str, ending: str) -> None:
+    """What the direct path for honest fields gives is what http_sf and the check of its base64 give."""
+
+    def outcome() -> Any:
+        try:
+            return {key: (member[0], dict(member[1])) for key, member in parse_dictionary([text], "X").items()}
+        except MalformedField as error:
+            return error.description, error.details
+
+    text = f"{label}=:{base64}:{ending}"
+    direct = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fields_module, "_ONE_BYTE_SEQUENCE", re.compile(r"(?!)"))
+        assert direct == outcome()
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=6)),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
+    max_leaves=4,
+)
+base64url = st.binary(max_size=50).map(lambda value: b64encode(value, b"-_").rstrip(b"=").decode())
+members = st.sampled_from(
+    ["kty", "crv", "alg", "kid", "x", "y", "n", "e", "d", "p", "q", "dp", "dq", "qi", "use", "key_ops", "k"]
+)
+member_values = st.one_of(
+    st.sampled_from(["OKP", "EC", "RSA", "oct", "Ed25519", "P-256", "P-384", "sig", "AQAB", ["verify"], ["sign"]]),
+    st.sampled_from([algorithm.value for algorithm in Algorithm]),
+    base64url,
+    json_values,
+)
+SHAPES = [
+    {"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "k"},
+    {"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": "k"},
+    {"kty": "EC", "crv": "P-384", "alg": "ES384", "kid": "k"},
+    {"kty": "RSA", "alg": "PS512", "kid": "k", "e": "AQAB"},
+    {},
+]
+
+
+@quick
+@given(shape=st.sampled_from(SHAPES), rest=st.dictionaries(members, member_values, max_size=6))
+def test_any_jwk_is_a_key_or_the_one_error(shape: dict[str, object], rest: dict[str, object]) -> None:
+    """As a mapping and as JSON, public and private: a key or `MalformedKey`, and both say the same."""
+    jwk = {**shape, **rest}
+    loaders: tuple[Callable[[Any], object], ...] = (load_jwk, load_private_jwk)
+    for load in loaders:
+        for form in (jwk, json.dumps(jwk)):
+            with suppress(MalformedKey):
+                assert isinstance(load(form), PublicKey | PrivateKey)
+
+
+@quick
+@given(x=st.binary(min_size=32, max_size=32), signature=st.binary(max_size=100), data=st.binary(max_size=10))
+def test_any_ed25519_key_says_yes_or_no(x: bytes, signature: bytes, data: bytes) -> None:
+    """A point is refused or is a key that gives an answer for any signature."""
+    try:
+        key = load_jwk({**SHAPES[0], "x": b64encode(x, b"-_").rstrip(b"=").decode()})
+    except MalformedKey:
+        return
+    assert key.verify(signature, data) is False
+
+
+@quick
+@given(text=st.one_of(st.text(max_size=20), st.binary(max_size=20), json_values.map(json.dumps)))
+def test_any_text_as_a_jwk(text: str | bytes) -> None:
+    """Text that is no JWK is `MalformedKey`."""
+    with pytest.raises(MalformedKey):
+        load_jwk(text)
+
+
+printable = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=12)
+extra_fields = st.dictionaries(st.from_regex(r"x-[a-z0-9]{1,5}", fullmatch=True), printable, max_size=4)
+order = st.permutations(["@method", "@target-uri", "authorization", "@path", "@query", "@authority", "@scheme"])
+
+
+@few
+@given(
+    body=st.binary(max_size=40),
+    extra=extra_fields,
+    components=order,
+    label=labels,
+    nonce=st.one_of(st.none(), printable),
+    tag=st.one_of(st.none(), printable),
+    life_s=st.one_of(st.none(), st.integers(1, 1000)),
+    alg=st.booleans(),
+    digest=st.sampled_from(["sha-256", "sha-512"]),
+)
+def test_what_is_signed_is_proven(
+    body: bytes,
+    extra: dict[str, str],
+    components: list[str],
+    label: str,
+    nonce: str | None,
+    tag: str | None,
+    life_s: int | None,
+    alg: bool,
+    digest: Any,
+) -> None:
+    """Over any label, order, parameters, further components and bodies."""
+    covered = [*components, *extra, *(["content-digest"] if body else [])]
+    signed = sign(
+        evolve(get(*extra.items()), body=body),
+        KEY,
+        created=NOW,
+        components=covered,
+        label=label,
+        nonce=nonce,
+        tag=tag,
+        expires=None if life_s is None else NOW_S + life_s,
+        alg_param=alg,
+        digest=digest,
+    )
+    assert _outcome(signed) == Proof(
+        label=label,
+        key_id="key-1",
+        algorithm=Algorithm.ED25519,
+        components=tuple(Component(name) for name in covered),
+        created=NOW,
+        expires=None if life_s is None else NOW + timedelta(seconds=life_s),
+        nonce=nonce,
+        tag=tag,
+    )
+
+
+COVERED = ("authorization", "content-digest", "content-length", "content-type", "signature-input", "signature")
+
+
+def _flips(request: Request) -> list[Request]:
+    """`request` with each single bit of a covered part changed, one at a time."""
+    flipped = [evolve(request, method=method) for method in _texts(request.method)]
+    flipped += [evolve(request, target_uri=uri) for uri in _texts(request.target_uri)]
+    for index, (name, value) in enumerate(request.headers):
+        if name.lower() in COVERED:
+            for other in _texts(value):
+                headers = (*request.headers[:index], (name, other), *request.headers[index + 1 :])
+                flipped.append(evolve(request, headers=headers))
+    for index, octet in enumerate(request.body):
+        for bit in range(8):
+            body = request.body[:index] + bytes([octet ^ 1 << bit]) + request.body[index + 1 :]
+            flipped.append(evolve(request, body=body))
+    return flipped
+
+
+def _texts(text: str) -> list[str]:
+    octets = text.encode("latin-1")
+    return [
+        (octets[:index] + bytes([octet ^ 1 << bit]) + octets[index + 1 :]).decode("latin-1")
+        for index, octet in enumerate(octets)
+        for bit in range(8)
+    ]
+
+
+@pytest.mark.parametrize("request_", [signed_get(), signed_post()], ids=["GET", "POST"])
+def test_no_bit_can_be_flipped(request_: Request) -> None:
+    """Every single bit of the method, the target, the covered fields, the signature fields and the body counts."""
+    assert isinstance(_outcome(request_), Proof)
+    kept = [request for request in _flips(request_) if isinstance(_outcome(request), Proof)]
+    assert kept == []
+
+
+def test_what_we_write_http_sf_reads() -> None:
+    """The serialisation that we shorten is http_sf's own."""
+    for value in ("", "plain", 'a"b', "a\\b", " ", "~"):
+        request = sign(post(), KEY, created=NOW, nonce=value)
+        (line,) = request.values("signature-input")
+        structure = http_sf.parse(line.encode(), tltype="dictionary")
+        assert http_sf.ser(structure) == line

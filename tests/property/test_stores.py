@@ -1,0 +1,90 @@
+"""Any payment, credit and event survives the way through SQLite's rows; any history does, through every store."""
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.events import Event, EventKind
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, MetadataJson, client_id
+from incoming_payments.limits import UINT64_MAX
+from incoming_payments.stores._sqlite_file import MIGRATIONS
+from incoming_payments.stores._sqlite_rows import Batch
+from incoming_payments.testing import a_creation
+
+_visible = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=32)
+_moments = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(0), "GMT")]))
+_assets = st.builds(Asset, _visible, st.integers(0, 255))
+_values = st.integers(0, UINT64_MAX)
+
+
+@st.composite
+def payments(draw: st.DrawFn) -> IncomingPayment:
+    """Any payment that can exist, whatever led to it."""
+    created, updated = sorted([draw(_moments), draw(_moments)])
+    asset = draw(_assets)
+    return evolve(
+        a_creation().answer,
+        client=client_id(draw(_visible)),
+        received=Amount(draw(_values), asset),
+        limit=draw(st.none() | st.builds(Amount, st.integers(1, UINT64_MAX), st.just(asset))),
+        created_at=created,
+        updated_at=updated,
+        expires_at=draw(st.none() | _moments),
+        closed_at=draw(st.none() | _moments),
+        expiry_announced_at=draw(st.none() | _moments),
+        metadata=draw(st.none() | st.text().map(MetadataJson)),
+        version=draw(st.integers(1, 2**63 - 1)),
+    )
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[sqlite3.Connection]:
+    """A database with our tables."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for statements in MIGRATIONS:
+        for statement in statements:
+            connection.execute(statement)
+    yield connection
+    connection.close()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(before=payments(), after=payments(), credit_id=_visible, amount=st.integers(1, UINT64_MAX), at=_moments)
+def test_rows_give_back_what_was_written(
+    connection: sqlite3.Connection,
+    before: IncomingPayment,
+    after: IncomingPayment,
+    credit_id: str,
+    amount: int,
+    at: datetime,
+) -> None:
+    """Whatever is inserted, and whatever it is changed to, is read back equal by another reader and the same one."""
+    identity = {
+        name: getattr(before, name) for name in ("id", "client", "limit", "created_at", "expires_at", "metadata")
+    }
+    received = evolve(after.received, asset=before.asset)
+    after = evolve(after, **identity, received=received, updated_at=max(after.updated_at, before.created_at))
+    credit = Credit(before.id, CreditId(credit_id), Amount(amount, before.asset), received, completes=True, at=at)
+    event = Event(before.id, after.version, EventKind.CREDITED, at, received, credit.id)
+
+    batch = Batch(connection)
+    batch.insert(before, Decision(None, before))
+    assert before == batch.payment(before.id)
+    batch.update(before, after, Decision(None, after, (event,), credit))
+    batch.flush()
+    batch.clear()
+
+    for rows in (batch, Batch(connection)):
+        assert after == rows.payment(before.id)
+        assert credit == rows.credit(after, credit.id)
+        assert [event] == list(rows.events(before.id))
+    connection.execute("DELETE FROM payments")
+    connection.execute("DELETE FROM credits")
+    connection.execute("DELETE FROM events")

@@ -1,0 +1,276 @@
+"""A service to send requests to, and a client that signs them: what the tests of flows, api and hosts share."""
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import pytest
+from attrs import evolve
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from incoming_payments.api import Request, Response, handle
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.payment import Credit, PaymentId, WalletAddress, WalletAddressUrl, wallet_address_url
+from incoming_payments.flows.effects import Effect, Flow
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.run import run
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
+from incoming_payments.httpsig import PrivateKey, sign
+from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.ilp import DerivedMethods
+from incoming_payments.ports import Ports
+from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.testing import FakeClock
+
+T = TypeVar("T")
+Send = Callable[[Request], Response]
+
+BASE_URL: Final = "https://bank.example/op"
+AUTH_SERVER: Final = "https://auth.bank.example"
+PATH: Final = "/incoming-payments"
+JSON: Final = ("Content-Type", "application/json")
+SERVER_SECRET: Final = b"a server secret that nobody knows"
+SHOP: Final = "https://shop.example/"
+OTHER_SHOP: Final = "https://other-shop.example/"
+NOBODYS_ID: Final = "019b76da-a800-7000-8000-000000000000"
+
+USD: Final = Asset("USD", 2)
+JPY: Final = Asset("JPY", 0)
+ALICE: Final = WalletAddress(wallet_address_url("https://bank.example/alice"), USD, "https://auth.alice.example")
+BOB: Final = WalletAddress(wallet_address_url("https://bank.example/bob"), JPY, "https://auth.bob.example")
+
+_counter = itertools.count(1)
+
+
+# --- keys ------------------------------------------------------------------------------------------
+
+
+@cache
+def ed25519_key(kid: str = "ed25519-key") -> PrivateKey:
+    """An Ed25519 key; the same one for the same `kid`."""
+    return PrivateKey.generate_ed25519(kid)
+
+
+@cache
+def es256_key() -> PrivateKey:
+    """An ES256 key."""
+    return PrivateKey.from_pem(_pem(ec.generate_private_key(ec.SECP256R1())), kid="es256-key")
+
+
+@cache
+def ps512_key() -> PrivateKey:
+    """A PS512 key."""
+    return PrivateKey.from_pem(_pem(rsa.generate_private_key(65537, 2048)), kid="ps512-key")
+
+
+def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def a_right(*actions: str, on: WalletAddress | None = ALICE) -> AccessRight:
+    """A right to `actions` on one wallet address, or with `on=None` on all."""
+    return AccessRight(actions, None if on is None else on.url)
+
+
+# --- the service -----------------------------------------------------------------------------------
+
+
+class Hosted:
+    """A `WalletAddresses` port: those in `addresses`, by URL."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[WalletAddressUrl, WalletAddress] = {ALICE.url: ALICE, BOB.url: BOB}
+
+    def find(self, url: WalletAddressUrl) -> WalletAddress | None:
+        """As the port's."""
+        return self.addresses.get(url)
+
+
+class Tokens:
+    """An `Introspector` port that learns tokens as tests go on."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[AccessToken, AccessTokenInfo]] = []
+
+    def add(self, token: str, info: AccessTokenInfo) -> None:
+        """Know `token` from now on."""
+        self._known.append((AccessToken(token), info))
+
+    def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+        """As the port's."""
+        return StaticIntrospector(self._known).introspect(token)
+
+
+class Service:
+    """An ASE with two wallet addresses, a memory store and a clock that stands still. `policy` changes the policy."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.clock = FakeClock()
+        self.store = MemoryStore()
+        self.hosted = Hosted()
+        self.tokens = Tokens()
+        self.methods = DerivedMethods("test.bank", [SERVER_SECRET])
+        self.policy = ServicePolicy(**{"base_url": BASE_URL, "auth_server": AUTH_SERVER, **policy})
+        self.ports = Ports(
+            store=self.store, wallet_addresses=self.hosted, introspector=self.tokens, methods=self.methods
+        )
+
+    @property
+    def now(self) -> datetime:
+        """What the clock shows."""
+        return self.clock()
+
+    def replace(self, **ports: Any) -> None:
+        """Put other ports in place of its own."""
+        self.ports = evolve(self.ports, **ports)
+
+    def run(self, flow: Flow[T]) -> T:
+        """Drive `flow` with the service's ports."""
+        return run(flow, self.ports)
+
+    def handle(self, request: Request) -> Response:
+        """The answer to `request`, without any host between."""
+        return self.run(handle(request, policy=self.policy, now=self.now))
+
+    def receive(self, id: str, value: int, *, credit: str = "wire-1", asset: Asset = USD) -> Credit:
+        """Book `value` minor units into the payment `id`."""
+        return self.run(receive(id, credit=credit, amount=Amount(value, asset), now=self.now))
+
+    def client(
+        self,
+        *rights: AccessRight,
+        name: str = SHOP,
+        key: PrivateKey | None = None,
+        jwk: Mapping[str, object] | None = None,
+        expires_at: datetime | None = None,
+    ) -> "Client":
+        """A client with a token of its own. Without `rights` it may create and read on Alice's wallet address."""
+        token, key = f"TOKEN{next(_counter):06}", key or ed25519_key()
+        rights = rights or (a_right("create", "read"),)
+        self.tokens.add(token, AccessTokenInfo(name, jwk or key.public_jwk(), rights, expires_at))
+        return Client(self, token, key)
+
+
+class Client:
+    """Signs requests as the Open Payments clients do, and sends them: to `handle`, unless `send` says where."""
+
+    def __init__(self, service: Service, token: str, key: PrivateKey) -> None:
+        self.service = service
+        self.token = token
+        self.key = key
+        self.send: Send = service.handle
+        self.base_url = service.policy.base_url
+
+    def sign(self, request: Request, **options: Any) -> Request:
+        """`request` with a token and a signature; `options` are those of `httpsig.sign`."""
+        query = f"?{request.query}" if request.query else ""
+        target = f"{self.base_url}{request.path}{query}"
+        headers = (("Authorization", f"GNAP {self.token}"), *request.headers)
+        unsigned = SignedRequest(request.method, target, headers, request.body)
+        signed = sign(unsigned, self.key, **{"created": self.service.now, **options})
+        return evolve(request, headers=signed.headers)
+
+    def creation(self, body: bytes | Mapping[str, object] | None = None, **options: Any) -> Request:
+        """A signed create request; by default for Alice, with nothing but the wallet address."""
+        if body is None:
+            body = {"walletAddress": ALICE.url}
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = (JSON, ("Content-Length", str(len(content))))
+        return self.sign(Request("POST", PATH, headers=headers, body=content), **options)
+
+    def create(self, **members: object) -> Response:
+        """The answer to a create request: for Alice, unless `walletAddress` is among the members."""
+        return self.send(self.creation({"walletAddress": ALICE.url, **members}))
+
+    def creates(self, **members: object) -> PaymentId:
+        """The id of a payment just created."""
+        return id_of(self.create(**members))
+
+    def get(self, id: str, method: str = "GET") -> Response:
+        """The answer to a signed GET of the payment `id`."""
+        return self.send(self.sign(Request(method, f"{PATH}/{id}")))
+
+
+# --- what came back --------------------------------------------------------------------------------
+
+
+def header(response: Response, name: str) -> str | None:
+    """The one value of a header field, or `None`."""
+    values = [value for field, value in response.headers if field.lower() == name.lower()]
+    assert len(values) <= 1
+    return values[0] if values else None
+
+
+def document(response: Response, status: int = 200) -> dict[str, Any]:
+    """The JSON object in a good response, which nobody may keep a copy of."""
+    assert (status, "application/json", "no-store") == (
+        response.status,
+        header(response, "Content-Type"),
+        header(response, "Cache-Control"),
+    ), response.body
+    members: dict[str, Any] = json.loads(response.body)
+    return members
+
+
+def id_of(created: Response) -> PaymentId:
+    """The last segment of the URL of the payment that was created."""
+    return PaymentId(str(document(created, 201)["id"]).rpartition("/")[2])
+
+
+def refusal(response: Response) -> tuple[int, str]:
+    """Status and code of a refusal, once everything about it is as it has to be, header fields and body."""
+    assert header(response, "Content-Type") == "application/json"
+    assert header(response, "Cache-Control") == "no-store"
+    expected_challenge = f"GNAP as_uri={AUTH_SERVER}" if response.status == 401 else None
+    assert expected_challenge == header(response, "WWW-Authenticate")
+    assert (response.status == 405) == (header(response, "Allow") is not None)
+    assert (response.status == 503) == (header(response, "Retry-After") is not None)
+    body = json.loads(response.body)
+    assert list(body) == ["error"]
+    error = body["error"]
+    assert list(error) in (["code", "description"], ["code", "description", "details"])
+    assert isinstance(error["description"], str)
+    assert error["description"]
+    assert error.get("details", True)  # an object that is there says something
+    return response.status, error["code"]
+
+
+# --- flows by hand ---------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def watched(flow: Flow[T], seen: list[Effect[Any]], *, crash_after: int | None = None) -> Flow[T]:
+    """`flow`, noting its effects in `seen`; it ends with `Crash` once that many of them have happened."""
+    try:
+        effect = next(flow)
+        while True:
+            seen.append(effect)
+            try:
+                answer = yield effect
+            except Exception as error:  # noqa: BLE001 - the flow's to handle
+                effect = flow.throw(error)
+            else:
+                if len(seen) == crash_after:
+                    raise Crash
+                effect = flow.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
+    finally:
+        flow.close()
+
+
+def finish(flow: Flow[T], answer: object = None) -> T:
+    """What `flow` returns once its last effect has this answer."""
+    with pytest.raises(StopIteration) as stop:
+        flow.send(answer)
+    return stop.value.value  # type: ignore[no-any-return] # likewise

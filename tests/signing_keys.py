@@ -1,0 +1,35 @@
+"""A key for each algorithm, made once."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from incoming_payments.httpsig import Algorithm, PrivateKey
+
+
+@cache
+def rsa_key() -> rsa.RSAPrivateKey:
+    """One RSA key for all tests: they are slow to make."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def pem(key: Any) -> bytes:
+    """`key` as PEM."""
+    pkcs8 = serialization.PrivateFormat.PKCS8
+    encoded: bytes = key.private_bytes(serialization.Encoding.PEM, pkcs8, serialization.NoEncryption())
+    return encoded
+
+
+@cache
+def private(algorithm: Algorithm) -> PrivateKey:
+    """A key for each algorithm."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "Ed": ed25519.Ed25519PrivateKey.generate,
+        "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
+        "ES384": lambda: ec.generate_private_key(ec.SECP384R1()),
+    }
+    kind = kinds.get(algorithm.value) or kinds.get(algorithm.value[:2]) or rsa_key
+    return PrivateKey.from_pem(pem(kind()), kid="key-1", algorithm=algorithm)

@@ -1,0 +1,71 @@
+"""Steps for tests of the SQLite stores: jobs that are queued without waiting, and a writer that is kept busy."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.ports import Decide
+from incoming_payments.stores._sqlite_engine import Engine
+from incoming_payments.stores._sqlite_rows import Batch
+from incoming_payments.stores._sqlite_writer import Job, _Writer
+from incoming_payments.stores.sqlite import SqliteStore, _updating
+from incoming_payments.testing import crediting
+
+
+@contextmanager
+def held(engine: Engine) -> Iterator[None]:
+    """Keep the writer busy, so that all that is asked meanwhile waits, and is then one batch."""
+    entered, go = threading.Event(), threading.Event()
+
+    def work(_: Batch) -> None:
+        entered.set()
+        assert go.wait(30)
+
+    job = Job(work)
+    engine.submit(job)
+    assert entered.wait(30)
+    try:
+        yield
+    finally:
+        go.set()
+    job.wait()
+
+
+def queue(store: SqliteStore, id: PaymentId, decide: Decide[Any], credit_id: str | None = None) -> Job[Any]:
+    """Ask for an update without waiting for it."""
+    job = Job(_updating(id, decide, None if credit_id is None else CreditId(credit_id)))
+    store._engine.submit(job)
+    return job
+
+
+def crediting_one(id: PaymentId, credit_id: str) -> Callable[[Batch], Any]:
+    """The work of booking one minor unit."""
+    return _updating(id, crediting(credit_id, 1), CreditId(credit_id))
+
+
+def outcomes_of_one_batch(store: SqliteStore, works: list[Callable[[Batch], Any]]) -> list[Any]:
+    """What becomes of `works` as one batch of a writer with a new connection: answers and errors."""
+    jobs = [Job(work) for work in works]
+    writer = _Writer(store._engine._file)
+    writer.run(jobs)
+    writer.disconnect()
+    return [_outcome(job) for job in jobs]
+
+
+def _outcome(job: Job[Any]) -> Any:
+    try:
+        return job.wait()
+    except IncomingPaymentsError as error:
+        return error
+
+
+def edit(path: Path, *statements: str) -> None:
+    """Do to the file what nobody should."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)

@@ -1,0 +1,121 @@
+"""`errors`: the tree that is drawn is the tree there is, and codes are stable."""
+
+import inspect
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from incoming_payments import errors
+from incoming_payments.errors import HttpRefused, IncomingPaymentsError, InvalidValue, SignatureRefused, TokenRefused
+
+# Programs of our users match on these: a code may be added, and never changed.
+CODES = {
+    "IncomingPaymentsError": "error",
+    "InvalidValue": "invalid_value",
+    "Malformed": "malformed",
+    "MalformedJson": "invalid_body",
+    "MalformedField": "malformed_field",
+    "MalformedKey": "malformed_key",
+    "MalformedAddress": "malformed_address",
+    "Refused": "refused",
+    "TokenRefused": "invalid_token",
+    "SignatureRefused": "invalid_signature",
+    "AccessForbidden": "forbidden",
+    "PolicyRefused": "refused_by_policy",
+    "TermsRefused": "invalid_terms",
+    "PaymentRefused": "payment_refused",
+    "PaymentCompleted": "payment_completed",
+    "PaymentExpired": "payment_expired",
+    "AmountOverflow": "amount_overflow",
+    "AssetMismatch": "asset_mismatch",
+    "CreditIdReused": "credit_id_reused",
+    "PaymentNotFound": "payment_not_found",
+    "WalletAddressNotFound": "unknown_wallet_address",
+    "HttpRefused": "http_error",
+    "StoreError": "store_error",
+    "StoreUnavailable": "store_unavailable",
+    "StoreUnusable": "store_unusable",
+    "PaymentExists": "payment_exists",
+    "BrokenDecision": "broken_decision",
+    "PortMissing": "port_missing",
+    "FlowStuck": "flow_stuck",
+    "ConfigurationError": "configuration_error",
+}
+
+
+TREE_LINE = re.compile(r"([│├└─ ]*)(\w+)(?: \((\w+)\))?(?: {2,}.*)?")  # branches, name, another base, what it means
+
+
+def classes() -> dict[str, type[IncomingPaymentsError]]:
+    """Every exception that the module defines, by name."""
+    return {
+        name: cls
+        for name, cls in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(cls, IncomingPaymentsError)
+    }
+
+
+def drawn() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each class in the docstring's tree, with the names of the classes it is drawn under, and of its other bases."""
+    above: list[str] = []
+    for line in (errors.__doc__ or "").split("```")[1].strip().splitlines():
+        match = TREE_LINE.fullmatch(line)
+        assert match, line
+        branch, name, other = match.groups()
+        del above[len(branch) // 4 :]
+        yield name, (*above[-1:], *([other] if other else []))
+        above.append(name)
+
+
+def test_the_tree_of_the_docstring_is_the_real_one() -> None:
+    """Each class is drawn once, under the class it derives from."""
+    tree = list(drawn())
+    real = {
+        name: tuple(base.__name__ for base in cls.__bases__ if base is not Exception) for name, cls in classes().items()
+    }
+    assert dict(tree) == real
+    assert len(tree) == len(real)
+
+
+def test_codes_are_stable() -> None:
+    """Every class has the code it always had."""
+    assert {name: cls.code for name, cls in classes().items()} == CODES
+
+
+def test_codes_are_unique() -> None:
+    """Each class has a code of its own: one code never means two things."""
+    assert len(set(CODES.values())) == len(CODES)
+    assert all("code" in vars(cls) for cls in classes().values())
+
+
+def test_an_error_says_what_to_change() -> None:
+    """The description is the message, and the facts are beside it."""
+    error = InvalidValue("write it otherwise", member="value")
+    assert (str(error), error.description, error.details) == (
+        "write it otherwise",
+        "write it otherwise",
+        {"member": "value"},
+    )
+    assert IncomingPaymentsError("plain").details == {}
+
+
+def test_invalid_value_is_a_value_error() -> None:
+    """Callers that build a value themselves may catch what Python raises for one that is wrong."""
+    with pytest.raises(ValueError, match=r"^no such value$"):
+        raise InvalidValue("no such value")
+
+
+@pytest.mark.parametrize("cls", [TokenRefused, SignatureRefused])
+def test_refusals_of_callers_have_a_reason(cls: type[TokenRefused | SignatureRefused]) -> None:
+    """A refused token or signature carries its reason beside description and details."""
+    error = cls("expired", "ask again", action="read")
+    assert (error.reason, error.description, str(error)) == ("expired", "ask again", "ask again")
+    assert error.details == {"action": "read"}
+
+
+def test_http_refused_carries_its_response() -> None:
+    """What HTTP has a status for brings the status, a code for the client, and header fields."""
+    plain = HttpRefused(413, "body_too_large", "send less")
+    assert (plain.status, plain.reason, plain.description, plain.headers) == (413, "body_too_large", "send less", ())
+    assert HttpRefused(405, "no", "use GET", headers=(("Allow", "GET"),)).headers == (("Allow", "GET"),)

@@ -1,0 +1,576 @@
+"""`wire`: what is read, in which words the rest is refused, and what is written. Contract sections 2 and 4.1."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.methods import IlpPaymentMethod
+from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl
+from incoming_payments.errors import InvalidValue, MalformedJson
+from incoming_payments.wire import (
+    CreateRequest,
+    PaymentView,
+    PublicView,
+    parse_date_time,
+    read_create_request,
+    read_json,
+    write_date_time,
+    write_error,
+    write_json,
+    write_view,
+)
+
+USD = Asset("USD", 2)
+URL = "https://bank.example/alice"
+NOT_JSON = "the body is not JSON: "
+
+
+def body(**members: Any) -> bytes:
+    """A create request with `members` besides its wallet address."""
+    return json.dumps({"walletAddress": URL} | members).encode()
+
+
+def amount(**members: Any) -> dict[str, Any]:
+    """An amount object with `members` instead of its own."""
+    return {"value": "2500", "assetCode": "USD", "assetScale": 2} | members
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """An object that is `depth` deep."""
+    return {} if depth == 1 else {"a": nested(depth - 1)}
+
+
+def without(name: str, members: dict[str, Any]) -> dict[str, Any]:
+    """`members` without one."""
+    return {member: value for member, value in members.items() if member != name}
+
+
+# --- reading: what is taken ----------------------------------------------------------------------
+
+
+def test_create_request_with_all_members() -> None:
+    """Every member of contract section 4.1, in any order, becomes a value."""
+    text = b"""{
+        "metadata": {"invoice": "2026/0007", "lines": [1, 2.5, true, null, "\xc3\xa9\xf0\x9f\x92\xb6"]},
+        "expiresAt": "2026-02-03T23:20:50.52+01:00",
+        "incomingAmount": {"assetScale": 2, "assetCode": "USD", "value": "2500"},
+        "walletAddress": "HTTPS://Bank.example:443/alice/"
+    }"""
+    assert read_create_request(text) == CreateRequest(
+        wallet_address=WalletAddressUrl(URL),
+        incoming_amount=Amount(2500, USD),
+        expires_at=datetime(2026, 2, 3, 22, 20, 50, 520000, tzinfo=UTC),
+        metadata=MetadataJson('{"invoice":"2026/0007","lines":[1,2.5,true,null,"\u00e9\U0001f4b6"]}'),
+    )
+
+
+def test_create_request_with_nothing_but_the_wallet_address() -> None:
+    """Only `walletAddress` is required. Contract section 4.1."""
+    assert read_create_request(body()) == CreateRequest(WalletAddressUrl(URL))
+
+
+@pytest.mark.parametrize("metadata", [{}, nested(8), {"a": "x" * (8192 - 8)}])
+def test_metadata_up_to_the_limits(metadata: dict[str, Any]) -> None:
+    """Metadata is a free-form object, up to 8 deep and 8 KiB of compact JSON, and comes out as it went in."""
+    text = read_create_request(body(metadata=metadata)).metadata
+    assert text is not None
+    assert json.loads(text) == metadata
+
+
+# --- reading: what is refused, in this order -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "details"),
+    [
+        pytest.param(b" " * 65537, "the body is larger than 65536 bytes", {}, id="too large"),
+        pytest.param(b'{"a":"\xff"}', "the body is not UTF-8", {}, id="not UTF-8"),
+        pytest.param('{"a":1}'.encode("utf-16-le"), NOT_JSON, {"position": 1}, id="UTF-16"),
+        pytest.param(b"\xed\xa0\x80", "the body is not UTF-8", {}, id="encoded surrogate"),
+        pytest.param(b"[" * 65536, "the body is nested more than 32 deep", {}, id="deeper than the parser goes"),
+        pytest.param(b"", NOT_JSON + "Expecting value at line 1, column 1", {"position": 0}, id="nothing"),
+        pytest.param(b"\xef\xbb\xbf{}", NOT_JSON + "Unexpected UTF-8 BOM", {"position": 0}, id="byte order mark"),
+        pytest.param(
+            b'{\n "a": nul}', NOT_JSON + "Expecting value at line 2, column 7", {"position": 8}, id="a typing error"
+        ),
+        pytest.param(b"{} {}", NOT_JSON + "Extra data at line 1, column 4", {"position": 3}, id="two documents"),
+        pytest.param(b'{"a":1,,}', NOT_JSON, {"position": 7}, id="two commas"),
+        pytest.param(b"{'a':1}", NOT_JSON, {"position": 1}, id="single quotes"),
+        pytest.param(b'{"a":01}', NOT_JSON, {"position": 6}, id="leading zero"),
+        pytest.param(b'{"a":"\n"}', NOT_JSON, {"position": 6}, id="control character"),
+        pytest.param(b'{"a":"\\x"}', NOT_JSON, {"position": 6}, id="bad escape"),
+        pytest.param(
+            b'{"walletAddress":1,"walletAddress":1}',
+            "walletAddress occurs twice in one object",
+            {"member": "walletAddress"},
+            id="twice",
+        ),
+        pytest.param(
+            b'{"metadata":{"a":{"b":1,"c":1,"b":1}}}', "b occurs twice in one object", {"member": "b"}, id="twice below"
+        ),
+        pytest.param(b'{"a":1,"\\u0061":1}', "a occurs twice in one object", {"member": "a"}, id="twice by an escape"),
+        pytest.param(b'{"a":NaN}', "NaN is not JSON: leave the member out or write a number", {}, id="NaN"),
+        pytest.param(b"Infinity", "Infinity is not JSON: leave the member out or write a number", {}, id="Infinity"),
+        pytest.param(b"-Infinity", "-Infinity is not JSON: leave the member out or write a number", {}, id="-Infinity"),
+        pytest.param(b"[1e400]", "a number is too large, or longer than 64 characters", {}, id="an infinity in digits"),
+        pytest.param(
+            b"[-1e400]", "a number is too large, or longer than 64 characters", {}, id="a negative infinity in digits"
+        ),
+        pytest.param(b"0." + b"1" * 63, "a number is too large, or longer than 64 characters", {}, id="long fraction"),
+        pytest.param(b"1" * 65, "a number is longer than 64 characters", {}, id="long integer"),
+        pytest.param(b"1" * 65536, "a number is longer than 64 characters", {}, id="very long integer"),
+        pytest.param(b"[" * 33 + b"]" * 33, "the body is nested more than 32 deep", {}, id="arrays 33 deep"),
+        pytest.param(
+            b'{"a":' * 33 + b"1" + b"}" * 33, "the body is nested more than 32 deep", {}, id="objects 33 deep"
+        ),
+        pytest.param(
+            b'"\\ud800"', "the body holds a NUL or a lone surrogate", {"member": "the body"}, id="lone surrogate"
+        ),
+        pytest.param(
+            b'{"a":{"b":["\\udfff"]}}', "b holds a NUL or a lone surrogate", {"member": "b"}, id="surrogate below"
+        ),
+        pytest.param(
+            b'{"a":{"\\ud800":1}}', "a holds a NUL or a lone surrogate", {"member": "a"}, id="surrogate in a name"
+        ),
+        pytest.param(b'{"a":"\\u0000"}', "a holds a NUL or a lone surrogate", {"member": "a"}, id="NUL"),
+        pytest.param(b'{"a":{"\\u0000":1}}', "a holds a NUL or a lone surrogate", {"member": "a"}, id="NUL in a name"),
+    ],
+)
+def test_json_refused(text: bytes, message: str, details: dict[str, object]) -> None:
+    """What is not I-JSON within bounds is refused, in this order, saying what and where."""
+    with pytest.raises(MalformedJson) as caught:
+        read_json(text)
+    assert str(caught.value).startswith(message)
+    assert caught.value.details == details
+    with pytest.raises(MalformedJson) as again:
+        read_create_request(text)
+    assert str(again.value) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "document"),
+    [
+        (b"[" * 32 + b"]" * 32, None),
+        (b"1" * 64, int("1" * 64)),
+        (b"1e308", 1e308),
+        (b'"\\ud83d\\ude00"', "\U0001f600"),
+        ('"\u00e9"'.encode(), "\u00e9"),
+        (b' {"a" : [ -0.5 , null ] }\n', {"a": [-0.5, None]}),
+        (b" " * 65532 + b"null", None),
+    ],
+)
+def test_json_taken(text: bytes, document: object) -> None:
+    """What is just within the bounds is read: depth, digits, size, surrogate pairs."""
+    read = read_json(text)
+    if document is not None:
+        assert read == document
+
+
+def test_json_bounds_are_the_callers() -> None:
+    """Other documents, such as settings, may have other bounds."""
+    assert read_json(b"[[1]]", bytes_max=5, depth_max=2) == [[1]]
+    with pytest.raises(MalformedJson) as caught:
+        read_json(b"[[1]]", bytes_max=4)
+    assert str(caught.value) == "the body is larger than 4 bytes"
+    with pytest.raises(MalformedJson) as caught:
+        read_json(b"[[1]]", depth_max=1)
+    assert str(caught.value) == "the body is nested more than 1 deep"
+
+
+VALUE = "value must be a string of decimal digits without sign, spaces or leading zeros, from 0 to 18446744073709551615"
+UINT64 = "value must be an integer from 0 to 18446744073709551615"
+SCALE = "assetScale must be an integer from 0 to 255"
+CODE = "assetCode must be 1 to 32 printable ASCII characters without spaces"
+EXPIRY = "expiresAt must be an RFC 3339 date-time with an offset, such as 2026-02-03T23:20:50.52Z"
+NO_URL = "walletAddress must be an absolute http or https URL, in ASCII, of at most 2048 characters"
+OPTIONAL = ["incomingAmount", "expiresAt", "metadata"]
+PRODUCED = ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "methods"]
+
+
+@pytest.mark.parametrize(
+    ("text", "member", "message"),
+    [
+        pytest.param(b"[]", None, "the body must be an object, not an array", id="array"),
+        pytest.param(b"null", None, "the body must be an object, not null", id="null"),
+        pytest.param(b'"{}"', None, "the body must be an object, not a string", id="string"),
+        pytest.param(b"1", None, "the body must be an object, not an integer", id="integer"),
+        pytest.param(b"true", None, "the body must be an object, not a boolean", id="boolean"),
+        pytest.param(b"1e3", None, "the body must be an object, not a number with a fraction or exponent", id="number"),
+        pytest.param(b"{}", "walletAddress", "walletAddress is missing", id="no wallet address"),
+        pytest.param(
+            b'{"walletaddress":"https://bank.example"}', "walletAddress", "walletAddress is missing", id="other case"
+        ),
+        pytest.param(
+            b'{"wallet_address":"https://bank.example"}', "walletAddress", "walletAddress is missing", id="our spelling"
+        ),
+        pytest.param(
+            body(walletAddress=None), "walletAddress", "walletAddress must be a string, not null", id="null URL"
+        ),
+        pytest.param(
+            body(walletAddress=[URL]), "walletAddress", "walletAddress must be a string, not an array", id="array URL"
+        ),
+        pytest.param(body(walletAddress="bank.example"), "walletAddress", NO_URL, id="not a URL"),
+        pytest.param(
+            body(walletAddress="https://bank.example/#a"),
+            "walletAddress",
+            "walletAddress must not hold a fragment or a backslash",
+            id="a URL that is refused",
+        ),
+        *(
+            pytest.param(
+                body(**{name: None}),
+                name,
+                f"{name} must be {'a string' if name == 'expiresAt' else 'an object'}, not null",
+                id=f"{name} null",
+            )
+            for name in OPTIONAL
+        ),
+        pytest.param(
+            body(incomingAmount="25"), "incomingAmount", "incomingAmount must be an object, not a string", id="text"
+        ),
+        *(
+            pytest.param(
+                body(incomingAmount=without(name, amount())),
+                f"incomingAmount.{name}",
+                f"incomingAmount.{name} is missing",
+                id=f"{name} missing",
+            )
+            for name in amount()
+        ),
+        pytest.param(
+            body(incomingAmount=amount(value=2500)),
+            "incomingAmount.value",
+            "incomingAmount.value must be a string, not an integer",
+            id="value an integer",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(value=None)),
+            "incomingAmount.value",
+            "incomingAmount.value must be a string, not null",
+            id="value null",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(assetCode=7)),
+            "incomingAmount.assetCode",
+            "incomingAmount.assetCode must be a string, not an integer",
+            id="code an integer",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(assetScale="2")),
+            "incomingAmount.assetScale",
+            "incomingAmount.assetScale must be an integer, not a string",
+            id="scale a string",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(assetScale=True)),
+            "incomingAmount.assetScale",
+            "incomingAmount.assetScale must be an integer, not a boolean",
+            id="scale a boolean",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(assetScale=2.0)),
+            "incomingAmount.assetScale",
+            "incomingAmount.assetScale must be an integer, not a number with a fraction or exponent",
+            id="scale 2.0",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(scale=2)),
+            "incomingAmount.scale",
+            "incomingAmount.scale is not a member that can be set: leave it out",
+            id="unknown member of an amount",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(value="-1")), "incomingAmount.value", f"incomingAmount.{VALUE}", id="negative"
+        ),
+        pytest.param(
+            body(incomingAmount=amount(value="18446744073709551616")),
+            "incomingAmount.value",
+            f"incomingAmount.{UINT64}",
+            id="past uint64",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(assetCode="")),
+            "incomingAmount.assetCode",
+            f"incomingAmount.{CODE}",
+            id="no code",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(assetScale=256)),
+            "incomingAmount.assetScale",
+            f"incomingAmount.{SCALE}",
+            id="scale 256",
+        ),
+        pytest.param(
+            body(incomingAmount=amount(assetScale=-1)),
+            "incomingAmount.assetScale",
+            f"incomingAmount.{SCALE}",
+            id="scale -1",
+        ),
+        pytest.param(body(expiresAt=7), "expiresAt", "expiresAt must be a string, not an integer", id="a number"),
+        pytest.param(body(expiresAt="tomorrow"), "expiresAt", EXPIRY, id="not a date-time"),
+        pytest.param(body(metadata=[]), "metadata", "metadata must be an object, not an array", id="metadata array"),
+        pytest.param(body(metadata="{}"), "metadata", "metadata must be an object, not a string", id="metadata string"),
+        *(
+            pytest.param(
+                body(**{name: "x"}), name, f"{name} is not a member that can be set: leave it out", id=f"{name} set"
+            )
+            for name in PRODUCED
+        ),
+        pytest.param(
+            body(b=1, a=1), "a", "a is not a member that can be set: leave it out", id="the first of two unknown"
+        ),
+        pytest.param(
+            body(**{"\u00e9\n\\": 1}),
+            "\\xe9\\n\\\\",
+            "\\xe9\\n\\\\ is not a member that can be set: leave it out",
+            id="a name that is not printable",
+        ),
+        pytest.param(
+            body(**{"x" * 200: 1}),
+            "x" * 100,
+            f"{'x' * 100} is not a member that can be set: leave it out",
+            id="a long name",
+        ),
+        pytest.param(
+            body(metadata={"a": "x" * (8192 - 7)}),
+            "metadata",
+            "metadata is larger than 8192 bytes, written as compact JSON",
+            id="metadata too large",
+        ),
+        pytest.param(
+            body(metadata={"a": "\u20ac" * 2730}),
+            "metadata",
+            "metadata is larger than 8192 bytes, written as compact JSON",
+            id="metadata too large in UTF-8",
+        ),
+        pytest.param(
+            body(metadata=nested(9)), "metadata", "metadata is nested more than 8 deep", id="metadata too deep"
+        ),
+    ],
+)
+def test_create_request_refused(text: bytes, member: str | None, message: str) -> None:
+    """What is not as the contract says is refused by its first fault, naming the member with its path."""
+    with pytest.raises(MalformedJson) as caught:
+        read_create_request(text)
+    assert str(caught.value) == message
+    assert caught.value.details == ({} if member is None else {"member": member})
+
+
+def test_members_are_looked_at_in_the_contracts_order() -> None:
+    """With several faults the first member of the contract's table is named, whatever the body's order; extras last."""
+    faults = {"extra": 1, "metadata": 1, "expiresAt": 1, "incomingAmount": 1, "walletAddress": 1}
+    order = []
+    while faults:
+        with pytest.raises(MalformedJson) as caught:
+            read_create_request(json.dumps({"walletAddress": URL} | faults).encode())
+        order.append(caught.value.details["member"])
+        del faults[str(order[-1])]
+    assert order == ["walletAddress", "incomingAmount", "expiresAt", "metadata", "extra"]
+
+
+def test_metadata_limits_are_the_policys() -> None:
+    """A host may allow more or less metadata."""
+    text = body(metadata={"a": {"b": 1}})
+    assert read_create_request(text, metadata_bytes_max=15, metadata_depth_max=2).metadata == '{"a":{"b":1}}'
+    with pytest.raises(MalformedJson) as caught:
+        read_create_request(text, metadata_bytes_max=12)
+    assert str(caught.value) == "metadata is larger than 12 bytes, written as compact JSON"
+    with pytest.raises(MalformedJson) as caught:
+        read_create_request(text, metadata_depth_max=1)
+    assert str(caught.value) == "metadata is nested more than 1 deep"
+
+
+# --- moments ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-02-03T23:20:50Z", datetime(2026, 2, 3, 23, 20, 50, tzinfo=UTC)),
+        ("2026-02-03t23:20:50z", datetime(2026, 2, 3, 23, 20, 50, tzinfo=UTC)),
+        ("2026-02-03T23:20:50.5Z", datetime(2026, 2, 3, 23, 20, 50, 500000, tzinfo=UTC)),
+        ("2026-02-03T23:20:50.123456Z", datetime(2026, 2, 3, 23, 20, 50, 123456, tzinfo=UTC)),
+        ("2026-02-03T23:20:50.123456999Z", datetime(2026, 2, 3, 23, 20, 50, 123456, tzinfo=UTC)),
+        ("2026-02-03T23:20:50+00:00", datetime(2026, 2, 3, 23, 20, 50, tzinfo=UTC)),
+        ("2026-02-03T23:20:50-00:00", datetime(2026, 2, 3, 23, 20, 50, tzinfo=UTC)),
+        ("2026-02-03T23:20:50-08:30", datetime(2026, 2, 4, 7, 50, 50, tzinfo=UTC)),
+        ("2024-02-29T00:00:00+23:59", datetime(2024, 2, 28, 0, 1, tzinfo=UTC)),
+        ("0001-01-01T00:00:00Z", datetime.min.replace(tzinfo=UTC)),
+        ("9999-12-31T23:59:59.999999Z", datetime.max.replace(tzinfo=UTC)),
+    ],
+)
+def test_parse_date_time(text: str, moment: datetime) -> None:
+    """An RFC 3339 date-time with any offset is a moment in UTC."""
+    parsed = parse_date_time(text)
+    assert parsed == moment
+    assert parsed.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("2026-02-03", id="no time"),
+        pytest.param("2026-02-03T23:20:50", id="no offset"),
+        pytest.param("2026-02-03T23:20Z", id="no seconds"),
+        pytest.param("2026-02-03 23:20:50Z", id="a space for the T"),
+        pytest.param("20260203T232050Z", id="ISO 8601 basic form"),
+        pytest.param("2026-W06-2T23:20:50Z", id="week date"),
+        pytest.param("2026-034T23:20:50Z", id="ordinal date"),
+        pytest.param("2026-02-03T23:20:50,5Z", id="decimal comma"),
+        pytest.param("2026-02-03T23:20:50.Z", id="no fraction"),
+        pytest.param("2026-02-03T23:20:50.1234567890Z", id="ten digits of a second"),
+        pytest.param("2026-02-03T23:20:50+01", id="offset without minutes"),
+        pytest.param("2026-02-03T23:20:50+0100", id="offset without colon"),
+        pytest.param("2026-02-03T23:20:50+24:00", id="offset of a day"),
+        pytest.param("2026-02-03T23:20:50+01:60", id="offset minute 60"),
+        pytest.param("2026-02-03T23:20:50 UTC", id="named offset"),
+        pytest.param("+2026-02-03T23:20:50Z", id="signed year"),
+        pytest.param("0000-01-01T00:00:00Z", id="year zero"),
+        pytest.param("2026-13-03T23:20:50Z", id="month 13"),
+        pytest.param("2026-02-30T23:20:50Z", id="30th of February"),
+        pytest.param("2025-02-29T23:20:50Z", id="leap day in another year"),
+        pytest.param("2026-02-03T24:00:00Z", id="hour 24"),
+        pytest.param("2026-02-03T23:60:00Z", id="minute 60"),
+        pytest.param("2016-12-31T23:59:60Z", id="leap second"),
+        pytest.param("0001-01-01T00:00:00+00:01", id="before the first day in UTC"),
+        pytest.param("9999-12-31T23:59:59-00:01", id="after the last day in UTC"),
+        pytest.param("2026-02-03T23:20:50Z\n", id="trailing newline"),
+        pytest.param(" 2026-02-03T23:20:50Z", id="leading space"),
+        pytest.param("\u0662\u0660\u0662\u0666-02-03T23:20:50Z", id="Arabic digits"),
+        pytest.param("1770160850", id="Unix time"),
+    ],
+)
+def test_parse_date_time_refused(text: str) -> None:
+    """What else ISO 8601 or people write is refused, above all a moment without an offset."""
+    with pytest.raises(InvalidValue) as caught:
+        parse_date_time(text)
+    assert str(caught.value) == EXPIRY
+    assert caught.value.details == {"member": "expiresAt"}
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
+    [
+        (datetime(2026, 2, 3, 23, 20, 50, tzinfo=UTC), "2026-02-03T23:20:50Z"),
+        (datetime(2026, 2, 3, 23, 20, 50, 1, tzinfo=UTC), "2026-02-03T23:20:50.000001Z"),
+        (datetime(2026, 2, 3, 23, 20, tzinfo=timezone(timedelta(hours=1))), "2026-02-03T22:20:00Z"),
+        (datetime(1, 1, 1, tzinfo=UTC), "0001-01-01T00:00:00Z"),
+    ],
+)
+def test_write_date_time(moment: datetime, text: str) -> None:
+    """A moment is written in UTC, with a Z, to the microsecond where it has any."""
+    assert write_date_time(moment) == text
+
+
+# --- writing -----------------------------------------------------------------------------------------
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+METHOD = IlpPaymentMethod("g.bank.x7", "c2VjcmV0")
+VIEW = PaymentView(
+    id="https://bank.example/incoming-payments/1",
+    wallet_address=URL,
+    completed=False,
+    received_amount=Amount(0, USD),
+    created_at=NOW,
+    updated_at=NOW + timedelta(seconds=1),
+    methods=(METHOD,),
+    incoming_amount=Amount(2**64 - 1, USD),
+    expires_at=NOW + timedelta(hours=1),
+    metadata=MetadataJson('{"invoice":"\u00e9","n":1.5}'),
+)
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        pytest.param("id", "https://bank.example/incoming-payments/1", id="contract_2_2_id"),
+        pytest.param("walletAddress", "https://bank.example/alice", id="contract_2_2_walletAddress"),
+        pytest.param("completed", False, id="contract_2_2_completed"),
+        pytest.param(
+            "incomingAmount",
+            {"value": "18446744073709551615", "assetCode": "USD", "assetScale": 2},
+            id="contract_2_2_incomingAmount",
+        ),
+        pytest.param(
+            "receivedAmount", {"value": "0", "assetCode": "USD", "assetScale": 2}, id="contract_2_2_receivedAmount"
+        ),
+        pytest.param("expiresAt", "2026-01-01T01:00:00Z", id="contract_2_2_expiresAt"),
+        pytest.param("metadata", {"invoice": "\u00e9", "n": 1.5}, id="contract_2_2_metadata"),
+        pytest.param("createdAt", "2026-01-01T00:00:00Z", id="contract_2_2_createdAt"),
+        pytest.param("updatedAt", "2026-01-01T00:00:01Z", id="contract_2_2_updatedAt"),
+        pytest.param(
+            "methods",
+            [{"type": "ilp", "ilpAddress": "g.bank.x7", "sharedSecret": "c2VjcmV0"}],
+            id="contract_2_2_methods",
+        ),
+    ],
+)
+def test_resource_member(member: str, value: object) -> None:
+    """Each row of contract section 2.2, in the wire's spelling and type."""
+    written = json.loads(write_view(VIEW))
+    assert written[member] == value
+    assert type(written[member]) is type(value)
+
+
+def test_resource_has_the_contracts_members_and_no_others() -> None:
+    """Clients validate the resource: nothing of our own stands in it."""
+    members = {*PRODUCED, "walletAddress", *OPTIONAL}
+    assert set(json.loads(write_view(VIEW))) == members
+
+
+def test_contract_2_3_type() -> None:
+    """The one payment method there is has the type `ilp`, and the contract's three members."""
+    assert json.loads(write_view(VIEW))["methods"] == [
+        {"type": "ilp", "ilpAddress": METHOD.ilp_address, "sharedSecret": METHOD.shared_secret}
+    ]
+
+
+def test_optional_members_that_are_absent_are_left_out() -> None:
+    """An absent member is never `null`, which real clients refuse; an empty list of methods stays."""
+    view = PaymentView(
+        id="i", wallet_address=URL, completed=True, received_amount=Amount(7, USD), created_at=NOW, updated_at=NOW,
+        methods=(),
+    )  # fmt: skip
+    assert write_view(view) == (
+        b'{"id":"i","walletAddress":"https://bank.example/alice","completed":true,'
+        b'"receivedAmount":{"value":"7","assetCode":"USD","assetScale":2},'
+        b'"createdAt":"2026-01-01T00:00:00Z","updatedAt":"2026-01-01T00:00:00Z","methods":[]}'
+    )
+
+
+def test_empty_metadata_is_not_absent() -> None:
+    """A client that sent `{}` gets `{}`."""
+    view = PaymentView("i", URL, False, Amount(0, USD), NOW, NOW, (), metadata=MetadataJson("{}"))
+    assert json.loads(write_view(view))["metadata"] == {}
+
+
+def test_public_view() -> None:
+    """The public view has two members."""
+    view = PublicView(Amount(7, USD), "https://auth.bank.example")
+    assert write_view(view) == (
+        b'{"receivedAmount":{"value":"7","assetCode":"USD","assetScale":2},"authServer":"https://auth.bank.example"}'
+    )
+
+
+def test_error_body() -> None:
+    """An error body says code and description, and details where there are any."""
+    assert write_error("c", "d", {}) == b'{"error":{"code":"c","description":"d"}}'
+    assert json.loads(write_error("c", "d", {"member": "m", "position": 3})) == {
+        "error": {"code": "c", "description": "d", "details": {"member": "m", "position": 3}}
+    }
+
+
+def test_json_is_written_compact_in_utf_8() -> None:
+    """No space is wasted, and text stays text."""
+    assert write_json({"a": [1, "\u00e9", None]}) == b'{"a":[1,"\xc3\xa9",null]}'
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_what_is_not_json_is_never_written(number: float) -> None:
+    """NaN and infinities are no JSON, in this direction neither."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json({"a": number})

@@ -1,0 +1,93 @@
+"""RFC 9421 Appendix B.2: every example at the level of the signature base, and of the signature."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from incoming_payments.errors import MalformedKey, SignatureRefused
+from incoming_payments.httpsig import (
+    Policy,
+    Proof,
+    Request,
+    Response,
+    load_jwk,
+    parse_signature,
+    parse_signature_input,
+    signature_base,
+    verify,
+)
+
+VECTORS: Any = json.loads((Path(__file__).parent / "rfc9421.json").read_text())
+CASES = {case["section"]: case for case in VECTORS["cases"]}
+
+
+def _message(name: str) -> Request | Response:
+    vector = VECTORS[name]
+    headers = tuple((name, value) for name, value in vector["headers"])
+    body = vector["body"].encode()
+    if name == "response":
+        return Response(vector["status"], headers, body)
+    return Request(vector["method"], vector["url"], headers, body)
+
+
+def _base(case: Any) -> bytes:
+    given = parse_signature_input([case["signature_input"]])[case["label"]]
+    return signature_base(_message(case["message"]), given.components, given.parameters)
+
+
+def test_all_examples_are_here() -> None:
+    """B.2.1 to B.2.6."""
+    assert list(CASES) == [f"B.2.{number}" for number in range(1, 7)]
+
+
+@pytest.mark.parametrize("section", CASES)
+def test_signature_base(section: str) -> None:
+    """The base is that of the RFC to the byte; for B.2.4 it is that of a response."""
+    assert _base(CASES[section]).decode() == CASES[section]["signature_base"]
+
+
+@pytest.mark.parametrize("section", [section for section in CASES if section != "B.2.5"])
+def test_signature(section: str) -> None:
+    """The RFC's signature verifies with the RFC's key, and no other base does."""
+    case = CASES[section]
+    key = load_jwk(VECTORS["keys"][case["keyid"]])
+    signature = parse_signature([case["signature"]])[case["label"]]
+    assert key.algorithm.registered == case["algorithm"]
+    assert key.verify(signature, _base(case))
+    assert not key.verify(signature, _base(case) + b" ")
+
+
+def test_a_shared_secret_has_no_place_here() -> None:
+    """B.2.5 is HMAC: whoever could verify it could have made it, so that the key is refused."""
+    with pytest.raises(MalformedKey, match="shared secret"):
+        load_jwk(VECTORS["keys"][CASES["B.2.5"]["keyid"]])
+
+
+def _verify(section: str, *required: str) -> Proof:
+    """The whole verifier, at the time when the example was signed."""
+    case = CASES[section]
+    request = _message("request")
+    assert isinstance(request, Request)
+    fields = (("Signature-Input", case["signature_input"]), ("Signature", case["signature"]))
+    key = load_jwk(VECTORS["keys"][case["keyid"]])
+    signed = evolve(request, headers=(*request.headers, *fields))
+    now = datetime.fromtimestamp(1618884473, UTC)
+    return verify(signed, {key.kid: key}, policy=Policy(required=required), now=now)
+
+
+def test_examples_that_cover_the_body() -> None:
+    """They go through the whole verifier."""
+    assert _verify("B.2.2", "@authority", "content-digest").label == "sig-b22"
+    assert _verify("B.2.3", "@method", "@path", "@query", "content-digest").label == "sig-b23"
+
+
+@pytest.mark.parametrize(("section", "reason"), [("B.2.1", "component_not_covered"), ("B.2.6", "body_not_covered")])
+def test_examples_that_leave_the_body_open(section: str, reason: str) -> None:
+    """B.2.1 covers nothing at all, and B.2.6 not the body: good signatures that prove too little."""
+    with pytest.raises(SignatureRefused) as caught:
+        _verify(section, "@method")
+    assert caught.value.reason == reason
