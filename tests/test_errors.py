@@ -50,9 +50,7 @@ TREE_LINE = re.compile(r"([│├└─ ]*)(\w+)(?: \((\w+)\))?(?: {2,}.*)?")  #
 def classes() -> dict[str, type[IncomingPaymentsError]]:
     """Every exception that the module defines, by name."""
     return {
-        name: cls
-        for name, cls in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(cls, IncomingPaymentsError)
+        name: cls for name, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, IncomingPaymentsError)
     }
 
 

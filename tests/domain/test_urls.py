@@ -107,7 +107,15 @@ def test_canonical_url_refused(text: object, message: str) -> None:
     assert caught.value.details == {"member": "url"}
 
 
-@pytest.mark.parametrize("url", ["https://auth.bank.example", "http://Auth.example:80/op/?a=b", "https://[::1]/'()"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://auth.bank.example",
+        "http://Auth.example:80/op/?a=b",
+        "https://[::1]/'()",
+        "https://a.example/" + "x" * 2030,
+    ],
+)
 def test_header_safe_url(url: str) -> None:
     """A URL for a header is given back as it is."""
     assert header_safe_url(url, member="url") == url

@@ -170,7 +170,7 @@ def test_ports_may_be_async() -> None:
 
 
 def test_cancelled_while_a_port_is_at_work() -> None:
-    """A server that gives up on a request gets its cancellation through, and nothing is stored after it."""
+    """A server that gives up on a request gets its cancellation through, and nothing is sent after it."""
     service = Service()
     client = service.client()
     request = client.creation()
@@ -479,7 +479,7 @@ def test_over_http() -> None:
 
 
 def test_over_http_body_over_the_limit() -> None:
-    """413, and the connection is not kept for what is left of the body."""
+    """413, and the server goes on to answer others."""
     with serving(an_application(Service())) as port:
         large = Request("POST", PATH, headers=[JSON], body=b"x" * (BODY_BYTES_MAX + 1))
         assert refusal(over_http(port, large)) == (413, "body_too_large")

@@ -1,5 +1,7 @@
 """The programs in `examples/`, each run as a real process and used over real HTTP."""
 
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +11,9 @@ from typing import Final
 
 import pytest
 
+from incoming_payments.hosts.command import CONFIGURATION
 from incoming_payments.httpsig import PrivateKey
-from processes import ROOT, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
+from processes import COMMAND, ROOT, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
 
 EXAMPLES: Final = ROOT / "examples"
 SERVERS: Final = {
@@ -102,6 +105,25 @@ def test_head(client: HttpClient) -> None:
     answer = unsigned("HEAD", id)
 
     assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"", "application/json")
+
+
+def test_the_client(tmp_path: Path) -> None:
+    """The client creates a payment at a running `serve` and reads it; when there is no such token, it says so."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    command = [sys.executable, str(EXAMPLES / "client.py"), str(tmp_path)]
+    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / "log"):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        path = tmp_path / CONFIGURATION
+        path.write_text(path.read_text("utf-8").replace(token_in(tmp_path), "UNKNOWN"), "utf-8")
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    url = f"http://127.0.0.1:{port}/incoming-payments"
+    answers = re.findall(r"^POST \S+ 201|^GET \S+/(?=\S+ 200)", done.stdout, re.MULTILINE)
+    assert answers == [f"POST {url} 201", f"GET {url}/"]
+    assert refused.returncode == 1
+    assert f"POST {url} 401" in refused.stdout
 
 
 @pytest.mark.parametrize("name", sorted(SERVERS))

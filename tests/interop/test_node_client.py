@@ -2,7 +2,7 @@
 
 The client is installed once into pytest's cache, in a folder named after its version. The tests are skipped, saying
 why, where Node.js is missing, or where npm cannot reach its registry. Any other failure of the installation is
-skipped on a developer's machine as well, but fails where `CI` is set: nobody would notice there that the tests are gone.
+skipped on a developer's machine as well, but fails where `CI` is set, as nobody would notice there.
 """
 
 import json

@@ -1,0 +1,212 @@
+"""README and docs: their examples run, their generated parts are up to date, and what they point to is there."""
+
+import ast
+import asyncio
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import flask
+import httpx
+import pytest
+
+from incoming_payments.hosts import command
+from processes import ROOT
+
+PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
+_BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PRINTS: Final = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
+
+
+def blocks(page: str, language: str) -> list[tuple[int, str]]:
+    """The code blocks of one language, each with the number of lines above it."""
+    text = PAGES[page].read_text("utf-8")
+    return [(text[: found.start(2)].count("\n"), found[2]) for found in _BLOCK.finditer(text) if found[1] == language]
+
+
+# --- the examples ----------------------------------------------------------------------------------
+
+
+async def _close(store: Any) -> None:
+    if inspect.isawaitable(closing := store.close()):
+        await closing
+
+
+def run_page(page: str) -> dict[str, Any]:
+    """Run the Python blocks of a page, one after the other in one namespace, which is returned."""
+    namespace: dict[str, Any] = {"__name__": f"docs of {page}"}
+    for above, block in blocks(page, "python"):
+        code = compile("\n" * above + block, PAGES[page], "exec")  # so that a traceback shows the line of the page
+        exec(code, namespace)  # noqa: S102 - our own documentation
+    return namespace
+
+
+def close_stores(namespace: dict[str, Any]) -> None:
+    """Close the stores that a page has opened."""
+    for value in namespace.values():
+        store = getattr(value, "store", None)
+        if hasattr(store, "close"):
+            asyncio.run(_close(store))
+
+
+@pytest.mark.parametrize("page", [page for page in sorted(PAGES) if blocks(page, "python")])
+def test_the_examples_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every Python block of a page runs, in order, and prints what the page says it prints."""
+    monkeypatch.chdir(tmp_path)
+    close_stores(run_page(page))
+
+    printed = [comment for _, block in blocks(page, "python") for comment in _PRINTS.findall(block)]
+    assert printed == capsys.readouterr().out.splitlines()
+
+
+def test_the_readme_embeds_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Flask and the Starlette application of the README answer for the service."""
+    monkeypatch.chdir(tmp_path)
+    namespace = run_page("README.md")
+    path = "/incoming-payments/019b76da-a800-7000-8000-000000000000"
+    app: flask.Flask = namespace["app"]
+    in_flask = app.test_client().get(path)
+
+    async def get() -> httpx.Response:
+        transport = httpx.ASGITransport(namespace["starlette_app"])
+        async with httpx.AsyncClient(transport=transport, base_url="https://bank.example") as client:
+            return await client.get(path)
+
+    in_starlette = asyncio.run(get())
+    created = app.test_client().post("/incoming-payments", json={})
+    close_stores(namespace)
+
+    not_found = (404, "payment_not_found")
+    assert not_found == (in_flask.status_code, in_flask.get_json()["error"]["code"])
+    assert not_found == (in_starlette.status_code, in_starlette.json()["error"]["code"])
+    assert (created.status_code, created.headers["WWW-Authenticate"]) == (401, "GNAP as_uri=https://auth.bank.example")
+
+
+# --- what is generated -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """The program that writes the generated parts."""
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_generated_parts_are_up_to_date(generate: ModuleType, page: str) -> None:
+    """What is generated from the code says what the code says; `nox -s docs` writes it anew."""
+    text = PAGES[page].read_text("utf-8")
+    assert text == generate.regenerate(text)
+
+
+def test_generated_parts_are_there(generate: ModuleType) -> None:
+    """Each part that can be generated stands on one page, and a part that is out of date is replaced."""
+    text = "".join(path.read_text("utf-8") for path in PAGES.values())
+    names = re.findall(r"<!-- generated: (.+) -->", text)
+    stale = "a\n<!-- generated: statuses -->\nold\n<!-- end of statuses -->\nb\n"
+    fresh = generate.regenerate(stale)
+
+    assert sorted(generate.PARTS) == sorted(names)
+    assert fresh == stale.replace("old", generate.status_table())
+
+
+def test_generating_rewrites_only_what_changed(
+    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program writes the pages that are out of date, names them, and leaves the others alone."""
+    stale = "<!-- generated: transitions -->\nold\n<!-- end of transitions -->\n"
+    (tmp_path / "stale.md").write_text(stale, "utf-8")
+    (tmp_path / "other.md").write_text("nothing is generated here\n", "utf-8")
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+
+    assert generate.main() == 0
+    assert capsys.readouterr().out == "wrote stale.md\n"
+    assert (tmp_path / "stale.md").read_text("utf-8") == generate.regenerate(stale)
+
+
+# --- what is pointed to ----------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links write them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_links_lead_somewhere(page: str) -> None:
+    """A link to another file of the project, or to a heading in it, finds it."""
+    links = re.findall(r"\]\(([^)]+)\)", PAGES[page].read_text("utf-8"))
+    broken = []
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = PAGES[page].parent / name if name else PAGES[page]
+        if "://" not in link and (not target.exists() or (anchor and anchor not in anchors(target))):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_can_be_found() -> None:
+    """The README leads to every page of the docs, and to every folder of programs."""
+    text = PAGES["README.md"].read_text("utf-8")
+    missing = [page for page in (*PAGES, "examples", "benchmarks") if page != "README.md" and f"]({page})" not in text]
+    assert missing == []
+
+
+def test_no_page_knows_a_machine() -> None:
+    """Pages hold no absolute path of somebody's machine."""
+    absolute = re.compile(r"(?<![\w.:/])(?:/(?:home|root|tmp|work|usr|var|opt|Users)/|[A-Z]:\\)")
+    assert [page for page, path in PAGES.items() if absolute.search(path.read_text("utf-8"))] == []
+
+
+def sessions() -> set[str]:
+    """The sessions in noxfile.py."""
+    tree = ast.parse((ROOT / "noxfile.py").read_text("utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return {node.name for node in functions if any("nox.session" in ast.unparse(made) for made in node.decorator_list)}
+
+
+def test_the_commands_of_the_readme() -> None:
+    """The README's two commands install nox themselves, and name a session that there is, or run the default one."""
+    [(_, block)] = blocks("README.md", "console")
+    commands = [line.partition("#")[0].strip() for line in block.splitlines()]
+    install = "python -m pip install nox && python -m nox"
+
+    assert [f"{install} -s demo", install] == commands
+    assert {"demo", "tests"} <= sessions()
+    assert 'nox.options.sessions = ["tests"]' in (ROOT / "noxfile.py").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", ["noxfile.py", "docs/generate.py", *sorted(PAGES)])
+def test_named_sessions_exist(page: str) -> None:
+    """Wherever a nox session is named, there is one of that name."""
+    named = set(re.findall(r"nox -s (\w+)", (ROOT / page).read_text("utf-8")))
+    assert named <= sessions()
+
+
+def test_every_setting_is_documented() -> None:
+    """Each setting that the configuration of `init` shows, also as a comment, is explained in the docs."""
+    shown = set(re.findall(r"^(?:# )?(\w+) = |[{ ](actions|identifier) = ", command._TEMPLATE, re.MULTILINE))
+    names = {name for pair in shown for name in pair if name}
+    page = PAGES["docs/server.md"].read_text("utf-8")
+
+    assert len(names) == 24
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+def test_every_command_is_documented() -> None:
+    """The page about the server explains every command there is."""
+    page = PAGES["docs/server.md"].read_text("utf-8")
+    names = re.search(r"\{?(init .+ demo)", command._parser().format_usage())
+
+    assert names is not None
+    assert [name for name in names[1].split(" | ") if f"`incoming-payments {name}" not in page] == []
