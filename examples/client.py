@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from incoming_payments.httpsig import PrivateKey, Request, sign
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 folder = Path(sys.argv[1])
 settings = tomllib.loads((folder / "incoming-payments.toml").read_text("utf-8"))
 token = settings["token"][0]["value"]
@@ -30,7 +32,10 @@ def send(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str,
     signed = sign(Request(method, url, tuple(headers), content), key, created=datetime.now(UTC))
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.netloc, timeout=10)
-    connection.request(method, address.path, content or None, dict(signed.headers))
+    try:
+        connection.request(method, address.path, content or None, dict(signed.headers))
+    except OSError as error:
+        sys.exit(f"{settings['base_url']} does not answer ({error}): is it running?")
     response = connection.getresponse()
     answer: dict[str, Any] = json.loads(response.read())
     connection.close()

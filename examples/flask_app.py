@@ -1,11 +1,17 @@
-"""The incoming payment service inside a Flask application: `flask --app examples/flask_app run`.
+"""The incoming payment service inside a Flask application.
 
-`Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. The
-keys are those that `incoming-payments init` makes.
+    pip install . flask
+    incoming-payments init my-bank --port 5000
+    FOLDER=my-bank flask --app examples/flask_app run --port 5000
+    python examples/client.py my-bank          # elsewhere, once it runs
+
+`Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. Base
+URL, token and keys are those that `incoming-payments init` makes.
 """
 
 import json
 import os
+import tomllib
 from pathlib import Path
 
 import flask
@@ -26,10 +32,11 @@ from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.stores.sqlite import SqliteStore
 
-BASE_URL = os.environ.get("BASE_URL", "http://127.0.0.1:5000")
+FOLDER = Path(os.environ.get("FOLDER", "."))  # where `incoming-payments init` wrote; the database goes there too
+settings = tomllib.loads((FOLDER / "incoming-payments.toml").read_text("utf-8"))
+BASE_URL = settings["base_url"]
+TOKEN = settings["token"][0]["value"]
 AUTH_SERVER = "https://auth.bank.example"
-FOLDER = Path(os.environ.get("FOLDER", "."))  # where `incoming-payments init` put its keys; the database goes there too
-TOKEN = os.environ["TOKEN"]  # the client's access token
 
 
 class Bank:

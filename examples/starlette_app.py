@@ -1,11 +1,17 @@
-"""The incoming payment service inside a Starlette application: `uvicorn --app-dir examples starlette_app:app`.
+"""The incoming payment service inside a Starlette application.
 
-`Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. The
-keys are those that `incoming-payments init` makes.
+    pip install . starlette uvicorn
+    incoming-payments init my-bank --port 8000
+    FOLDER=my-bank uvicorn --app-dir examples starlette_app:app --port 8000
+    python examples/client.py my-bank          # elsewhere, once it runs
+
+`Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. Base
+URL, token and keys are those that `incoming-payments init` makes.
 """
 
 import json
 import os
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,10 +37,11 @@ from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
-BASE_URL = os.environ.get("BASE_URL", "http://127.0.0.1:8000")
+FOLDER = Path(os.environ.get("FOLDER", "."))  # where `incoming-payments init` wrote; the database goes there too
+settings = tomllib.loads((FOLDER / "incoming-payments.toml").read_text("utf-8"))
+BASE_URL = settings["base_url"]
+TOKEN = settings["token"][0]["value"]
 AUTH_SERVER = "https://auth.bank.example"
-FOLDER = Path(os.environ.get("FOLDER", "."))  # where `incoming-payments init` put its keys; the database goes there too
-TOKEN = os.environ["TOKEN"]  # the client's access token
 
 
 class Bank:

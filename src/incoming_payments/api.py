@@ -1,4 +1,4 @@
-"""From a request to a response: routes, status codes, error bodies. Pure but for a line in the log; a flow from end to end.
+"""From a request to a response: routes, status codes, error bodies. A flow from end to end; pure, but for a line in the log.
 
 Everything is decided on what was received: the raw path and query, the header lines, the bytes of the body. The public
 address of the service comes from its policy, never from the request.

@@ -241,7 +241,7 @@ class PortMissing(IncomingPaymentsError):
 
 
 class FlowStuck(IncomingPaymentsError):
-    """A flow took more than `limits.FLOW_STEPS_MAX` steps: a bug in the flow."""
+    """A flow took more than `limits.FLOW_STEPS_MAX` steps, a bug in the flow; or it was driven before."""
 
     code = "flow_stuck"
 

@@ -58,6 +58,7 @@ CLOCK_SKEW_S_MAX: Final = 60  # the default for how far ahead a client's clock m
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
 RSA_BITS_MAX: Final = 8192  # verification cost grows with the square
 RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger ones only serve to burn time
+KEYS_REMEMBERED_MAX: Final = 4096  # Ed25519 keys known to be sound: 32 bytes each, and a check costs 90 us
 JWK_CHARS_MAX: Final = 8 * 1024
 
 # --- GNAP ---

@@ -36,7 +36,7 @@ _NAME_CHARS_MAX: Final = 100  # of a client's member name, quoted back to it
 
 # RFC 3339 §5.6, with the offset that isoparse would let go missing, and none of the other ISO 8601 forms it takes,
 # such as an hour 24.
-_DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 # --- what a client may send ----------------------------------------------------------------------
@@ -236,7 +236,7 @@ def _is_text(text: str) -> bool:
 
 def _show(name: str) -> str:
     """A member's name as it may stand in an error or a log: short, and in printable ASCII."""
-    return name.encode("unicode_escape").decode("ascii")[:_NAME_CHARS_MAX]
+    return name.encode("unicode_escape").decode("ascii")[:_NAME_CHARS_MAX] or '""'
 
 
 # --- cattrs: reading -------------------------------------------------------------------------------

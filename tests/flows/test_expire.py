@@ -4,7 +4,7 @@ import pytest
 
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.errors import StoreUnavailable
+from incoming_payments.errors import InvalidValue, StoreUnavailable
 from incoming_payments.flows.effects import FindExpired, UpdatePayment
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.limits import SWEEP_PAYMENTS_MAX
@@ -90,3 +90,12 @@ def test_cut_short_goes_on_where_it_stopped() -> None:
         flow.throw(StoreUnavailable("locked"))
     assert service.run(announce_expired(service.now)) == 1
     assert all(kinds(service, id) == [EventKind.CREATED, EventKind.EXPIRED] for id in ids)
+
+
+@pytest.mark.parametrize("limit", [0, -1, SWEEP_PAYMENTS_MAX + 1, True, 1.0])
+def test_limit_is_bounded_itself(limit: int) -> None:
+    """A sweep that could not end is not begun."""
+    service = Service()
+    with pytest.raises(InvalidValue) as caught:
+        service.run(announce_expired(service.now, limit=limit))
+    assert caught.value.details == {"member": "limit"}

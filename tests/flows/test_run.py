@@ -433,6 +433,35 @@ def test_a_flow_that_does_not_end_is_stopped(drive: Drive) -> None:
 
 
 @drivers
+def test_a_flow_is_driven_once(drive: Drive) -> None:
+    """A flow that has ended is refused, as it would answer nothing, as if all were well."""
+
+    def once() -> Flow[bytes]:
+        return (yield from DrawRandomness(1))
+
+    flow = once()
+    assert drive(flow) is not None
+    with pytest.raises(FlowStuck) as caught:
+        drive(flow)
+    assert str(caught.value) == "this flow was driven before: make a new one for each call"
+
+
+@drivers
+def test_a_question_that_no_driver_knows(drive: Drive) -> None:
+    """An effect of somebody else's is named, rather than looked up in vain."""
+
+    class Unknown(Effect[None]):
+        """No driver knows it."""
+
+    def asking() -> Flow[None]:
+        yield Unknown()
+
+    with pytest.raises(PortMissing) as caught:
+        drive(asking())
+    assert str(caught.value) == "no port answers Unknown: flows ask with the effects of flows.effects only"
+
+
+@drivers
 def test_a_flow_that_hides_every_failure_is_stopped_too(drive: Drive) -> None:
     """Asking again after each exception counts as well."""
 
@@ -443,7 +472,7 @@ def test_a_flow_that_hides_every_failure_is_stopped_too(drive: Drive) -> None:
         while True:
             try:
                 yield Unknown()
-            except KeyError:
+            except PortMissing:
                 continue
 
     with pytest.raises(FlowStuck):

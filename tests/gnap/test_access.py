@@ -67,7 +67,7 @@ def test_right_refuses_an_identifier_that_is_no_url(identifier: str) -> None:
     """A right whose wallet address cannot be read does not become one on all of them."""
     with pytest.raises(InvalidValue) as caught:
         AccessRight(["read"], identifier)
-    assert caught.value.details == {"member": "walletAddress"}
+    assert caught.value.details == {"member": "identifier"}
 
 
 @pytest.mark.parametrize(

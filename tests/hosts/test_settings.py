@@ -232,7 +232,7 @@ WRONG: Final = [
     ("value", "value = 1", "token[0].value", "must be a string"),
     ("client", "client = 1", "token[0].client", "must be a string"),
     ("jwk_file", "jwk_file = 1", "token[0].jwk_file", "must be a string"),
-    ("rights", 'rights = "read"', "token[0].rights", "must be an array of tables: [[rights]], with two brackets"),
+    ("rights", 'rights = "read"', "token[0].rights", "must be an array of tables, such as rights = [{"),
     ("rights", 'rights = ["read"]', "token[0].rights", "must be an array of tables"),
     ("rights", 'rights = [{ actions = "read" }]', "token[0].rights[0].actions", "must be an array"),
     ("rights", 'rights = [{actions = ["read"], identifier = 1}]', "token[0].rights[0].identifier", "must be a string"),
@@ -292,7 +292,8 @@ WRONG: Final = [
     # unknown, or misspelt
     ("base_url", 'base_ulr = "https://bank.example"', "base_url", "(base_ulr is not a setting: is it misspelt?)"),
     ("base_url", 'base_url = "https://a.example"\ndebug = true', "debug", "is not a setting"),
-    ("[limits]", "[limit]", "limit", "is not a setting: is limits meant?"),
+    ("[limits]", "[limit]", "limits", "is missing (limit is not a setting: is it misspelt?)"),
+    ("[ilp]", "[ipl]", "ilp", "is missing (ipl is not a setting: is it misspelt?)"),
     ("port", "prot = 9001", "listen.prot", "is not a setting: is port meant?"),
     ("asset_scale", "asset_scale = 2\nname = 1", "wallet_address[0].name", "is not a setting"),
     ("expires_at", "expires = 2027-01-01T00:00:00Z", "token[0].expires", "is not a setting: is expires_at meant?"),
@@ -330,7 +331,9 @@ def test_a_table_where_several_belong(load: Load) -> None:
     """`[wallet_address]` with one pair of brackets is answered with how it is written."""
     text = LEAST.replace("[[wallet_address]]", "[wallet_address]")
 
-    with pytest.raises(ConfigurationError, match=r"wallet_address must be an array of tables: \[\[wallet_address\]\]"):
+    with pytest.raises(
+        ConfigurationError, match=r"wallet_address must be an array of tables, such as \[\[wallet_address\]\]"
+    ):
         load(text)
 
 

@@ -26,18 +26,19 @@ SERVERS: Final = {
 def example(name: str, folder: Path) -> Iterator[HttpClient]:
     """The example `name`, with the keys and the token that lie in `folder`, and a client of it."""
     port = free_port()
-    base_url = f"http://127.0.0.1:{port}"
-    env = {"BASE_URL": base_url, "FOLDER": str(folder), "TOKEN": token_in(folder)}
+    if not (folder / CONFIGURATION).exists():
+        assert run_command("init", folder, "--port", str(port)).returncode == 0
+    path = folder / CONFIGURATION
+    path.write_text(re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", path.read_text("utf-8")), "utf-8")
     command = [sys.executable, "-m", *SERVERS[name], str(port)]
-    with serving(command, port, folder / "log", env=env):
-        yield HttpClient.of(folder, base_url)
+    with serving(command, port, folder / "log", env={"FOLDER": str(folder)}):
+        yield HttpClient.of(folder, f"http://127.0.0.1:{port}")
 
 
 @pytest.fixture(scope="module", params=sorted(SERVERS))
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpClient]:
     """A client of one of the examples."""
     folder = tmp_path_factory.mktemp(request.param)
-    assert run_command("init", folder).returncode == 0
     with example(request.param, folder) as client:
         yield client
 
@@ -108,16 +109,19 @@ def test_head(client: HttpClient) -> None:
 
 
 def test_the_client(tmp_path: Path) -> None:
-    """The client creates a payment at a running `serve` and reads it; when there is no such token, it says so."""
+    """The client creates a payment at a running `serve` and reads it; what goes wrong, it shows."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     command = [sys.executable, str(EXAMPLES / "client.py"), str(tmp_path)]
+    too_early = subprocess.run(command, capture_output=True, text=True, timeout=60)
     with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / "log"):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         path = tmp_path / CONFIGURATION
         path.write_text(path.read_text("utf-8").replace(token_in(tmp_path), "UNKNOWN"), "utf-8")
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
+    assert too_early.returncode == 1
+    assert re.fullmatch(rf"http://127.0.0.1:{port} does not answer \(.+\): is it running\?\n", too_early.stderr)
     assert (done.returncode, done.stderr) == (0, "")
     url = f"http://127.0.0.1:{port}/incoming-payments"
     answers = re.findall(r"^POST \S+ 201|^GET \S+/(?=\S+ 200)", done.stdout, re.MULTILINE)
@@ -129,7 +133,6 @@ def test_the_client(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(SERVERS))
 def test_payments_outlive_the_process(name: str, tmp_path: Path) -> None:
     """What one run of the program created, the next one knows."""
-    assert run_command("init", tmp_path).returncode == 0
     with example(name, tmp_path) as client:
         created = client.create()
         assert created.status_code == 201

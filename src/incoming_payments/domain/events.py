@@ -15,7 +15,7 @@ class EventKind(enum.StrEnum):
     CREATED = "created"
     CREDITED = "credited"  # money was booked into it
     COMPLETED = "completed"  # it takes nothing more: it is full, or its client closed it
-    EXPIRED = "expired"  # its time is over; given once, by the sweep, for the moment `expiresAt` passed
+    EXPIRED = "expired"  # its time is over; given once, by the sweep that found it so
 
 
 @frozen

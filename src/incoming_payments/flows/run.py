@@ -45,8 +45,9 @@ def run(flow: Flow[T], ports: Ports) -> T:
     """Drive `flow` to its end with sync ports and return its answer.
 
     Raises what the flow raises; `PortMissing` when it asks for a port that `ports` lacks, or that is async;
-    `FlowStuck` after `limits.FLOW_STEPS_MAX` effects.
+    `FlowStuck` after `limits.FLOW_STEPS_MAX` effects, or when the flow was driven before.
     """
+    _require_fresh(flow)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
@@ -72,6 +73,7 @@ async def arun(flow: Flow[T], ports: AsyncPorts | Ports) -> T:
     Raises as `run` does. When the task is cancelled while a port is at work the flow is closed; what the port was
     asked to do may happen all the same, which is why credits carry ids.
     """
+    _require_fresh(flow)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
@@ -90,7 +92,15 @@ async def arun(flow: Flow[T], ports: AsyncPorts | Ports) -> T:
         flow.close()
 
 
+def _require_fresh(flow: Flow[Any]) -> None:
+    """A flow that was driven before would answer `None` at once, as if all were well."""
+    if inspect.getgeneratorstate(flow) != inspect.GEN_CREATED:
+        raise FlowStuck("this flow was driven before: make a new one for each call")
+
+
 def _ask(effect: Effect[Any], ports: AsyncPorts | Ports) -> Any:
+    if type(effect) not in _ROUTES:
+        raise PortMissing(f"no port answers {type(effect).__name__}: flows ask with the effects of flows.effects only")
     name, ask = _ROUTES[type(effect)]
     port = getattr(ports, name)
     if port is None:

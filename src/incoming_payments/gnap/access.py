@@ -18,7 +18,8 @@ from typing import Final
 
 from attrs import field, frozen
 
-from incoming_payments.domain.payment import IncomingPayment, WalletAddressUrl, wallet_address_url
+from incoming_payments.domain.payment import IncomingPayment, WalletAddressUrl
+from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AccessForbidden, InvalidValue, PaymentNotFound, TokenRefused
 
 RIGHT_TYPE: Final = "incoming-payment"
@@ -44,7 +45,7 @@ def _actions(actions: Iterable[str]) -> frozenset[Action]:
 
 
 def _identifier(identifier: str | None) -> WalletAddressUrl | None:
-    return None if identifier is None else wallet_address_url(identifier)
+    return None if identifier is None else WalletAddressUrl(canonical_url(identifier, member="identifier"))
 
 
 @frozen

@@ -74,15 +74,13 @@ class AsgiApplication:
             return internal_error()
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                await send({"type": "lifespan.startup.complete"})
-            elif message["type"] == "lifespan.shutdown":
-                if self._on_shutdown is not None:
-                    await self._on_shutdown()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+        # Startup is the first message, shutdown the second, and there is no third.
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        if self._on_shutdown is not None:
+            await self._on_shutdown()
+        await send({"type": "lifespan.shutdown.complete"})
 
 
 async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str | None = None) -> Request:

@@ -15,7 +15,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -363,8 +363,9 @@ def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> Non
 
 
 def _core_banking_main(arguments: Sequence[str]) -> None:
-    for outcome in book_all(arguments[0], iter(sys.stdin)):
-        print(json.dumps(outcome), flush=True)
+    with suppress(KeyboardInterrupt):  # Ctrl-C reaches every process of the demo
+        for outcome in book_all(arguments[0], iter(sys.stdin)):
+            print(json.dumps(outcome), flush=True)
 
 
 if __name__ == "__main__":

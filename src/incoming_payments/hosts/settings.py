@@ -183,7 +183,7 @@ def _right(table: "Table", hosted: Collection[str]) -> AccessRight:
     actions = table.take("actions", list)
     identifier = table.take("identifier", str, None)
     table.finish()
-    with naming(table.name, actions="actions", walletAddress="identifier"):
+    with naming(table.name, actions="actions", identifier="identifier"):
         right = AccessRight(actions, identifier)
     if right.identifier is not None and right.identifier not in hosted:
         raise table.wrong("identifier", f"is none of the wallet addresses here: {right.identifier}")
@@ -273,13 +273,15 @@ class Table:
 
     def table(self, name: str) -> "Table":
         """A member that is a table; an absent one is empty, so that its members are what is missing."""
+        if name not in self._left and (hint := self._misspelt(name)):
+            raise self.wrong(name, f"is missing{hint}")
         return Table(self.take(name, dict, {}), _joined(self.name, name))
 
     def tables(self, name: str, *, least: str | None = None) -> list["Table"]:
         """A member that is an array of tables; it may be absent or empty, unless `least` shows how to write one."""
         entries = self._left.get(name, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise self.wrong(name, f"must be an array of tables: [[{name}]], with two brackets")
+            raise self.wrong(name, f"must be an array of tables, such as {least or f'[[{name}]]'}")
         if least is not None and not entries:
             raise self.wrong(name, f"is missing: give at least one, as {least}{self._misspelt(name)}")
         path = _joined(self.name, name)

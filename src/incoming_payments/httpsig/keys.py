@@ -8,6 +8,7 @@ import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NoReturn, Self
 
 from attrs import field, frozen
@@ -20,6 +21,7 @@ from incoming_payments.httpsig.algorithms import CURVES, SCHEMES, Algorithm
 from incoming_payments.limits import (
     JWK_CHARS_MAX,
     KEY_ID_CHARS_MAX,
+    KEYS_REMEMBERED_MAX,
     RSA_BITS_MAX,
     RSA_BITS_MIN,
     RSA_EXPONENT_MAX,
@@ -51,6 +53,7 @@ _Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _SMALL_ORDER_Y: Final = frozenset({0, 1, _P - 1, _Y8, _P - _Y8})
 
 
+@lru_cache(maxsize=KEYS_REMEMBERED_MAX)  # it costs more than a signature, and a client's key comes with each request
 def _check_ed25519(encoded: bytes) -> None:
     y = int.from_bytes(encoded, "little") & (2**255 - 1)  # without the sign of x
     if y >= _P:

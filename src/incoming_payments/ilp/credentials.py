@@ -85,9 +85,9 @@ class DerivedMethods:
         return (IlpPaymentMethod(credentials.ilp_address, _base64url(credentials.shared_secret)),)
 
     def derive(self, id: PaymentId) -> StreamCredentials:
-        """Address and shared secret of the payment `id`, under the newest secret."""
+        """Address and shared secret of the payment `id`, under the newest secret. Raises `InvalidValue` for no id."""
         secret = self.secrets[0]
-        sealed = _cipher(secret).encrypt(uuid.UUID(id).bytes, [self.prefix.encode("ascii")])
+        sealed = _cipher(secret).encrypt(uuid.UUID(payment_id(id)).bytes, [self.prefix.encode("ascii")])
         return self._credentials(secret, id, _base64url(sealed))
 
     def read(self, address: str) -> StreamCredentials:
