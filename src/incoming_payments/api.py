@@ -1,10 +1,9 @@
-"""From a request to a response: routes, status codes, error bodies. A flow from end to end; pure, but for a line in the log.
+"""From a request to a response: routes, status codes, error bodies. Pure; a flow from end to end.
 
 Everything is decided on what was received: the raw path and query, the header lines, the bytes of the body. The public
 address of the service comes from its policy, never from the request.
 """
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -44,8 +43,6 @@ from incoming_payments.limits import (
 )
 from incoming_payments.wire import JSON_MEDIA_TYPE, write_error, write_view
 
-logger = logging.getLogger(__name__)
-
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -79,11 +76,15 @@ class Request:
 
 @frozen
 class Response:
-    """An HTTP response: status, header fields without `Content-Length`, and the bytes of the body."""
+    """An HTTP response: status, header fields without `Content-Length`, and the bytes of the body.
+
+    `cause` is what a port said when it could not do its work: for the host's log, and not for the client.
+    """
 
     status: int
     headers: Headers
     body: bytes = field(repr=False)
+    cause: StoreUnavailable | None = field(default=None, repr=False)
 
 
 # The one table of status codes. A class that is not in it is our fault or the host's, and no client's: the host's
@@ -248,11 +249,10 @@ def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
 
 def _refusal(error: IncomingPaymentsError, policy: ServicePolicy) -> Response:
     status = next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
-    if status == 503:
+    if isinstance(error, StoreUnavailable):
         # A store's own words are for the host: they may name its files.
-        logger.warning("incoming payments: a request was answered 503: %s", error)
         body = write_error(error.code, "the service cannot do it now: try again", {})
-        return _response(status, body, ("Retry-After", _RETRY_AFTER_S))
+        return evolve(_response(status, body, ("Retry-After", _RETRY_AFTER_S)), cause=error)
     code = error.reason if isinstance(error, TokenRefused | SignatureRefused) else error.code
     body = write_error(code, error.description, error.details)
     if status == 401:

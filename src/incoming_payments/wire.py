@@ -113,8 +113,12 @@ def write_error(code: str, description: str, details: Mapping[str, object]) -> b
     """
     error: dict[str, object] = {"code": code, "description": description}
     if details:
-        error["details"] = dict(details)
+        error["details"] = {name: value if _is_json(value) else str(value) for name, value in details.items()}
     return write_json({"error": error})
+
+
+def _is_json(value: object) -> bool:
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 # --- moments ---------------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ Mount `AsgiApplication` as it is, or call its `answer` from a framework's own ro
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import datetime
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Any
 
 from incoming_payments.api import Request, Response, body_too_large, handle, http_refusal, internal_error
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import arun
 from incoming_payments.hosts.clock import utc_now
+from incoming_payments.hosts.paths import below, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.ports import AsyncPorts, Ports
 
@@ -24,7 +24,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-_PATH_SAFE: Final = "/:@!$&'()*+,;=~-._"  # what RFC 3986 §3.3 lets stand in a path as it is
 
 
 class AsgiApplication:
@@ -66,12 +65,15 @@ class AsgiApplication:
         """The response to the request of `scope`, for a framework's own route to send. Raises nothing."""
         try:
             request = await read_request(scope, receive, mount=self._mount)
-            return await arun(handle(request, policy=self._policy, now=self._clock()), self._ports)
+            response = await arun(handle(request, policy=self._policy, now=self._clock()), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
             logger.exception("incoming payments: a request failed")
             return internal_error()
+        if response.cause is not None:
+            logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
+        return response
 
     async def _live(self, receive: Receive, send: Send) -> None:
         # Startup is the first message, shutdown the second, and there is no third.
@@ -110,11 +112,8 @@ async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> Non
 def _path(scope: Mapping[str, Any], mount: str | None) -> str:
     """The path below the service, raw where the server tells it, as the signature covers it as it was sent."""
     raw = scope.get("raw_path")
-    path = raw.decode("latin-1") if raw is not None else quote(scope["path"], safe=_PATH_SAFE)
-    if not path.startswith("/"):  # RFC 9112 §3.2.2: the absolute form, which some servers hand on as it is
-        path = f"/{path.partition('://')[2].partition('/')[2]}"
-    before = quote(scope.get("root_path", ""), safe=_PATH_SAFE) if mount is None else mount
-    return path.partition("?")[0].removeprefix(before.rstrip("/"))
+    path = origin_form(raw.decode("latin-1")) if raw is not None else encoded(scope["path"])
+    return below(path, encoded(scope.get("root_path", "")) if mount is None else mount)
 
 
 async def _receive_body(receive: Receive) -> bytes:

@@ -8,13 +8,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from incoming_payments.api import Request, Response, body_too_large, handle, http_refusal, internal_error
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
 from incoming_payments.hosts.clock import utc_now
+from incoming_payments.hosts.paths import below, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.ports import Ports
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 64 * 1024
-_PATH_SAFE: Final = "/:@!$&'()*+,;=~-._"  # what RFC 3986 §3.3 lets stand in a path as it is
 
 
 class WsgiApplication:
@@ -61,12 +61,15 @@ class WsgiApplication:
         """The response to the request in `environ`, for a framework's own route to send. Raises nothing."""
         try:
             request = read_request(environ, mount=self._mount)
-            return run(handle(request, policy=self._policy, now=self._clock()), self._ports)
+            response = run(handle(request, policy=self._policy, now=self._clock()), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
             logger.exception("incoming payments: a request failed")
             return internal_error()
+        if response.cause is not None:
+            logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
+        return response
 
 
 def read_request(environ: Mapping[str, Any], *, mount: str | None = None) -> Request:
@@ -93,17 +96,17 @@ def _path(environ: Mapping[str, Any], mount: str | None) -> str:
     script = environ.get("SCRIPT_NAME", "")
     decoded = script + environ.get("PATH_INFO", "")
     raw = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
-    if not raw.startswith("/"):  # RFC 9112 §3.2.2: the absolute form
-        raw = f"/{raw.partition('://')[2].partition('/')[2]}"
-    raw = raw.partition("?")[0]
+    raw = origin_form(raw)
     if unquote_to_bytes(raw).decode("latin-1") != decoded:
-        raw = quote(decoded.encode("latin-1"), safe=_PATH_SAFE)
-    before = quote(script.encode("latin-1"), safe=_PATH_SAFE) if mount is None else mount
-    return raw.removeprefix(before.rstrip("/"))
+        raw = encoded(decoded.encode("latin-1"))
+    return below(raw, encoded(script.encode("latin-1")) if mount is None else mount)
 
 
 def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, value in environ.items():
+        # PEP 3333 gives these two names without HTTP_; what some servers add with it is the same once more.
+        if key in {"HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"}:
+            continue
         if key.startswith("HTTP_"):
             yield key[5:].replace("_", "-").lower(), value
         elif key in {"CONTENT_TYPE", "CONTENT_LENGTH"} and value:
