@@ -74,7 +74,6 @@ IMPURE: Final = {
     "queue", "random", "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess",
     "tempfile", "threading", "time",
 }  # fmt: skip
-IMPURE_BUT: Final[dict[str, set[str]]] = {}  # what a store says of its trouble is for the host's log, not for the client
 CLOCKS: Final = {
     "datetime.datetime.now",
     "datetime.datetime.utcnow",
@@ -144,7 +143,7 @@ def wrong_import(part: str, name: str) -> Iterator[str]:
     elif root not in sys.stdlib_module_names:
         if root not in MAY_INSTALL[part] | STUBS:
             yield f"{part} needs {root}"
-    elif part in PURE and root in IMPURE - IMPURE_BUT.get(part, set()):
+    elif part in PURE and root in IMPURE:
         yield f"{part} imports {root}"
 
 

@@ -78,6 +78,7 @@ class Request:
 class Response:
     """An HTTP response: status, header fields without `Content-Length`, and the bytes of the body.
 
+    To a HEAD request it is that of GET, and whoever sends it leaves the body out. RFC 9110 §9.3.2.
     `cause` is what a port said when it could not do its work: for the host's log, and not for the client.
     """
 
@@ -121,13 +122,11 @@ def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Re
         _check_size(request)
         _require_acceptable(request)
         answer, id = _route(request)
-        response = yield from answer(request, id, policy, now)
+        return (yield from answer(request, id, policy, now))
     except tuple(STATUS) as error:
-        response = _refusal(error, policy)
+        return _refusal(error, policy)
     except HttpRefused as error:
-        response = http_refusal(error)
-    # RFC 9110 §9.3.2: HEAD is GET without the content.
-    return evolve(response, body=b"") if request.method == "HEAD" else response
+        return http_refusal(error)
 
 
 # --- routes ----------------------------------------------------------------------------------------

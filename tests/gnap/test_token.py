@@ -7,7 +7,7 @@ import pytest
 from incoming_payments.errors import InvalidValue, TokenRefused
 from incoming_payments.gnap.token import AccessToken, challenge, parse_authorization
 
-TOKEN68 = "an access token is 1 to 4096 characters of the token68 alphabet"
+TOKEN68 = "an access token is 1 to 4096 letters, digits and -._~+/ with perhaps = at the end"
 SEVERAL = "send one Authorization field, not several"
 FORM = "Authorization must be of the form: GNAP <token>"
 

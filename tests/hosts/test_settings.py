@@ -265,7 +265,7 @@ WRONG: Final = [
     ("asset_scale", "asset_scale = -1", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ('auth_server = "https://auth.bob', 'auth_server = ""', "wallet_address[1].auth_server", "must be an absolute"),
     ('url = "https://bank.example/b', 'url = "https://BANK.example/alice"', "wallet_address[1].url", "is listed twice"),
-    ("value", 'value = "two words"', "token[0].value", "an access token is 1 to 4096 characters"),
+    ("value", 'value = "two words"', "token[0].value", "an access token is 1 to 4096 letters"),
     ("value", 'value = "TOKEN2"', "token", "an access token is listed twice"),
     ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
     ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),

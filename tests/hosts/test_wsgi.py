@@ -109,7 +109,7 @@ def test_refusals_come_through() -> None:
     assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
 
 
-def test_head_has_no_content_and_no_length() -> None:
+def test_head_has_the_length_of_get_and_no_content() -> None:
     """RFC 9110 §9.3.2, whatever the answer is: also when the host itself refuses, or a port fails."""
     service = Service()
     client = through(service)
@@ -121,7 +121,8 @@ def test_head_has_no_content_and_no_length() -> None:
     failed = call(an_application(service), an_environ(Request("HEAD", ID_PATH)))
     assert [good.status, refused.status, failed.status] == [200, 413, 500]
     for response in (good, refused, failed):
-        assert (response.body, header(response, "Content-Length")) == (b"", None)
+        assert response.body == b""
+        assert int(header(response, "Content-Length") or 0) > 0
         assert header(response, "Content-Type") == "application/json"
 
 

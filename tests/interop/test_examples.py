@@ -104,8 +104,10 @@ def test_head(client: HttpClient) -> None:
     """HEAD is answered as GET, without the content."""
     id = client.create().json()["id"]
     answer = unsigned("HEAD", id)
+    length = str(len(unsigned("GET", id).content))
 
     assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"", "application/json")
+    assert answer.headers["content-length"] == length
 
 
 def test_the_client(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class AccessToken:
     def _token68(self, _: object, value: object) -> None:
         if not isinstance(value, str) or len(value) > TOKEN_CHARS_MAX or not _TOKEN68.fullmatch(value):
             raise InvalidValue(
-                f"an access token is 1 to {TOKEN_CHARS_MAX} characters of the token68 alphabet",
+                f"an access token is 1 to {TOKEN_CHARS_MAX} letters, digits and -._~+/ with perhaps = at the end",
                 member="token",
             )
 

@@ -25,7 +25,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-
 class AsgiApplication:
     """The service, for any ASGI server.
 
@@ -102,9 +101,8 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
 
 async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> None:
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-    is_head = scope["method"] == "HEAD"  # RFC 9110 §9.3.2: no content, whatever went wrong
-    if not is_head:
-        headers.append((b"content-length", str(len(response.body)).encode("ascii")))
+    headers.append((b"content-length", str(len(response.body)).encode("ascii")))
+    is_head = scope["method"] == "HEAD"  # RFC 9110 §9.3.2: GET's header fields without its content
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if is_head else response.body})
 

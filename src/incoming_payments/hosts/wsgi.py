@@ -50,10 +50,8 @@ class WsgiApplication:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer one request: the WSGI interface."""
         response = self.answer(environ)
-        headers = list(response.headers)
-        is_head = environ["REQUEST_METHOD"] == "HEAD"  # RFC 9110 §9.3.2: no content, whatever went wrong
-        if not is_head:
-            headers.append(("Content-Length", str(len(response.body))))
+        headers = [*response.headers, ("Content-Length", str(len(response.body)))]
+        is_head = environ["REQUEST_METHOD"] == "HEAD"  # RFC 9110 §9.3.2: GET's header fields without its content
         start_response(f"{response.status} {http.HTTPStatus(response.status).phrase}", headers)
         return [] if is_head else [response.body]
 

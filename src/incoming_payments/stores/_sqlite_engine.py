@@ -74,14 +74,15 @@ class Engine:
     def close(self, *, wait_for_readers: bool = True) -> None:
         """Finish what is queued and close everything. Later calls do nothing, but wait for the same."""
         with self._lock:
-            if self._writer is not None and not self._closed:
-                self._writer[1].put(None)
-            self._closed = True
+            is_first, self._closed = not self._closed, True
             idle, self._idle = self._idle, []
         for connection, _ in idle:
             self._file.disconnect(connection)
         if self._executor is not None:
             self._executor.shutdown(wait=wait_for_readers)
+        # The writer closes last: SQLite takes its log away with the last connection, but not when two close at once.
+        if self._writer is not None and is_first:
+            self._writer[1].put(None)
         if self._writer is not None and self._writer[0] is not threading.current_thread():
             self._writer[0].join()
 
