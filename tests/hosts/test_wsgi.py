@@ -430,3 +430,11 @@ def test_over_http() -> None:
             "body_too_large",
         )
         assert json.loads(client.send(request).body)["completed"] is False
+
+
+def test_fields_that_a_server_gives_twice_count_once() -> None:
+    """Some servers put Content-Type and Content-Length under two names; that makes no second field line."""
+    service = Service()
+    request = service.client().creation()
+    twice = {"HTTP_CONTENT_TYPE": "application/json", "HTTP_CONTENT_LENGTH": str(len(request.body))}
+    assert call(an_application(service), an_environ(request, **twice)).status == 201
