@@ -217,7 +217,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The store cannot be used until somebody acts: another schema, not a database, closed, or opened before a fork."""
+    """The store cannot be used until somebody acts: another schema, not a database, or closed."""
 
     code = "store_unusable"
 

@@ -17,7 +17,7 @@ from incoming_payments.errors import (
     StoreUnavailable,
 )
 from incoming_payments.ports import Decide, PaymentStore
-from incoming_payments.stores import _sqlite_engine, _sqlite_rows
+from incoming_payments.stores import _sqlite_engine, _sqlite_rows, _sqlite_writer
 from incoming_payments.stores._sqlite_writer import Job
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import SyncView, a_creation, crediting
@@ -131,6 +131,18 @@ def test_a_store_remembers_few_payments(store: SqliteStore, monkeypatch: pytest.
 
 
 # --- batches ---
+
+
+def test_a_batch_of_many_payments_shares_a_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of more payments than are remembered: none of its jobs has to be run again."""
+    monkeypatch.setattr(_sqlite_rows, "_LOADED_MAX", 2)
+    blamed: list[BaseException] = []
+    monkeypatch.setattr(_sqlite_writer, "blames_the_statement", blamed.append)
+    ids = [create(store) for _ in range(6)]
+    with held(store._engine):
+        jobs = [queue(store, id, crediting("wire-1", 1), "wire-1") for id in ids]
+    assert [job.wait().received.value for job in jobs] == [1] * 6
+    assert blamed == []
 
 
 def test_what_waits_shares_a_commit(store: SqliteStore) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sqlite3
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -20,6 +21,7 @@ from incoming_payments.errors import (
 from incoming_payments.stores import _sqlite_engine, _sqlite_rows
 from incoming_payments.stores._sqlite_engine import Engine
 from incoming_payments.stores._sqlite_file import DatabaseFile
+from incoming_payments.stores._sqlite_rows import Rows
 from incoming_payments.stores._sqlite_writer import Job
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation, crediting
@@ -190,9 +192,16 @@ def test_readers_are_kept_up_to_a_bound(store: SqliteStore, monkeypatch: pytest.
 def test_a_reader_that_outlives_the_store_is_closed(path: Path) -> None:
     """When it comes back."""
     store = SqliteStore(path)
-    store._engine.read(lambda _: store.close())
+    lent: list[sqlite3.Connection] = []
+
+    def close_meanwhile(rows: Rows) -> None:
+        lent.append(rows._connection)
+        store.close()
+
+    store._engine.read(close_meanwhile)
     assert store._engine._idle == []
-    assert store._engine._file._connections == set()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        lent[0].execute("SELECT 1")
 
 
 def test_an_interrupted_reader_is_not_used_again(store: SqliteStore) -> None:

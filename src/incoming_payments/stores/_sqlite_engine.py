@@ -1,7 +1,9 @@
 """The threads and connections of one store in one process: a writer, pooled readers, and their end.
 
-A process that forks leaves its children nothing of these: SQLite forbids to use, and even to close, a
-connection there. A child begins anew, with a writer and connections of its own.
+No connection lives through a fork. SQLite keeps what it knows of a file's locks in memory that a child inherits: any
+connection of a parent's that is open at the fork makes the child believe that it holds locks which it does not, and
+what it is then told is durable can be lost. So before a fork the stores of the process finish what is queued, let the
+reads under way end, and close every connection; afterwards both sides open new ones when they need them.
 """
 
 import os
@@ -34,12 +36,14 @@ class Engine:
         self._file = file
         self._closed = False
         self._begin()
-        _engines.add(self)
+        with _forking:  # the file is looked at, and the store known, before or after a fork but never during one
+            file.prepare()
+            _engines.add(self)
 
     def submit(self, job: Job[Any]) -> None:
         """Queue `job` for the writer. Raises `StoreUnavailable` when too many wait, `StoreUnusable` when closed."""
-        with self._lock:
-            self._check_open()
+        with self._turn:
+            self._await_turn()
             if self._writer is None:
                 self._writer = self._start_writer()
             _, jobs = self._writer
@@ -49,57 +53,84 @@ class Engine:
 
     def read(self, query: Callable[[Rows], T]) -> T:
         """The answer of `query` on a connection of its own. Raises what it raises, SQLite's errors as `StoreError`."""
-        connection, rows = self._borrow()
+        with self._turn:
+            self._await_turn()
+            self._reading += 1
+            lent = self._idle.pop() if self._idle else None
         try:
-            answer = query(rows)
+            if lent is None:
+                connection = self._file.connect_reader()
+                lent = connection, Rows(connection)
+            answer = query(lent[1])
         except IncomingPaymentsError:
-            self._give_back(connection, rows)
+            self._end_reading(lent)
             raise
         except BaseException as error:
-            self._file.disconnect(connection)
+            self._end_reading(lent, broken=True)
             if isinstance(error, Exception):
                 raise self._file.explain(error) from error
             raise
-        self._give_back(connection, rows)
+        self._end_reading(lent)
         return answer
 
     def read_elsewhere(self, query: Callable[[Rows], T]) -> "Future[T]":
         """`read` in another thread. Raises `StoreUnusable` when closed."""
-        with self._lock:
-            self._check_open()
+        with self._turn:
+            self._await_turn()
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(STORE_READERS_MAX, "incoming-payments-read")
             return self._executor.submit(self.read, query)
 
-    def close(self, *, wait_for_readers: bool = True) -> None:
-        """Finish what is queued and close everything. Later calls do nothing, but wait for the same."""
-        with self._lock:
-            is_first, self._closed = not self._closed, True
-            idle, self._idle = self._idle, []
-        for connection, _ in idle:
-            self._file.disconnect(connection)
-        if self._executor is not None:
-            self._executor.shutdown(wait=wait_for_readers)
+    def close(self, *, wait: bool = True) -> None:
+        """Finish the updates that are queued and close everything. Later calls do nothing, but wait for the same."""
+        with self._turn:
+            # Who may not wait need not: during a fork nothing is open.
+            self._turn.wait_for(lambda: not self._forks or not wait)
+            self._closed = True
+            self._close_idle()
+            writer, executor = self._writer, self._executor
+        if executor is not None:
+            executor.shutdown(wait=wait)
         # The writer closes last: SQLite takes its log away with the last connection, but not when two close at once.
-        if self._writer is not None and is_first:
-            self._writer[1].put(None)
-        if self._writer is not None and self._writer[0] is not threading.current_thread():
-            self._writer[0].join()
+        if writer is not None:
+            self._end_writer(writer)
 
     def close_unattended(self) -> None:
         """`close` for a store that was dropped, or at exit: the garbage collector may call this in any thread."""
-        self.close(wait_for_readers=False)
+        self.close(wait=False)
 
-    def begin_anew(self) -> None:
-        """In the child of a fork, before anything else runs there: leave everything of the parent's alone."""
-        self._file.forget_connections()
+    def before_fork(self) -> None:
+        """Close every connection, once nothing uses one, and let nobody open another."""
+        with self._turn:
+            self._forks = True
+            self._turn.wait_for(lambda: not self._reading)
+            self._close_idle()
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            self._end_writer(writer)
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        with self._turn:
+            self._forks = False
+            self._turn.notify_all()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: the threads of the parent are not here."""
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()  # held for a few instructions, never while waiting
+        self._turn = threading.Condition()  # held for a few instructions, never while waiting
+        self._forks = False
+        self._reading = 0  # connections that are lent out
         self._writer = None
         self._idle = []
         self._executor = None
+
+    def _await_turn(self) -> None:
+        self._turn.wait_for(lambda: not self._forks)
+        if self._closed:
+            raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
 
     def _start_writer(self) -> tuple[threading.Thread, Jobs]:
         # A daemon, so that a process that forgets to close can end: what was answered is on the disk.
@@ -111,36 +142,56 @@ class Engine:
             raise StoreUnavailable(f"the thread that writes could not be started ({error})") from error
         return thread, jobs
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
+    def _end_writer(self, writer: tuple[threading.Thread, Jobs]) -> None:
+        thread, jobs = writer
+        jobs.put(None)  # a second one, by a second call, finds nobody and does no harm
+        if thread is not threading.current_thread():
+            thread.join()
 
-    def _borrow(self) -> tuple[sqlite3.Connection, Rows]:
-        with self._lock:
-            self._check_open()
-            if self._idle:
-                return self._idle.pop()
-        try:
-            connection = self._file.connect_reader()
-        except sqlite3.Error as error:
-            raise self._file.explain(error) from error
-        return connection, Rows(connection)
+    def _end_reading(self, lent: tuple[sqlite3.Connection, Rows] | None, *, broken: bool = False) -> None:
+        with self._turn:
+            if lent is None:
+                pass
+            elif broken or self._closed or self._forks or len(self._idle) >= STORE_READERS_MAX:
+                self._file.disconnect(lent[0])
+            else:
+                self._idle.append(lent)
+            self._reading -= 1
+            self._turn.notify_all()
 
-    def _give_back(self, connection: sqlite3.Connection, rows: Rows) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < STORE_READERS_MAX:
-                self._idle.append((connection, rows))
-                return
-        self._file.disconnect(connection)
+    def _close_idle(self) -> None:
+        for connection, _ in self._idle:
+            self._file.disconnect(connection)
+        self._idle = []
 
+
+# --- forks -----------------------------------------------------------------------------------------
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_stopped: list[Engine] = []  # by the fork that is under way
+_forking = threading.RLock()  # one fork at a time; held from before it until after
 
 
-def _begin_anew() -> None:
-    for engine in _engines:
-        engine.begin_anew()
+def _before_fork() -> None:
+    _forking.acquire()
+    for engine in list(_engines):
+        engine.before_fork()
+        _stopped.append(engine)
+
+
+def _after_fork_in_parent() -> None:
+    while _stopped:
+        _stopped.pop().after_fork_in_parent()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    global _forking  # noqa: PLW0603 - a lock that a thread of the parent's may hold is of no use here
+    _forking = threading.RLock()
+    _stopped.clear()
+    for engine in list(_engines):
+        engine.after_fork_in_child()
 
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows does not fork
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,7 +1,6 @@
 """The database file: its path, its schema and migrations, connections to it, and what its errors mean."""
 
 import contextlib
-import ctypes
 import os
 import sqlite3
 import time
@@ -121,7 +120,6 @@ class DatabaseFile:
                 f"busy_s is how many seconds to wait for a lock, from 0 to {STORE_BUSY_S_MAX:g}", setting="busy_s"
             )
         self._busy_s = busy_s
-        self._connections: set[sqlite3.Connection] = set()  # those that are open, in this process
 
     def prepare(self) -> None:
         """Create the file or bring its schema up to date, whoever else is doing the same. Raises `StoreError`."""
@@ -165,19 +163,8 @@ class DatabaseFile:
 
     def disconnect(self, connection: sqlite3.Connection) -> None:
         """Close `connection`, which rolls back what is not committed."""
-        self._connections.discard(connection)
         with contextlib.suppress(sqlite3.Error):
             connection.close()
-
-    def forget_connections(self) -> None:
-        """In the child of a fork: never touch the parent's connections again, not even to close them.
-
-        SQLite's locks belong to a process and closing would act on the parent's log, so the objects must
-        outlive even the interpreter's last clean-up: they are given a reference that nobody gives back.
-        """
-        for connection in self._connections:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        self._connections = set()
 
     def _connect(self, *settings: str, busy_s: float) -> sqlite3.Connection:
         # Only `prepare` may create the file: one that vanishes later must not come back empty.
@@ -192,15 +179,13 @@ class DatabaseFile:
         return connection
 
     def _open(self, mode: str, *, busy_s: float) -> sqlite3.Connection:
-        connection = sqlite3.connect(
+        return sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             uri=True,
             timeout=busy_s,
             isolation_level=None,
             check_same_thread=False,
         )
-        self._connections.add(connection)
-        return connection
 
     def _patiently(self, action: Callable[[], T]) -> T:
         """Repeat `action` while another process holds the lock.

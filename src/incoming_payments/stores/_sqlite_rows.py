@@ -154,7 +154,7 @@ class Batch(Rows):
                 totals.append(total + key)
             else:
                 states.append((*total, *state, _optional_micros(due), *key))
-            self._remember(total + self._loaded[after.id][0][3:-2] + state, after)
+            self._remember(_row(after), after)
         many = self._connection.executemany
         updated = (many(_UPDATE_TOTAL, totals).rowcount if totals else 0) + (
             many(_UPDATE_STATE, states).rowcount if states else 0

@@ -117,6 +117,7 @@ class _Writer:
         self._file = file
         self._connection: sqlite3.Connection | None = None
         self._batch: Batch | None = None
+        self._has_begun = False  # whether what went wrong can be one job's fault
 
     def run(self, jobs: Sequence[Job[object]]) -> None:
         """Commit what `jobs` do, together if possible, and give each its outcome. Raises nothing."""
@@ -124,7 +125,7 @@ class _Writer:
             self._transact(jobs)
         except BaseException as error:  # noqa: BLE001 - nothing that one job does may end the thread all others need
             self.disconnect()
-            if len(jobs) > 1 and blames_the_statement(error):
+            if self._has_begun and len(jobs) > 1 and blames_the_statement(error):
                 for job in jobs:
                     self.run([job])
                 return
@@ -140,12 +141,14 @@ class _Writer:
         self._connection = self._batch = None
 
     def _transact(self, jobs: Sequence[Job[object]]) -> None:
+        self._has_begun = False
         if self._connection is None or self._batch is None:
             self._connection = self._file.connect_writer()
             self._batch = Batch(self._connection)
         batch = self._batch
         batch.clear()
         self._file.begin(self._connection)
+        self._has_begun = True
         for job in jobs:
             job.error = None
             try:

@@ -37,8 +37,8 @@ class SqliteStore:
     `StoreUnusable`, at construction too: not a database, somebody else's, of a newer schema, damaged, or this
     store is closed. The constructor raises `ConfigurationError` for a path or `busy_s` that cannot be meant.
 
-    A store opened before `os.fork` works in the child, with a thread and connections of its own. Keep the
-    file on a local disk: locks of network file systems do not hold.
+    A store opened before `os.fork` works in parent and child, each with a thread and connections of its own: the
+    fork waits until none is in use. Keep the file on a local disk: locks of network file systems do not hold.
 
     >>> import tempfile
     >>> from incoming_payments.testing import a_creation
@@ -148,9 +148,7 @@ class AsyncSqliteStore:
 
 
 def _open(path: str | os.PathLike[str], *, busy_s: float) -> Engine:
-    file = DatabaseFile(path, busy_s=busy_s)
-    file.prepare()
-    return Engine(file)
+    return Engine(DatabaseFile(path, busy_s=busy_s))
 
 
 def _insertion(decision: Decision[Any]) -> Callable[[Batch], None]:
