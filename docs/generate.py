@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from incoming_payments import api, errors
-from incoming_payments.domain.lifecycle import REFUSALS, TRANSITIONS
+from incoming_payments.domain.lifecycle import REFUSALS, STAYS, TRANSITIONS
 
 DOCS = Path(__file__).resolve().parent
 
@@ -29,6 +29,8 @@ def transition_table() -> str:
         start = row.state.value if row.state else "(none)"
         events = ", ".join(row.events)
         lines.append(f"| {start} | {row.trigger.value} | {row.condition} | {row.next.value} | {events} |")
+    for state, trigger in sorted(STAYS, key=lambda pair: (pair[0].value, pair[1].value)):
+        lines.append(f"| {state.value} | {trigger.value} | always | {state.value}, as it was | |")
     for (state, trigger), refusal in REFUSALS.items():
         lines.append(f"| {state.value} | {trigger.value} | always | refused: `{refusal.code}` | |")
     return "\n".join(lines)

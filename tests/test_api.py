@@ -864,6 +864,10 @@ def test_405_says_what_is_allowed() -> None:
         (["application/json ; q=0.000"], False),
         (["*/*;q=0.0"], False),
         (["undefined"], False),
+        (["application/json;q=0, */*"], False),
+        (["application/json;q=0", "application/*"], False),
+        (["*/*;q=0, application/json"], True),
+        (["text/html;q=0"], False),
     ],
 )
 def test_406_unless_json_is_accepted(accept: list[str], acceptable: bool) -> None:

@@ -224,18 +224,25 @@ def _require_json(request: Request) -> None:
         )
 
 
+# How specific the ranges are that JSON is in. RFC 9110 §12.5.1: the most specific one that matches decides.
+_RANGES: Final[Mapping[str, int]] = {"*/*": 0, "application/*": 1, JSON_MEDIA_TYPE: 2}
+
+_NEVER: Final = re.compile(r";[ \t]*[qQ]=0(?:\.0{0,3})?[ \t]*(?:;|$)")  # RFC 9110 §12.4.2: a weight of zero
+
+
 def _require_acceptable(request: Request) -> None:
     # RFC 9110 §5.6.1.2: empty members of a list are nothing; then so is a field of them alone.
     ranges = [part for value in request.values("accept") for part in value.split(",") if part.strip()]
-    if ranges and not any(_accepts_json(part) for part in ranges):
+    matching = [found for part in ranges if (found := _range(part))]
+    if ranges and not max(matching, default=(0, False))[1]:
         raise HttpRefused(406, "not_acceptable", f"accept {JSON_MEDIA_TYPE}: there is nothing else")
 
 
-def _accepts_json(media_range: str) -> bool:
-    """RFC 9110 §12.5.1, as far as one representation needs it: a range that matches, and is not weighted zero."""
-    name, *parameters = (part.strip().lower() for part in media_range.split(";"))
-    refused = any(re.fullmatch(r"q=0(\.0{0,3})?", parameter) for parameter in parameters)
-    return name in {JSON_MEDIA_TYPE, "application/*", "*/*"} and not refused
+def _range(media_range: str) -> tuple[int, bool] | None:
+    """How specific the range is, and whether its weight allows it; `None` when JSON is not in it."""
+    name, _, parameters = media_range.partition(";")
+    specificity = _RANGES.get(name.strip().lower())
+    return None if specificity is None else (specificity, not _NEVER.search(f";{parameters}"))
 
 
 # --- responses -------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class TokenRefused(Refused):
 
 
 class SignatureRefused(Refused):
-    """The request is not signed as the policy demands; `reason` is a `httpsig.verify.Reason` value."""
+    """The request is not signed as the policy demands; `reason` is a `httpsig.Reason`, or `key_unusable`."""
 
     code = "invalid_signature"
 

@@ -1,7 +1,8 @@
 """JSON <-> values: the only place where the wire's spelling (camelCase, amounts as strings, RFC 3339) is known.
 
-Reading is strict. What is not exactly as the contract says is refused with `MalformedJson`, whose `details["member"]`
-is the path of the member at fault; a body is never read in two ways, so duplicate members are refused as well.
+Reading is strict. What is not exactly as the contract says is refused with `MalformedJson`, whose
+`details["member"]` is the path of the member at fault (its name alone when it occurs twice or holds what no text
+may); a body is never read in two ways, so duplicate members are refused as well.
 """
 
 import json

@@ -1,7 +1,12 @@
 """`domain.events`: the facts that a host acts on."""
 
+from typing import Any
+
+import pytest
+
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.payment import CreditId
+from incoming_payments.errors import InvalidValue
 from incoming_payments.testing import NOW, a_creation
 
 
@@ -18,3 +23,17 @@ def test_event_has_no_credit_id_unless_given() -> None:
     credited = Event(payment.id, 2, EventKind.CREDITED, NOW, payment.received, CreditId("wire-1"))
     assert created.credit_id is None
     assert credited.credit_id == "wire-1"
+
+
+@pytest.mark.parametrize(
+    ("members", "member"),
+    [({"version": 0}, "version"), ({"version": True}, "version"), ({"kind": "bogus"}, "kind"), ({"at": None}, "now")],
+    ids=str,
+)
+def test_event_refuses_what_cannot_be(members: dict[str, Any], member: str) -> None:
+    """An event has a place, a kind and a moment."""
+    payment = a_creation().answer
+    given: dict[str, Any] = {"payment_id": payment.id, "version": 1, "kind": "created", "at": NOW}
+    with pytest.raises(InvalidValue) as caught:
+        Event(**{**given, "received": payment.received, **members})
+    assert caught.value.details == {"member": member}

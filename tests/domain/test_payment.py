@@ -268,3 +268,60 @@ def test_moments_of_any_utc_are_the_same() -> None:
     other = timezone(timedelta(0), "another UTC")
     assert a_payment(created_at=NOW.astimezone(other)) == a_payment()
     assert a_payment().created_at.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("members", "member"),
+    [
+        ({"id": "x"}, "id"),
+        ({"client": ""}, "client"),
+        ({"received": 0}, "amount"),
+        ({"limit": 100}, "amount"),
+        ({"closed_at": NOW - timedelta(microseconds=1)}, "closedAt"),
+        ({"expiry_announced_at": NOW}, "expiryAnnouncedAt"),
+        ({"expires_at": NOW, "expiry_announced_at": NOW}, "expiryAnnouncedAt"),
+    ],
+    ids=str,
+)
+def test_payment_refuses_what_cannot_be(members: dict[str, Any], member: str) -> None:
+    """Ids that are none, amounts that are none, and an order of moments that no history has."""
+    with pytest.raises(InvalidValue) as caught:
+        a_payment(**members)
+    assert caught.value.details == {"member": member}
+
+
+@pytest.mark.parametrize(
+    ("amount", "received"),
+    [
+        (Amount(0, USD), Amount(0, USD)),
+        (Amount(2, USD), Amount(1, USD)),
+        (Amount(1, USD), Amount(1, Asset("EUR", 2))),
+        (1, Amount(1, USD)),
+        (Amount(1, USD), 1),
+    ],
+    ids=str,
+)
+def test_credit_is_part_of_the_total(amount: Any, received: Any) -> None:
+    """A credit is greater than zero, and of the asset of the total, which holds it."""
+    with pytest.raises(InvalidValue) as caught:
+        Credit(ID, CreditId("wire-1"), amount, received, completes=False, at=NOW)
+    assert caught.value.details == {"member": "amount"}
+
+
+@pytest.mark.parametrize("asset", [None, "USD", ("USD", 2)])
+def test_money_is_of_an_asset(asset: Any) -> None:
+    """What stands for an asset is one."""
+    with pytest.raises(InvalidValue) as caught:
+        WalletAddress(URL, asset, "https://auth.bank.example")
+    assert caught.value.details == {"member": "asset"}
+    with pytest.raises(InvalidValue) as caught:
+        Amount(1, asset)
+    assert caught.value.details == {"member": "asset"}
+
+
+@pytest.mark.parametrize("now", [datetime(1969, 12, 31, tzinfo=UTC), NOW.replace(tzinfo=None), None], ids=str)
+def test_new_payment_id_needs_a_moment_it_can_count(now: Any) -> None:
+    """A clock that stands before 1970, or in no known zone, is set wrong."""
+    with pytest.raises(InvalidValue) as caught:
+        new_payment_id(now, bytes(10))
+    assert caught.value.details == {"member": "now"}

@@ -68,6 +68,7 @@ def test_canonical_url(text: str, canonical: str) -> None:
         pytest.param("https://bank.example/a\n", NO_URL, id="newline"),
         pytest.param("https://bank.example/a\tb", NO_URL, id="tab"),
         pytest.param("https://b\u00e4nk.example", NO_URL, id="not ASCII"),
+        pytest.param("https://bank.example/ali\u212ae", NO_URL, id="a Kelvin sign, which is some k"),
         pytest.param("https://a.example/" + "x" * 2031, NO_URL, id="too long"),
         pytest.param("https://bank.example:65536", UNREADABLE, id="port too large"),
         pytest.param("https://bank.example:" + "9" * 2000, UNREADABLE, id="port of many digits"),

@@ -7,6 +7,7 @@ import pytest
 
 from incoming_payments.api import Request
 from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, WalletAddress, new_payment_id
 from incoming_payments.errors import (
     AccessForbidden,
@@ -249,7 +250,7 @@ def test_what_a_port_raises_ends_the_flow_as_it_is(step: int, error: Exception) 
         AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]),
         ALICE,
         RANDOMNESS,
-        (),
+        [IlpPaymentMethod("test.bank.x", "c2VjcmV0")],
     ]
     flow = creating(service, service.client().creation())
     effect = next(flow)

@@ -99,3 +99,11 @@ def test_limit_is_bounded_itself(limit: int) -> None:
     with pytest.raises(InvalidValue) as caught:
         service.run(announce_expired(service.now, limit=limit))
     assert caught.value.details == {"member": "limit"}
+
+
+def test_a_naive_moment_is_refused() -> None:
+    """It would mean another one on another machine."""
+    service = Service()
+    with pytest.raises(InvalidValue) as caught:
+        service.run(announce_expired(service.now.replace(tzinfo=None)))
+    assert caught.value.details == {"member": "now"}

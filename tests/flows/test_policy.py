@@ -7,6 +7,7 @@ import pytest
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.limits import EXPIRY_S_MAX, JSON_DEPTH_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX
 from service_kit import AUTH_SERVER, BASE_URL, NOBODYS_ID
 
@@ -94,3 +95,20 @@ def test_bad_setting_is_named(setting: str, value: object) -> None:
 def test_bounds_themselves_are_allowed(setting: str, value: int) -> None:
     """The least and the most of a setting are settings."""
     assert value == getattr(a_policy(**{setting: value}), setting)
+
+
+def test_signatures_prove_no_less_than_the_contract_asks() -> None:
+    """Contract section 5: more components may be required, and the three of the contract always are."""
+    more = SignaturePolicy(required=("@method", "@target-uri", "authorization", "content-type"))
+    assert a_policy(signature=more).signature == more
+    with pytest.raises(InvalidValue) as caught:
+        a_policy(signature=SignaturePolicy(required=("@method", "content-type")))
+    assert str(caught.value) == "signature must require @target-uri, authorization as well"
+    assert caught.value.details == {"member": "signature"}
+
+
+def test_nonces_are_not_required_before_they_are_remembered() -> None:
+    """A setting that promises single use and does not keep it is refused."""
+    with pytest.raises(InvalidValue) as caught:
+        a_policy(signature=SignaturePolicy(nonce_required=True))
+    assert str(caught.value) == "signature cannot require nonces, as they are not remembered yet"

@@ -164,3 +164,16 @@ def test_clock_that_went_back() -> None:
     service.clock.advance(7200)
     service.receive(created.answer.id, 1, credit="wire-2")
     assert NOW + timedelta(hours=1) == service.store.load(created.answer.id).updated_at
+
+
+@pytest.mark.parametrize(
+    ("booking", "member"),
+    [({"now": NOW.replace(tzinfo=None)}, "now"), ({"now": None}, "now"), ({"amount": 100}, "amount")],
+    ids=str,
+)
+def test_what_is_no_moment_or_no_amount_is_said_at_once(booking: dict[str, Any], member: str) -> None:
+    """Before the store is asked."""
+    given: dict[str, Any] = {"credit": "wire-1", "amount": Amount(100, USD), "now": NOW}
+    with pytest.raises(InvalidValue) as caught:
+        run(receive(NOBODYS_ID, **{**given, **booking}), Ports())
+    assert caught.value.details == {"member": member}

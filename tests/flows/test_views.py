@@ -8,7 +8,9 @@ from attrs import evolve
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment, MetadataJson
-from incoming_payments.flows.views import view_of
+from incoming_payments.errors import InvalidValue
+from incoming_payments.flows.views import check_methods, view_of
+from incoming_payments.limits import METHODS_MAX
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.wire import PaymentView
 from service_kit import ALICE, USD
@@ -57,3 +59,11 @@ def test_2_2_methods_are_unique() -> None:
     """An allocator that repeats itself does not make a resource that breaks the contract; the order is kept."""
     first, second = IlpPaymentMethod("test.bank.x", "c2VjcmV0"), IlpPaymentMethod("test.bank.y", "c2VjcmV0")
     assert (first, second) == view_of(PAYMENT, URL, [first, second, first, second], NOW).methods
+
+
+@pytest.mark.parametrize("count", [0, METHODS_MAX + 1])
+def test_a_payment_that_can_receive_has_methods(count: int) -> None:
+    """An allocator that gives none, or without end, is broken, and nothing is stored on its word."""
+    with pytest.raises(InvalidValue) as caught:
+        check_methods([IlpPaymentMethod("test.bank.x", "c2VjcmV0")] * count)
+    assert str(caught.value) == f"the allocator must give 1 to {METHODS_MAX} payment methods, not {count}"

@@ -118,3 +118,9 @@ def test_static_introspector_refuses_a_token_listed_twice() -> None:
         StaticIntrospector([(AccessToken("one"), info()), (AccessToken("one"), info(NOW))])
     assert str(caught.value) == "an access token is listed twice"
     assert caught.value.details == {"member": "token"}
+
+
+def test_info_is_hashable_as_values_are() -> None:
+    """Equal ones are one in a set."""
+    first, second = (AccessTokenInfo("https://shop.example", {"kid": "k"}, []) for _ in range(2))
+    assert {first} == {second}

@@ -10,8 +10,8 @@ from http_sf import Token
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Component, Reason, Request, Response, signature_base
-from incoming_payments.httpsig.base import Parameters, serialise_parameters
-from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX
+from incoming_payments.httpsig.base import BaseBuilder, Parameters, serialise_parameters
+from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
 HEADERS = (
     ("Host", "www.example.com"),
@@ -267,3 +267,34 @@ def test_parameters_without_a_form(parameter: tuple[str, object]) -> None:
     """What a structured field cannot hold is refused when it is to be written."""
     with pytest.raises(MalformedField):
         serialise_parameters((parameter,))  # type: ignore[arg-type]  # None is what nobody should give
+
+
+def test_only_so_much_is_parsed_for_sf_and_key() -> None:
+    """Parsing costs more than anything else here, so all such fields of a message share one bound."""
+    half = "a, " * (SF_FIELDS_BYTES_MAX // 6) + "a"
+    request = Request("GET", "https://ase.example/", (("Accept", half), ("Priority", "u=1"), ("TE", half)))
+    covered = [Component(name, (("sf", True),)) for name in ("accept", "priority")]
+    assert signature_base(request, covered, ())
+    with pytest.raises(MalformedField) as caught:
+        signature_base(request, [*covered, Component("te", (("sf", True),))], ())
+    assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+def test_true_is_not_one() -> None:
+    """`;sf` is remembered, and `;sf=1` refused all the same, though Python says that they are equal."""
+    request = Request("GET", "https://ase.example/", (("Priority", "u=1"),))
+    builder = BaseBuilder(request)
+    assert builder.build([Component("priority", (("sf", True),))], ())
+    with pytest.raises(MalformedField) as caught:
+        builder.build([Component("priority", (("sf", 1),))], ())
+    assert caught.value.details["reason"] is Reason.COMPONENT_UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("a \t\r\n  b", "a b"), ("a\r\n b\r\n\tc ", "a b c"), (" \r\n a", "a"), ("a \r\n ", "a")],
+)
+def test_folded_lines(value: str, expected: str) -> None:
+    """RFC 9421 §2.1: obsolete folding is one space, and the blanks around it go."""
+    request = Request("GET", "https://ase.example/", (("X", value),))
+    assert signature_base(request, [Component("x")], ()).splitlines()[0].decode() == f'"x": {expected}'

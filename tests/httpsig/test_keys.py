@@ -183,6 +183,8 @@ def test_jwk_refused(jwk: dict[str, object], member: str) -> None:
 @pytest.mark.parametrize(
     ("jwk", "says"),
     [
+        (None, "a JSON object, or its text"),
+        ([1], "a JSON object, or its text"),
         ("", "not JSON"),
         ("{", "not JSON"),
         (b"\xff", "not JSON"),

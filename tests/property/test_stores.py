@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -29,6 +30,9 @@ def payments(draw: st.DrawFn) -> IncomingPayment:
     """Any payment that can exist, whatever led to it."""
     created, updated = sorted([draw(_moments), draw(_moments)])
     asset = draw(_assets)
+    expires_at, announced_at = draw(st.none() | _moments), None
+    if expires_at is not None and expires_at < datetime.max.replace(tzinfo=UTC) and draw(st.booleans()):
+        announced_at = expires_at + timedelta(microseconds=1)
     return evolve(
         a_creation().answer,
         client=client_id(draw(_visible)),
@@ -36,9 +40,9 @@ def payments(draw: st.DrawFn) -> IncomingPayment:
         limit=draw(st.none() | st.builds(Amount, st.integers(1, UINT64_MAX), st.just(asset))),
         created_at=created,
         updated_at=updated,
-        expires_at=draw(st.none() | _moments),
-        closed_at=draw(st.none() | _moments),
-        expiry_announced_at=draw(st.none() | _moments),
+        expires_at=expires_at,
+        closed_at=draw(st.none() | st.just(updated)),
+        expiry_announced_at=announced_at,
         metadata=draw(st.none() | st.text().map(MetadataJson)),
         version=draw(st.integers(1, 2**63 - 1)),
     )
@@ -69,8 +73,13 @@ def test_rows_give_back_what_was_written(
     identity = {
         name: getattr(before, name) for name in ("id", "client", "limit", "created_at", "expires_at", "metadata")
     }
-    received = evolve(after.received, asset=before.asset)
-    after = evolve(after, **identity, received=received, updated_at=max(after.updated_at, before.created_at))
+    received = Amount(max(after.received.value, amount), before.asset)
+    updated_at = max(after.updated_at, before.created_at)
+    state: dict[str, Any] = {
+        "closed_at": after.closed_at and updated_at,
+        "expiry_announced_at": before.expiry_announced_at,
+    }
+    after = evolve(after, **identity, **state, received=received, updated_at=updated_at)
     credit = Credit(before.id, CreditId(credit_id), Amount(amount, before.asset), received, completes=True, at=at)
     event = Event(before.id, after.version, EventKind.CREDITED, at, received, credit.id)
 

@@ -1,13 +1,14 @@
 """The guard lets nothing be stored that contradicts itself or the books."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from attrs import evolve
 
 from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import BrokenDecision
@@ -67,6 +68,11 @@ def credit(**changes: Any) -> Decision[Credit]:
     return evolve(CREDITED, credit=evolve(CREDITED.credit, **changes))
 
 
+def euros(value: int) -> Amount:
+    """An amount of another asset."""
+    return Amount(value, Asset("EUR", 2))
+
+
 BROKEN_UPDATES = [
     ("no decision", 7),
     ("events and no payment", evolve(CREDITED, payment=None, credit=None)),
@@ -85,8 +91,14 @@ BROKEN_UPDATES = [
     ("a credit of another payment", credit(payment_id=OTHER)),
     ("a credit under an id not looked up", credit(id=CreditId("wire-2"))),
     ("a credit that is not in the total", credit(amount=usd(299))),
-    ("a credit with another total", credit(received=usd(299))),
-    ("a credit in another asset", credit(amount=Amount(300, Asset("EUR", 2)))),
+    ("a credit with another total", credit(received=usd(301))),
+    ("a credit that says it completes", credit(completes=True)),
+    ("a credit without its event", evolve(CREDITED, events=(evolve(CREDITED.events[0], credit_id=None),))),
+    (
+        "an event of another credit",
+        evolve(CREDITED, events=(evolve(CREDITED.events[0], credit_id=CreditId("wire-2")),)),
+    ),
+    ("a credit in another asset", credit(amount=euros(300), received=euros(300))),
 ]
 
 
@@ -104,13 +116,24 @@ def test_an_update_that_contradicts_the_books_is_refused(why: str, decision: Any
     assert list(CREATED.events) == list(store.events(BEFORE.id))
 
 
-def test_a_credit_of_nothing_is_refused() -> None:
-    """It would take up a credit id."""
-    nothing = evolve(CREDITED.answer, amount=usd(0), received=usd(0))
-    after = evolve(BEFORE, version=2)
-    event = evolve(CREDITED.events[0], received=usd(0))
-    with pytest.raises(BrokenDecision):
-        check_update(BEFORE, ID, None, Decision(nothing, after, (event,), nothing))
+def test_nothing_goes_back() -> None:
+    """A payment that was closed, announced as expired, or filled stays so, and takes nothing; nor does time."""
+    closed = evolve(BEFORE, closed_at=BEFORE.updated_at)
+    assert BEFORE.expires_at is not None
+    announced = evolve(BEFORE, expiry_announced_at=BEFORE.expires_at + timedelta(seconds=1))
+    full = evolve(BEFORE, received=usd(1000))
+    completed = Event(BEFORE.id, 2, EventKind.COMPLETED, NOW, BEFORE.received)
+    for ended in (closed, announced):
+        with pytest.raises(BrokenDecision, match="stays so"):
+            check_update(ended, None, None, Decision(None, evolve(BEFORE, version=2), (completed,)))
+    later = evolve(BEFORE, updated_at=NOW + timedelta(seconds=1))
+    with pytest.raises(BrokenDecision, match="goes back"):
+        check_update(later, ID, None, CREDITED)
+    more = evolve(CREDITED.answer, received=usd(1300))
+    after = evolve(full, received=usd(1300), version=2)
+    event = evolve(CREDITED.events[0], received=usd(1300))
+    with pytest.raises(BrokenDecision, match="nothing more"):
+        check_update(full, ID, None, Decision(more, after, (event,), more))
 
 
 def test_a_credit_id_is_booked_once() -> None:
@@ -121,13 +144,19 @@ def test_a_credit_id_is_booked_once() -> None:
         check_update(BEFORE, None, None, CREDITED)
 
 
+def _after_expiry(payment: IncomingPayment) -> datetime:
+    """A moment at which its expiry can be announced."""
+    assert payment.expires_at is not None
+    return payment.expires_at + timedelta(seconds=1)
+
+
 SWEEPS: list[tuple[str, Callable[[IncomingPayment], IncomingPayment], bool]] = [
     ("pending", lambda payment: payment, True),
     ("no expiry", lambda payment: evolve(payment, expires_at=None), False),
     ("partly paid", lambda payment: evolve(payment, received=usd(999)), True),
     ("full", lambda payment: evolve(payment, received=usd(1000)), False),
     ("closed", lambda payment: evolve(payment, closed_at=NOW), False),
-    ("announced", lambda payment: evolve(payment, expiry_announced_at=NOW), False),
+    ("announced", lambda payment: evolve(payment, expiry_announced_at=_after_expiry(payment)), False),
 ]
 
 

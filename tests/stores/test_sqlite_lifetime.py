@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -230,3 +231,18 @@ def test_the_sweep_uses_its_index(store: SqliteStore) -> None:
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+def test_a_new_file_is_private(path: Path) -> None:
+    """It and its log, whatever the umask; the mode of a file that is there already is its owner's business."""
+    before = os.umask(0)
+    try:
+        with SqliteStore(path) as store:
+            create(store)
+            assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
+        path.chmod(0o640)
+        with SqliteStore(path):
+            assert path.stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(before)

@@ -57,7 +57,12 @@ class Amount:
     """
 
     value: int = field()
-    asset: Asset
+    asset: Asset = field()
+
+    @asset.validator
+    def _is_asset(self, _: object, asset: object) -> None:
+        if not isinstance(asset, Asset):
+            raise InvalidValue("asset must be an Asset", member="asset")
 
     @value.validator
     def _uint64(self, _: object, value: object) -> None:

@@ -3,10 +3,11 @@
 import enum
 from datetime import datetime
 
-from attrs import frozen
+from attrs import field, frozen
 
 from incoming_payments.domain.amount import Amount
-from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.domain.payment import CreditId, PaymentId, check_moment
+from incoming_payments.errors import InvalidValue
 
 
 class EventKind(enum.StrEnum):
@@ -18,18 +19,30 @@ class EventKind(enum.StrEnum):
     EXPIRED = "expired"  # its time is over; given once, by the sweep that found it so
 
 
+def _kind(kind: str) -> EventKind:
+    try:
+        return EventKind(kind)
+    except ValueError:
+        raise InvalidValue(f"kind must be among {', '.join(EventKind)}", member="kind") from None
+
+
 @frozen
 class Event:
     """One thing that happened to one payment.
 
     `version` is its place among the events of that payment, counted from 1 without gaps, so that
     (`payment_id`, `version`) is unique and orders them. `received` is the total after it; `credit_id` is there on
-    `credited` only.
+    `credited` only. Raises `InvalidValue` for a version below 1, an unknown kind, or a moment that is not in UTC.
     """
 
     payment_id: PaymentId
-    version: int
-    kind: EventKind
-    at: datetime
+    version: int = field()
+    kind: EventKind = field(converter=_kind)
+    at: datetime = field(validator=check_moment)
     received: Amount
     credit_id: CreditId | None = None
+
+    @version.validator
+    def _counts(self, _: object, version: object) -> None:
+        if type(version) is not int or version < 1:
+            raise InvalidValue("version counts events from 1", member="version")

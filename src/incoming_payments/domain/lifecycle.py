@@ -104,6 +104,11 @@ REFUSALS: Final[Mapping[tuple[State, Trigger], type[PaymentRefused]]] = {
     (State.EXPIRED, Trigger.COMPLETE): PaymentExpired,
 }
 
+# What may be asked for again, or goes by, and changes nothing.
+STAYS: Final = frozenset(
+    {(State.COMPLETED, Trigger.COMPLETE), (State.COMPLETED, Trigger.TIME), (State.EXPIRED, Trigger.TIME)}
+)
+
 _SAYS: Final[Mapping[type[PaymentRefused], str]] = {
     PaymentCompleted: "the payment is completed and takes nothing more: create another one",
     PaymentExpired: "the payment has expired and takes nothing more: create another one",
@@ -225,7 +230,7 @@ def credit(
 
 def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
     """Close `payment` at its client's wish; a completed one is returned as it is. Raises `PaymentExpired`."""
-    if state_of(payment, now) is State.COMPLETED:
+    if (state_of(payment, now), Trigger.COMPLETE) in STAYS:
         return Decision(payment)
     before = _accepting_state(payment, Trigger.COMPLETE, now)
     at = _later(payment, now)

@@ -6,7 +6,7 @@ Nothing here changes anything: what may happen to a payment, and when, is `lifec
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
-from typing import Final, NewType
+from typing import Any, Final, NewType
 
 from attrs import field, frozen
 from attrs.validators import optional
@@ -33,14 +33,17 @@ def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
 
     Unguessable by the randomness, URL-safe by its alphabet; and as ids of one moment are neighbours in an index,
     inserting costs the same however large the table is. Raises `InvalidValue` unless there are exactly 10 bytes of
-    randomness.
+    randomness, and for a moment that is not in UTC or before 1970.
 
     >>> new_payment_id(datetime(2026, 1, 1, tzinfo=UTC), bytes(10))
     '019b76da-a800-7000-8000-000000000000'
     """
     if len(randomness) != PAYMENT_ID_RANDOM_BYTES:
         raise InvalidValue(f"a payment id takes {PAYMENT_ID_RANDOM_BYTES} random bytes, not {len(randomness)}")
+    check_moment(None, None, now)
     stamp = (now - _EPOCH) // timedelta(milliseconds=1)
+    if stamp < 0:
+        raise InvalidValue("a payment id counts milliseconds since 1970: set the clock", member="now")
     bits = int.from_bytes(randomness)
     rand_a, rand_b = (bits >> 62) & 0xFFF, bits & (2**62 - 1)
     return PaymentId(str(uuid.UUID(int=stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b)))
@@ -101,9 +104,24 @@ def _canonical_url(_instance: object, _attribute: object, url: WalletAddressUrl)
         raise InvalidValue(f"write the wallet address as {wallet_address_url(url)}", member="walletAddress")
 
 
-def _utc(_instance: object, _attribute: object, moment: datetime) -> None:
-    if moment.utcoffset() != timedelta(0):
-        raise InvalidValue("a moment must be a datetime in UTC, such as datetime.now(UTC)")
+def check_moment(_instance: object, _attribute: object, moment: Any) -> None:
+    """`InvalidValue` unless `moment` is a datetime in UTC: others mean another moment to every reader."""
+    if not isinstance(moment, datetime) or moment.utcoffset() != timedelta(0):
+        raise InvalidValue("a moment must be a datetime in UTC, such as datetime.now(UTC)", member="now")
+
+
+def _payment_id(_instance: object, _attribute: object, id: Any) -> None:
+    payment_id(id)
+
+
+def _client_id(_instance: object, _attribute: object, client: Any) -> None:
+    client_id(client)
+
+
+def check_amount(_instance: object, _attribute: object, amount: Any) -> None:
+    """`InvalidValue` unless `amount` is an `Amount`."""
+    if not isinstance(amount, Amount):
+        raise InvalidValue("an amount must be an Amount", member="amount")
 
 
 def _header_safe(_instance: object, _attribute: object, url: str) -> None:
@@ -115,12 +133,18 @@ class WalletAddress:
     """A wallet address this ASE hosts: its URL, the asset it holds, and where grants for it are asked for.
 
     `url` is in the spelling of `wallet_address_url`. `auth_server` is the URL of the GNAP authorization server, which
-    goes into `authServer` and `WWW-Authenticate`. Raises `InvalidValue` for other spellings.
+    goes into `authServer`; `WWW-Authenticate` names that of the whole service, as it has to before a wallet address
+    is known. Raises `InvalidValue` for other spellings.
     """
 
     url: WalletAddressUrl = field(validator=_canonical_url)
-    asset: Asset
+    asset: Asset = field()
     auth_server: str = field(validator=_header_safe)
+
+    @asset.validator
+    def _is_asset(self, _: object, asset: object) -> None:
+        if not isinstance(asset, Asset):
+            raise InvalidValue("asset must be an Asset", member="asset")
 
 
 @frozen
@@ -128,15 +152,20 @@ class Credit:
     """Money booked into a payment: `amount` arrived at `at` under `id`, making the total `received`.
 
     `completes` says that this credit reached or passed `incomingAmount`. The same credit id booked again is answered
-    with this very value.
+    with this very value. Raises `InvalidValue` when `amount` is zero, or of another asset than the total, or more.
     """
 
     payment_id: PaymentId
     id: CreditId
-    amount: Amount
-    received: Amount
+    amount: Amount = field(validator=check_amount)
+    received: Amount = field(validator=check_amount)
     completes: bool
-    at: datetime = field(validator=_utc)
+    at: datetime = field(validator=check_moment)
+
+    @received.validator
+    def _holds_the_amount(self, _: object, received: Amount) -> None:
+        if received.asset != self.amount.asset or not 0 < self.amount.value <= received.value:
+            raise InvalidValue("a credit is greater than zero and part of the total received", member="amount")
 
 
 @frozen
@@ -149,17 +178,17 @@ class IncomingPayment:
     expired is not stored: ask `lifecycle.state_of`. Raises `InvalidValue` when the members contradict each other.
     """
 
-    id: PaymentId
+    id: PaymentId = field(validator=_payment_id)
     wallet_address: WalletAddressUrl = field(validator=_canonical_url)
-    client: ClientId
-    received: Amount
-    created_at: datetime = field(validator=_utc)
-    updated_at: datetime = field(validator=_utc)
-    limit: Amount | None = field(default=None)
-    expires_at: datetime | None = field(default=None, validator=optional(_utc))
+    client: ClientId = field(validator=_client_id)
+    received: Amount = field(validator=check_amount)
+    created_at: datetime = field(validator=check_moment)
+    updated_at: datetime = field(validator=check_moment)
+    limit: Amount | None = field(default=None, validator=optional(check_amount))
+    expires_at: datetime | None = field(default=None, validator=optional(check_moment))
     metadata: MetadataJson | None = None
-    closed_at: datetime | None = field(default=None, validator=optional(_utc))
-    expiry_announced_at: datetime | None = field(default=None, validator=optional(_utc))
+    closed_at: datetime | None = field(default=None, validator=optional(check_moment))
+    expiry_announced_at: datetime | None = field(default=None, validator=optional(check_moment))
     version: int = field(default=1)
 
     @limit.validator
@@ -174,6 +203,16 @@ class IncomingPayment:
     def _not_before_creation(self, _: object, updated_at: datetime) -> None:
         if updated_at < self.created_at:
             raise InvalidValue("updatedAt must not lie before createdAt", member="updatedAt")
+
+    @closed_at.validator
+    def _closed_after_creation(self, _: object, closed_at: datetime | None) -> None:
+        if closed_at is not None and closed_at < self.created_at:
+            raise InvalidValue("a payment cannot be closed before it was created", member="closedAt")
+
+    @expiry_announced_at.validator
+    def _announced_after_expiry(self, _: object, announced_at: datetime | None) -> None:
+        if announced_at is not None and (self.expires_at is None or announced_at <= self.expires_at):
+            raise InvalidValue("an expiry cannot be announced before it has happened", member="expiryAnnouncedAt")
 
     @version.validator
     def _counts(self, _: object, version: int) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import URL_CHARS_MAX, URLS_REMEMBERED_MAX
 
-_URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE)
+_URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE | re.ASCII)
 _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")  # host, and maybe a port
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 

@@ -13,7 +13,7 @@ from incoming_payments.errors import WalletAddressNotFound
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import AllocateMethods, DrawRandomness, FindWalletAddress, Flow, InsertPayment
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.views import view_of
+from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, require_wallet_address
 from incoming_payments.httpsig import Request
 from incoming_payments.wire import PaymentView, read_create_request
@@ -47,7 +47,7 @@ def create_payment(request: Request, policy: ServicePolicy, now: datetime) -> Fl
         now=now,
         expiry_s_max=policy.expiry_s_max,
     )
-    methods = yield from AllocateMethods(decision.answer)
+    methods = check_methods((yield from AllocateMethods(decision.answer)))
     yield from InsertPayment(decision)
     return view_of(decision.answer, policy.payment_url(decision.answer.id), methods, now)
 

@@ -4,6 +4,7 @@ from datetime import datetime
 from functools import partial
 
 from incoming_payments.domain import lifecycle
+from incoming_payments.domain.payment import check_moment
 from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.effects import FindExpired, Flow, UpdatePayment
 from incoming_payments.limits import SWEEP_PAYMENTS_MAX
@@ -12,12 +13,13 @@ from incoming_payments.limits import SWEEP_PAYMENTS_MAX
 def announce_expired(now: datetime, *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
     """Give the `expired` event of at most `limit` payments that have expired by `now`; the count of those looked at.
 
-    Raises `InvalidValue` unless `limit` is from 1 to `limits.SWEEP_PAYMENTS_MAX`.
+    Raises `InvalidValue` unless `limit` is from 1 to `limits.SWEEP_PAYMENTS_MAX` and `now` in UTC.
 
     Call it now and then, and again at once while the answer is `limit`. Two sweeps at a time give no event twice.
     """
     if type(limit) is not int or not 1 <= limit <= SWEEP_PAYMENTS_MAX:
         raise InvalidValue(f"limit must be an integer from 1 to {SWEEP_PAYMENTS_MAX}", member="limit")
+    check_moment(None, None, now)
     found = yield from FindExpired(now, limit)
     for id in found:
         yield from UpdatePayment(id, partial(lifecycle.expire, now=now))

@@ -10,7 +10,7 @@ from incoming_payments.errors import PaymentNotFound
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import AllocateMethods, FindWalletAddress, Flow, LoadPayment
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.views import view_of
+from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, payment_not_found, require_payment
 from incoming_payments.httpsig import Request
 from incoming_payments.wire import PaymentView, PublicView
@@ -41,7 +41,7 @@ def methods_of(payment: IncomingPayment, now: datetime) -> Flow[Sequence[IlpPaym
     """The payment details while the payment can receive, and none afterwards."""
     if not is_receivable(payment, now):
         return ()
-    return (yield from AllocateMethods(payment))
+    return check_methods((yield from AllocateMethods(payment)))
 
 
 def _load(id: PaymentId) -> Flow[IncomingPayment]:

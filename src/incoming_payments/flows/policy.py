@@ -64,6 +64,14 @@ class ServicePolicy:
     metadata_bytes_max: int = field(default=METADATA_BYTES_MAX, validator=_between(2, 32 * 1024))
     metadata_depth_max: int = field(default=METADATA_DEPTH_MAX, validator=_between(1, JSON_DEPTH_MAX - 1))
 
+    @signature.validator
+    def _covers_what_it_must(self, _: object, signature: SignaturePolicy) -> None:
+        # Contract section 5: these MUST be included; a host may ask for more, and not for less.
+        if missing := [name for name in SignaturePolicy().required if name not in signature.required]:
+            raise InvalidValue(f"signature must require {', '.join(missing)} as well", member="signature")
+        if signature.nonce_required:
+            raise InvalidValue("signature cannot require nonces, as they are not remembered yet", member="signature")
+
     def payment_url(self, id: PaymentId) -> str:
         """The `id` of a payment on the wire: its URL. Contract section 2.2."""
         return f"{self.base_url}{COLLECTION_PATH}/{id}"

@@ -5,7 +5,7 @@ from functools import partial
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
-from incoming_payments.domain.payment import Credit, PaymentId, credit_id, payment_id
+from incoming_payments.domain.payment import Credit, PaymentId, check_amount, check_moment, credit_id, payment_id
 from incoming_payments.flows.effects import Flow, UpdatePayment
 
 
@@ -23,5 +23,7 @@ def receive(id: PaymentId | str, *, credit: str, amount: Amount, now: datetime) 
     ```
     """
     name = credit_id(credit)
+    check_moment(None, None, now)
+    check_amount(None, None, amount)
     decide = partial(lifecycle.credit, id=name, amount=amount, now=now)
     return (yield from UpdatePayment(payment_id(id), decide, name))

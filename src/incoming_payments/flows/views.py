@@ -6,7 +6,16 @@ from datetime import datetime
 from incoming_payments.domain.lifecycle import State, state_of
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment
+from incoming_payments.errors import InvalidValue
+from incoming_payments.limits import METHODS_MAX
 from incoming_payments.wire import PaymentView
+
+
+def check_methods(methods: Sequence[IlpPaymentMethod]) -> Sequence[IlpPaymentMethod]:
+    """`methods`, if a payment that can receive can have them. `InvalidValue` when the host's allocator gave none."""
+    if not 1 <= len(methods) <= METHODS_MAX:
+        raise InvalidValue(f"the allocator must give 1 to {METHODS_MAX} payment methods, not {len(methods)}")
+    return methods
 
 
 def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMethod], now: datetime) -> PaymentView:

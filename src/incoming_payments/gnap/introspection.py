@@ -32,7 +32,7 @@ class AccessTokenInfo:
     """
 
     client: ClientId = field(converter=client_id)
-    jwk: Mapping[str, object] = field(converter=_frozen_jwk, repr=False)
+    jwk: Mapping[str, object] = field(converter=_frozen_jwk, repr=False, hash=False)
     rights: tuple[AccessRight, ...] = field(converter=_rights)
     expires_at: datetime | None = field(default=None)
 

@@ -16,7 +16,7 @@ from http_sf.types import BareItemType
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.message import Request, Response
 from incoming_payments.httpsig.reasons import Reason
-from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX
+from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
 Parameters = tuple[tuple[str, BareItemType], ...]  # in the order in which they were sent: the order is signed too
 
@@ -27,7 +27,7 @@ _PLAIN_STRING: Final = re.compile(r"[ !#-\[\]-~]*")  # what a String holds witho
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
 _UNSIGNABLE_BYTES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 _SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
-_OBS_FOLD: Final = re.compile(r"[ \t]*\r\n[ \t]+")  # RFC 9112 §5.2
+_OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")  # RFC 9112 §5.2; to look for the blanks before it is quadratic
 
 # The type that `;sf` and `;key` need to know: RFC 9421 §2.1.1.
 _FIELD_TYPES: Final[Mapping[str, str]] = {
@@ -129,6 +129,8 @@ class BaseBuilder:
     def __init__(self, message: Request | Response) -> None:
         self._message = message
         self._structures: dict[str, http_sf.StructuredType] = {}
+        self._structured_bytes = 0
+        self._values: dict[object, str] = {}  # of components with parameters, which cost more
 
     def build(self, components: Sequence[Component], params: Parameters) -> bytes:
         """As `signature_base`."""
@@ -139,7 +141,7 @@ class BaseBuilder:
         identifiers: list[str] = []
         lines: list[str] = []
         for component in components:
-            value = self.value(component)
+            value = self._remembered(component) if component.parameters else self.value(component)
             # RFC 9421 §2: two that differ in the order of their parameters only are the same.
             unique.add((component.name, frozenset(component.parameters)) if component.parameters else component.name)
             identifier = component.identifier
@@ -149,6 +151,13 @@ class BaseBuilder:
                 _refuse(component, Reason.COMPONENT_REPEATED, "is named twice; each goes once (RFC 9421 §2.5)")
         inner_list = f"({' '.join(identifiers)}){serialise_parameters(params)}"
         return f'{"".join(lines)}"@signature-params": {inner_list}'.encode("ascii")
+
+    def _remembered(self, component: Component) -> str:
+        # With the types, as True and 1 are equal but ;sf and ;sf=1 are not.
+        key = component.name, tuple([(name, type(value), value) for name, value in component.parameters])
+        if key not in self._values:
+            self._values[key] = self.value(component)
+        return self._values[key]
 
     def value(self, component: Component) -> str:
         """The value of one component, on the right of its line. RFC 9421 §2.1 and §2.2."""
@@ -213,6 +222,10 @@ class BaseBuilder:
         name = component.name
         if name not in self._structures:
             value = self._field(component)
+            self._structured_bytes += len(value)
+            if self._structured_bytes > SF_FIELDS_BYTES_MAX:
+                text = f"makes more than {SF_FIELDS_BYTES_MAX} bytes to parse for ;sf and ;key: cover it without"
+                _refuse(component, Reason.COMPONENT_VALUE, text)
             kind = _FIELD_TYPES.get(name)
             if kind is None:
                 text = "is not known to be a structured field: cover it without ;sf and ;key"
@@ -272,7 +285,10 @@ def _check_field_parameters(component: Component, parameters: Mapping[str, BareI
 
 def _strip(line: str) -> str:
     """One field line as RFC 9421 §2.1 wants it: no obsolete line folding, no white space around."""
-    return (_OBS_FOLD.sub(" ", line) if "\r" in line else line).strip(" \t")
+    if "\r" in line:
+        *folded, last = _OBS_FOLD.split(line)
+        line = " ".join([*(part.rstrip(" \t") for part in folded), last])
+    return line.strip(" \t")
 
 
 def _refuse(component: Component, reason: Reason, text: str) -> NoReturn:

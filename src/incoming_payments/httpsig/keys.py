@@ -294,9 +294,11 @@ def _algorithms_of(key: object) -> tuple[Algorithm, ...]:
 # --- members of a JWK --------------------------------------------------------------------------
 
 
-def _members(jwk: Mapping[str, object] | str | bytes) -> Mapping[str, object]:
+def _members(jwk: object) -> Mapping[str, object]:
     if isinstance(jwk, Mapping):
         return jwk
+    if not isinstance(jwk, str | bytes):
+        raise MalformedKey("a JWK is a JSON object, or its text")
     if len(jwk) > JWK_CHARS_MAX:
         raise MalformedKey(f"the JWK is longer than {JWK_CHARS_MAX} characters")
     try:

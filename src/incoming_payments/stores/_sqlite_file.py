@@ -127,6 +127,9 @@ class DatabaseFile:
             raise StoreUnusable(f"the directory {self.path.parent} does not exist: create it for the database")
         if self.path.is_dir():
             raise StoreUnusable(f"{self.path} is a directory: name a file for the database")
+        with contextlib.suppress(OSError):  # what is wrong, SQLite says below
+            # What people were paid is for nobody else to read. SQLite gives the log the mode of the file.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         try:
             connection = self._open("rwc", busy_s=_UNWAITING)
             try:

@@ -8,7 +8,7 @@ written.
 from datetime import datetime
 from typing import Any
 
-from incoming_payments.domain.events import Event
+from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision, State, state_of
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment
 from incoming_payments.errors import BrokenDecision
@@ -37,8 +37,13 @@ def check_update(
         return None
     if _identity(after) != _identity(before):
         raise BrokenDecision("a decision cannot change what a payment was created with, its id least of all")
+    if after.updated_at < before.updated_at:
+        raise BrokenDecision("updatedAt never goes back")
+    for ended, still in ((before.closed_at, after.closed_at), (before.expiry_announced_at, after.expiry_announced_at)):
+        if ended not in {None, still}:
+            raise BrokenDecision("what was closed, or announced as expired, stays so")
     _check_events(decision.events, after, seen=before.version)
-    _check_credit(decision.credit, before, after, None if earlier is not None else credit_id)
+    _check_credit(decision, before, after, None if earlier is not None else credit_id)
     return after
 
 
@@ -83,16 +88,22 @@ def _check_events(events: tuple[Event, ...], after: IncomingPayment, *, seen: in
 
 
 def _check_credit(
-    credit: Credit | None, before: IncomingPayment, after: IncomingPayment, free: CreditId | None
+    decision: Decision[Any], before: IncomingPayment, after: IncomingPayment, free: CreditId | None
 ) -> None:
     """`free` is the credit id that is known not to be booked: only under that one can a credit be stored."""
+    credit = decision.credit
+    told = [event.credit_id for event in decision.events if event.kind is EventKind.CREDITED]
+    if told != ([] if credit is None else [credit.id]):
+        raise BrokenDecision("a credit gives one event of its own, and nothing else gives one")
     if credit is None:
         if after.received != before.received:
             raise BrokenDecision("the total received changes by a credit and by nothing else")
         return
+    if state_of(before, before.updated_at) is State.COMPLETED:
+        raise BrokenDecision("a completed payment takes nothing more")
+    if credit.completes != (state_of(after, after.updated_at) is State.COMPLETED):
+        raise BrokenDecision("a credit completes when it reaches incomingAmount")
     if credit.payment_id != after.id or credit.id != free:
         raise BrokenDecision("a credit is stored under the credit id that was looked up, and only once")
     if after.received.value != before.received.value + credit.amount.value or credit.received != after.received:
         raise BrokenDecision("a credit raises the total received by its amount")
-    if credit.amount.value == 0 or credit.amount.asset != after.received.asset:
-        raise BrokenDecision("a credit is greater than zero and of the payment's asset")
