@@ -60,6 +60,7 @@ from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 CALLERS = 64
+PAYMENTS = 2_000  # that credits are spread over
 USD = Asset("USD", 2)
 BASE_URL = "https://bank.example"
 POLICY = ServicePolicy(base_url=BASE_URL, auth_server="https://auth.bank.example")
@@ -183,6 +184,19 @@ async def measure_async(store: AsyncSqliteStore | MemoryStore, id: PaymentId, se
     }
 
 
+async def measure_spread(store: AsyncSqliteStore, ids: list[PaymentId], seconds: float) -> dict[str, float]:
+    """Credits by 64 callers at once, each to the next of many payments: little for them to share but the commit."""
+    ports = AsyncPorts(store=store)
+    names = itertools.count()
+
+    async def credit() -> None:
+        number = next(names)
+        id, name = ids[number % len(ids)], f"credit-{number:012}-spread"
+        await arun(receive(id, credit=name, amount=Amount(1, USD), now=NOW), ports)
+
+    return {f"credit_spread_{CALLERS}": await _rate_of_many(credit, seconds)}
+
+
 async def _rate_of_many(action: Callable[[], Awaitable[None]], seconds: float) -> float:
     done = 0
 
@@ -280,9 +294,10 @@ def main() -> None:
 
 async def _measure_async_sqlite(path: Path, seconds: float) -> dict[str, float]:
     async with AsyncSqliteStore(path) as store:
-        decision = endless_payment()
-        await store.insert(decision)
-        return await measure_async(store, decision.answer.id, seconds)
+        decisions = [endless_payment() for _ in range(PAYMENTS)]
+        await asyncio.gather(*(store.insert(decision) for decision in decisions))
+        ids = [decision.answer.id for decision in decisions]
+        return await measure_async(store, ids[0], seconds) | await measure_spread(store, ids, seconds)
 
 
 def _named(store: str, figures: dict[str, float]) -> dict[str, float]:
@@ -302,6 +317,9 @@ def _show(figures: dict[str, float]) -> None:
         ]
         for operation in ("create", "get", "public_get", "credit")
     ]
+    rows.append(
+        [f"credit, over {PAYMENTS:,} payments", "", "", "", f"{figures[f'sqlite_credit_spread_{CALLERS}']:,.0f}"]
+    )
     head = ["operations per second", "memory, 1 caller", f"memory, {CALLERS}", "SQLite, 1", f"SQLite, {CALLERS}"]
     table("The service, without HTTP", head, rows)
     table(
