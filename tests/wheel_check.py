@@ -12,7 +12,11 @@ import sys
 import incoming_payments
 
 OPTIONAL = ["uvicorn", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
-NEED_MORE = {"incoming_payments.testing.contract", "incoming_payments.testing.machine"}  # pytest and Hypothesis
+NEED_MORE = {
+    "incoming_payments.hosts.uvicorn_protocol",  # uvicorn
+    "incoming_payments.testing.contract",  # pytest
+    "incoming_payments.testing.machine",  # Hypothesis
+}
 
 
 def main() -> None:

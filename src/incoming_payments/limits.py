@@ -53,6 +53,8 @@ NONCE_CHARS_MAX: Final = 256
 
 SIGNATURE_AGE_S_MAX: Final = 300  # the default freshness window: slow networks and retries, not archives
 CLOCK_SKEW_S_MAX: Final = 60  # the default for how far ahead a client's clock may be
+SIGNATURE_AGE_SETTING_S_MAX: Final = 24 * 3600  # what a configuration may ask for: no replays of last week
+CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # what a configuration may ask for: an hour off is a wrong time zone, not skew
 
 # --- keys ---
 
@@ -72,6 +74,14 @@ ACCESS_RIGHTS_MAX: Final = 64  # rights in one token
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments announced by one call
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep takes one a payment, the others six
 
+# --- a server of its own ---
+
+CONNECTIONS_MAX: Final = 1024  # open at once, if the file descriptors suffice; each can make us hold some 200 KB
+BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted, and accepted in one turn of the event loop
+REQUEST_S_MAX: Final = 10  # for a whole request to arrive: the largest needs no more than 100 kbit/s
+KEEP_ALIVE_S_MAX: Final = 5  # of silence between two requests of a connection: uvicorn's default
+PIPELINED_BYTES_MAX: Final = 64 * 1024  # requests sent ahead of the answer before them: hundreds, and clients send none
+
 # --- stores ---
 
 STORE_BATCH_MAX: Final = 256  # updates in one commit: bounds how long one waits behind the others
@@ -86,8 +96,11 @@ for _smaller, _larger, _why in (
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a token has to fit its header"),
     (SIGNATURES_MAX, SF_MEMBERS_MAX, "candidates are members"),
     (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "a window smaller than the skew accepts nothing"),
+    (SIGNATURE_AGE_S_MAX, SIGNATURE_AGE_SETTING_S_MAX, "the default age has to be allowed"),
+    (CLOCK_SKEW_S_MAX, CLOCK_SKEW_SETTING_S_MAX, "the default skew has to be allowed"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA key has to be acceptable"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a full sweep has to end: one effect finds, one more a payment"),
+    (KEEP_ALIVE_S_MAX, REQUEST_S_MAX, "the wait for a request begins with silence"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),
 ):

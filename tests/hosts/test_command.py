@@ -1,8 +1,10 @@
 """The `incoming-payments` command: what `init` writes, how `serve` starts and ends, and what it says when it cannot."""
 
+import asyncio
 import errno
 import importlib.metadata
 import json
+import logging
 import os
 import re
 import signal
@@ -13,14 +15,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import uvicorn
 
 from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
-from incoming_payments.hosts import command, demo
+from incoming_payments.hosts import command, demo, uvicorn_protocol
+from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, SERVER_SECRET, main
-from incoming_payments.hosts.settings import load_settings
+from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import PrivateKey, load_jwk
+from incoming_payments.limits import KEEP_ALIVE_S_MAX
+from incoming_payments.stores.sqlite import AsyncSqliteStore
 from processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, unsigned
 
 FILES: Final = [SERVER_SECRET, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
@@ -52,7 +58,8 @@ def test_init_writes_what_serve_needs(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 def test_what_init_writes_is_private(folder: Path) -> None:
-    """Nobody but the owner can read a file that holds a key, a secret or a token."""
+    """Nobody but the owner can enter the folder, or read a file that holds a key, a secret or a token."""
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [0o600] * len(FILES) == [stat.S_IMODE((folder / name).stat().st_mode) for name in FILES]
 
 
@@ -172,6 +179,18 @@ def test_init_with_a_port_that_is_none(tmp_path: Path, capsys: pytest.CaptureFix
 # --- serve ---------------------------------------------------------------------------------------
 
 
+def flood(port: int) -> bool:
+    """Whether a client that sends requests ahead of their answers, and takes none, is cut off before 64 MB."""
+    requests = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 40_000
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        try:
+            for _ in range(64):
+                client.sendall(requests)
+        except ConnectionError:
+            return True
+    return False
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_answers_and_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
     """A real process serves what `init` wrote; SIGTERM or Ctrl-C end it with status 0 and the database closed."""
@@ -187,12 +206,15 @@ def test_serve_answers_and_stops_when_told(tmp_path: Path, number: signal.Signal
         read = client.get(payment["id"])
         public = unsigned("GET", payment["id"])
         nothing = unsigned("GET", base_url)
+        flooded = flood(port)
+        still = unsigned("GET", payment["id"])
         process.send_signal(number)
         status = process.wait(30)
 
     assert (200, payment) == (read.status_code, read.json())
     assert {"receivedAmount": payment["receivedAmount"], "authServer": f"{base_url}/auth"} == public.json()
     assert code_of(nothing) == (404, "not_found")
+    assert (flooded, still.status_code) == (True, 200)
     assert status == 0
     # SQLite removes its log when the last connection is closed in good order.
     assert [tmp_path / "payments.sqlite3"] == list(tmp_path.glob("payments.sqlite3*"))
@@ -240,6 +262,59 @@ def test_serve_without_uvicorn(
     assert main(["serve", "--config", str(folder / CONFIGURATION)]) == 1
     says = "incoming-payments: serve needs uvicorn: pip install 'incoming-payments[serve]'\n"
     assert says == capsys.readouterr().err
+
+
+def test_serve_bounds_its_connections(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server runs with bounds for connections, for those that wait, and for silence, and speaks HTTP only."""
+    made: list[uvicorn.Config] = []
+
+    class Unstarted(uvicorn.Server):
+        def run(self, sockets: list[socket.socket] | None = None) -> None:
+            assert sockets
+            made.append(self.config)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(uvicorn, "Server", Unstarted)
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(uvicorn_protocol, "room", lambda: (12, 3))
+    path = folder / CONFIGURATION
+    path.write_text(path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}"), "utf-8")
+    stores: list[AsyncSqliteStore] = []
+    really_build = command.build
+
+    def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
+        stores.append(store)
+        return really_build(settings, store)
+
+    monkeypatch.setattr(command, "build", build)
+    try:
+        assert main(["serve", "--config", str(path)]) == 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for store in stores:
+            asyncio.run(store.close())
+
+    [config] = made
+    assert isinstance(config.http, type)
+    assert issubclass(config.http, uvicorn_protocol.BoundedProtocol)
+    assert (config.http.connections_max, config.backlog, config.timeout_keep_alive) == (12, 3, KEEP_ALIVE_S_MAX)
+    assert config.ws == "none"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_serve_warns_of_files_that_others_can_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each file with a secret that is open to others is said in one line on stderr, and the server starts."""
+    (folder / SERVER_SECRET).chmod(0o644)
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8").replace('host = "127.0.0.1"', 'host = "no.such.host.invalid"')
+    path.write_text(text, "utf-8")
+
+    assert main(["serve", "--config", str(path)]) == 1
+    warning, refusal = capsys.readouterr().err.splitlines()
+    says = f"{folder / SERVER_SECRET}: other users have access (mode 0644): chmod go-rwx it"
+    assert f"incoming-payments: warning: {says}" == warning
+    assert refusal.startswith("incoming-payments: listen: cannot listen on no.such.host.invalid")
 
 
 def test_serve_with_a_wrong_configuration(folder: Path) -> None:

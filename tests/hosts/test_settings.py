@@ -1,6 +1,7 @@
 """The configuration file: what a good one says is what the service runs with; what is wrong in it is named."""
 
 import json
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from incoming_payments.domain.payment import WalletAddress, wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
+from incoming_payments.hosts import settings
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.ilp import DerivedMethods
@@ -257,8 +259,12 @@ WRONG: Final = [
     ("host", 'host = ""', "listen.host", "must not be empty, and hold no NUL"),
     ("port", "port = 0", "listen.port", "must be from 1 to 65535"),
     ("port", "port = 65536", "listen.port", "must be from 1 to 65535"),
-    ("mount", 'mount = "op"', "listen.mount", 'must be "", or begin with a slash and not end with one, such as "/op"'),
-    ("mount", 'mount = "/op/"', "listen.mount", 'must be "", or begin with a slash'),
+    *(
+        ("mount", f"mount = {mount!r}", "listen.mount", 'must be "", or a path such as "/op": no slash at its end')
+        for mount in (
+            "op", "/", "/op/", "//op", "/a//b", "/a?b", "/a#b", "/..", "/../x", "/x/.", "/%2e%2E/x", "/%2", "/a b",
+        )
+    ),
     ("url", 'url = "alice"', "wallet_address[0].url", "must be an absolute http or https URL"),
     ("asset_code", 'asset_code = ""', "wallet_address[0].asset_code", "must be 1 to 32 printable ASCII characters"),
     ("asset_scale", "asset_scale = 256", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
@@ -280,6 +286,8 @@ WRONG: Final = [
     ),
     ("rights", f"rights = [{MANY_RIGHTS}]", "token[0].rights", "a token carries at most 64 rights"),
     ("expires_at", "expires_at = 2027-01-01T00:00:00", "token[0].expires_at", "needs an offset, such as the Z of"),
+    ("expires_at", "expires_at = 0001-01-01T00:00:00+23:59", "token[0].expires_at", "is not in the years 1 to 9999"),
+    ("expires_at", "expires_at = 9999-12-31T23:59:59-00:01", "token[0].expires_at", "is not in the years 1 to 9999"),
     ("address", 'address = "bank"', "ilp.address", ""),
     ("address", f'address = "g.{"a" * 1000}"', "ilp.address", "the ILP address must leave room for 44 more"),
     ("secret_files", "secret_files = []", "ilp.secret_files", "give 1 to 8 different server secrets"),
@@ -288,6 +296,8 @@ WRONG: Final = [
     ("metadata_bytes_max", "metadata_bytes_max = 1", "limits.metadata_bytes_max", "must be an integer from 2 to"),
     ("metadata_depth_max", "metadata_depth_max = 99", "limits.metadata_depth_max", "must be an integer from 1 to"),
     ("signature_age_s", "signature_age_s = 0", "limits.signature_age_s", "is a whole number of seconds"),
+    ("signature_age_s", "signature_age_s = 86401", "limits.signature_age_s", "must be at most 86400"),
+    ("clock_skew_s", "clock_skew_s = 3601", "limits.clock_skew_s", "must be at most 3600"),
     ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "is a whole number of seconds"),
     # unknown, or misspelt
     ("base_url", 'base_ulr = "https://bank.example"', "base_url", "(base_ulr is not a setting: is it misspelt?)"),
@@ -365,7 +375,7 @@ JWKS: Final[list[tuple[Any, str]]] = [
     (b'{"kty": "OKP", "kty": "OKP"}', "the JWK has a member twice"),
     (b"\xff\xfe", "the JWK is not JSON"),
     (b"", "the JWK is not JSON"),
-    (None, "cannot be read: No such file or directory"),
+    (None, "names a file that cannot be read: No such file or directory"),
 ]
 
 
@@ -380,12 +390,13 @@ def test_a_client_key_that_cannot_be_used(load: Load, tmp_path: Path, content: A
     with pytest.raises(ConfigurationError) as refused:
         load(FULL)
     assert refused.value.details == {"setting": "token[0].jwk_file"}
-    assert f"token[0].jwk_file: {path} cannot be" in refused.value.description
+    assert "token[0].jwk_file: " in refused.value.description
+    assert (str(path) in refused.value.description) == (content is not None)
     assert says in refused.value.description
 
 
 # content of old.hex, what is said about it
-HEX: Final = "must hold 32 bytes or more, in hexadecimal digits"
+HEX: Final = "{path} must hold 32 bytes or more, in hexadecimal digits"
 SECRET_FILES: Final = [
     (b"5f" * 31, HEX),
     (b"5f" * 32 + b"5", HEX),
@@ -393,7 +404,7 @@ SECRET_FILES: Final = [
     ("ä".encode() * 32, HEX),
     (bytes(range(32)), HEX),
     (b"", HEX),
-    (None, "cannot be read: No such file or directory"),
+    (None, "names a file that cannot be read: No such file or directory"),
 ]
 
 
@@ -407,19 +418,87 @@ def test_a_server_secret_that_cannot_be_used(load: Load, tmp_path: Path, content
 
     with pytest.raises(ConfigurationError) as refused:
         load(FULL)
-    assert refused.value.details == {"setting": "ilp.secret_files"}
-    assert f"{tmp_path / 'configuration.toml'}: ilp.secret_files: {path} {says}" == refused.value.description
+    assert refused.value.details == {"setting": "ilp.secret_files[1]"}
+    expected = f"{tmp_path / 'configuration.toml'}: ilp.secret_files[1]: {says.format(path=path)}"
+    assert expected == refused.value.description
 
 
 def test_a_file_name_with_nul(load: Load) -> None:
     """A file name that no system can have is refused like one that is not there."""
     for line, new, setting in (
         ("jwk_file", r'jwk_file = "a\u0000b"', "token[0].jwk_file"),
-        ("secret_files", r'secret_files = ["a\u0000b"]', "ilp.secret_files"),
+        ("secret_files", r'secret_files = ["a\u0000b"]', "ilp.secret_files[0]"),
     ):
-        with pytest.raises(ConfigurationError, match="cannot be read") as refused:
+        with pytest.raises(ConfigurationError, match="cannot be read: no file has such a name") as refused:
             load(changed(line, new))
         assert {"setting": setting} == refused.value.details
+
+
+SECRET: Final = "OS9M2PMHKUR64TB8N6BW7OZB8CDFONP219RP1LT0"
+MISPLACED: Final = [
+    ("base_url", f'{SECRET} = "https://bank.example/op"'),
+    ("public_get", f"{SECRET} = 1"),
+    ("public_get", f'"{SECRETS[0].hex()}" = 1'),
+    ("public_get", '"a\\nb" = 1'),
+    ("rights", f'rights = [{{ actions = ["read"], {SECRET} = 1 }}]'),
+    ("rights", f"rights = [{{ {SECRET} = 1, {SECRET} = 2 }}]"),
+    ("rights", f'rights = [{{ actions = ["{SECRET}"] }}]'),
+    ("rights", f'rights = [{{ actions = ["read"], identifier = "{SECRET}" }}]'),
+    ("public_get", f"[{SECRET}]\n[{SECRET}]"),
+    ("value", f'value = "{SECRET}'),
+    ("value", f"value = {SECRET}"),
+    ("value", f'value = "{SECRET} {SECRET}"'),
+    ("client", f'client = "{SECRET} {SECRET}"'),
+    ("jwk_file", f'jwk_file = "{SECRET}"'),
+    ("jwk_file", f'jwk_file = "{SECRET * 50}"'),
+    ("secret_files", f'secret_files = ["{SECRETS[0].hex()}"]'),
+    ("secret_files", f'secret_files = "{SECRETS[0].hex()}"'),
+    ("address", f'address = "{SECRETS[0].hex()}"'),
+    ("mount", f'mount = "{SECRET}"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "new"), MISPLACED)
+def test_a_complaint_never_shows_a_secret(load: Load, line: str, new: str) -> None:
+    """A token or a server secret in the wrong place, as a name or for a file's, is refused and not repeated."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(changed(line, new))
+    shown = f"{refused.value.description} {refused.value.details}"
+    assert [secret for secret in (SECRET, SECRETS[0].hex(), "\n") if secret in shown] == []
+
+
+# --- who else can read and write the files --------------------------------------------------------
+
+# the file, its mode, what is said about it
+MODES: Final = [
+    ("configuration.toml", 0o600, None),
+    ("configuration.toml", 0o640, "rwx"),
+    ("configuration.toml", 0o602, "rwx"),
+    ("old.hex", 0o400, None),
+    ("old.hex", 0o604, "rwx"),
+    ("client.jwk", 0o644, None),  # a public key
+    ("client.jwk", 0o664, "w"),
+]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+@pytest.mark.parametrize(("name", "mode", "denied"), MODES)
+def test_files_that_others_have_access_to(load: Load, tmp_path: Path, name: str, mode: int, denied: str | None) -> None:
+    """A secret that others can read or write, or a client's key that they can write, is warned of, and used."""
+    load(LEAST)
+    for path in tmp_path.iterdir():
+        path.chmod(0o600)
+    (tmp_path / name).chmod(mode)
+
+    path = tmp_path / name
+    says = f"{path}: other users have access (mode {mode:04o}): chmod go-{denied} it"
+    assert (() if denied is None else (says,)) == load(FULL).warnings
+
+
+def test_no_warnings_without_modes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where modes say nothing about other users, there is no warning."""
+    monkeypatch.setattr(settings, "POSIX", False)
+    assert load(LEAST).warnings == ()
 
 
 # --- the file itself -----------------------------------------------------------------------------
@@ -428,6 +507,7 @@ def test_a_file_name_with_nul(load: Load) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (f"x = {'[' * 5000}", "is nested too deeply"),
         ("base_url = ", "is not TOML: Invalid value (at end of document)"),
         ('base_url = "a"\nbase_url = "b"', "is not TOML: Cannot overwrite a value"),
         (b"\xff\xfe", "is not TOML: 'utf-8' codec can't decode"),

@@ -18,12 +18,11 @@ from incoming_payments.hosts import demo
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import PrivateKey
-from incoming_payments.limits import SERVER_SECRET_BYTES_MIN
+from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SERVER_SECRET_BYTES_MIN
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
 _SHUTDOWN_S_MAX: Final = 10  # how long requests that are under way may take to end when the server is stopped
-_BACKLOG: Final = 2048  # connections waiting to be accepted: what uvicorn would ask for itself
 
 CONFIGURATION: Final = "incoming-payments.toml"
 CLIENT_KEY: Final = "client-key.pem"
@@ -138,7 +137,7 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
     """Write new files, all or none of them."""
     written: list[Path] = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in files:
             if (folder / name).exists():
                 raise ConfigurationError(f"{folder / name} is there already: choose another folder, or move it away")
@@ -161,8 +160,13 @@ def _write_private(path: Path, text: str, written: list[Path]) -> None:
 def _serve(settings: Settings) -> int:
     try:
         import uvicorn
+
+        from incoming_payments.hosts.uvicorn_protocol import bounded, room
     except ImportError:
         raise ConfigurationError("serve needs uvicorn: pip install 'incoming-payments[serve]'") from None
+    for warning in settings.warnings:
+        print(f"incoming-payments: warning: {warning}", file=sys.stderr)
+    connections, backlog = room()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with open_listener(settings.host, settings.port) as listener:
         config = uvicorn.Config(
@@ -172,6 +176,10 @@ def _serve(settings: Settings) -> int:
             proxy_headers=False,
             server_header=False,
             lifespan="on",
+            http=bounded(connections),
+            ws="none",
+            backlog=backlog,
+            timeout_keep_alive=KEEP_ALIVE_S_MAX,
             timeout_graceful_shutdown=_SHUTDOWN_S_MAX,
         )
         server = uvicorn.Server(config)
@@ -192,7 +200,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     """A listening socket: what is wrong with the address is found, and said, before anything else is opened."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX)
     except (OSError, UnicodeError) as error:  # a UnicodeError: a host name that is none
         why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the address is in ours
         text = f"listen: cannot listen on {host} port {port}: {why}"

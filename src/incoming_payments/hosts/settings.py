@@ -3,6 +3,8 @@
 import difflib
 import json
 import os
+import re
+import stat
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,11 +25,23 @@ from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import load_jwk
 from incoming_payments.ilp.credentials import DerivedMethods
-from incoming_payments.limits import CLOCK_SKEW_S_MAX, SERVER_SECRET_BYTES_MIN, SIGNATURE_AGE_S_MAX
+from incoming_payments.limits import (
+    CLOCK_SKEW_S_MAX,
+    CLOCK_SKEW_SETTING_S_MAX,
+    SERVER_SECRET_BYTES_MIN,
+    SIGNATURE_AGE_S_MAX,
+    SIGNATURE_AGE_SETTING_S_MAX,
+)
 
 T = TypeVar("T")
 
+POSIX = os.name == "posix"  # modes say something about other users
+
 _REQUIRED: Final = object()
+# RFC 3986 §3.3: segments that are neither empty nor dots.
+_SEGMENT: Final = r"(?!(?:\.|%2[Ee]){1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@\-]|%[0-9A-Fa-f]{2})+"
+_MOUNT: Final = re.compile(f"(?:/{_SEGMENT})*")
+_SHOWN: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # like a setting, and unlike anything random
 
 
 class StaticWalletAddresses:
@@ -53,6 +67,7 @@ class Settings:
     wallet_addresses: StaticWalletAddresses
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
+    warnings: tuple[str, ...] = ()  # what ought to be changed although the service can run
 
 
 def load_settings(path: str | os.PathLike[str]) -> Settings:
@@ -71,15 +86,24 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
         raise ConfigurationError(f"{path}: is a folder: name the file in it") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+    except RecursionError:
+        raise ConfigurationError(f"{path}: is nested too deeply") from None
+    except tomllib.TOMLDecodeError as error:
+        # It may quote a key, and a key may be a secret in the wrong place.
+        said = re.sub(r"['\"].*['\"]", "...", str(error), flags=re.DOTALL)
+        raise ConfigurationError(f"{path}: is not TOML: {said}") from None
+    except ValueError as error:  # not UTF-8, or a number of thousands of digits
         raise ConfigurationError(f"{path}: is not TOML: {error}") from None
     try:
-        return _settings(Table(document, ""), path.parent)
+        return _settings(Table(document, ""), path)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error.description}", **error.details) from None
 
 
-def _settings(table: "Table", folder: Path) -> Settings:
+def _settings(table: "Table", path: Path) -> Settings:
+    folder = path.parent
+    files = Files(folder)
+    files.warn_of(path, 0o077)
     base_url = table.text("base_url")
     auth_server = table.text("auth_server")
     database = folder / _some(table, "database", table.text("database"))
@@ -87,8 +111,8 @@ def _settings(table: "Table", folder: Path) -> Settings:
     host, port, mount = _listen(listen)
     policy = _policy(table.table("limits"), base_url, auth_server)
     wallet_addresses = _wallet_addresses(table.tables("wallet_address", least="[[wallet_address]]"), auth_server)
-    tokens = [_token(entry, folder, wallet_addresses) for entry in table.tables("token")]
-    methods = _methods(table.table("ilp"), folder)
+    tokens = [_token(entry, files, wallet_addresses) for entry in table.tables("token")]
+    methods = _methods(table.table("ilp"), files)
     table.finish()
     with naming("token"):
         introspector = StaticIntrospector(tokens)
@@ -101,6 +125,7 @@ def _settings(table: "Table", folder: Path) -> Settings:
         wallet_addresses=StaticWalletAddresses(list(wallet_addresses.values())),
         introspector=introspector,
         methods=methods,
+        warnings=tuple(files.warnings),
     )
 
 
@@ -110,8 +135,10 @@ def _listen(table: "Table") -> tuple[str, int, str | None]:
     table.finish()
     if not 1 <= port <= 65535:
         raise table.wrong("port", "must be from 1 to 65535")
-    if mount and (not mount.startswith("/") or mount.endswith("/")):
-        raise table.wrong("mount", 'must be "", or begin with a slash and not end with one, such as "/op"')
+    if mount and not _MOUNT.fullmatch(mount):
+        raise table.wrong(
+            "mount", 'must be "", or a path such as "/op": no slash at its end, no dot segments, no query'
+        )
     return host, port, mount
 
 
@@ -126,6 +153,12 @@ def _policy(limits: "Table", base_url: str, auth_server: str) -> ServicePolicy:
     given: dict[str, Any] = {name: limits.take(name, kind) for name, kind in kinds.items() if name in limits}
     age, skew = limits.integer("signature_age_s", SIGNATURE_AGE_S_MAX), limits.integer("clock_skew_s", CLOCK_SKEW_S_MAX)
     limits.finish()
+    for name, seconds, most in (
+        ("signature_age_s", age, SIGNATURE_AGE_SETTING_S_MAX),
+        ("clock_skew_s", skew, CLOCK_SKEW_SETTING_S_MAX),
+    ):
+        if seconds > most:
+            raise limits.wrong(name, f"must be at most {most}")
     with naming(limits.name, max_age_s="signature_age_s", clock_skew_s="clock_skew_s"):
         signature = SignaturePolicy(max_age_s=age, clock_skew_s=skew)
     with naming("", base_url="base_url", auth_server="auth_server", **{name: f"limits.{name}" for name in kinds}):
@@ -152,30 +185,37 @@ def _wallet_address(table: "Table", auth_server: str) -> WalletAddress:
         return WalletAddress(wallet_address_url(url), Asset(code, scale), auth_server)
 
 
-def _token(table: "Table", folder: Path, hosted: Collection[str]) -> tuple[AccessToken, AccessTokenInfo]:
+def _token(table: "Table", files: "Files", hosted: Collection[str]) -> tuple[AccessToken, AccessTokenInfo]:
     value, client = table.text("value"), table.text("client")
     jwk_file = table.text("jwk_file")
     expires_at = table.take("expires_at", datetime, None)
     rights = [_right(right, hosted) for right in table.tables("rights", least='rights = [{ actions = ["create"] }]')]
     table.finish()
     if expires_at is not None:
-        if expires_at.tzinfo is None:
-            raise table.wrong("expires_at", "needs an offset, such as the Z of 2027-01-01T00:00:00Z")
-        expires_at = expires_at.astimezone(UTC)
+        expires_at = _in_utc(table, "expires_at", expires_at)
     with naming(f"{table.name}.jwk_file"):
-        jwk = _jwk(folder / jwk_file)
+        jwk = _jwk(files, jwk_file)
     with naming(f"{table.name}.value"):
         token = AccessToken(value)
     with naming(table.name, client="client", rights="rights"):
         return token, AccessTokenInfo(client, jwk, tuple(rights), expires_at)
 
 
-def _jwk(path: Path) -> Any:
-    text = _read(path)
+def _in_utc(table: "Table", name: str, moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise table.wrong(name, "needs an offset, such as the Z of 2027-01-01T00:00:00Z")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise table.wrong(name, "is not in the years 1 to 9999 of UTC") from None
+
+
+def _jwk(files: "Files", name: str) -> Any:
+    text = files.read(name, 0o022)  # a public key: who reads it learns nothing, but who writes it becomes the client
     try:
         load_jwk(text)
     except Malformed as error:
-        raise InvalidValue(f"{path} cannot be used: {error.description}") from None
+        raise InvalidValue(f"{files.folder / name} cannot be used: {error.description}") from None
     return json.loads(text)
 
 
@@ -190,34 +230,60 @@ def _right(table: "Table", hosted: Collection[str]) -> AccessRight:
     return right
 
 
-def _methods(table: "Table", folder: Path) -> DerivedMethods:
+def _methods(table: "Table", files: "Files") -> DerivedMethods:
     address = table.text("address")
-    files = table.take("secret_files", list)
+    names = table.take("secret_files", list)
     table.finish()
-    with naming(f"{table.name}.secret_files"):
-        secrets = [_secret(folder, name) for name in files]
+    if not all(isinstance(name, str) for name in names):
+        raise table.wrong("secret_files", "must be an array of file names")
+    secrets = []
+    for place, name in enumerate(names):
+        with naming(f"{table.name}.secret_files[{place}]"):
+            secrets.append(_secret(files, name))
     with naming(table.name, ilpAddress="address", secrets="secret_files"):
         return DerivedMethods(address, secrets)
 
 
-def _secret(folder: Path, name: object) -> bytes:
-    if not isinstance(name, str):
-        raise InvalidValue("must be an array of file names")
-    content = _read(folder / name)
+def _secret(files: "Files", name: str) -> bytes:
+    content = files.read(name, 0o077)
     try:
         secret = bytes.fromhex(content.decode("ascii"))
     except ValueError:  # other characters, or an odd number of digits
         secret = b""
     if len(secret) < SERVER_SECRET_BYTES_MIN:
-        raise InvalidValue(f"{folder / name} must hold {SERVER_SECRET_BYTES_MIN} bytes or more, in hexadecimal digits")
+        path = files.folder / name
+        raise InvalidValue(f"{path} must hold {SERVER_SECRET_BYTES_MIN} bytes or more, in hexadecimal digits")
     return secret
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except (OSError, ValueError) as error:  # a ValueError: NUL in the name
-        raise InvalidValue(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+class Files:
+    """The files that a configuration names, and the warnings about who else may read or write them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.warnings: list[str] = []
+
+    def read(self, name: str, private: int) -> bytes:
+        """What is in a file; there is a warning if it has one of the mode bits `private`."""
+        path = self.folder / name
+        try:
+            content = path.read_bytes()
+        except (OSError, ValueError) as error:  # a ValueError: NUL in the name
+            # What names no file may be a secret that was put in the place of its file: it is not shown.
+            why = getattr(error, "strerror", None) or "no file has such a name"
+            raise InvalidValue(f"names a file that cannot be read: {why}") from None
+        self.warn_of(path, private)
+        return content
+
+    def warn_of(self, path: Path, private: int) -> None:
+        """Note that others can do to the file what `private` says they should not."""
+        mode = stat.S_IMODE(path.stat().st_mode)
+        text = f"{path}: other users have access (mode {mode:04o}): chmod go-{_DENY[private]} it"
+        if POSIX and mode & private and text not in self.warnings:
+            self.warnings.append(text)
+
+
+_DENY: Final[Mapping[int, str]] = {0o077: "rwx", 0o022: "w"}
 
 
 @contextmanager
@@ -238,6 +304,11 @@ def naming(setting: str, **members: str) -> Iterator[None]:
 
 def _joined(*names: str) -> str:
     return ".".join(name for name in names if name)
+
+
+def _shown(name: str) -> str:
+    """A name from the file, unless it may be a token that was put on the wrong side of the equals sign."""
+    return name if _SHOWN.fullmatch(name) else "(a name that is not shown)"
 
 
 class Table:
@@ -289,7 +360,7 @@ class Table:
 
     def wrong(self, name: str, why: str) -> ConfigurationError:
         """The complaint about the member `name`."""
-        path = _joined(self.name, name)
+        path = _joined(self.name, name if name in self._known else _shown(name))
         return ConfigurationError(f"{path} {why}", setting=path)
 
     def finish(self) -> None:
@@ -300,7 +371,7 @@ class Table:
 
     def _misspelt(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._left, 1)
-        return f" ({near[0]} is not a setting: is it misspelt?)" if near else ""
+        return f" ({_shown(near[0])} is not a setting: is it misspelt?)" if near else ""
 
 
 _KINDS: Final[Mapping[type, str]] = {

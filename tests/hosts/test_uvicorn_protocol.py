@@ -1,0 +1,424 @@
+"""The bounds on connections: real sockets on loopback, and a loop whose clock is put forward instead of waiting."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import pytest
+import uvicorn
+from attrs import field, frozen
+from uvicorn.server import ServerState
+
+from incoming_payments.hosts.uvicorn_protocol import BoundedProtocol, bounded, room
+from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, CONNECTIONS_MAX, PIPELINED_BYTES_MAX, REQUEST_S_MAX
+
+GET: Final = b"GET /small HTTP/1.1\r\nHost: x\r\n\r\n"
+POST: Final = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
+LARGE: Final = 32 * 1024 * 1024  # more than the buffers of two sockets hold
+GUARD_S: Final = 30.0  # ends a test that would hang: nothing waits for so long when all is well
+LIMIT_S: Final = 1000  # so long that the machine's own speed does not matter
+
+
+class Clocked(asyncio.SelectorEventLoop):
+    """An event loop whose clock can be put forward."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        """The time, and what it was put forward by."""
+        return super().time() + self.ahead_s
+
+
+class Patient(BoundedProtocol):
+    """The protocol with a deadline that only a clock that is put forward reaches."""
+
+    request_s_max = LIMIT_S
+
+
+class Slots(Patient):
+    """The same, for two connections."""
+
+    connections_max = 2
+
+
+@frozen
+class Bank:
+    """A server on loopback, and what a test does to it."""
+
+    port: int
+    state: ServerState
+    released: asyncio.Event = field(factory=asyncio.Event)
+    clients: list["Client"] = field(factory=list)
+
+    async def connect(self) -> "Client":
+        """A connection to it that the server knows of, or has refused."""
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=2 * LARGE))
+        self.clients.append(client)
+        await settle()
+        return client
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Let the loop run until something is so."""
+        async with asyncio.timeout(GUARD_S):
+            while not is_so():  # noqa: ASYNC110 - sockets set no event
+                await asyncio.sleep(0.001)
+
+    async def until_open(self, connections: int) -> None:
+        """Let the loop run until so many connections are open."""
+        await self.until(lambda: len(self.state.connections) == connections)
+
+    @property
+    def protocol(self) -> Any:
+        """The server's side of the only connection."""
+        [protocol] = self.state.connections
+        return protocol
+
+
+@frozen
+class Client:
+    """One connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        """Send, and let the server take it in."""
+        self.writer.write(data)
+        await settle()
+
+    async def answer(self) -> bytes:
+        """The body of the next answer."""
+        async with asyncio.timeout(GUARD_S):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            return await self.reader.readexactly(length)
+
+    async def is_cut(self) -> bool:
+        """Whether the server hangs up, rather than to answer."""
+        try:
+            async with asyncio.timeout(GUARD_S):
+                return await self.reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+    async def close(self) -> None:
+        """Hang up."""
+        self.writer.transport.abort()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+async def settle() -> None:
+    """Give everything that can happen now the time for it."""
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+
+
+async def put_forward(seconds: float) -> None:
+    """Let that much time go by at once, and what is due happen."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, Clocked)
+    loop.ahead_s += seconds
+    await settle()
+
+
+@asynccontextmanager
+async def a_bank(protocol: type[BoundedProtocol], *, timeout_keep_alive: int = 10 * LIMIT_S) -> AsyncIterator[Bank]:
+    """A server with this protocol. `/large` answers with much, `/slow` when it is released, `/echo` with the body."""
+    loop, state = asyncio.get_running_loop(), ServerState()
+
+    async def application(
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        body, more = b"", True
+        while more and scope["path"] != "/early":
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        if scope["path"] == "/slow":
+            await bank.released.wait()
+        body = bytes(LARGE) if scope["path"] == "/large" else body or b"done"
+        length = str(len(body)).encode("ascii")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        for place in range(0, len(body), 1024 * 1024):
+            part = {"body": body[place : place + 1024 * 1024], "more_body": place + 1024 * 1024 < len(body)}
+            await send({"type": "http.response.body", **part})
+
+    config = uvicorn.Config(
+        application, log_config=None, log_level="critical", ws="none", timeout_keep_alive=timeout_keep_alive
+    )
+    config.load()
+    server = await loop.create_server(
+        lambda: protocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
+    )
+    bank = Bank(server.sockets[0].getsockname()[1], state)
+    try:
+        yield bank
+    finally:
+        server.close()
+        bank.released.set()
+        for client in bank.clients:
+            await client.close()
+        await bank.until_open(0)
+        await bank.until(lambda: not state.tasks)
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    """Run a test's story under a clock that can be put forward."""
+    with asyncio.Runner(loop_factory=Clocked) as runner:
+
+        async def whole() -> None:
+            await story()
+
+        runner.run(whole())
+
+
+# --- too slow ------------------------------------------------------------------------------------
+
+# what was sent when the client fell silent
+SILENT: Final = {
+    "nothing": b"",
+    "half a request line": b"GET / HT",
+    "half of the header": b"GET / HTTP/1.1\r\nHost: x\r\n",
+    "a header whose body never comes": POST,
+    "half of a body": POST + b"12",
+    "half of the second request": GET + b"GET / HTTP/1.1\r\n",
+    "half of a body that was answered already": POST.replace(b"/echo", b"/early") + b"12",
+}
+
+
+@pytest.mark.parametrize("sent", SILENT.values(), ids=SILENT)
+def test_who_falls_silent_is_cut(sent: bytes) -> None:
+    """Whatever part of a request has arrived: when the rest is not there in time, the connection is closed."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(sent)
+            await put_forward(LIMIT_S - 100)
+            assert len(bank.state.connections) == 1
+            await put_forward(200)
+            await bank.until_open(0)
+
+    play(story)
+
+
+def test_a_trickle_does_not_extend_the_time() -> None:
+    """A byte now and then is no request: the time for the whole of it runs from its beginning."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            for byte in (b"G", b"E", b"T"):
+                await client.send(byte)
+                await put_forward(LIMIT_S / 4)
+            assert len(bank.state.connections) == 1
+            await client.send(b" ")
+            await put_forward(LIMIT_S / 2)
+            assert await client.is_cut()
+
+    play(story)
+
+
+def test_each_request_has_all_of_the_time() -> None:
+    """A client that is slow, but in time, goes on for as long as it likes on one connection."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            for _ in range(4):
+                await client.send(POST + b"12")
+                await put_forward(LIMIT_S - 100)
+                await client.send(b"34")
+                assert await client.answer() == b"1234"
+                await settle()
+
+    play(story)
+
+
+def test_the_time_does_not_run_while_the_application_works() -> None:
+    """An answer that takes long is not the client's fault."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(GET.replace(b"small", b"slow"))
+            await put_forward(10 * LIMIT_S)
+            bank.released.set()
+            assert await client.answer() == b"done"
+
+    play(story)
+
+
+def test_silence_between_requests() -> None:
+    """After an answer, a connection without a sign of another request is closed earlier, in good order."""
+
+    async def story() -> None:
+        async with a_bank(Patient, timeout_keep_alive=100) as bank:
+            client = await bank.connect()
+            await client.send(GET)
+            assert await client.answer() == b"done"
+            await settle()
+            await put_forward(200)
+            assert await client.is_cut()
+
+    play(story)
+
+
+@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
+def test_who_takes_no_answer_is_cut(header: bytes) -> None:
+    """An answer that is not taken in time is thrown away, also when the connection was to end with it."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed has it on the transport read from
+            await client.send(b"GET /large HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n")
+            await bank.until(lambda: bank.protocol.flow.write_paused)
+            await put_forward(LIMIT_S - 100)
+            assert len(bank.state.connections) == 1
+            await put_forward(200)
+            await bank.until_open(0)
+
+    play(story)
+
+
+def test_a_large_answer_that_is_taken_in_time() -> None:
+    """Who takes an answer late, but in time, gets the whole of it, and can go on."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed has it on the transport read from
+            await client.send(GET.replace(b"small", b"large"))
+            await bank.until(lambda: bank.protocol.flow.write_paused)
+            await put_forward(LIMIT_S - 100)
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert len(await client.answer()) == LARGE
+            await client.send(GET)
+            assert await client.answer() == b"done"
+
+    play(story)
+
+
+# --- too far ahead -------------------------------------------------------------------------------
+
+
+def test_requests_ahead_of_their_answers() -> None:
+    """A client may send some requests at once, and gets all the answers."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(100 * GET)
+            assert [await client.answer() for _ in range(100)] == [b"done"] * 100
+
+    play(story)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_too_many_requests_ahead_of_their_answers(reads: bool) -> None:
+    """Who sends without end is cut before much is held, whether it takes answers or not; others are served."""
+
+    class Counting(Patient):
+        taken = 0
+
+        def data_received(self, data: bytes) -> None:
+            Counting.taken += len(data)
+            super().data_received(data)
+
+    async def story() -> None:
+        async with a_bank(Counting) as bank:
+            client, other = await bank.connect(), await bank.connect()
+            if not reads:
+                client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.writer.write(250_000 * GET)  # 8 MB
+            await bank.until_open(1)
+            assert Counting.taken < 1024 * 1024
+            await other.send(GET)
+            assert await other.answer() == b"done"
+
+    play(story)
+
+
+def test_what_is_held_for_one_connection() -> None:
+    """While a request is worked on, at most the bound, and one read from the socket, is held of those behind it."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(GET.replace(b"small", b"slow"))
+            bank.protocol.data_received(bytes(PIPELINED_BYTES_MAX))
+            await settle()
+            assert len(bank.state.connections) == 1
+            bank.protocol.data_received(b"1")
+            assert await client.is_cut()
+
+    play(story)
+
+
+def test_nonsense_is_answered() -> None:
+    """What is not HTTP gets its 400, however long it is, and the connection ends."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(b"\0" * (PIPELINED_BYTES_MAX + 1) + b"\r\n\r\n")
+            async with asyncio.timeout(GUARD_S):
+                assert (await client.reader.readline()).startswith(b"HTTP/1.1 400 ")
+            await bank.until_open(0)
+
+    play(story)
+
+
+# --- too many ------------------------------------------------------------------------------------
+
+
+def test_connections_that_are_too_many_are_refused() -> None:
+    """Past the bound a connection is closed at once; those that are open are served, and a place can be taken again."""
+
+    async def story() -> None:
+        async with a_bank(Slots) as bank:
+            one, two = await bank.connect(), await bank.connect()
+            for _ in range(3):
+                refused = await bank.connect()
+                assert await refused.is_cut()
+            for client in (one, two):
+                await client.send(GET)
+                assert await client.answer() == b"done"
+            await two.close()
+            await bank.until_open(1)
+            three = await bank.connect()
+            await three.send(GET)
+            assert await three.answer() == b"done"
+
+    play(story)
+
+
+def test_the_bounds_of_serve() -> None:
+    """The protocol of `serve` has the documented bounds, and as many connections as there is room for."""
+    protocol = bounded(7)
+    assert (protocol.connections_max, BoundedProtocol.connections_max) == (7, CONNECTIONS_MAX)
+    assert (protocol.request_s_max, protocol.pipelined_bytes_max) == (REQUEST_S_MAX, PIPELINED_BYTES_MAX)
+
+
+MOST: Final = (CONNECTIONS_MAX, BACKLOG_CONNECTIONS_MAX)
+ROOMS: Final = [(1_000_000, MOST), (2048, MOST), (1024, (512, 64)), (256, (128, 16)), (8, (4, 1)), (-1, MOST)]
+
+
+@pytest.mark.parametrize(("descriptors", "expected"), ROOMS)
+def test_room_for_connections(monkeypatch: pytest.MonkeyPatch, descriptors: int, expected: tuple[int, int]) -> None:
+    """Connections take half of the file descriptors at most, and those on their way a quarter, four turns together."""
+    resource = pytest.importorskip("resource")
+    limit = resource.RLIM_INFINITY if descriptors == -1 else descriptors
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert expected == room()
+
+
+def test_room_where_descriptors_are_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without such limits gets the most."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert room() == MOST
