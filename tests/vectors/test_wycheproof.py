@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from incoming_payments.errors import MalformedKey
-from incoming_payments.httpsig import load_jwk
+from incoming_payments.httpsig import ed25519, load_jwk
 
 FOLDER = os.environ.get("INCOMING_PAYMENTS_VECTORS")
 SUITE = Path(FOLDER or ".") / "wycheproof"
@@ -39,6 +39,12 @@ FILES: Final = {
 # "acceptable" leaves it to the verifier. There is one: a DigestInfo without the NULL of RFC 8017 §9.2, which makes a
 # second form of the same signature. It is refused, as everything is that has two forms.
 EXPECTED: Final = {"valid": True, "invalid": False, "acceptable": False}
+
+
+@pytest.fixture(params=["OpenSSL", "PyNaCl"], autouse=True)
+def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything holds on each library for Ed25519."""
+    monkeypatch.setattr(ed25519, "BACKEND", request.param)
 
 
 def _base64url(octets: bytes) -> str:
