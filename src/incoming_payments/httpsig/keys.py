@@ -8,7 +8,7 @@ import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, NoReturn, Self
 
 from attrs import field, frozen
@@ -75,10 +75,14 @@ class PublicKey:
     algorithm: Algorithm
     _key: Any = field(repr=False, hash=False)
 
+    @cached_property
+    def _verify(self) -> Callable[[Any, bytes, bytes], None]:
+        return SCHEMES[self.algorithm][0]
+
     def verify(self, signature: bytes, data: bytes) -> bool:
         """Whether `signature` is this key's signature over `data`. Never raises for any bytes."""
         try:
-            SCHEMES[self.algorithm][0](self._key, signature, data)
+            self._verify(self._key, signature, data)
         except InvalidSignature:
             return False
         return True
