@@ -77,7 +77,7 @@ def bench(session: nox.Session) -> None:
     names = sorted(path.stem for path in Path("benchmarks").glob("[!_]*.py"))
     if not session.posargs or session.posargs[0] not in names:
         session.error(f"name a benchmark: nox -s bench -- {' | '.join(names)}")
-    _install(session, "tests")
+    _install(session, "tests", "bench")
     name, *arguments = session.posargs
     session.run("python", f"benchmarks/{name}.py", *arguments)
 

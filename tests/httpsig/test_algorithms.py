@@ -3,7 +3,7 @@
 import pytest
 
 from incoming_payments.httpsig import Algorithm, load_jwk
-from incoming_payments.httpsig.algorithms import ED25519_ORDER
+from incoming_payments.httpsig.ed25519 import ORDER
 from signed_requests import KEY
 from signing_keys import private
 
@@ -64,7 +64,7 @@ def test_registered_names() -> None:
 def test_s_below_the_order() -> None:
     """RFC 8032 §5.1.7: S + L would verify by the equation and is refused, so that no signature has a second form."""
     signature = KEY.sign(b"data")
-    malleated = signature[:32] + (int.from_bytes(signature[32:], "little") + ED25519_ORDER).to_bytes(32, "little")
+    malleated = signature[:32] + (int.from_bytes(signature[32:], "little") + ORDER).to_bytes(32, "little")
     assert not KEY.public_key().verify(malleated, b"data")
 
 

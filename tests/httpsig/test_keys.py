@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 
 from incoming_payments.errors import MalformedKey
 from incoming_payments.httpsig import Algorithm, PrivateKey, load_jwk, load_private_jwk
+from incoming_payments.httpsig import ed25519 as backends
 from incoming_payments.limits import JWK_CHARS_MAX, KEY_ID_CHARS_MAX
 from signed_requests import KEY, OTHER
 from signing_keys import pem, private
@@ -48,6 +49,13 @@ def test_ed25519_by_its_own_name() -> None:
 
 
 # --- JWKs refused ------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["OpenSSL", "PyNaCl"], autouse=True)
+def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything holds on each library for Ed25519."""
+    monkeypatch.setattr(backends, "BACKEND", request.param)
+
 
 # The eight points of small order, and the encodings of some of them that are not canonical
 SMALL_ORDER = [

@@ -5,6 +5,7 @@ import pytest
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Reason, Request, Response
 from incoming_payments.httpsig.message import Target
+from incoming_payments.limits import URL_CHARS_MAX
 
 
 def test_values_by_name_whatever_the_case() -> None:
@@ -92,3 +93,10 @@ def test_a_query_that_is_not_utf_8() -> None:
     """It is refused, because replacing what cannot be decoded makes different queries look the same."""
     with pytest.raises(MalformedField, match="UTF-8"):
         _ = Request("GET", "https://a.example/?a=%FF", ()).query_parameters
+
+
+def test_a_target_that_is_too_long_to_remember() -> None:
+    """It has the same parts as any other."""
+    path = "/" + "a" * URL_CHARS_MAX
+    target = Request("GET", f"https://ase.example{path}", ()).target
+    assert (target.authority, target.path, target.query) == ("ase.example", path, None)

@@ -1,7 +1,6 @@
 """What holds for every request and every key: a value or the one typed refusal, and no bit can be changed."""
 
 import json
-import re
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from attrs import evolve
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from direct_path import both_ways, dictionary
 from incoming_payments.errors import MalformedField, MalformedKey, SignatureRefused
 from incoming_payments.httpsig import (
     Algorithm,
@@ -34,10 +34,11 @@ from incoming_payments.httpsig import (
     verify_digest,
 )
 from incoming_payments.httpsig import fields as fields_module
-from incoming_payments.httpsig.fields import parse_dictionary
+from incoming_payments.limits import HEADER_BYTES_MAX
 from signed_requests import KEY, KEYS, NOW, NOW_S, get, post, signed_get, signed_post
 
 quick = settings(max_examples=200, deadline=None, derandomize=True)
+many = settings(max_examples=1000, deadline=None, derandomize=True)
 few = settings(max_examples=40, deadline=None, derandomize=True)
 
 # Text that is nearly a structured field: pieces of good ones, in any order, with anything between
@@ -116,20 +117,97 @@ octets = st.one_of(
 
 @quick
 @given(label=labels, base64=octets, ending=st.sampled_from(["", "", "", ";a", ", b=1", "\n", " "]))
-def test_the_short_way_for_a_byte_sequence_is_the_long_way(label: str, base64: str, ending: str) -> None:
+@example(label="sig1", base64="AA==", ending="")
+@example(label="sig1", base64="AB==", ending="")
+@example(label="sig1", base64="AAA=", ending="")
+@example(label="sig1", base64="AAB=", ending="")
+@example(label="sig1", base64="A", ending="")
+def test_the_direct_path_for_a_byte_sequence_is_the_long_way(label: str, base64: str, ending: str) -> None:
     """What the direct path for honest fields gives is what http_sf and the check of its base64 give."""
+    for parse in (dictionary, parse_signature):
+        direct, long = both_ways(parse, [f"{label}=:{base64}:{ending}"])
+        assert direct == long
 
-    def outcome() -> Any:
-        try:
-            return {key: (member[0], dict(member[1])) for key, member in parse_dictionary([text], "X").items()}
-        except MalformedField as error:
-            return error.description, error.details
 
-    text = f"{label}=:{base64}:{ending}"
-    direct = outcome()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fields_module, "_ONE_BYTE_SEQUENCE", re.compile(r"(?!)"))
-        assert direct == outcome()
+# Signature-Input as honest clients write it; then with each piece perhaps another one; then with characters changed.
+def _list_of(name: st.SearchStrategy[str], gap: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.lists(st.tuples(name, gap), max_size=7).map(lambda pairs: "".join(map("".join, pairs))[:-1])
+
+
+plain_names = st.sampled_from(['"@method"', '"@target-uri"', '"authorization"', '"x-a"', '""', '" "', '"; ("', '"A)"'])
+odd_names = st.sampled_from(['"a\\"b"', '"é"', '"\t"', "tok", "1", '"a";sf', ":AQ==:", '"', "()", '"\x7f"'])
+plain_keys = st.sampled_from(["created", "expires", "keyid", "alg", "nonce", "tag", "x", "*a.b"])
+odd_keys = st.sampled_from(["Created", "1a", "", " created", "_"])
+plain_values = st.one_of(
+    st.integers(0, 10**15 - 1).map(str),
+    st.sampled_from(["0", "00", "007", str(NOW_S), "253402300799", "253402300800", '""', '"5"', '";a=1"', '"k=("']),
+    st.sampled_from([256, 257]).map(lambda size: f'"{"k" * size}"'),
+)
+odd_values = st.sampled_from(
+    ["-1", "-0", "1.5", "1" * 16, "?1", "tok", ":AQ==:", "@5", '"\\""', "", '%"x"', '"é"', "٣", "()"]
+)
+
+
+def _inputs(
+    names: st.SearchStrategy[str],
+    gap: st.SearchStrategy[str],
+    keys: st.SearchStrategy[str],
+    values: st.SearchStrategy[str],
+    ending: st.SearchStrategy[str],
+) -> st.SearchStrategy[str]:
+    parameters = st.lists(st.tuples(keys, values).map(lambda pair: f";{pair[0]}={pair[1]}"), max_size=4).map("".join)
+    return st.tuples(labels, _list_of(names, gap), parameters, ending).map(
+        lambda pieces: f"{pieces[0]}=({pieces[1]}){pieces[2]}{pieces[3]}"
+    )
+
+
+plain_inputs = _inputs(plain_names, st.just(" "), plain_keys, plain_values, st.just(""))
+odd_inputs = _inputs(
+    st.one_of(plain_names, plain_names, odd_names),
+    st.sampled_from([" ", " ", " ", "  ", "", "\t", ","]),
+    st.one_of(plain_keys, plain_keys, odd_keys),
+    st.one_of(plain_values, plain_values, odd_values),
+    st.sampled_from(["", "", "", " ", "\n", ";a", ", b=()", ', b=("x")', ","]),
+)
+edits = st.lists(
+    st.tuples(
+        st.integers(0, 120), st.sampled_from(["insert", "delete", "replace"]), st.sampled_from([*PIECES, "\x7f", "A"])
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def _edited(text: str, changes: list[tuple[int, str, str]]) -> str:
+    for place, how, piece in changes:
+        at = place % (len(text) + 1)
+        text = text[:at] + ("" if how == "delete" else piece) + text[at + (how != "insert") :]
+    return text
+
+
+mutated_inputs = st.tuples(plain_inputs, edits).map(lambda pair: _edited(*pair))
+
+
+@many
+@given(text=st.one_of(plain_inputs, odd_inputs, mutated_inputs))
+@example(text='sig1=("a");created=1;created=1')
+@example(text=f"sig1=({' '.join([chr(34) * 2] * 64)})")
+@example(text=f"sig1=({' '.join([chr(34) * 2] * 65)})")
+@example(text=f'sig1=("a"){"".join([f";a{number}=1" for number in range(16)])}')
+@example(text=f'sig1=("a"){"".join([f";a{number}=1" for number in range(17)])}')
+@example(text=f'sig1=("{"a" * HEADER_BYTES_MAX}")')
+def test_the_direct_path_for_a_signature_input_is_the_long_way(text: str) -> None:
+    """Whatever is near to what honest clients send: the same value, with the same types, or the same error."""
+    direct, long = both_ways(parse_signature_input, [text])
+    assert direct == long
+
+
+@quick
+@given(text=plain_inputs)
+def test_what_honest_clients_send_takes_the_direct_path(text: str) -> None:
+    """So that the test above compares two ways, and not one with itself."""
+    parsed = fields_module._ONE_INPUT.fullmatch(text)
+    assert (parsed is None) is ("=()" in text)
 
 
 json_values = st.recursive(

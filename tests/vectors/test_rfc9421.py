@@ -14,6 +14,7 @@ from incoming_payments.httpsig import (
     Proof,
     Request,
     Response,
+    ed25519,
     load_jwk,
     parse_signature,
     parse_signature_input,
@@ -23,6 +24,12 @@ from incoming_payments.httpsig import (
 
 VECTORS: Any = json.loads((Path(__file__).parent / "rfc9421.json").read_text())
 CASES = {case["section"]: case for case in VECTORS["cases"]}
+
+
+@pytest.fixture(params=["OpenSSL", "PyNaCl"], autouse=True)
+def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything holds on each library for Ed25519."""
+    monkeypatch.setattr(ed25519, "BACKEND", request.param)
 
 
 def _message(name: str) -> Request | Response:

@@ -9,6 +9,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
+from incoming_payments.httpsig import ed25519
+
 
 class Algorithm(enum.Enum):
     """A signature algorithm, by its JOSE name; `registered` is its name in RFC 9421 §6.2.2, where it has one.
@@ -41,18 +43,6 @@ _REGISTERED: Final = {
 
 # How to verify, which raises `InvalidSignature` for what is none, and how to sign
 Scheme = tuple[Callable[[Any, bytes, bytes], None], Callable[[Any, bytes], bytes]]
-
-
-# --- Ed25519: RFC 8032 §5.1 --------------------------------------------------------------------
-
-ED25519_ORDER: Final = 2**252 + 27742317777372353535851937790883648493
-
-
-def _verify_ed25519(key: Any, signature: bytes, data: bytes) -> None:
-    # RFC 8032 §5.1.7: S >= L is refused, or each signature would have a second form.
-    if len(signature) != 64 or int.from_bytes(signature[32:], "little") >= ED25519_ORDER:
-        raise InvalidSignature
-    key.verify(signature, data)
 
 
 # --- ECDSA: RFC 9421 §3.3.4 and §3.3.5, r || s -------------------------------------------------
@@ -99,7 +89,7 @@ def _pss(hash_: hashes.HashAlgorithm) -> Scheme:
 
 
 SCHEMES: Final[Mapping[Algorithm, Scheme]] = {
-    Algorithm.ED25519: (_verify_ed25519, lambda key, data: key.sign(data)),
+    Algorithm.ED25519: (ed25519.verify, lambda key, data: key.sign(data)),
     Algorithm.ES256: _ecdsa("P-256", hashes.SHA256()),
     Algorithm.ES384: _ecdsa("P-384", hashes.SHA384()),
     Algorithm.PS256: _pss(hashes.SHA256()),

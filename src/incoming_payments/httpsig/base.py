@@ -6,6 +6,7 @@ Whatever cannot be put into a base without doubt is refused: nothing is guessed,
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Final, NoReturn
 
 import http_sf
@@ -23,6 +24,7 @@ Parameters = tuple[tuple[str, BareItemType], ...]  # in the order in which they 
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
 _METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, its case kept
 SF_KEY: Final = re.compile(r"[a-z*][a-z0-9_\-.*]*")  # RFC 9651 §3.1.2
+_INTEGER_MAX: Final = 999_999_999_999_999  # RFC 9651 §3.3.1
 _PLAIN_STRING: Final = re.compile(r"[ !#-\[\]-~]*")  # what a String holds without escapes, RFC 9651 §3.3.3
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
 _UNSIGNABLE_BYTES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
@@ -72,7 +74,12 @@ class Component:
     name: str
     parameters: Parameters = ()
 
-    @property
+    @cached_property
+    def is_field(self) -> bool:
+        """Whether the name is that of a field, in lower case."""
+        return FIELD_NAME.fullmatch(self.name) is not None
+
+    @cached_property
     def identifier(self) -> str:
         """The component identifier in its strict form. Raises `MalformedField` when it has none."""
         name = _serialise(self.name)
@@ -85,19 +92,20 @@ def serialise_parameters(parameters: Parameters) -> str:
     >>> serialise_parameters((("created", 1), ("keyid", "k"), ("sf", True)))
     ';created=1;keyid="k";sf'
     """
-    return "".join([_serialise_parameter(key, value) for key, value in parameters])
-
-
-def _serialise_parameter(key: str, value: BareItemType) -> str:
-    if not SF_KEY.fullmatch(key):
-        raise MalformedField("the name of a parameter is lower case letters, digits and _-.* (RFC 9651 §3.1.2)")
-    return f";{key}" if value is True else f";{key}={_serialise(value)}"
+    text = ""
+    for key, value in parameters:
+        if not SF_KEY.fullmatch(key):
+            raise MalformedField("the name of a parameter is lower case letters, digits and _-.* (RFC 9651 §3.1.2)")
+        text += f";{key}" if value is True else f";{key}={_serialise(value)}"
+    return text
 
 
 def _serialise(value: BareItemType) -> str:
-    # What http_sf would give, sooner, for the strings that everybody sends.
+    # What http_sf would give, sooner, for the strings and integers that everybody sends.
     if type(value) is str and _PLAIN_STRING.fullmatch(value):
         return f'"{value}"'
+    if type(value) is int and 0 <= value <= _INTEGER_MAX:
+        return f"{value}"
     try:
         return http_sf.ser(value)
     except (ValueError, TypeError) as error:
@@ -141,14 +149,21 @@ class BaseBuilder:
         identifiers: list[str] = []
         lines: list[str] = []
         for component in components:
-            value = self._remembered(component) if component.parameters else self.value(component)
-            # RFC 9421 §2: two that differ in the order of their parameters only are the same.
-            unique.add((component.name, frozenset(component.parameters)) if component.parameters else component.name)
+            key: object = component.name
+            if component.parameters:
+                # RFC 9421 §2: two that differ in the order of their parameters only are the same.
+                key = component.name, frozenset(component.parameters)
+                value = self._remembered(component)
+            elif component.name[:1] == "@":
+                value = self._derived(component)
+            else:
+                value = self._field(component)
             identifier = component.identifier
+            if key in unique:
+                _refuse(component, Reason.COMPONENT_REPEATED, "is named twice; each goes once (RFC 9421 §2.5)")
+            unique.add(key)
             identifiers.append(identifier)
             lines.append(f"{identifier}: {value}\n")
-            if len(unique) != len(lines):
-                _refuse(component, Reason.COMPONENT_REPEATED, "is named twice; each goes once (RFC 9421 §2.5)")
         inner_list = f"({' '.join(identifiers)}){serialise_parameters(params)}"
         return f'{"".join(lines)}"@signature-params": {inner_list}'.encode("ascii")
 
@@ -179,20 +194,21 @@ class BaseBuilder:
 
     def _field(self, component: Component) -> str:
         lines = self._lines(component)
-        value = _strip(lines[0]) if len(lines) == 1 else ", ".join(map(_strip, lines))
-        # `isprintable` says yes to all ASCII that may stand in a value but the tab.
-        if not (value.isascii() and value.isprintable()) and _UNSIGNABLE.search(value):
+        if len(lines) == 1 and lines[0].isascii() and lines[0].isprintable():
+            return lines[0].strip(" ")  # what everybody sends: no tab, no line folding
+        value = ", ".join([_strip(line) for line in lines])
+        if _UNSIGNABLE.search(value):
             # RFC 9421 §2.5: the base is ASCII, and a newline in a value could forge a line of it.
             _refuse(component, Reason.COMPONENT_VALUE, "has control characters, or is not ASCII: cover it with ;bs")
         return value
 
     def _lines(self, component: Component) -> tuple[str, ...]:
-        if not FIELD_NAME.fullmatch(component.name):
+        if not component.is_field:
             _refuse(component, Reason.COMPONENT_UNSUPPORTED, "is not a field name in lower case (RFC 9421 §2.1)")
         lines = self._message.values(component.name)
         if not lines:
             _refuse(component, Reason.COMPONENT_ABSENT, "is covered but not there")
-        if sum(map(len, lines)) > HEADER_BYTES_MAX:
+        if (len(lines[0]) if len(lines) == 1 else sum(map(len, lines))) > HEADER_BYTES_MAX:
             _refuse(component, Reason.COMPONENT_VALUE, f"is longer than {HEADER_BYTES_MAX} bytes")
         return lines
 

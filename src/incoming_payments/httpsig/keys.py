@@ -8,7 +8,7 @@ import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, NoReturn, Self
 
 from attrs import field, frozen
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from incoming_payments.errors import MalformedKey
 from incoming_payments.httpsig.algorithms import CURVES, SCHEMES, Algorithm
+from incoming_payments.httpsig.ed25519 import SMALL_ORDER_Y, P, public_key
 from incoming_payments.limits import (
     JWK_CHARS_MAX,
     KEY_ID_CHARS_MAX,
@@ -45,23 +46,18 @@ _ALGORITHMS: Final[Mapping[str, tuple[Algorithm, str, str | None]]] = {
 
 # --- Ed25519: RFC 8032 §5.1 --------------------------------------------------------------------
 
-_P: Final = 2**255 - 19
-_D: Final = -121665 * pow(121666, -1, _P) % _P
-_Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
-# The y of the eight points of small order: 1, -1, 0 (orders 1, 2, 4) and two for order 8. Under such a key one
-# signature fits many messages. RFC 8032 does not forbid them, and OpenSSL takes them.
-_SMALL_ORDER_Y: Final = frozenset({0, 1, _P - 1, _Y8, _P - _Y8})
+_D: Final = -121665 * pow(121666, -1, P) % P
 
 
 @lru_cache(maxsize=KEYS_REMEMBERED_MAX)  # it costs more than a signature, and a client's key comes with each request
 def _check_ed25519(encoded: bytes) -> None:
     y = int.from_bytes(encoded, "little") & (2**255 - 1)  # without the sign of x
-    if y >= _P:
+    if y >= P:
         _refuse("x", "is not the canonical encoding of a point")
-    if y in _SMALL_ORDER_Y:
+    if y in SMALL_ORDER_Y:
         _refuse("x", "is a point of small order: anybody could sign for it")
     # x² = (y² - 1) / (dy² + 1) has a root when numerator times denominator has one: Euler's criterion.
-    if pow((y * y - 1) * (_D * y * y + 1), (_P - 1) // 2, _P) != 1:
+    if pow((y * y - 1) * (_D * y * y + 1), (P - 1) // 2, P) != 1:
         _refuse("x", "is not a point on the curve")
 
 
@@ -79,10 +75,14 @@ class PublicKey:
     algorithm: Algorithm
     _key: Any = field(repr=False, hash=False)
 
+    @cached_property
+    def _verify(self) -> Callable[[Any, bytes, bytes], None]:
+        return SCHEMES[self.algorithm][0]
+
     def verify(self, signature: bytes, data: bytes) -> bool:
         """Whether `signature` is this key's signature over `data`. Never raises for any bytes."""
         try:
-            SCHEMES[self.algorithm][0](self._key, signature, data)
+            self._verify(self._key, signature, data)
         except InvalidSignature:
             return False
         return True
@@ -127,7 +127,7 @@ def _load_public(members: Mapping[str, object]) -> PublicKey:
 def _load_okp(members: Mapping[str, object]) -> object:
     encoded = _octets(members, "x", 32)
     _check_ed25519(encoded)
-    return ed25519.Ed25519PublicKey.from_public_bytes(encoded)
+    return public_key(encoded)
 
 
 def _load_ec(members: Mapping[str, object]) -> object:
@@ -213,7 +213,10 @@ class PrivateKey:
 
     def public_key(self) -> PublicKey:
         """The key that others verify with."""
-        return PublicKey(self.kid, self.algorithm, self._key.public_key())
+        public = self._key.public_key()
+        if isinstance(public, ed25519.Ed25519PublicKey):
+            public = public_key(public.public_bytes_raw())
+        return PublicKey(self.kid, self.algorithm, public)
 
     def public_jwk(self) -> dict[str, str]:
         """The public half as a JWK, to publish: what `load_jwk` reads."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -10,6 +10,7 @@ from attrs import field, frozen
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.reasons import Reason
+from incoming_payments.limits import TARGETS_REMEMBERED_MAX, URL_CHARS_MAX
 
 # Visible ASCII in absolute form. Userinfo and fragment are no part of a request's target: RFC 9110 §4.2.4 and §7.1.
 _TARGET: Final = re.compile(
@@ -73,7 +74,8 @@ class Request:
 
     @cached_property
     def _target(self) -> Target:
-        return _parse_target(self.target_uri)
+        uri = self.target_uri
+        return _remembered_target(uri) if len(uri) <= URL_CHARS_MAX else _parse_target(uri)
 
     @cached_property
     def _query_parameters(self) -> dict[str, list[str]]:
@@ -104,10 +106,13 @@ class Response:
 
 def _index(headers: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
     """The values of each field by its lower-case name, in the order received."""
-    index: dict[str, list[str]] = {}
+    index: dict[str, tuple[str, ...]] = {name.lower(): (value,) for name, value in headers}
+    if len(index) == len(headers):
+        return index
+    lists: dict[str, list[str]] = {}
     for name, value in headers:
-        index.setdefault(name.lower(), []).append(value)
-    return {name: tuple(values) for name, values in index.items()}
+        lists.setdefault(name.lower(), []).append(value)
+    return {name: tuple(values) for name, values in lists.items()}
 
 
 def _parse_target(uri: str) -> Target:
@@ -123,6 +128,10 @@ def _parse_target(uri: str) -> Target:
     if port and port != _DEFAULT_PORTS[scheme]:  # RFC 9421 §2.2.3: the default port is left out
         authority = f"{authority}:{port}"
     return Target(uri, scheme, authority, path or "/", query)  # RFC 9421 §2.2.6: an empty path is a slash
+
+
+# All creations go to one URI, and a payment is read again and again.
+_remembered_target: Final = lru_cache(maxsize=TARGETS_REMEMBERED_MAX)(_parse_target)
 
 
 def _parse_query(query: str) -> dict[str, list[str]]:

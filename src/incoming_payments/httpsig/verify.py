@@ -200,11 +200,13 @@ def _admit(
     except MalformedField as error:
         raise SignatureRefused(str(error.details["reason"]), error.description) from error
     for component in given.components:
-        if component.name in _SINGLETONS and len(request.values(component.name)) > 1:
-            raise SignatureRefused(Reason.FIELD_REPEATED, f"send {component.name} once")
-        if component.name == "content-length" and _length(request) != str(len(request.body)):
-            text = f"Content-Length is not the {len(request.body)} bytes that were received"
-            raise SignatureRefused(Reason.CONTENT_LENGTH_MISMATCH, text)
+        name = component.name
+        if name in _SINGLETONS:
+            if len(request.values(name)) > 1:
+                raise SignatureRefused(Reason.FIELD_REPEATED, f"send {name} once")
+            if name == "content-length" and _length(request) != str(len(request.body)):
+                text = f"Content-Length is not the {len(request.body)} bytes that were received"
+                raise SignatureRefused(Reason.CONTENT_LENGTH_MISMATCH, text)
     return _Candidate(given, created, key, signature, base)
 
 

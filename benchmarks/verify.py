@@ -1,0 +1,243 @@
+"""What it costs to verify the POST that the Node client sends, with all checks, beside what it cannot cost less than.
+
+Beside it, in the same run and in turns: the raw Ed25519 verification on both libraries, npm
+`@interledger/http-signature-utils` (`validateSignature`) and PyPI `http-message-signatures`, on the same request. Each
+time is the best of many short ones, as other work on the machine only slows. Each verification gets a request object of
+its own, as a server has it: nothing about the request is remembered from the one before.
+
+    nox -s bench -- verify [--json] [--seconds S]
+"""
+
+import argparse
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from http_message_signatures import HTTPMessageVerifier, HTTPSignatureKeyResolver
+from http_message_signatures.algorithms import ED25519
+
+from _report import finish, table
+from incoming_payments.httpsig import (
+    Policy,
+    PrivateKey,
+    PublicKey,
+    Request,
+    ed25519,
+    load_jwk,
+    parse_signature,
+    parse_signature_input,
+    sign,
+    signature_base,
+    verify,
+)
+
+NODE_PACKAGE: Final = "@interledger/http-signature-utils"
+NODE_VERSION: Final = "2.0.3"
+TURNS: Final = 12
+KEY: Final = PrivateKey.generate_ed25519("key-1")
+NOW: Final = datetime.now(UTC)
+BODY: Final = json.dumps(
+    {
+        "walletAddress": "https://bank.example/alice",
+        "incomingAmount": {"value": "2500", "assetCode": "USD", "assetScale": 2},
+        "metadata": {"externalRef": "INV-2026-0042"},
+    },
+    separators=(",", ":"),  # as JSON.stringify writes it, which the other side digests
+).encode()
+SIGNED: Final = sign(
+    Request(
+        "POST",
+        "https://bank.example/incoming-payments",
+        (
+            ("authorization", "GNAP a-token-of-some-length-as-they-are"),
+            ("content-type", "application/json"),
+            ("content-length", str(len(BODY))),
+        ),
+        BODY,
+    ),
+    KEY,
+    created=NOW,
+    components=("@method", "@target-uri", "authorization", "content-digest", "content-length", "content-type"),
+)
+GIVEN: Final = parse_signature_input(SIGNED.values("signature-input"))["sig1"]
+BASE: Final = signature_base(SIGNED, GIVEN.components, GIVEN.parameters)
+SIGNATURE: Final = parse_signature(SIGNED.values("signature"))["sig1"]
+POLICY: Final = Policy()
+
+
+def ours(backend: str) -> Callable[[], object]:
+    """The whole verification on one of the two libraries."""
+    chosen, ed25519.BACKEND = ed25519.BACKEND, backend
+    keys: dict[str, PublicKey] = {"key-1": load_jwk(KEY.public_jwk())}
+    ed25519.BACKEND = chosen
+    method, uri, headers, body = SIGNED.method, SIGNED.target_uri, SIGNED.headers, SIGNED.body
+    return lambda: verify(Request(method, uri, headers, body), keys, policy=POLICY, now=NOW)
+
+
+def raw(backend: str) -> Callable[[], object] | None:
+    """The bare verification of the same signature by the same library, as its users call it."""
+    encoded = KEY._key.public_key().public_bytes_raw()
+    if backend == "OpenSSL":
+        public = Ed25519PublicKey.from_public_bytes(encoded)
+        return lambda: public.verify(SIGNATURE, BASE)
+    try:
+        from nacl.signing import VerifyKey
+    except ImportError:
+        return None
+    key = VerifyKey(encoded)
+    return lambda: key.verify(BASE, SIGNATURE)
+
+
+class _Message:
+    """A request as PyPI http-message-signatures takes it."""
+
+    def __init__(self) -> None:
+        self.method, self.url = SIGNED.method, SIGNED.target_uri
+        self.headers = dict(SIGNED.headers)
+        self.body = SIGNED.body
+
+
+class _Resolver(HTTPSignatureKeyResolver):
+    """The one key, in the form of that library."""
+
+    def __init__(self) -> None:
+        self._public = KEY._key.public_key()
+
+    def resolve_public_key(self, key_id: str) -> Any:
+        """The key by its id."""
+        assert key_id == "key-1"
+        return self._public
+
+    def resolve_private_key(self, key_id: str) -> Any:
+        """There is none."""
+        raise LookupError(key_id)
+
+
+def pyauth() -> Callable[[], object]:
+    """PyPI http-message-signatures, digest included."""
+    verifier = HTTPMessageVerifier(signature_algorithm=ED25519, key_resolver=_Resolver())
+    return lambda: verifier.verify(_Message(), body=SIGNED.body)
+
+
+@contextmanager
+def node(folder: Path) -> Iterator[Callable[[float], float] | str]:
+    """A running Node: from the seconds to measure to those of one verification. Or why there is none."""
+    npm, executable = shutil.which("npm"), shutil.which("node")
+    if npm is None or executable is None:
+        yield "Node.js with npm is not installed"
+        return
+    if not (folder / "installed").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        dependencies = {NODE_PACKAGE: NODE_VERSION}
+        (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": dependencies}))
+        options = ["--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"]
+        done = subprocess.run([npm, "install", *options], cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            yield f"npm could not install {NODE_PACKAGE}: {done.stderr.strip().splitlines()[-1:]}"
+            return
+        (folder / "installed").touch()  # only now: an installation that was broken off is begun again
+    given = {"installed": str(folder), "jwk": KEY.public_jwk(), "request": _node_request()}
+    script = Path(__file__).with_name("_node.mjs")
+    with subprocess.Popen(
+        [executable, str(script), json.dumps(given)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+
+        def measure(seconds: float) -> float:
+            stdin.write(json.dumps({"seconds": seconds}) + "\n")
+            stdin.flush()
+            return float(json.loads(stdout.readline())["seconds"])
+
+        yield measure
+        stdin.close()
+
+
+def _node_request() -> dict[str, Any]:
+    headers = {name.lower(): value for name, value in SIGNED.headers}
+    return {"method": SIGNED.method, "url": SIGNED.target_uri, "headers": headers, "body": SIGNED.body.decode()}
+
+
+def best(action: Callable[[], object], seconds: float) -> float:
+    """The seconds of one `action`: the best of short rounds, of 50 each."""
+    shortest = float("inf")
+    end = time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end:
+        for _ in itertools.repeat(None, 50):
+            action()
+        shortest = min(shortest, (time.perf_counter() - start) / 50)
+    return shortest
+
+
+def measure(seconds: float, folder: Path) -> tuple[dict[str, float], str | None]:
+    """The seconds of one verification by each, in turns; and why Node is missing, if it is."""
+    actions: dict[str, Callable[[], object]] = {}
+    for backend in ("OpenSSL", "PyNaCl"):
+        if bare := raw(backend):
+            actions |= {f"raw, {backend}": bare, f"ours, {backend}": ours(backend)}
+    actions["http-message-signatures"] = pyauth()
+    times = dict.fromkeys(actions, float("inf"))
+    with node(folder) as other:
+        for _ in range(TURNS):
+            for name, action in actions.items():
+                times[name] = min(times[name], best(action, seconds / TURNS))
+            if not isinstance(other, str):
+                times["Node"] = min(times.get("Node", float("inf")), other(seconds / TURNS))
+    return times, other if isinstance(other, str) else None
+
+
+def figures_of(times: dict[str, float]) -> dict[str, float | str | None]:
+    """The ratios. `times_raw` and the comparisons are for the library that is in use."""
+    backend = ed25519.BACKEND
+    own = times[f"ours, {backend}"]
+    times_raw = {
+        name: times[f"ours, {name}"] / times[f"raw, {name}"] if f"raw, {name}" in times else None
+        for name in ("OpenSSL", "PyNaCl")
+    }
+    figures: dict[str, float | None] = {
+        "times_raw": times_raw[backend],
+        "times_raw_openssl": times_raw["OpenSSL"],
+        "times_raw_pynacl": times_raw["PyNaCl"],
+        "vs_node": times["Node"] / own if "Node" in times else None,
+        "vs_pyauth": times["http-message-signatures"] / own,
+        **{f"us {name}": seconds * 1e6 for name, seconds in times.items()},
+    }
+    return {"backend": backend, **{name: None if value is None else round(value, 3) for name, value in figures.items()}}
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description="what it costs to verify one signed POST")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long each of them is measured (4)")
+    options = parser.parse_args()
+    folder = Path(sys.prefix) / f"http-signature-utils-{NODE_VERSION}"  # the environment's own, outside of the project
+    times, missing = measure(options.seconds, folder)
+    figures = figures_of(times)
+    own = times[f"ours, {ed25519.BACKEND}"]
+    rows = [[name, f"{seconds * 1e6:.1f}", f"{seconds / own:.2f}"] for name, seconds in times.items()]
+    table(f"One POST, {len(GIVEN.components)} components, {ed25519.BACKEND} in use", ["", "us", "times ours"], rows)
+    wanted = [
+        ("times_raw_openssl", "<= 1.25"),
+        ("times_raw_pynacl", "<= 1.35"),
+        ("vs_node", ">= 1.6"),
+        ("vs_pyauth", ">= 2"),
+    ]
+    table("Ratios", ["", "figure", "wanted"], [[name, str(figures[name]), target] for name, target in wanted])
+    if missing:
+        print(f"\nvs_node is missing: {missing}")
+    finish(figures, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()
