@@ -30,7 +30,7 @@ def _install(session: nox.Session, *groups: str) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Everything that has to hold: what CI runs."""
-    _install(session, "tests", "lint")
+    _install(session, "tests", "lint", "bench")
     session.run("ruff", "format", "--check", *CHECKED)
     session.run("ruff", "check", *CHECKED)
     session.run("mypy", "--strict", *TYPED)
