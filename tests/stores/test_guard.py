@@ -73,6 +73,7 @@ def euros(value: int) -> Amount:
     return Amount(value, Asset("EUR", 2))
 
 
+UNTOLD = evolve(CREDITED.events[0], kind=EventKind.COMPLETED, credit_id=None)
 BROKEN_UPDATES = [
     ("no decision", 7),
     ("events and no payment", evolve(CREDITED, payment=None, credit=None)),
@@ -87,7 +88,8 @@ BROKEN_UPDATES = [
     ("a version skipped", payment(version=3)),
     ("an event missing", evolve(CREDITED, events=())),
     ("an event with another total", evolve(CREDITED, events=(evolve(CREDITED.events[0], received=usd(1)),))),
-    ("a total without a credit", evolve(CREDITED, credit=None)),
+    ("a credited event without a credit", evolve(CREDITED, credit=None)),
+    ("a total without a credit", evolve(CREDITED, credit=None, events=(UNTOLD,))),
     ("a credit of another payment", credit(payment_id=OTHER)),
     ("a credit under an id not looked up", credit(id=CreditId("wire-2"))),
     ("a credit that is not in the total", credit(amount=usd(299))),
