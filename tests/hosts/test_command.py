@@ -201,6 +201,23 @@ def test_serve_answers_and_stops_when_told(tmp_path: Path, number: signal.Signal
     assert "Traceback" not in said
 
 
+def test_serve_remembers_nonces_in_the_database(tmp_path: Path) -> None:
+    """So that the next process knows those of the one before it."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    base_url = f"http://127.0.0.1:{port}"
+    client = HttpClient.of(tmp_path, base_url)
+    body = {"walletAddress": f"{base_url}/alice"}
+
+    answers = []
+    for turn in range(2):
+        with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / f"log-{turn}"):
+            answers += [client.send("POST", "/incoming-payments", body, nonce="n") for _ in range(2)]
+
+    assert answers[0].status_code == 201
+    assert [(401, "nonce_used")] * 3 == [code_of(answer) for answer in answers[1:]]
+
+
 def test_serve_below_a_path(tmp_path: Path) -> None:
     """A service whose base URL has a path answers there."""
     port = free_port()
