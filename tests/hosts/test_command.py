@@ -215,7 +215,7 @@ def test_serve_remembers_nonces_in_the_database(tmp_path: Path) -> None:
             answers += [client.send("POST", "/incoming-payments", body, nonce="n") for _ in range(2)]
 
     assert answers[0].status_code == 201
-    assert [(401, "nonce_used")] * 3 == [code_of(answer) for answer in answers[1:]]
+    assert [code_of(answer) for answer in answers[1:]] == [(401, "nonce_used")] * 3
 
 
 def test_serve_below_a_path(tmp_path: Path) -> None:
