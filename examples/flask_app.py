@@ -54,8 +54,10 @@ client = AccessTokenInfo(
     jwk=json.loads((FOLDER / "client-key.jwk").read_text("utf-8")),
     rights=[AccessRight(["create", "read"], f"{BASE_URL}/alice")],
 )
+store = SqliteStore(FOLDER / "payments.sqlite3")
 ports = Ports(
-    store=SqliteStore(FOLDER / "payments.sqlite3"),
+    store=store,
+    nonces=store.nonces,
     wallet_addresses=Bank(),
     introspector=StaticIntrospector([(AccessToken(TOKEN), client)]),
     methods=DerivedMethods("test.bank", [server_secret]),

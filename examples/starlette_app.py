@@ -62,6 +62,7 @@ client = AccessTokenInfo(
 store = AsyncSqliteStore(FOLDER / "payments.sqlite3")
 ports = AsyncPorts(
     store=store,
+    nonces=store.nonces,
     wallet_addresses=Bank(),
     introspector=StaticIntrospector([(AccessToken(TOKEN), client)]),
     methods=DerivedMethods("test.bank", [server_secret]),

@@ -105,14 +105,16 @@ class HttpClient:
         """Read the payment at `url`, signed."""
         return self.send("GET", url.removeprefix(self.base_url))
 
-    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+    def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, nonce: str | None = None
+    ) -> httpx.Response:
         """Send a signed request."""
         content = b"" if body is None else json.dumps(body).encode()
         headers: tuple[tuple[str, str], ...] = (("authorization", f"GNAP {self.token}"),)
         if content:
             headers += (("content-type", "application/json"), ("content-length", str(len(content))))
         request = Request(method, f"{self.base_url}{path}", headers, content)
-        signed = sign(request, self.key, created=datetime.now(UTC))
+        signed = sign(request, self.key, created=datetime.now(UTC), nonce=nonce)
         return unsigned(method, signed.target_uri, headers=list(signed.headers), content=content)
 
 

@@ -24,7 +24,7 @@ from incoming_payments.httpsig import PrivateKey, sign
 from incoming_payments.httpsig import Request as SignedRequest
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ports import Ports
-from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.stores.memory import MemoryNonces, MemoryStore
 from incoming_payments.testing import FakeClock
 
 T = TypeVar("T")
@@ -119,7 +119,11 @@ class Service:
         self.methods = DerivedMethods("test.bank", [SERVER_SECRET])
         self.policy = ServicePolicy(**{"base_url": BASE_URL, "auth_server": AUTH_SERVER, **policy})
         self.ports = Ports(
-            store=self.store, wallet_addresses=self.hosted, introspector=self.tokens, methods=self.methods
+            store=self.store,
+            wallet_addresses=self.hosted,
+            introspector=self.tokens,
+            nonces=MemoryNonces(),
+            methods=self.methods,
         )
 
     @property

@@ -12,7 +12,7 @@ from incoming_payments.ports import AsyncPorts, Ports
 def test_ports_may_be_left_out(bag: type[Ports | AsyncPorts]) -> None:
     """A host gives the ports that its flows ask for; randomness is the system's own."""
     ports = bag()
-    assert (ports.store, ports.wallet_addresses, ports.introspector, ports.methods) == (None, None, None, None)
+    assert (ports.store, ports.wallet_addresses, ports.introspector, ports.methods, ports.nonces) == (None,) * 5
     assert ports.randomness is secrets.token_bytes
 
 

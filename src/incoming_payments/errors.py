@@ -114,7 +114,10 @@ class TokenRefused(Refused):
 
 
 class SignatureRefused(Refused):
-    """The request is not signed as the policy demands; `reason` is a `httpsig.Reason`, or `key_unusable`."""
+    """The request is not signed as the policy demands.
+
+    `reason` is a `httpsig.Reason`, or `key_unusable`, `nonce_used`, `nonce_unsupported`, `request_repeated`.
+    """
 
     code = "invalid_signature"
 

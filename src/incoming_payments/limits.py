@@ -90,6 +90,8 @@ STORE_BATCH_MAX: Final = 256  # updates in one commit: bounds how long one waits
 STORE_QUEUE_MAX: Final = 10_000  # updates waiting; past it callers are refused rather than queued without end
 STORE_READERS_MAX: Final = 8  # connections kept for reading, and threads that read for asyncio
 STORE_BUSY_S_MAX: Final = 5.0  # how long another process may hold the file
+NONCES_MAX: Final = 100_000  # the default: 250 signed requests a second for a whole window; in memory some 30 MB
+NONCES_SWEPT_MAX: Final = 2  # expired nonces removed for one that comes: more than come, and never a long wait
 
 for _smaller, _larger, _why in (
     (METADATA_BYTES_MAX, BODY_BYTES_MAX, "metadata has to fit its body"),

@@ -101,6 +101,27 @@ class AsyncIntrospector(Protocol):
     async def introspect(self, token: AccessToken) -> AccessTokenInfo | None: ...
 
 
+class Nonces(Protocol):
+    """What remembers nonces, so that a signed request with one is answered once. RFC 9421 §7.2.2.
+
+    A memory of one process does for one process: several that serve one URL have to share theirs.
+    """
+
+    def use(self, key: str, until: datetime, now: datetime) -> bool:
+        """`True` the first time that `key` is used, in one atomic step, and `False` from then on.
+
+        A key may be forgotten once `now` is later than its `until`, and not before: who has no room left raises
+        `StoreUnavailable`. `key` is of 64 hexadecimal digits. When `until` has passed already the answer is `False`.
+        """
+        ...
+
+
+class AsyncNonces(Protocol):
+    """`Nonces` with an `async def` method."""
+
+    async def use(self, key: str, until: datetime, now: datetime) -> bool: ...
+
+
 class MethodAllocator(Protocol):
     """Who hands out the payment details of contract section 2.3."""
 
@@ -122,13 +143,14 @@ class AsyncMethodAllocator(Protocol):
 class Ports:
     """The ports that `run` answers effects from. What a host's flows never ask for may be left out.
 
-    A process that only books money needs nothing but a `store`. `randomness` draws that many bytes for ids; leave it
-    alone outside tests.
+    A process that only books money needs nothing but a `store`. Without `nonces` every request whose signature has a
+    nonce is refused. `randomness` draws that many bytes for ids; leave it alone outside tests.
     """
 
     store: PaymentStore | None = None
     wallet_addresses: WalletAddresses | None = None
     introspector: Introspector | None = None
+    nonces: Nonces | None = None
     methods: MethodAllocator | None = None
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False)
 
@@ -140,6 +162,7 @@ class AsyncPorts:
     store: AsyncPaymentStore | PaymentStore | None = None
     wallet_addresses: AsyncWalletAddresses | WalletAddresses | None = None
     introspector: AsyncIntrospector | Introspector | None = None
+    nonces: AsyncNonces | Nonces | None = None
     methods: AsyncMethodAllocator | MethodAllocator | None = None
     randomness: Callable[[int], bytes] | Callable[[int], Awaitable[bytes]] = field(
         default=secrets.token_bytes, repr=False

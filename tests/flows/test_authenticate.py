@@ -1,17 +1,20 @@
 """Who is calling: contract section 5, on the flow itself."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from incoming_payments import Request
-from incoming_payments.errors import PolicyRefused, SignatureRefused, TokenRefused
+from incoming_payments.errors import PolicyRefused, PortMissing, SignatureRefused, StoreUnavailable, TokenRefused
 from incoming_payments.flows.authenticate import authenticate
-from incoming_payments.flows.effects import Effect, IntrospectToken
+from incoming_payments.flows.effects import Effect, IntrospectToken, UseNonce
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
 from incoming_payments.httpsig import Algorithm, PrivateKey
+from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import NOW
 from service_kit import (
     ALICE,
@@ -25,6 +28,7 @@ from service_kit import (
     es256_key,
     finish,
     ps512_key,
+    refusal,
     watched,
 )
 
@@ -164,3 +168,138 @@ def test_nothing_else_is_asked() -> None:
     seen: list[Effect[Any]] = []
     service.run(watched(authenticate(a_get(service.client(a_right("list", on=ALICE))), service.policy, NOW), seen))
     assert [IntrospectToken] == [type(effect) for effect in seen]
+
+
+# --- replay ---
+
+SECOND = NOW.replace(microsecond=0)  # as `created` has it
+
+
+def question(service: Service, client: Client, **options: Any) -> UseNonce:
+    """What the flow asks once the signature has held."""
+    flow = authenticate(a_get(client, **options), service.policy, NOW)
+    next(flow)
+    info = an_info(client.key)
+    asked = flow.send(info)
+    assert isinstance(asked, UseNonce)
+    assert finish(flow, answer=True).client == SHOP
+    return asked
+
+
+def test_a_nonce_is_asked_about_once_the_signature_has_held() -> None:
+    """Under a name of client, key and nonce, which is as long for all of them."""
+    service = Service()
+    one, other = service.client(), service.client(key=es256_key())
+    asked = [
+        question(service, one, nonce="n"),
+        question(service, one, nonce="n", created=NOW - timedelta(seconds=1)),
+        question(service, other, nonce="n"),
+        question(service, one, nonce="m"),
+        question(service, one, nonce=""),
+    ]
+    names = [each.key for each in asked]
+    assert names[0] == names[1]
+    assert len(set(names)) == 4
+    assert {64} == {len(name) for name in names}
+
+
+@pytest.mark.parametrize("change", [{"nonce": "m"}, {"created": NOW - timedelta(seconds=301)}])
+def test_a_signature_that_does_not_hold_uses_no_nonce(change: dict[str, Any]) -> None:
+    """Nobody without the key can use up a nonce, and no stale request takes room."""
+    service = Service()
+    client = service.client()
+    request = a_get(client, **{"nonce": "n", **change})
+    headers = tuple((name, value.replace('nonce="m"', 'nonce="n"')) for name, value in request.headers)
+    flow = authenticate(evolve(request, headers=headers), service.policy, NOW)
+    next(flow)
+    with pytest.raises(SignatureRefused):
+        flow.send(an_info())
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "expected"),
+    [
+        ({}, {}, SECOND + timedelta(seconds=360)),
+        ({}, {"created": SECOND - timedelta(seconds=9)}, SECOND + timedelta(seconds=351)),
+        ({}, {"expires": SECOND + timedelta(seconds=5)}, SECOND + timedelta(seconds=65)),
+        ({}, {"expires": SECOND + timedelta(days=99)}, SECOND + timedelta(seconds=360)),
+        ({"max_age_s": 10, "clock_skew_s": 0}, {}, SECOND + timedelta(seconds=10)),
+        ({"max_age_s": 10**15}, {}, datetime.max.replace(tzinfo=UTC)),
+    ],
+)
+def test_a_nonce_is_remembered_until_no_clock_can_take_it(
+    policy: dict[str, Any], options: dict[str, Any], expected: datetime
+) -> None:
+    """For as long as the signature is fresh, and the skew allowed to clocks after that."""
+    service = Service(signature=SignaturePolicy(**policy))
+    asked = question(service, service.client(), nonce="n", **options)
+    assert (expected, NOW) == (asked.until, asked.now)
+
+
+def test_a_replayed_create_makes_no_second_payment() -> None:
+    """201, then 401 while the nonce is remembered, and 401 as stale from then on."""
+    service = Service(signature=SignaturePolicy(nonce_required=True))
+    request = service.client().creation(nonce="n")
+    answers = []
+    for _ in range(320):
+        answers.append(service.handle(request))
+        service.clock.advance(1)
+    assert answers[0].status == 201
+    assert {(401, "nonce_used")} == {refusal(answer) for answer in answers[1:300]}
+    assert {(401, "signature_stale")} == {refusal(answer) for answer in answers[300:]}
+    created = [row for row in service.store._rows if isinstance(row, str)]
+    assert len(created) == 1
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_identical_requests_are_allowed_unless_the_policy_says_no(allowed: bool) -> None:
+    """A request without nonce may come again, or not; one with a nonce, or of the next second, is another."""
+    service = Service(allow_identical=allowed)
+    client = service.client()
+    request = client.creation()
+    assert service.handle(request).status == 201
+    again = service.handle(request)
+    assert again.status == 201 if allowed else refusal(again) == (401, "request_repeated")
+    assert service.handle(client.creation(nonce="n")).status == 201
+    service.clock.advance(1)
+    assert service.handle(client.creation()).status == 201
+
+
+def test_no_second_signature_makes_an_identical_request_new() -> None:
+    """ECDSA signs differently each time; what is signed is the same."""
+    service = Service(allow_identical=False)
+    client = service.client(key=es256_key())
+    assert [service.handle(client.creation()).status for _ in range(2)] == [201, 401]
+
+
+def test_full_is_temporary() -> None:
+    """503, and those remembered stay so."""
+    service = Service()
+    service.replace(nonces=MemoryNonces(1))
+    client = service.client()
+    first, second = client.creation(nonce="a"), client.creation(nonce="b")
+    assert [service.handle(request).status for request in (first, second, first)] == [201, 503, 401]
+    with pytest.raises(StoreUnavailable):
+        service.run(authenticate(a_get(client, nonce="c"), service.policy, NOW))
+
+
+def test_without_the_port_a_nonce_is_refused() -> None:
+    """Rather than taken without being remembered; requests without one are answered."""
+    service = Service()
+    service.replace(nonces=None)
+    client = service.client()
+    assert refusal(service.handle(client.creation(nonce="n"))) == (401, "nonce_unsupported")
+    assert service.handle(client.creation()).status == 201
+
+
+@pytest.mark.parametrize(
+    "policy", [{"allow_identical": False}, {"signature": SignaturePolicy(nonce_required=True), "allow_identical": True}]
+)
+def test_a_policy_that_needs_the_port_says_so(policy: dict[str, Any]) -> None:
+    """It is the host's mistake and no client's."""
+    service = Service(**policy)
+    service.replace(nonces=None)
+    client = service.client()
+    nonce = None if "signature" not in policy else "n"
+    with pytest.raises(PortMissing, match="nonces="):
+        service.handle(client.creation(nonce=nonce))

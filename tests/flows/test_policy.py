@@ -18,14 +18,15 @@ def a_policy(**changes: Any) -> ServicePolicy:
 
 
 def test_defaults() -> None:
-    """Without a word the public view is on, and the bounds are those of `limits`."""
+    """Without a word the public view is on, identical requests may come, and the bounds are those of `limits`."""
     policy = a_policy()
     assert (
         policy.public_get,
+        policy.allow_identical,
         policy.expiry_s_max,
         policy.metadata_bytes_max,
         policy.metadata_depth_max,
-    ) == (True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX)
+    ) == (True, True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +106,3 @@ def test_signatures_prove_no_less_than_the_contract_asks() -> None:
         a_policy(signature=SignaturePolicy(required=("@method", "content-type")))
     assert str(caught.value) == "signature must require @target-uri, authorization as well"
     assert caught.value.details == {"member": "signature"}
-
-
-def test_nonces_are_not_required_before_they_are_remembered() -> None:
-    """A setting that promises single use and does not keep it is refused."""
-    with pytest.raises(InvalidValue) as caught:
-        a_policy(signature=SignaturePolicy(nonce_required=True))
-    assert str(caught.value) == "signature cannot require nonces, as they are not remembered yet"

@@ -105,7 +105,7 @@ def test_each_commented_setting_can_be_uncommented(folder: Path) -> None:
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
     lines = commented_out(text)
-    assert len(lines) == 9
+    assert len(lines) == 10
     for chosen in [[line] for line in lines] + [lines]:
         changed = text
         for line in chosen:
@@ -221,6 +221,23 @@ def test_serve_answers_and_stops_when_told(tmp_path: Path, number: signal.Signal
     said = log.read_text("utf-8")
     assert f"Serving {base_url}/incoming-payments on 127.0.0.1 port {port},\n" in said
     assert "Traceback" not in said
+
+
+def test_serve_remembers_nonces_in_the_database(tmp_path: Path) -> None:
+    """So that the next process knows those of the one before it."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    base_url = f"http://127.0.0.1:{port}"
+    client = HttpClient.of(tmp_path, base_url)
+    body = {"walletAddress": f"{base_url}/alice"}
+
+    answers = []
+    for turn in range(2):
+        with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / f"log-{turn}"):
+            answers += [client.send("POST", "/incoming-payments", body, nonce="n") for _ in range(2)]
+
+    assert answers[0].status_code == 201
+    assert [code_of(answer) for answer in answers[1:]] == [(401, "nonce_used")] * 3
 
 
 def test_serve_below_a_path(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ address = "g.bank"
 secret_files = ["new.hex", "old.hex"]
 [limits]
 public_get = false
+allow_identical = false
 expiry_s_max = 3600
 metadata_bytes_max = 100
 metadata_depth_max = 3
@@ -131,6 +132,7 @@ def test_every_setting_is_what_the_file_says(load: Load, tmp_path: Path) -> None
         auth_server="https://auth.bank.example",
         signature=SignaturePolicy(max_age_s=30, clock_skew_s=5),
         public_get=False,
+        allow_identical=False,
         expiry_s_max=3600,
         metadata_bytes_max=100,
         metadata_depth_max=3,
@@ -243,6 +245,7 @@ WRONG: Final = [
     ("address", "address = 1", "ilp.address", "must be a string"),
     ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array"),
     ("secret_files", "secret_files = [1]", "ilp.secret_files", "must be an array of file names"),
+    ("allow_identical", "allow_identical = 1", "limits.allow_identical", "must be true or false"),
     ("public_get", "public_get = 1", "limits.public_get", "must be true or false"),
     ("expiry_s_max", "expiry_s_max = true", "limits.expiry_s_max", "must be an integer"),
     ("metadata_bytes_max", 'metadata_bytes_max = "1"', "limits.metadata_bytes_max", "must be an integer"),

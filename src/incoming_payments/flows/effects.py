@@ -59,6 +59,15 @@ class IntrospectToken(Effect[AccessTokenInfo | None]):
 
 
 @frozen
+class UseNonce(Effect[bool]):
+    """Whether `key` is used for the first time; it is used from then on, until `until` has passed."""
+
+    key: str
+    until: datetime
+    now: datetime
+
+
+@frozen
 class AllocateMethods(Effect[Sequence[IlpPaymentMethod]]):
     """The payment details of a payment that can receive."""
 

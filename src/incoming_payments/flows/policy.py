@@ -47,9 +47,10 @@ class ServicePolicy:
 
     `base_url` is the public URL of the service: ids and signatures are made with it, and no `Host` header is ever
     asked. `auth_server` is where clients ask for grants. `public_get` lets anybody who knows a payment's URL see how
-    much it has received; without it such a request is answered 401. `expiry_s_max` is how many seconds ahead
-    `expiresAt` may lie. `metadata_bytes_max` and `metadata_depth_max` bound the metadata, as compact JSON. Raises
-    `InvalidValue` naming the setting.
+    much it has received; without it such a request is answered 401. `allow_identical` lets the same signed request
+    come again while it is fresh, if it has no nonce: clients that sign in whole seconds, and those that retry, send
+    such. `expiry_s_max` is how many seconds ahead `expiresAt` may lie. `metadata_bytes_max` and `metadata_depth_max`
+    bound the metadata, as compact JSON. Raises `InvalidValue` naming the setting.
 
     >>> policy = ServicePolicy(base_url="https://Bank.example/op/", auth_server="https://auth.bank.example")
     >>> policy.base_url
@@ -60,6 +61,7 @@ class ServicePolicy:
     auth_server: str = field(converter=_auth_server)
     signature: SignaturePolicy = field(factory=SignaturePolicy)
     public_get: bool = True
+    allow_identical: bool = True
     expiry_s_max: int = field(default=EXPIRY_S_MAX, validator=_between(1, 100 * EXPIRY_S_MAX))
     metadata_bytes_max: int = field(default=METADATA_BYTES_MAX, validator=_between(2, 32 * 1024))
     metadata_depth_max: int = field(default=METADATA_DEPTH_MAX, validator=_between(1, JSON_DEPTH_MAX - 1))
@@ -69,8 +71,6 @@ class ServicePolicy:
         # Contract section 5: these MUST be included; a host may ask for more, and not for less.
         if missing := [name for name in SignaturePolicy().required if name not in signature.required]:
             raise InvalidValue(f"signature must require {', '.join(missing)} as well", member="signature")
-        if signature.nonce_required:
-            raise InvalidValue("signature cannot require nonces, as they are not remembered yet", member="signature")
 
     def payment_url(self, id: PaymentId) -> str:
         """The `id` of a payment on the wire: its URL. Contract section 2.2."""

@@ -21,6 +21,7 @@ from incoming_payments.flows.effects import (
     LoadEvents,
     LoadPayment,
     UpdatePayment,
+    UseNonce,
 )
 from incoming_payments.limits import FLOW_STEPS_MAX
 from incoming_payments.ports import AsyncPorts, Ports
@@ -32,6 +33,7 @@ _ROUTES: Final[Mapping[type[Effect[Any]], tuple[str, Callable[[Any, Any], Any]]]
     DrawRandomness: ("randomness", lambda port, effect: port(effect.count)),
     FindWalletAddress: ("wallet_addresses", lambda port, effect: port.find(effect.url)),
     IntrospectToken: ("introspector", lambda port, effect: port.introspect(effect.token)),
+    UseNonce: ("nonces", lambda port, effect: port.use(effect.key, effect.until, effect.now)),
     AllocateMethods: ("methods", lambda port, effect: port.allocate(effect.payment)),
     InsertPayment: ("store", lambda port, effect: port.insert(effect.decision)),
     LoadPayment: ("store", lambda port, effect: port.load(effect.id)),

@@ -71,6 +71,7 @@ secret_files = ["{secret}"]
 
 [limits]
 # public_get = true           # whether anybody who knows a payment's URL may see how much it has received
+# allow_identical = true      # whether a signed request without nonce may come again while it is fresh
 # expiry_s_max = 31622400     # how many seconds ahead expiresAt may lie
 # metadata_bytes_max = 8192   # as compact JSON
 # metadata_depth_max = 8
@@ -213,6 +214,7 @@ def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
         store=store,
         wallet_addresses=settings.wallet_addresses,
         introspector=settings.introspector,
+        nonces=store.nonces,
         methods=settings.methods,
     )
     return AsgiApplication(policy=settings.policy, ports=ports, mount=settings.mount, on_shutdown=store.close)

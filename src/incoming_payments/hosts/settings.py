@@ -149,7 +149,13 @@ def _some(table: "Table", name: str, text: str) -> str:
 
 
 def _policy(limits: "Table", base_url: str, auth_server: str) -> ServicePolicy:
-    kinds = {"public_get": bool, "expiry_s_max": int, "metadata_bytes_max": int, "metadata_depth_max": int}
+    kinds = {
+        "public_get": bool,
+        "allow_identical": bool,
+        "expiry_s_max": int,
+        "metadata_bytes_max": int,
+        "metadata_depth_max": int,
+    }
     given: dict[str, Any] = {name: limits.take(name, kind) for name, kind in kinds.items() if name in limits}
     age, skew = limits.integer("signature_age_s", SIGNATURE_AGE_S_MAX), limits.integer("clock_skew_s", CLOCK_SKEW_S_MAX)
     limits.finish()

@@ -3,6 +3,7 @@
 Everything cheap is looked at before the curve. The order of the checks is that of `Reason`.
 """
 
+import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -67,7 +68,8 @@ class Proof:
     """What a signature proved. Act on this, and never on the header fields again.
 
     `created` and `expires` are in UTC; `components` are those covered, in order. Whether `nonce` was used before is for
-    the caller to know: nothing is remembered here.
+    the caller to know: nothing is remembered here. `base_sha256` is the digest of the signature base: what was signed,
+    whatever the signature looks like. Two ECDSA or PSS signatures over the same have the same one.
     """
 
     label: str
@@ -78,6 +80,7 @@ class Proof:
     expires: datetime | None
     nonce: str | None
     tag: str | None
+    base_sha256: bytes = field(repr=False)
 
 
 @frozen
@@ -267,4 +270,5 @@ def _proof(candidate: _Candidate) -> Proof:
         None if given.expires is None else datetime.fromtimestamp(given.expires, UTC),
         given.nonce,
         given.tag,
+        hashlib.sha256(candidate.base).digest(),
     )

@@ -81,6 +81,18 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         ) STRICT, WITHOUT ROWID
         """,
     ),
+    (
+        # Used nonces, each until its signature is stale. Counting them would take longer the more there are.
+        """
+        CREATE TABLE nonces (
+            key TEXT PRIMARY KEY NOT NULL,
+            until INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID
+        """,
+        "CREATE INDEX nonces_to_sweep ON nonces (until)",
+        "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0)) STRICT",
+        "INSERT INTO nonce_count (held) VALUES (0)",
+    ),
 )
 
 # Trouble that passes: somebody holds the lock, the disk is full or failing, the file is read-only or out of

@@ -1,4 +1,4 @@
-"""Values to rows and back, and every SQL statement on them. Each touches one payment by its primary key.
+"""Values to rows and back, and every SQL statement on them. Each touches one payment, or nonce, by its primary key.
 
 Amounts are decimal text, as 64 unsigned bits do not fit SQLite's integers and an auditor has to be able to
 read them; moments are microseconds since the epoch, which are exact. What is loaded goes through the domain's
@@ -15,7 +15,8 @@ from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
+from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
+from incoming_payments.limits import NONCES_SWEPT_MAX
 from incoming_payments.stores.guard import sweep_at
 
 _Row = tuple[Any, ...]
@@ -57,6 +58,12 @@ _INSERT_CREDIT: Final = (
 _INSERT_EVENT: Final = (
     "INSERT INTO events (payment_id, version, kind, at, received_amount, credit_id) VALUES (?, ?, ?, ?, ?, ?)"
 )
+_SELECT_NONCE: Final = "SELECT until FROM nonces WHERE key = ?"
+_INSERT_NONCE: Final = "INSERT INTO nonces (key, until) VALUES (?, ?)"
+_RENEW_NONCE: Final = "UPDATE nonces SET until = ? WHERE key = ?"
+_SWEEP_NONCES: Final = "DELETE FROM nonces WHERE key IN (SELECT key FROM nonces WHERE until < ? ORDER BY until LIMIT ?)"
+_SELECT_HELD: Final = "SELECT held FROM nonce_count"
+_UPDATE_HELD: Final = "UPDATE nonce_count SET held = ?"
 
 _asset = lru_cache(maxsize=256)(Asset)
 
@@ -111,6 +118,7 @@ class Batch(Rows):
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}  # as read, and as it has become
         self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
         self._events: list[Event] = []
+        self._nonces_held: int | None = None  # as it has become; None: not asked for
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """The payment `id`, as it is by now. Raises as `Rows.payment`."""
@@ -144,6 +152,28 @@ class Batch(Rows):
             self._credits[after.id, decision.credit.id] = decision.credit
         self._events += decision.events
 
+    def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
+        """Whether `key` is used for the first time.
+
+        Raises `StoreUnavailable` when there are `capacity` already. All it has written then is that expired ones are
+        gone.
+        """
+        end, at = _micros(until), _micros(now)
+        row = self._connection.execute(_SELECT_NONCE, (key,)).fetchone()
+        if end < at or (row is not None and row[0] >= at):
+            return False
+        if row is not None:
+            self._connection.execute(_RENEW_NONCE, (end, key))
+            return True
+        if self._nonces_held is None:
+            (self._nonces_held,) = self._connection.execute(_SELECT_HELD).fetchone()
+        self._nonces_held -= self._connection.execute(_SWEEP_NONCES, (at, NONCES_SWEPT_MAX)).rowcount
+        if self._nonces_held >= capacity:
+            raise StoreUnavailable(f"{capacity} nonces are remembered already: try again later")
+        self._connection.execute(_INSERT_NONCE, (key, end))
+        self._nonces_held += 1
+        return True
+
     def flush(self) -> None:
         """Write what waits. Raises `StoreUnusable` when a payment is not there as it was read."""
         totals, states = [], []
@@ -163,12 +193,15 @@ class Batch(Rows):
             raise StoreUnusable("a payment was not there to update, though it was read in the same transaction")
         many(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
         many(_INSERT_EVENT, [_event_row(event) for event in self._events])
+        if self._nonces_held is not None:
+            self._connection.execute(_UPDATE_HELD, (self._nonces_held,))
 
     def clear(self) -> None:
         """Begin with nothing waiting."""
         self._changed.clear()
         self._credits.clear()
         self._events.clear()
+        self._nonces_held = None
 
 
 def _total(payment: IncomingPayment) -> tuple[int, str, int]:

@@ -1,5 +1,6 @@
-"""A store in memory: for tests, demonstrations and simulations. It forgets everything when the process ends."""
+"""Stores in memory: for tests, demonstrations and simulations. They forget everything when the process ends."""
 
+import heapq
 import threading
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,7 +9,8 @@ from typing import Any, TypeVar
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import PaymentExists, PaymentNotFound
+from incoming_payments.errors import InvalidValue, PaymentExists, PaymentNotFound, StoreUnavailable
+from incoming_payments.limits import NONCES_MAX
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_insert, check_update, sweep_at
 
@@ -85,3 +87,45 @@ class MemoryStore:
         for event in decision.events:
             rows[payment.id, event.version] = event
         self._rows.update(rows)
+
+
+class MemoryNonces:
+    """A `Nonces` port in a dictionary, for one process: others know nothing of it, nor does the next one.
+
+    It holds at most `capacity` keys and refuses more with `StoreUnavailable`. Raises `InvalidValue` for less than one.
+    Safe to use from several threads and from asyncio.
+
+    >>> from datetime import timedelta
+    >>> from incoming_payments.testing import NOW
+    >>> nonces = MemoryNonces()
+    >>> [nonces.use("0" * 64, NOW + timedelta(seconds=300), NOW) for _ in range(2)]
+    [True, False]
+    """
+
+    def __init__(self, capacity: int = NONCES_MAX) -> None:
+        if capacity < 1:
+            raise InvalidValue("capacity is how many keys are held: at least 1", member="capacity")
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._used: dict[str, datetime] = {}
+        self._by_end: list[tuple[datetime, str]] = []
+
+    def use(self, key: str, until: datetime, now: datetime) -> bool:
+        """Whether `key` is used for the first time. Raises `StoreUnavailable` when there is no room for another."""
+        with self._lock:
+            self._forget(now)
+            if key in self._used or until < now:
+                return False
+            if len(self._used) >= self._capacity:
+                raise StoreUnavailable(f"{self._capacity} nonces are remembered already: try again later")
+            # In this order a KeyboardInterrupt between the two leaves no key that is never forgotten.
+            heapq.heappush(self._by_end, (until, key))
+            self._used[key] = until
+            return True
+
+    def _forget(self, now: datetime) -> None:
+        while self._by_end and self._by_end[0][0] < now:
+            until, key = self._by_end[0]
+            if self._used.get(key) == until:  # or an interrupted call put it there
+                del self._used[key]
+            heapq.heappop(self._by_end)

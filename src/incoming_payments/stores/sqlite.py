@@ -15,7 +15,8 @@ from typing import Any, Self, TypeVar
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
-from incoming_payments.limits import STORE_BUSY_S_MAX
+from incoming_payments.errors import InvalidValue
+from incoming_payments.limits import NONCES_MAX, STORE_BUSY_S_MAX
 from incoming_payments.ports import Decide
 from incoming_payments.stores._sqlite_engine import Engine
 from incoming_payments.stores._sqlite_file import DatabaseFile
@@ -77,6 +78,11 @@ class SqliteStore:
         """At most `limit` payments that expired before `now` and were not announced, the longest expired first."""
         return self._engine.read(lambda rows: rows.expired(now, limit))
 
+    @property
+    def nonces(self) -> "SqliteNonces":
+        """The `Nonces` port that remembers in this file, for all processes that open it."""
+        return SqliteNonces(self)
+
     def close(self) -> None:
         """Finish what is queued and close the file. May be called again; anything else raises `StoreUnusable` then."""
         self._engine.close()
@@ -126,6 +132,11 @@ class AsyncSqliteStore:
         """As `SqliteStore.find_expired`."""
         return await self._read(lambda rows: rows.expired(now, limit))
 
+    @property
+    def nonces(self) -> "AsyncSqliteNonces":
+        """As `SqliteStore.nonces`."""
+        return AsyncSqliteNonces(self)
+
     async def close(self) -> None:
         """As `SqliteStore.close`."""
         await asyncio.to_thread(self._engine.close)
@@ -145,6 +156,49 @@ class AsyncSqliteStore:
 
     async def _read(self, query: Callable[[Rows], T]) -> T:
         return await asyncio.wrap_future(self._engine.read_elsewhere(query))
+
+
+class SqliteNonces:
+    """A `Nonces` port in the file of `store`, which it keeps open; the processes on that file agree.
+
+    It holds at most `capacity` keys and refuses more with `StoreUnavailable`. Raises `InvalidValue` for less than one.
+
+    >>> import tempfile
+    >>> from incoming_payments.testing import NOW
+    >>> with tempfile.TemporaryDirectory() as directory, SqliteStore(f"{directory}/payments.db") as store:
+    ...     [store.nonces.use("0" * 64, NOW, NOW) for _ in range(2)]
+    [True, False]
+    """
+
+    def __init__(self, store: SqliteStore, capacity: int = NONCES_MAX) -> None:
+        self._store = store
+        self._capacity = _checked_capacity(capacity)
+
+    def use(self, key: str, until: datetime, now: datetime) -> bool:
+        """Whether `key` is used for the first time; `True` when that is on the disk. Raises as the store does."""
+        return self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
+
+
+class AsyncSqliteNonces:
+    """`SqliteNonces` for asyncio, in the file of an `AsyncSqliteStore`."""
+
+    def __init__(self, store: AsyncSqliteStore, capacity: int = NONCES_MAX) -> None:
+        self._store = store
+        self._capacity = _checked_capacity(capacity)
+
+    async def use(self, key: str, until: datetime, now: datetime) -> bool:
+        """As `SqliteNonces.use`."""
+        return await self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
+
+
+def _checked_capacity(capacity: int) -> int:
+    if capacity < 1:
+        raise InvalidValue("capacity is how many keys are held: at least 1", member="capacity")
+    return capacity
+
+
+def _using(key: str, until: datetime, now: datetime, capacity: int) -> Callable[[Batch], bool]:
+    return lambda rows: rows.use_nonce(key, until, now, capacity)
 
 
 def _open(path: str | os.PathLike[str], *, busy_s: float) -> Engine:

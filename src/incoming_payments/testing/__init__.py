@@ -6,6 +6,6 @@ Hypothesis.
 
 from incoming_payments.testing.clock import FakeClock
 from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, crediting
-from incoming_payments.testing.views import SyncView
+from incoming_payments.testing.views import SyncNonces, SyncView
 
-__all__ = ["NOW", "FakeClock", "SyncView", "a_creation", "a_wallet_address", "crediting"]
+__all__ = ["NOW", "FakeClock", "SyncNonces", "SyncView", "a_creation", "a_wallet_address", "crediting"]

@@ -1,4 +1,4 @@
-"""An async store as a sync one, so that one contract suite measures both."""
+"""Async stores and nonces as sync ones, so that one contract suite measures both."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
-from incoming_payments.ports import AsyncPaymentStore, Decide
+from incoming_payments.ports import AsyncNonces, AsyncPaymentStore, Decide
 
 T = TypeVar("T")
 
@@ -106,3 +106,22 @@ class SyncView:
 
 async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
     return await ask()
+
+
+class SyncNonces:
+    """A `Nonces` port that asks `nonces`, an `AsyncNonces` in the event loop of `view`, which `close` ends.
+
+    Write `SyncNonces(view, view.store.nonces)` for those of an async store.
+    """
+
+    def __init__(self, view: SyncView, nonces: AsyncNonces) -> None:
+        self._view = view
+        self._nonces = nonces
+
+    def use(self, key: str, until: datetime, now: datetime) -> bool:
+        """As the port's."""
+        return self._view.run(self._nonces.use(key, until, now))
+
+    def close(self) -> None:
+        """End the store and its event loop."""
+        self._view.close()
