@@ -111,7 +111,8 @@ class Nonces(Protocol):
         """`True` the first time that `key` is used, in one atomic step, and `False` from then on.
 
         A key may be forgotten once `now` is later than its `until`, and not before: who has no room left raises
-        `StoreUnavailable`. `key` is of 64 hexadecimal digits. When `until` has passed already the answer is `False`.
+        `StoreUnavailable`. `key` is of 64 hexadecimal digits. When `until` has passed already the answer is `False`,
+        and so it is when it is no later than that of any key forgotten: `now` may be old by the time this is asked.
         """
         ...
 

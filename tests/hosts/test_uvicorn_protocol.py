@@ -239,6 +239,34 @@ def test_each_request_has_all_of_the_time() -> None:
     play(story)
 
 
+def test_silence_before_a_request_is_not_its_time() -> None:
+    """The time of a request on an open connection begins with its first byte; more bytes do not prolong it."""
+
+    async def story() -> None:
+        async with a_bank(Patient, timeout_keep_alive=10 * LIMIT_S) as bank:
+            client = await bank.connect()
+            await client.send(GET)
+            assert await client.answer() == b"done"
+            await settle()
+            await put_forward(LIMIT_S - 100)
+            await client.send(POST + b"12")
+            await put_forward(LIMIT_S - 100)
+            await client.send(b"3")
+            await put_forward(200)
+            assert await client.is_cut()
+            client = await bank.connect()
+            await client.send(GET)
+            assert await client.answer() == b"done"
+            await settle()
+            await put_forward(LIMIT_S - 100)
+            await client.send(POST + b"12")
+            await put_forward(LIMIT_S - 100)
+            await client.send(b"34")
+            assert await client.answer() == b"1234"
+
+    play(story)
+
+
 def test_the_time_does_not_run_while_the_application_works() -> None:
     """An answer that takes long is not the client's fault."""
 

@@ -303,6 +303,28 @@ def _fork_around(engine: Engine) -> None:
     _sqlite_engine._after_fork_in_parent()
 
 
+def test_an_interrupt_leaves_nothing_open_and_nothing_stopped(
+    path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a fork waits is for afterwards: the fork goes on, so every connection has to be closed first."""
+    interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
+    stop = Engine.before_fork
+
+    def interrupted(engine: Engine) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        stop(engine)
+
+    with SqliteStore(path) as store:
+        book(store, id, "wire-1", 1)
+        monkeypatch.setattr(Engine, "before_fork", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            _sqlite_engine._before_fork()
+        assert (store._engine._writer, store._engine._idle) == (None, [])
+        _sqlite_engine._after_fork_in_parent()
+        assert book(store, id, "wire-2", 1).received.value == 2
+
+
 def test_a_child_begins_anew(path: Path, id: PaymentId) -> None:
     """What the hook does there, in this process: a writer and connections of its own, and no lock of the parent's."""
     with SqliteStore(path) as store:

@@ -38,6 +38,7 @@ class BoundedProtocol(H11Protocol):
     request_s_max: ClassVar[float] = REQUEST_S_MAX
     pipelined_bytes_max: ClassVar[int] = PIPELINED_BYTES_MAX
     _deadline: asyncio.TimerHandle | None = None
+    _is_idle: bool = False  # after an answer, before the first byte of another request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin to count, unless there are too many connections already."""
@@ -53,6 +54,9 @@ class BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in more of a request, or of those behind it: the latter up to a bound."""
+        if self._is_idle:  # its time begins with its first byte
+            self._is_idle = False
+            self._stop()
         super().data_received(data)
         # uvicorn reads on after every answer: requests that come faster than answers would pile up without end.
         if not self.transport.is_closing() and len(self.conn.trailing_data[0]) > self.pipelined_bytes_max:
@@ -62,6 +66,7 @@ class BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, which has all of its time."""
         super().on_response_complete()
+        self._is_idle = True
         self._stop()
         self._watch()
 

@@ -105,14 +105,15 @@ class Engine:
             self._forks = True
             self._turn.wait_for(lambda: not self._reading)
             self._close_idle()
-            writer, self._writer = self._writer, None
-        if writer is not None:
-            self._end_writer(writer)
+        if self._writer is not None:
+            self._end_writer(self._writer)
+        self._writer = None
+        self.is_stopped = True
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
         with self._turn:
-            self._forks = False
+            self._forks = self.is_stopped = False
             self._turn.notify_all()
 
     def after_fork_in_child(self) -> None:
@@ -122,6 +123,7 @@ class Engine:
     def _begin(self) -> None:
         self._turn = threading.Condition()  # held for a few instructions, never while waiting
         self._forks = False
+        self.is_stopped = False  # nothing is open, and nobody can open anything
         self._reading = 0  # connections that are lent out
         self._writer = None
         self._idle = []
@@ -174,9 +176,16 @@ _forking = threading.RLock()  # one fork at a time; held from before it until af
 
 def _before_fork() -> None:
     _forking.acquire()
+    interrupt: BaseException | None = None
     for engine in list(_engines):
-        engine.before_fork()
-        _stopped.append(engine)
+        _stopped.append(engine)  # before it is, so that it goes on afterwards whatever happens
+        while not engine.is_stopped:
+            try:
+                engine.before_fork()
+            except BaseException as error:  # noqa: BLE001 - a signal's: the fork goes on, so nothing may stay open
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def _after_fork_in_parent() -> None:

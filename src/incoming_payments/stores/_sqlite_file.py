@@ -90,8 +90,9 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         ) STRICT, WITHOUT ROWID
         """,
         "CREATE INDEX nonces_to_sweep ON nonces (until)",
-        "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0)) STRICT",
-        "INSERT INTO nonce_count (held) VALUES (0)",
+        # Whatever was to be remembered until `swept_until` may be gone by now.
+        "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0), swept_until INTEGER NOT NULL) STRICT",
+        "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
     ),
 )
 

@@ -61,9 +61,11 @@ _INSERT_EVENT: Final = (
 _SELECT_NONCE: Final = "SELECT until FROM nonces WHERE key = ?"
 _INSERT_NONCE: Final = "INSERT INTO nonces (key, until) VALUES (?, ?)"
 _RENEW_NONCE: Final = "UPDATE nonces SET until = ? WHERE key = ?"
-_SWEEP_NONCES: Final = "DELETE FROM nonces WHERE key IN (SELECT key FROM nonces WHERE until < ? ORDER BY until LIMIT ?)"
-_SELECT_HELD: Final = "SELECT held FROM nonce_count"
-_UPDATE_HELD: Final = "UPDATE nonce_count SET held = ?"
+_SWEEP_NONCES: Final = (
+    "DELETE FROM nonces WHERE key IN (SELECT key FROM nonces WHERE until < ? ORDER BY until LIMIT ?) RETURNING until"
+)
+_SELECT_COUNT: Final = "SELECT held, swept_until FROM nonce_count"
+_UPDATE_COUNT: Final = "UPDATE nonce_count SET held = ?, swept_until = ?"
 
 _asset = lru_cache(maxsize=256)(Asset)
 
@@ -118,7 +120,7 @@ class Batch(Rows):
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}  # as read, and as it has become
         self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
         self._events: list[Event] = []
-        self._nonces_held: int | None = None  # as it has become; None: not asked for
+        self._nonces: tuple[int, int] | None = None  # how many, and swept until when, by now; None: not asked for
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """The payment `id`, as it is by now. Raises as `Rows.payment`."""
@@ -165,13 +167,17 @@ class Batch(Rows):
         if row is not None:
             self._connection.execute(_RENEW_NONCE, (end, key))
             return True
-        if self._nonces_held is None:
-            (self._nonces_held,) = self._connection.execute(_SELECT_HELD).fetchone()
-        self._nonces_held -= self._connection.execute(_SWEEP_NONCES, (at, NONCES_SWEPT_MAX)).rowcount
-        if self._nonces_held >= capacity:
+        held, swept_until = self._nonces or self._connection.execute(_SELECT_COUNT).fetchone()
+        ended = [until for (until,) in self._connection.execute(_SWEEP_NONCES, (at, NONCES_SWEPT_MAX))]
+        held, swept_until = held - len(ended), max([swept_until, *ended])
+        self._nonces = held, swept_until
+        # A request that was kept waiting comes with a moment that has passed: it may have been swept by a later one.
+        if end <= swept_until:
+            return False
+        if held >= capacity:
             raise StoreUnavailable(f"{capacity} nonces are remembered already: try again later")
         self._connection.execute(_INSERT_NONCE, (key, end))
-        self._nonces_held += 1
+        self._nonces = held + 1, swept_until
         return True
 
     def flush(self) -> None:
@@ -193,15 +199,15 @@ class Batch(Rows):
             raise StoreUnusable("a payment was not there to update, though it was read in the same transaction")
         many(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
         many(_INSERT_EVENT, [_event_row(event) for event in self._events])
-        if self._nonces_held is not None:
-            self._connection.execute(_UPDATE_HELD, (self._nonces_held,))
+        if self._nonces is not None:
+            self._connection.execute(_UPDATE_COUNT, self._nonces)
 
     def clear(self) -> None:
         """Begin with nothing waiting."""
         self._changed.clear()
         self._credits.clear()
         self._events.clear()
-        self._nonces_held = None
+        self._nonces = None
 
 
 def _total(payment: IncomingPayment) -> tuple[int, str, int]:

@@ -109,12 +109,14 @@ class MemoryNonces:
         self._lock = threading.Lock()
         self._used: dict[str, datetime] = {}
         self._by_end: list[tuple[datetime, str]] = []
+        self._forgotten: datetime | None = None  # whatever was to be remembered until then may be gone
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Whether `key` is used for the first time. Raises `StoreUnavailable` when there is no room for another."""
         with self._lock:
             self._forget(now)
-            if key in self._used or until < now:
+            # A request that was kept waiting comes with a moment that has passed: it may be forgotten by a later one.
+            if key in self._used or until < now or (self._forgotten is not None and until <= self._forgotten):
                 return False
             if len(self._used) >= self._capacity:
                 raise StoreUnavailable(f"{self._capacity} nonces are remembered already: try again later")
@@ -126,6 +128,7 @@ class MemoryNonces:
     def _forget(self, now: datetime) -> None:
         while self._by_end and self._by_end[0][0] < now:
             until, key = self._by_end[0]
+            self._forgotten = until
             if self._used.get(key) == until:  # or an interrupted call put it there
                 del self._used[key]
             heapq.heappop(self._by_end)

@@ -447,6 +447,17 @@ class NonceContract:
 
         assert answers == [True, False]
 
+    def test_what_was_forgotten_is_not_new_to_who_comes_late(self, nonces: Nonces) -> None:
+        """A request that was kept waiting brings a `now` at which its key was not yet forgotten by a later one."""
+        until = NOW + timedelta(seconds=10)
+        assert nonces.use(KEYS[0], until, NOW)
+        later = NOW + timedelta(seconds=20)
+        assert nonces.use(KEYS[1], later + timedelta(seconds=300), later)
+
+        assert not nonces.use(KEYS[0], until, NOW + timedelta(seconds=5))
+        assert not nonces.use(KEYS[2], until, NOW + timedelta(seconds=5))
+        assert nonces.use(KEYS[2], until + timedelta(microseconds=1), NOW + timedelta(seconds=5))
+
     def test_what_has_ended_already_is_not_new(self, nonces: Nonces) -> None:
         """Nothing would remember it."""
         assert not nonces.use(KEYS[0], NOW - timedelta(microseconds=1), NOW)
