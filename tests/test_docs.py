@@ -5,6 +5,8 @@ import asyncio
 import importlib.util
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -210,3 +212,26 @@ def test_every_command_is_documented() -> None:
 
     assert names is not None
     assert [name for name in names[1].split(" | ") if f"`incoming-payments {name}" not in page] == []
+
+
+def test_the_suites_that_the_pages_show_run(tmp_path: Path) -> None:
+    """The classes with which others prove their ports, put into a file as they stand, are found and pass."""
+    page = (ROOT / "docs" / "ports.md").read_text("utf-8")
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Contract)" in block]
+    assert len(blocks) == 2
+    for number, block in enumerate(blocks):
+        (tmp_path / f"test_shown_{number}.py").write_text(block, "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert run.returncode == 0, run.stdout
+    assert int(re.findall(r"(\d+) passed", run.stdout)[0]) > 30

@@ -16,6 +16,7 @@ NEED_MORE = {
     "incoming_payments.hosts.uvicorn_protocol",  # uvicorn
     "incoming_payments.testing.contract",  # pytest
     "incoming_payments.testing.machine",  # Hypothesis
+    "incoming_payments.testing.nonces",  # pytest
 }
 
 

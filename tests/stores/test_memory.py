@@ -9,7 +9,8 @@ from incoming_payments.errors import InvalidValue
 from incoming_payments.ports import Nonces, PaymentStore
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
 from incoming_payments.testing import NOW
-from incoming_payments.testing.contract import KEYS, NonceContract, StoreContract
+from incoming_payments.testing.contract import StoreContract
+from incoming_payments.testing.nonces import KEYS, NonceContract
 
 
 class TestMemoryStore(StoreContract):

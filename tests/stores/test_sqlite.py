@@ -24,7 +24,8 @@ from incoming_payments.stores import _sqlite_engine, _sqlite_file, _sqlite_rows,
 from incoming_payments.stores._sqlite_writer import Job
 from incoming_payments.stores.sqlite import AsyncSqliteNonces, AsyncSqliteStore, SqliteNonces, SqliteStore
 from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation, crediting
-from incoming_payments.testing.contract import KEYS, NonceContract, StoreContract
+from incoming_payments.testing.contract import StoreContract
+from incoming_payments.testing.nonces import KEYS, NonceContract
 from incoming_payments.testing.steps import book, create
 from sqlite_jobs import held, queue
 

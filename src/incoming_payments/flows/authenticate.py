@@ -1,8 +1,6 @@
 """Who is calling: the access token first, then the signature by the key that it is bound to, then whether it is new."""
 
-import hashlib
-import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from attrs import frozen
 
@@ -13,8 +11,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, require_active
 from incoming_payments.gnap.token import parse_authorization
-from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.httpsig import Proof, Request, load_jwk, verify
+from incoming_payments.httpsig import Proof, Request, fresh_until, load_jwk, replay_key, verify
 
 
 @frozen
@@ -54,7 +51,9 @@ def _prove(request: Request, info: AccessTokenInfo, policy: ServicePolicy, now: 
 def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:
     nonce = caller.proof.nonce
     try:
-        is_new = yield from UseNonce(_key(caller), _end(caller.proof, policy.signature), now)
+        is_new = yield from UseNonce(
+            replay_key(caller.proof, caller.client), fresh_until(caller.proof, policy.signature), now
+        )
     except PortMissing as error:
         if nonce is None or policy.signature.nonce_required:
             raise  # the policy asks for what the host gave no port for
@@ -65,22 +64,3 @@ def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[N
             text = "this very request came before: sign it anew, with a nonce or another created"
             raise SignatureRefused("request_repeated", text)
         raise SignatureRefused("nonce_used", "the nonce was used before: sign each time, with a new one")
-
-
-def _key(caller: Caller) -> str:
-    """One name for the nonce of this client and key, or without one for what was signed; always as long."""
-    proof = caller.proof
-    # What was signed and not the signature: of an ECDSA signature anybody can make a second one that holds.
-    what = ["base", proof.base_sha256.hex()] if proof.nonce is None else ["nonce", proof.nonce]
-    return hashlib.sha256(json.dumps([caller.client, proof.key_id, *what]).encode()).hexdigest()
-
-
-def _end(proof: Proof, policy: SignaturePolicy) -> datetime:
-    """When no clock of ours can take the signature for fresh any more, if they are no further apart than the skew."""
-    fresh_s: float = policy.max_age_s
-    if proof.expires is not None:
-        fresh_s = min(fresh_s, (proof.expires - proof.created).total_seconds())
-    try:
-        return proof.created + timedelta(seconds=fresh_s + policy.clock_skew_s)
-    except OverflowError:  # a window of thousands of years
-        return datetime.max.replace(tzinfo=UTC)

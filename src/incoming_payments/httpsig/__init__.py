@@ -11,6 +11,7 @@ from incoming_payments.httpsig.fields import SignatureInput, parse_signature, pa
 from incoming_payments.httpsig.keys import PrivateKey, PublicKey, load_jwk, load_private_jwk
 from incoming_payments.httpsig.message import Request, Response
 from incoming_payments.httpsig.reasons import Reason
+from incoming_payments.httpsig.replay import fresh_until, replay_key
 from incoming_payments.httpsig.sign import sign
 from incoming_payments.httpsig.verify import Policy, Proof, verify
 
@@ -26,10 +27,12 @@ __all__ = [
     "Response",
     "SignatureInput",
     "content_digest",
+    "fresh_until",
     "load_jwk",
     "load_private_jwk",
     "parse_signature",
     "parse_signature_input",
+    "replay_key",
     "sign",
     "signature_base",
     "verify",
