@@ -80,6 +80,12 @@ def proof_of(request: Request, folder: Path, **policy: Any) -> Proof:
     return verify(request, {key.kid: key}, policy=Policy(**policy), now=datetime.now(UTC))
 
 
+def warning_of(base_url: str) -> str:
+    """What is said when a URL is not below `base_url`."""
+    text = f"the URL is not below {base_url}, the base_url in {CONFIGURATION}"
+    return f"incoming-payments: warning: {text}, by which that service checks signatures\n"
+
+
 def covered(request: Request) -> str:
     """The covered components, as the signature has them."""
     [field] = request.values("signature-input")
@@ -89,58 +95,68 @@ def covered(request: Request) -> str:
 # --- against the service ---------------------------------------------------------------------------
 
 
-def answer(command: str, folder: Path) -> tuple[int, Any]:
+def answer(command: str | bytes) -> tuple[int, Any]:
     """Status and JSON that the service answers with when a shell runs the command."""
-    done = sh(f"{command.rstrip()} -w '\\n%{{http_code}}'", folder)
+    text = command if isinstance(command, str) else command.decode()
+    done = sh(f"{text.rstrip()} -w '\\n%{{http_code}}'")
     assert (done.returncode, done.stderr) == (0, b"")
     body, _, status = done.stdout.rpartition(b"\n")
     return int(status), json.loads(body)
 
 
-@needs_curl
-def test_a_payment_is_created_and_read(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After `init` and `serve`, what `sign` prints creates a payment and reads it, whatever the body is made of."""
-    folder = tmp_path_factory.mktemp("bank")
+@pytest.fixture
+def collection(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of the payments of a running service; the current folder is the one it runs in."""
+    folder, port = tmp_path_factory.mktemp("bank"), free_port()
     monkeypatch.chdir(folder)
-    port = free_port()
     assert run_command("init", ".", "--port", str(port)).returncode == 0
-    base_url = f"http://127.0.0.1:{port}"
-    collection = f"{base_url}/incoming-payments"
-    odd = 'it\'s "odd"\n$HOME `id` !! \\ € %s'
-    body = {"walletAddress": f"{base_url}/alice", "metadata": {"note": odd}}
-    text = json.dumps(body, indent=1, ensure_ascii=False)
-    (folder / "the body.json").write_text(text, "utf-8")
-
-    def signed(*arguments: str) -> str:
-        done = run_command("sign", *arguments)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
     with serving([*COMMAND, "serve"], port, folder / "log"):
-        created = answer(signed("POST", collection, "--data", text), folder)
-        from_file = answer(signed("POST", collection, "--data", "@the body.json", "--digest", "sha-256"), folder)
-        payment = created[1]["id"]
-        read = answer(signed("GET", payment), folder)
-        with_all = ["--nonce", "--expires", "60", "--header", "X-A: é", "--cover", "x-a;bs", "--alg", "--tag", "t"]
-        once = signed("GET", payment, *with_all)
-        answers = [answer(once, folder) for _ in range(2)]
-        without_token = answer(signed("GET", payment, "--no-token"), folder)
-        stale = answer(signed("GET", payment, "--created", "1000000000"), folder)
-        half_a_minute_ago = str(int(datetime.now(UTC).timestamp()) - 30)
-        expired = answer(signed("GET", payment, "--created", half_a_minute_ago, "--expires", "5"), folder)
-        not_covered = answer(signed("GET", payment, "--only", "--cover", "@method"), folder)
-        missing = sh(signed("HEAD", f"{collection}/none") + " -w '%{http_code}'")
+        yield f"http://127.0.0.1:{port}/incoming-payments"
 
-    assert (created[0], created[1]["metadata"]) == (201, {"note": odd})
-    assert (from_file[0], from_file[1]["metadata"]) == (201, {"note": odd})
-    assert (200, created[1]) == read
-    assert answers[0] == read
-    refusals = [answers[1], without_token, stale, expired, not_covered]
-    codes = ["nonce_used", "token_missing", "signature_stale", "signature_expired", "component_not_covered"]
-    assert [(401, code) for code in codes] == [(status, refusal["error"]["code"]) for status, refusal in refusals]
-    assert missing.stdout.endswith(b"404")
+
+@needs_curl
+def test_a_payment_is_created_and_read(sign: Signer, collection: str) -> None:
+    """After `init` and `serve`, what `sign` prints creates a payment and reads it, whatever the body is made of."""
+    odd = 'it\'s "odd"\n$HOME `id` !! \\ € %s'
+    body = {"walletAddress": collection.replace("incoming-payments", "alice"), "metadata": {"note": odd}}
+    text = json.dumps(body, indent=1, ensure_ascii=False)
+    Path("the body.json").write_text(text, "utf-8")
+
+    whole_process = run_command("sign", "POST", collection, "--data", text)
+    created = answer(whole_process.stdout)
+    from_file = answer(sign("POST", collection, "--data", "@the body.json", "--digest", "sha-256"))
+    payment = created[1]["id"]
+    read = answer(sign("GET", payment))
+    options = ["--nonce", "--expires", "60", "--header", "X-A: é", "--cover", "x-a;bs", "--alg", "--tag", "t"]
+    with_options = answer(sign("GET", payment, *options))
+    head = sh(sign("HEAD", payment))
+
+    assert whole_process.stderr == ""
+    assert [(201, odd)] * 2 == [(status, made["metadata"]["note"]) for status, made in (created, from_file)]
+    assert [(200, created[1])] * 2 == [read, with_options]
+    assert head.stdout.startswith(b"HTTP/1.1 200 ")
+
+
+@needs_curl
+def test_what_a_service_refuses_can_be_tried(sign: Signer, collection: str) -> None:
+    """What makes a good client's request go wrong can be asked for, and the service says what it is."""
+    payment = f"{collection}/019b76da-a800-7000-8000-000000000000"
+    elsewhere, base_url = payment.replace("127.0.0.1", "localhost"), collection.removesuffix("/incoming-payments")
+    half_a_minute_ago = str(int(datetime.now(UTC).timestamp()) - 30)
+    once = sign("GET", payment, "--nonce")
+    assert answer(once)[1]["error"]["code"] == "payment_not_found"
+    commands = {
+        "nonce_used": once,
+        "token_missing": sign("GET", payment, "--no-token"),
+        "invalid_token": sign("GET", payment, "--token", "UNKNOWN"),
+        "signature_stale": sign("GET", payment, "--created", "1000000000"),
+        "signature_expired": sign("GET", payment, "--created", half_a_minute_ago, "--expires", "5"),
+        "component_not_covered": sign("GET", payment, "--only", "--cover", "@method"),
+        "signature_invalid": sign("GET", elsewhere, warning=warning_of(base_url)),
+    }
+    for code, command in commands.items():
+        status, refusal = answer(command)
+        assert (401, code) == (status, refusal["error"]["code"])
 
 
 # --- what is sent ------------------------------------------------------------------------------------
@@ -390,9 +406,7 @@ def test_the_private_key_is_not_printed(folder: Path, sign: Signer, form: str) -
 def test_a_url_of_another_service(sign: Signer) -> None:
     """A URL that is not below the configured base URL is signed, and it is said why that service will refuse it."""
     for url in ("http://localhost:9002/incoming-payments", "http://127.0.0.1:9003/"):
-        text = f"the URL is not below http://127.0.0.1:9002, the base_url in {CONFIGURATION}"
-        warning = f"incoming-payments: warning: {text}, by which that service checks signatures\n"
-        assert sign("GET", url, warning=warning).startswith(b"curl ")
+        assert sign("GET", url, warning=warning_of("http://127.0.0.1:9002")).startswith(b"curl ")
 
 
 # --- what is wrong -------------------------------------------------------------------------------------

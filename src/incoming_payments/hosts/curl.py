@@ -27,7 +27,7 @@ _AUTHORITY: Final = re.compile(
 )
 _NUMBER_LAST: Final = re.compile(r"(?:.*\.)?[0-9][0-9a-fx]*")  # what curl may take for an IPv4 address
 _DOT_SEGMENT: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:/|$)")
-_PLAIN: Final = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 {}[]":,._')
+_PLAIN: Final = frozenset(range(0x20, 0x7F)) - frozenset(b"'%\\-")  # what means itself to printf, in single quotes
 
 
 def check_url(url: str) -> None:
