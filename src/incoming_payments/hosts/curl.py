@@ -23,7 +23,7 @@ _WRONG_URLS: Final = (
 )
 _LABEL: Final = r"[a-z0-9_\-]+"
 _AUTHORITY: Final = re.compile(
-    rf"https?://(?P<host>{_LABEL}(?:\.{_LABEL})*|\[(?P<ipv6>[0-9a-f:.]+)\])(?::(?P<port>[1-9][0-9]{{0,4}}))?/"
+    rf"https?://(?P<host>{_LABEL}(?:\.{_LABEL})*|\[[0-9a-f:.]+\])(?::(?P<port>[1-9][0-9]{{0,4}}))?/"
 )
 _NUMBER_LAST: Final = re.compile(r"(?:.*\.)?[0-9][0-9a-fx]*")  # what curl may take for an IPv4 address
 _DOT_SEGMENT: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:/|$)")

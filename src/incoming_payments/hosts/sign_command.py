@@ -50,10 +50,15 @@ def add_parser(commands: Any, configuration: str) -> None:
     )
     add = parser.add_argument
     add("method", metavar="METHOD", help="GET, POST or another, in upper case")
-    add("url", metavar="URL", help="where the request goes, as the service's base_url begins")
+    add("url", metavar="URL", help="where to: base_url, as the service has it, and a path")
     add("--data", metavar="BODY", help="the body, @FILE to send a file, @- to read it from standard input")
     add("--header", metavar="'NAME: VALUE'", action="append", default=[], help="a header field more; repeatable")
-    add("--format", choices=_FORMATS, default="curl", help="a curl command (curl), header fields, or the request")
+    add(
+        "--format",
+        choices=_FORMATS,
+        default="curl",
+        help="print a curl command (curl), the header fields alone, or the HTTP/1.1 request",
+    )
     who = parser.add_argument_group("who signs")
     who.add_argument("--config", type=Path, default=Path(configuration), help=f"the file ({configuration})")
     who.add_argument("--key", metavar="FILE", type=Path, help="the private key, PEM without password")
