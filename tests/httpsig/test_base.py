@@ -10,7 +10,7 @@ from http_sf import Token
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Component, Reason, Request, Response, signature_base
-from incoming_payments.httpsig.base import BaseBuilder, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import BaseBuilder, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
 HEADERS = (
@@ -284,9 +284,9 @@ def test_true_is_not_one() -> None:
     """`;sf` is remembered, and `;sf=1` refused all the same, though Python says that they are equal."""
     request = Request("GET", "https://ase.example/", (("Priority", "u=1"),))
     builder = BaseBuilder(request)
-    assert builder.build([Component("priority", (("sf", True),))], ())
+    assert builder.build(Coverage((Component("priority", (("sf", True),)),)), "")
     with pytest.raises(MalformedField) as caught:
-        builder.build([Component("priority", (("sf", 1),))], ())
+        builder.build(Coverage((Component("priority", (("sf", 1),)),)), "")
     assert caught.value.details["reason"] is Reason.COMPONENT_UNSUPPORTED
 
 
