@@ -80,32 +80,32 @@ class SignatureInput:
     @property
     def created(self) -> int | None:
         """When the signature was made."""
-        return cast("int | None", self.values.get("created"))
+        return self.values.get("created")  # type: ignore[return-value] # as was seen to when it was parsed
 
     @property
     def expires(self) -> int | None:
         """When the signer takes it back."""
-        return cast("int | None", self.values.get("expires"))
+        return self.values.get("expires")  # type: ignore[return-value] # as was seen to when it was parsed
 
     @property
     def key_id(self) -> str | None:
         """Which key it says it is by: `keyid`."""
-        return cast("str | None", self.values.get("keyid"))
+        return self.values.get("keyid")  # type: ignore[return-value] # as was seen to when it was parsed
 
     @property
     def alg(self) -> str | None:
         """By which algorithm, when it says so."""
-        return cast("str | None", self.values.get("alg"))
+        return self.values.get("alg")  # type: ignore[return-value] # as was seen to when it was parsed
 
     @property
     def nonce(self) -> str | None:
         """What is unique to this signature."""
-        return cast("str | None", self.values.get("nonce"))
+        return self.values.get("nonce")  # type: ignore[return-value] # as was seen to when it was parsed
 
     @property
     def tag(self) -> str | None:
         """The application that it is for."""
-        return cast("str | None", self.values.get("tag"))
+        return self.values.get("tag")  # type: ignore[return-value] # as was seen to when it was parsed
 
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
@@ -130,13 +130,9 @@ def _one_input(lines: Sequence[str]) -> SignatureInput | None:
     head, _, rest = lines[0].partition(")")
     known = _head(head)
     pairs = _PARAMETER.findall(rest)
-    if known is None or len(pairs) > SF_PARAMETERS_MAX:
+    if known is None or len(pairs) > SF_PARAMETERS_MAX or (pairs and pairs[-1][3]):  # there is more than parameters
         return None
-    parameters: dict[str, BareItemType] = {}
-    for key, string, digits, other in pairs:
-        if other:
-            return None
-        parameters[key] = int(digits) if digits else string[1:-1]
+    parameters = {key: int(digits) if digits else string[1:-1] for key, string, digits, _ in pairs}
     if len(parameters) < len(pairs):  # one is repeated
         return None
     label, coverage = known
@@ -242,9 +238,12 @@ def _member(label: str, member: Member) -> SignatureInput:
 def _signature_input(
     label: str, coverage: Coverage, parameters: Mapping[str, BareItemType], signature_params: str
 ) -> SignatureInput:
-    for key in parameters:
-        if key in _STRINGS or key in _TIMES:
-            _check_type(key, parameters[key])
+    for name, value in parameters.items():
+        if name in _STRINGS:
+            if type(value) is not str or len(value) > _STRINGS[name]:
+                raise _malformed(f"{name} is a string in double quotes of at most {_STRINGS[name]} characters")
+        elif name in _TIMES and (type(value) is not int or not 0 <= value <= POSIX_TIME_MAX):  # `type`: True is an int
+            raise _malformed(f"{name} is a whole number of seconds since 1970, written without quotes")
     return SignatureInput(label, coverage, parameters, signature_params)
 
 
@@ -260,14 +259,6 @@ def _component(name: BareItemType, parameters: Mapping[str, BareItemType]) -> Co
 def _check_count(parameters: Mapping[str, BareItemType]) -> None:
     if len(parameters) > SF_PARAMETERS_MAX:
         raise _malformed(f"there are at most {SF_PARAMETERS_MAX} parameters on one thing")
-
-
-def _check_type(name: str, value: BareItemType) -> None:
-    if name in _TIMES:
-        if type(value) is not int or not 0 <= value <= POSIX_TIME_MAX:  # `type`, because True is an int
-            raise _malformed(f"{name} is a whole number of seconds since 1970, written without quotes")
-    elif type(value) is not str or len(value) > _STRINGS[name]:
-        raise _malformed(f"{name} is a string in double quotes of at most {_STRINGS[name]} characters")
 
 
 def _malformed(text: str) -> MalformedField:
