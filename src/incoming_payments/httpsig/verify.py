@@ -3,12 +3,12 @@
 Everything cheap is looked at before the curve. The order of the checks is that of `Reason`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, cast
 
 import attrs
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
 from incoming_payments.httpsig.algorithms import Algorithm
@@ -18,11 +18,16 @@ from incoming_payments.httpsig.fields import SignatureInput, parse_signature, pa
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
 from incoming_payments.httpsig.reasons import Reason
+from incoming_payments.httpsig.shapes import Shape, StrictForm, strict_form
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
 
 __all__ = ["Policy", "Proof", "Reason", "verify"]
 
 _RANKS: Final = {reason: rank for rank, reason in enumerate(Reason)}
+
+
+def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
+    return frozenset(shapes)
 
 
 @frozen(kw_only=True)
@@ -32,7 +37,8 @@ class Policy:
     `required` names fields (lower case) and derived components that have to be covered in their plain form, without
     parameters; whenever there is a body, `content-digest` has to be covered as well. `created` has to be there, at
     most `max_age_s` seconds in the past and `clock_skew_s` in the future. `tag`, when given, is what a signature's own
-    has to be. Raises `InvalidValue` for a policy that could not mean anything.
+    has to be. `shapes` are those of clients that do not write the fields as RFC 9421 §4 has them; they loosen the shape
+    of the fields and nothing else. Raises `InvalidValue` for a policy that could not mean anything.
 
     >>> Policy(required=("@method", "@path"), max_age_s=60).clock_skew_s
     60
@@ -43,6 +49,7 @@ class Policy:
     clock_skew_s: int = field(default=CLOCK_SKEW_S_MAX)
     nonce_required: bool = False
     tag: str | None = None
+    shapes: frozenset[Shape] = field(default=frozenset(), converter=_shapes)
 
     @required.validator
     def _components(self, _: object, required: tuple[str, ...]) -> None:
@@ -58,6 +65,11 @@ class Policy:
     def _seconds(self, attribute: "attrs.Attribute[int]", seconds: int) -> None:
         if type(seconds) is not int or seconds < (attribute.name == "max_age_s"):
             raise InvalidValue(f"{attribute.name} is a whole number of seconds", member=attribute.name)
+
+    @shapes.validator
+    def _known(self, _: object, shapes: frozenset[Shape]) -> None:
+        if not all(isinstance(shape, Shape) for shape in shapes):
+            raise InvalidValue(f"shapes are of {', '.join(map(str, Shape))}", member="shapes")
 
 
 @frozen
@@ -141,7 +153,7 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
     builder = BaseBuilder(request)
     candidates: list[_Candidate] = []
     refusals: list[SignatureRefused] = []
-    for given, signature, key in _by_known_keys(request, keys):
+    for given, signature, key in _by_known_keys(request, keys, policy):
         try:
             candidates.append(_admit(request, given, signature, key, policy, time_s, builder))
         except SignatureRefused as refusal:
@@ -159,9 +171,11 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
     )
 
 
-def _by_known_keys(request: Request, keys: Mapping[str, PublicKey]) -> list[tuple[SignatureInput, bytes, PublicKey]]:
+def _by_known_keys(
+    request: Request, keys: Mapping[str, PublicKey], policy: Policy
+) -> list[tuple[SignatureInput, bytes, PublicKey]]:
     """The signatures that say they are by one of `keys`; at least one."""
-    inputs, signatures = _read_fields(request)
+    inputs, signatures = _read_fields(request, policy)
     known = []
     for label, given in inputs.items():
         key_id = given.key_id
@@ -179,12 +193,15 @@ def _by_known_keys(request: Request, keys: Mapping[str, PublicKey]) -> list[tupl
     return known
 
 
-def _read_fields(request: Request) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
+def _read_fields(request: Request, policy: Policy) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
     input_lines, signature_lines = request.fields.get("signature-input"), request.fields.get("signature")
     if not input_lines or not signature_lines:
         raise SignatureRefused(
             Reason.SIGNATURE_MISSING, "sign the request: it needs the fields Signature-Input and Signature"
         )
+    shaped = _of_shape(policy.shapes, input_lines, signature_lines) if policy.shapes else None
+    if shaped:
+        input_lines, signature_lines = (shaped.signature_input,), (shaped.signature,)
     reason = Reason.SIGNATURE_INPUT_MALFORMED
     try:
         inputs = parse_signature_input(input_lines)
@@ -198,7 +215,14 @@ def _read_fields(request: Request) -> tuple[dict[str, SignatureInput], dict[str,
         )
     if not inputs:
         raise SignatureRefused(Reason.SIGNATURE_MISSING, "sign the request: the signature fields are empty")
+    if shaped and shaped.signature_params:
+        inputs = {label: evolve(given, signature_params=shaped.signature_params) for label, given in inputs.items()}
     return inputs, signatures
+
+
+def _of_shape(shapes: Iterable[Shape], input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
+    forms = [strict_form(shape, input_lines, signature_lines) for shape in shapes]
+    return next(filter(None, forms), None)  # no two shapes are alike, and none is strict
 
 
 def _admit(
