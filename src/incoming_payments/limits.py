@@ -87,9 +87,7 @@ PIPELINED_BYTES_MAX: Final = 64 * 1024  # requests sent ahead of the answer befo
 # --- the command that signs ---
 
 SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # read into memory to be digested: what tries a server's own limit
-COMMAND_BODY_BYTES_MAX: Final = (
-    24 * 1024
-)  # within a command: Linux takes 128 KiB in an argument, and quotes make it five
+COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoted it can be five times that, and Linux takes 128 KiB as one argument
 
 # --- stores ---
 
