@@ -41,6 +41,11 @@ class Claim:
         wrong_name = f"is a {algorithm} under the name {self.name}" if self.name != algorithm else ""
         return ", and ".join(filter(None, (self.flaw, wrong_name)))
 
+    def matches(self, body: bytes) -> bool:
+        """Whether it is the digest of `body`."""
+        digest: bytes = _HASHES[len(self.octets)][1](body).digest()
+        return digest == self.octets
+
 
 def match(claimed: Sequence[Claim], variants: Iterable[Variant]) -> tuple[Claim, str] | None:
     """The first variant that a digest is of, each hashed once however many digests there are."""

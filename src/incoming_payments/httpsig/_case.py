@@ -12,7 +12,7 @@ from incoming_payments.httpsig.fields import SignatureInput, parse_signature, pa
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
 from incoming_payments.httpsig.verify import Policy
-from incoming_payments.limits import EXPLAIN_VERIFICATIONS_MAX, SIGNATURES_MAX
+from incoming_payments.limits import EXPLAIN_VERIFICATIONS_MAX, HEADER_BYTES_MAX, SIGNATURES_MAX
 
 _PARAMS: Final = '"@signature-params"'  # RFC 9421 §2.5
 
@@ -116,8 +116,8 @@ class Case:
     _spent: list[int] = field(factory=lambda: [0])
 
     def text(self, name: str) -> str:
-        """The field `name` as one text; empty when it is not there."""
-        return ", ".join(self.request.values(name))
+        """The field `name` as one text, as far as it may be read; empty when it is not there."""
+        return ", ".join(self.request.values(name))[:HEADER_BYTES_MAX]
 
     def by_known_keys(self) -> Iterator[tuple[Signed, PublicKey]]:
         """The signatures whose base could be built and whose key is known."""

@@ -21,7 +21,12 @@ from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
 from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.httpsig.verify import Policy, verify
-from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_CHARS_MAX, EXPLAIN_VALUE_CHARS_MAX
+from incoming_payments.limits import (
+    EXPLAIN_CAUSES_MAX,
+    EXPLAIN_CHARS_MAX,
+    EXPLAIN_VALUE_CHARS_MAX,
+    EXPLAIN_VERIFICATIONS_MAX,
+)
 
 _SIGNATURE_FIELDS: Final = frozenset({"signature-input", "signature"})
 _FIELD_LINES_MAX: Final = 4  # shown of a field that could not be read
@@ -115,7 +120,8 @@ def explain(
     case = open_case(request, keys, policy, now.timestamp(), "" if refusal is None else str(refusal.reason), redactor)
     causes = () if refusal is None else tuple(_causes(case))
     signatures = tuple(_explained(case, signed, _rule(case, signed, refusal, now)) for signed in case.signed)
-    report = Report(reason, redactor.show(description, _DESCRIPTION_CHARS_MAX), causes, signatures, "")
+    shown = redactor.show(description.replace("§", "section "), _DESCRIPTION_CHARS_MAX)
+    report = Report(reason, shown, causes, signatures, "")
     return evolve(report, text=redactor.mask(_bounded(_lines(case, report))))
 
 
@@ -132,14 +138,20 @@ def _causes(case: Case) -> Sequence[Cause]:
     causes: list[Cause] = []
     for row in HYPOTHESES:
         if case.reason in row.reasons and (found := row.look(case)):
-            text = case.redactor.mask(row.words.format(said=found.said))
-            causes.append(Cause(row.name, found.proved, text))
+            text = row.words.format(said=found.said)
+            causes.append(Cause(row.name, found.proved, _words(case.redactor, text)))
             if found.proved and case.reason == Reason.SIGNATURE_INVALID:
                 break
     causes.sort(key=lambda cause: not cause.proved)
-    if not any(cause.proved for cause in causes):
-        causes.append(Cause("advice", False, ADVICE.get(case.reason, "a rule of this host: see the description")))
+    if not causes:
+        advice = ADVICE.get(case.reason, "a rule of this host: see the description")
+        causes.append(Cause("advice", False, _words(case.redactor, advice)))
     return causes[:EXPLAIN_CAUSES_MAX]
+
+
+def _words(redactor: Redactor, text: str) -> str:
+    """Our own words, in ASCII as everything in a report, for logs of any encoding."""
+    return redactor.mask(text.replace("§", "section "))
 
 
 def _rule(case: Case, signed: Signed, refusal: SignatureRefused | None, now: datetime) -> str | None:
@@ -172,7 +184,7 @@ def _explained(case: Case, signed: Signed, rule: str | None) -> ExplainedSignatu
 
 
 def _line(redactor: Redactor, line: Line) -> str:
-    value = f"<{line.problem}>" if line.value is None else redactor.value(line.component, line.value)
+    value = f"<{_words(redactor, line.problem)}>" if line.value is None else redactor.value(line.component, line.value)
     return f"{redactor.identifier(line.component)}: {value}"
 
 
@@ -187,6 +199,8 @@ def _lines(case: Case, report: Report) -> list[str]:
         lines += [f"    {line}" for line in signature.base]
     if case.left_out:
         lines.append(f"  and {case.left_out} signatures more")
+    if case.is_exhausted:
+        lines.append(f"  more than {EXPLAIN_VERIFICATIONS_MAX} hypotheses: not all of them were tried")
     if not report.signatures:
         lines += [f"  {line}" for line in _unread(case)]
     return lines
