@@ -19,7 +19,7 @@ from incoming_payments.httpsig.reasons import Reason
 
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
-_ZONE_S: Final = 900  # the zones of the world are whole quarters of an hour apart
+_ZONE_S: Final = 1800  # nearly all zones of the world are half hours apart
 _ZONE_OFF_S_MAX: Final = 120  # how far a clock that is right but for its zone may be off besides
 _ZONE_S_MAX: Final = 15 * _HOUR_S
 _SHOWN_MAX: Final = 6  # names in one sentence
@@ -369,13 +369,12 @@ def _age_s(case: Case) -> float | None:
 
 def _time_zone(case: Case) -> Found | None:
     age_s = _age_s(case)
-    if age_s is None or not _HOUR_S / 2 - _ZONE_OFF_S_MAX <= abs(age_s) <= _ZONE_S_MAX:
+    if age_s is None or not _ZONE_S - _ZONE_OFF_S_MAX <= abs(age_s) <= _ZONE_S_MAX:
         return None
-    quarters = round(age_s / _ZONE_S)
-    if abs(age_s - quarters * _ZONE_S) > _ZONE_OFF_S_MAX or quarters % 2:
+    halves = round(age_s / _ZONE_S)
+    if abs(age_s - halves * _ZONE_S) > _ZONE_OFF_S_MAX:
         return None
-    hours = abs(quarters) / 4
-    return Found(False, f"created is {hours:g} h {'behind' if age_s > 0 else 'ahead'}")
+    return Found(False, f"created is {abs(halves) / 2:g} h {'behind' if age_s > 0 else 'ahead'}")
 
 
 def _skew(case: Case) -> Found | None:
@@ -498,8 +497,8 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest is that of the body, but it {said}"),
     Hypothesis("content_length_lies", _of(Reason.CONTENT_LENGTH_MISMATCH), _length_alone,
         "the digest is that of the body received, so Content-Length alone is wrong"),
-    Hypothesis("digest_of_json", _DIGEST, _digest_of(other_json), "the digest is that of {said}"),
     Hypothesis("digest_of_bytes", _DIGEST, _digest_of(other_bytes), "the digest is that of {said}"),
+    Hypothesis("digest_of_json", _DIGEST, _digest_of(other_json), "the digest is that of {said}"),
     Hypothesis("digest_of_nothing", _DIGEST, _digest_of(nothing), "the digest is that of {said}"),
     Hypothesis("one_digest_wrong", _DIGEST, _one_of_two, "one of the digests is that of the body, and another is not"),
     Hypothesis("length_in_characters", _of(Reason.CONTENT_LENGTH_MISMATCH), _length_in_characters,

@@ -9,7 +9,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
-from urllib.parse import quote, unquote_to_bytes, urljoin
+from urllib.parse import quote, unquote_to_bytes
 
 from attrs import evolve
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -106,10 +106,14 @@ def percent(_case: Case, uri: str) -> Iterator[str]:
 
 def dots(_case: Case, uri: str) -> Iterator[str]:
     """With dot segments resolved."""
-    try:
-        yield urljoin(uri, uri)
-    except ValueError:  # no host that can be read
-        return
+    scheme, authority, path, query = _parts(uri)
+    segments: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del segments[max(1, len(segments) - 1) :]
+        elif segment != ".":
+            segments.append(segment)
+    yield f"{scheme}://{authority}{'/'.join(segments)}{query}"
 
 
 def direct(case: Case, uri: str) -> Iterator[str]:

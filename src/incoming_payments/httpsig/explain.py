@@ -30,7 +30,7 @@ from incoming_payments.limits import (
 
 _SIGNATURE_FIELDS: Final = frozenset({"signature-input", "signature"})
 _FIELD_LINES_MAX: Final = 4  # shown of a field that could not be read
-_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-=]{40,}")  # it may be a signature in the wrong field
+_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # it may be a signature in the wrong field
 _NONCE: Final = re.compile(r"(nonce=)[^;]*", re.IGNORECASE)
 _DESCRIPTION_CHARS_MAX: Final = 4 * EXPLAIN_VALUE_CHARS_MAX  # of a refusal: our own words
 
@@ -115,14 +115,14 @@ def explain(
         raise InvalidValue("now needs a time zone", member="now")
     refusal = refusal or _refusal(request, keys, policy, now)
     redactor = Redactor(request)
-    reason = None if refusal is None else redactor.mask(str(refusal.reason))
+    reason = None if refusal is None else str(refusal.reason)
     description = "it is signed as it should be" if refusal is None else refusal.description
-    case = open_case(request, keys, policy, now.timestamp(), "" if refusal is None else str(refusal.reason), redactor)
+    case = open_case(request, keys, policy, now.timestamp(), reason or "", redactor)
     causes = () if refusal is None else tuple(_causes(case))
     signatures = tuple(_explained(case, signed, _rule(case, signed, refusal, now)) for signed in case.signed)
-    shown = redactor.show(description.replace("§", "section "), _DESCRIPTION_CHARS_MAX)
+    shown = redactor.show(_words(description), _DESCRIPTION_CHARS_MAX)
     report = Report(reason, shown, causes, signatures, "")
-    return evolve(report, text=redactor.mask(_bounded(_lines(case, report))))
+    return evolve(report, text=_bounded(_lines(case, report)))
 
 
 def _refusal(request: Request, keys: Mapping[str, PublicKey], policy: Policy, now: datetime) -> SignatureRefused | None:
@@ -138,26 +138,26 @@ def _causes(case: Case) -> Sequence[Cause]:
     causes: list[Cause] = []
     for row in HYPOTHESES:
         if case.reason in row.reasons and (found := row.look(case)):
-            text = row.words.format(said=found.said)
-            causes.append(Cause(row.name, found.proved, _words(case.redactor, text)))
+            text = row.words.format(said=case.redactor.mask(found.said))
+            causes.append(Cause(row.name, found.proved, _words(text)))
             if found.proved and case.reason == Reason.SIGNATURE_INVALID:
                 break
     causes.sort(key=lambda cause: not cause.proved)
     if not causes:
         advice = ADVICE.get(case.reason, "a rule of this host: see the description")
-        causes.append(Cause("advice", False, _words(case.redactor, advice)))
+        causes.append(Cause("advice", False, _words(advice)))
     return causes[:EXPLAIN_CAUSES_MAX]
 
 
-def _words(redactor: Redactor, text: str) -> str:
+def _words(text: str) -> str:
     """Our own words, in ASCII as everything in a report, for logs of any encoding."""
-    return redactor.mask(text.replace("§", "section "))
+    return text.replace("§", "section ")
 
 
 def _rule(case: Case, signed: Signed, refusal: SignatureRefused | None, now: datetime) -> str | None:
     """Why this one signature is refused, which is what the request is refused for when it is the only one."""
     if len(case.signed) + case.left_out == 1:
-        return None if refusal is None else case.redactor.mask(str(refusal.reason))
+        return None if refusal is None else str(refusal.reason)
     label = signed.given.label
     inputs = f"{label}={signed.draft.params}"
     kept = tuple(header for header in case.request.headers if header[0].lower() not in _SIGNATURE_FIELDS)
@@ -184,7 +184,7 @@ def _explained(case: Case, signed: Signed, rule: str | None) -> ExplainedSignatu
 
 
 def _line(redactor: Redactor, line: Line) -> str:
-    value = f"<{_words(redactor, line.problem)}>" if line.value is None else redactor.value(line.component, line.value)
+    value = f"<{_words(line.problem)}>" if line.value is None else redactor.value(line.component, line.value)
     return f"{redactor.identifier(line.component)}: {value}"
 
 
