@@ -17,7 +17,7 @@ PIECE_CHARS: Final = 8  # no piece of a secret that is as long as this is ever s
 
 _SECRET_FIELDS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 _SHOWN_FIELDS: Final = frozenset({"accept", "content-encoding", "content-length", "content-type", "date", "host"})
-_SHOWN_PARAMETERS: Final = frozenset({"alg", "created", "expires", "keyid", "tag"})
+SHOWN_PARAMETERS: Final = frozenset({"alg", "created", "expires", "keyid", "tag"})
 _SCHEME: Final = re.compile(r"(GNAP|Bearer|Basic|DPoP) +", re.IGNORECASE)
 _DIGEST: Final = re.compile(r"([A-Za-z0-9\-]{1,16})=:([A-Za-z0-9+/=]*):")
 _UNSHOWABLE: Final = re.compile(r"[^ -\[\]-~]")  # a backslash too, as it begins what stands for the others
@@ -103,7 +103,7 @@ class Redactor:
         """The parameters of a signature. Those that RFC 9421 does not define are hidden, and so is `nonce`."""
         return "".join(
             [
-                self._parameter(name, value) if name in _SHOWN_PARAMETERS else f";{self.show(name)}={_hidden(value)}"
+                self._parameter(name, value) if name in SHOWN_PARAMETERS else f";{self.show(name)}={_hidden(value)}"
                 for name, value in parameters
             ]
         )
