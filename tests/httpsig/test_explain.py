@@ -136,6 +136,7 @@ JS: Final = (",", ":")
 PROVED: Final[list[tuple[str, Request, str]]] = [
     # --- the form of the fields
     ("rust_sdk", rust_sdk(), "the form of the Rust SDK"),
+    ("bare_signature", signature_text(lambda text: text[6:-1]), "no label"),
     ("php_sdk", signature_text(lambda text: text.replace(":", "")), "the form of the PHP SDK"),
     ("base64url", signature_text(base64url), "base64url"),
     ("base64url", signature_text(lambda text: text.replace("==:", ":")), "without padding"),
@@ -277,7 +278,7 @@ LIKELY: Final[list[tuple[str, Request, str]]] = [
     ("undefined", signature_text(lambda _: "undefined"), "Signature is the text undefined"),
     ("undefined", put(put(get(), "Signature", "undefined"), "Signature-Input", "undefined"), "the Node client"),
     ("undefined", put(get(), "Signature", "undefined"), "a layer under the signer"),
-    ("undefined", signature_text(lambda _: "sig1=:undefined:"), "the text sig1=:undefined:"),
+    ("undefined", signature_text(lambda _: "sig1=:undefined:"), "Signature is the text undefined"),
     ("cavage", put(get(), "Signature", CAVAGE), "draft-cavage"),
     ("cavage", put(get(), "Authorization", f"Signature {CAVAGE}"), "draft-cavage"),
     ("one_field", put(signed_get(), "Signature"), "only Signature-Input arrived"),
@@ -508,6 +509,14 @@ def test_fields_that_cannot_be_read() -> None:
         "  Signature: 1 and 3 characters",
     ]
     assert str(report(get())).splitlines()[-2:] == ["  Signature-Input: absent or empty", "  Signature: absent"]
+
+
+def test_a_signature_before_the_text_undefined_is_not_shown() -> None:
+    """The client may send both, and only the text is said."""
+    request = signature_text(lambda text: f"{text}, sig2=undefined")
+    found = report(request)
+    assert "Signature is the text undefined:" in found.causes[0].text
+    assert request.values("signature")[0][8:40] not in f"{found!r}{found}"
 
 
 def test_time_without_a_zone() -> None:

@@ -169,8 +169,8 @@ def _repaired(
         drafter = Drafter(case.request)
         for label in [label for label in inputs if label in signatures][:1]:
             key = case.keys.get(inputs[label].key_id or "")
-            inner_list = _ONE_INPUT.fullmatch(written)
-            for params in (inner_list and inner_list[2], None):
+            match = _ONE_INPUT.fullmatch(written)
+            for params in dict.fromkeys((match and match[2], None)):
                 draft = drafter.draft(inputs[label], params)
                 if key is not None and case.holds(key, signatures[label], draft.base()):
                     return Found(True)
@@ -187,10 +187,15 @@ def _php(written: str, signature: str) -> tuple[str, str] | None:
 
 
 def _rust(written: str, signature: str) -> tuple[str, str] | None:
-    input_, match = _ONE_INPUT.fullmatch(written), _ONE_SIGNATURE.fullmatch(signature)
-    if input_ is None or match is None or match[1]:
+    input_, bare = _ONE_INPUT.fullmatch(written), _bare(written, signature)
+    if input_ is None or bare is None or '"' in input_[3]:
         return None
-    return f"{input_[1]}=({_in_quotes(input_[3].split())}){input_[4]}", f"{input_[1]}=:{match[3]}:"
+    return f"{input_[1]}=({_in_quotes(input_[3].split())}){input_[4]}", bare[1]
+
+
+def _bare(written: str, signature: str) -> tuple[str, str] | None:
+    input_, match = _ONE_INPUT.fullmatch(written), _ONE_SIGNATURE.fullmatch(signature)
+    return None if input_ is None or match is None or match[1] else (written, f"{input_[1]}=:{match[3]}:")
 
 
 def _unquoted(written: str, signature: str) -> tuple[str, str] | None:
@@ -254,8 +259,8 @@ def _created_ms(case: Case) -> Found | None:
 
 def _undefined(case: Case) -> Found | None:
     for name in ("signature", "signature-input"):
-        text = case.text(name).strip()
-        if text.rpartition("=")[2].strip(':"').lower() in _NO_TEXT:
+        text = case.text(name).rpartition("=")[2].strip(' :"')  # what is before it may be a signature
+        if text.lower() in _NO_TEXT:
             return Found(False, f"{name.title()} is the text {case.redactor.show(text)}")
     return None
 
@@ -444,6 +449,7 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (
         "only {said} arrived: something on the way dropped the other of the two fields, or the client sends one"),
     Hypothesis("rust_sdk", _FORM, _repaired(_rust),
         "the form of the Rust SDK: a Signature without label and colons, components without quotes"),
+    Hypothesis("bare_signature", _FORM, _repaired(_bare), "the signature has no label; write sig1=:...:"),
     Hypothesis("php_sdk", _FORM, _repaired(_php),
         "the form of the PHP SDK: the base64 of the signature is not between colons; write sig1=:...:"),
     Hypothesis("base64url", _FORM, _repaired(_base64url),
