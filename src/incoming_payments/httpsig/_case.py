@@ -1,16 +1,17 @@
 """A refused request taken apart, so that hypotheses about it can be tried: each costs one use of a bounded budget."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from attrs import evolve, field, frozen
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig._redaction import Redactor
-from incoming_payments.httpsig.base import BaseBuilder, Component, serialise_parameters
+from incoming_payments.httpsig.base import BaseBuilder, Component
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
+from incoming_payments.httpsig.shapes import Shape, strict_form
 from incoming_payments.httpsig.verify import Policy
 from incoming_payments.limits import EXPLAIN_VERIFICATIONS_MAX, HEADER_BYTES_MAX, SIGNATURES_MAX
 
@@ -140,7 +141,7 @@ def open_case(
     request: Request, keys: Mapping[str, PublicKey], policy: Policy, now_s: float, reason: str, redactor: Redactor
 ) -> Case:
     """Take the request apart. Raises nothing."""
-    inputs, signatures = read_fields(request.values("signature-input"), request.values("signature"))
+    inputs, signatures = read_fields(request.values("signature-input"), request.values("signature"), policy.shapes)
     both = sorted(
         (label for label in inputs if label in signatures), key=lambda label: inputs[label].key_id not in keys
     )
@@ -152,9 +153,17 @@ def open_case(
     return Case(request, keys, policy, now_s, reason, redactor, signed, len(both) - len(signed))
 
 
-def read_fields(inputs: Sequence[str], signatures: Sequence[str]) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
-    """What can be read of the two fields: nothing unless both can."""
+def read_fields(
+    inputs: Sequence[str], signatures: Sequence[str], shapes: Iterable[Shape] = ()
+) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
+    """What can be read of the two fields, in a strict form or in one of the `shapes`: nothing unless both can."""
     try:
+        for shape in shapes:
+            if form := strict_form(shape, inputs, signatures):
+                given = parse_signature_input([form.signature_input])
+                if params := form.signature_params:
+                    given = {label: evolve(one, signature_params=params) for label, one in given.items()}
+                return given, parse_signature([form.signature])
         return parse_signature_input(inputs), parse_signature(signatures)
     except MalformedField:
         return {}, {}
@@ -170,10 +179,7 @@ class Drafter:
     def draft(self, given: SignatureInput, params: str | None = None) -> Draft:
         """The base of one signature, in pieces; `params` stands in place of the text of its last line."""
         lines = tuple([self._line(component) for component in given.components])
-        if params is None:
-            inner_list = " ".join([line.identifier for line in lines])
-            params = f"({inner_list}){serialise_parameters(given.parameters)}"
-        return Draft(lines, params)
+        return Draft(lines, params or given.signature_params)
 
     def _line(self, component: Component) -> Line:
         key = component.name, repr(component.parameters)

@@ -448,10 +448,12 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (
     Hypothesis("one_field", _of(Reason.SIGNATURE_MISSING), _one_field,
         "only {said} arrived: something on the way dropped the other of the two fields, or the client sends one"),
     Hypothesis("rust_sdk", _FORM, _repaired(_rust),
-        "the form of the Rust SDK: a Signature without label and colons, components without quotes"),
+        "the form of the Rust SDK: a Signature without label and colons, components without quotes; a policy can allow"
+        " it (rust-sdk)"),
     Hypothesis("bare_signature", _FORM, _repaired(_bare), "the signature has no label; write sig1=:...:"),
     Hypothesis("php_sdk", _FORM, _repaired(_php),
-        "the form of the PHP SDK: the base64 of the signature is not between colons; write sig1=:...:"),
+        "the form of the PHP SDK: the base64 of the signature is not between colons; write sig1=:...:, or a policy can"
+        " allow it (php-sdk)"),
     Hypothesis("base64url", _FORM, _repaired(_base64url),
         "the signature is in base64url, or without padding, and not in base64"),
     Hypothesis("quoted_signature", _FORM, _repaired(_quoted),
@@ -497,8 +499,10 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (
         "the client sent and signed {said}, which did not arrive: a proxy took it away"),
     Hypothesis("field_absent", _of(Reason.COMPONENT_ABSENT), _signed_without(_trials.absent),
         "the client signed {said}, and did not send it"),
-    Hypothesis("repeated_on_purpose", _of(Reason.FIELD_REPEATED), _signed(_as_sent),
-        "the client itself sent the field more than once, and signed it so"),
+    Hypothesis("repeated_on_purpose", _of(Reason.FIELD_REPEATED), _signed_without(_trials.repeated),
+        "the client itself sent {said} more than once, and signed it so"),
+    Hypothesis("repeated_on_the_way", _of(Reason.FIELD_REPEATED), _signed_without(_trials.doubled),
+        "the client signed {said} once: it was added a second time afterwards, on the way or by the client"),
     # --- the body
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest is that of the body, but it {said}"),
     Hypothesis("content_length_lies", _of(Reason.CONTENT_LENGTH_MISMATCH), _length_alone,

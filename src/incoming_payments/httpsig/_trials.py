@@ -238,6 +238,27 @@ def dropped(case: Case, signed: Signed) -> Iterator[Trial]:
             yield Trial(draft.base(), ", ".join(missing))
 
 
+def repeated(case: Case, signed: Signed) -> Iterator[Trial]:
+    """The fields that may occur once, as they arrived: more than once, and joined."""
+    missing = _missing(signed.draft)
+    draft = signed.draft.with_values({name: _one_line(case.request, name) for name in missing})
+    yield Trial(draft.base(), ", ".join(map(case.redactor.quote, missing[:_SHOWN_MAX])))
+
+
+def doubled(case: Case, signed: Signed) -> Iterator[Trial]:
+    """The same with one of the lines that arrived."""
+    missing = _missing(signed.draft)
+    names = ", ".join(map(case.redactor.quote, missing[:_SHOWN_MAX]))
+    for place in (0, -1):
+        lines = {name: (case.request.values(name) or ("",))[place] for name in missing}
+        draft = signed.draft.with_values({name: line.strip(" \t") for name, line in lines.items()})
+        yield Trial(draft.base(), names)
+
+
+def _one_line(request: Request, name: str) -> str:
+    return ", ".join([line.strip(" \t") for line in request.values(name)])
+
+
 def absent(case: Case, signed: Signed) -> Iterator[Trial]:
     """The fields that are not there, as clients sign what they do not have."""
     missing = _missing(signed.draft)

@@ -172,6 +172,8 @@ def _explained(case: Case, signed: Signed, rule: str | None) -> ExplainedSignatu
     if signed.key is not None and signed.draft.is_complete:
         holds = signed.key.verify(signed.signature, signed.draft.base())
     identifiers = " ".join([redactor.identifier(line.component) for line in signed.draft.lines])
+    if not given.signature_params.startswith(given.coverage.inner_list):  # a shape that has no quotes
+        identifiers = identifiers.replace('"', "")
     params = f'"@signature-params": ({identifiers}){redactor.parameters(given.parameters)}'
     return ExplainedSignature(
         redactor.show(given.label),
