@@ -195,6 +195,7 @@ PROVED: Final[list[tuple[str, Request, str]]] = [
     ("digest_of_json", reserialised(lambda body: json.dumps(body, indent=4) + "\n"), "by 4, with a newline after it"),
     ("digest_of_json", reserialised(lambda body: json.dumps(body, separators=JS, sort_keys=True), b'{"b":1,"a":2}'),
      "keys sorted"),
+    ("digest_of_json", reserialised(json.dumps, b'{"a":"' + b"x" * 9000 + b'","b":1}'), "json.dumps of Python"),
     ("digest_of_bytes", digested(content_digest(BODY + b"\n")), "with a newline after it"),
     ("digest_of_bytes", digested(content_digest(b"a\nb"), b"a\r\nb"), "with LF for each CRLF"),
     ("digest_of_bytes", digested(content_digest(b"a\r\nb"), b"a\nb"), "with CRLF for each LF"),
@@ -224,6 +225,7 @@ PROVED: Final[list[tuple[str, Request, str]]] = [
     ("trailing_slash", sent_as(URL, received=f"{URL}/"), "the slash at the end"),
     ("mount", sent_as(URL, received=MOUNTED), "has base_url the path that clients use?"),
     ("mount", sent_as(MOUNTED, ("X-Forwarded-Prefix", "/op")), "has base_url the path"),
+    ("dot_segments", sent_as(f"{HOST}/x/incoming-payments", received=f"{HOST}/x/./incoming-payments"), "dot segments"),
     ("dot_segments", sent_as(URL, received=f"{HOST}/x/../incoming-payments"), "dot segments"),
     ("query", sent_as(URL, received=f"{URL}?first=10"), "the queries differ"),
     ("query", sent_as(f"{URL}?", received=URL), "the queries differ"),
@@ -302,7 +304,13 @@ LIKELY: Final[list[tuple[str, Request, str]]] = [
      "Content-Length", "1"), KEY, created=NOW, digest=None), "the number of characters"),
     ("signature_length", signature(lambda octets: octets[:-1]), "63 bytes, and one by EdDSA has 64"),
     ("advice", forge(get(), get_lines(), key=OTHER), "another private key signed"),
+    ("body_changed", digested(content_digest(b"x"), b"\xff"), "the body was changed after that"),
+    ("body_changed", digested(content_digest(b"x"), b"[" * 1001), "the body was changed after that"),
+    ("body_changed", digested(content_digest(b"x"), b'{"a":"' + b"x" * 9000 + b'"}'), "the body was changed after that"),
     ("advice", get(), "does not sign its requests"),
+    ("advice", sent_as(f"{HOST}/op{URL.removeprefix(HOST)}", ("X-Forwarded-Prefix", "op")), "another private key"),
+    ("advice", evolve(sign(get(("X-A", "1"), ("X-A", "2")), KEY, created=NOW, components=(
+     "@method", "@target-uri", "authorization", "x-a")), target_uri=f"{HOST}/elsewhere"), "another private key"),
 ]  # fmt: skip
 
 
@@ -369,13 +377,16 @@ def test_der(algorithm: Algorithm, octets: int) -> None:
     assert "is in DER" in cause.text
 
 
-def test_another_algorithm_with_the_right_key() -> None:
+@pytest.mark.parametrize("algorithm", [Algorithm.RS256, Algorithm.PS256, Algorithm.PS384])
+def test_another_algorithm_with_the_right_key(algorithm: Algorithm) -> None:
     """RSA keys can be used in four ways, and the JWK names one."""
-    signer = PrivateKey.from_pem(pem(rsa_key()), kid="key-1", algorithm=Algorithm.RS256)
-    registered = PrivateKey.from_pem(pem(rsa_key()), kid="key-1", algorithm=Algorithm.PS512)
-    [cause] = report(sign(get(), signer, created=NOW), keys={"key-1": registered.public_key()}).causes
+    signer = PrivateKey.from_pem(pem(rsa_key()), kid="key-1", algorithm=algorithm)
+    keys = {"key-1": PrivateKey.from_pem(pem(rsa_key()), kid="key-1", algorithm=Algorithm.PS512).public_key()}
+    [cause] = report(sign(get(), signer, created=NOW), keys=keys).causes
     assert (cause.name, cause.proved) == ("other_algorithm", True)
-    assert "by RS256" in cause.text
+    assert f"by {algorithm.value}" in cause.text
+    [cause] = report(evolve(sign(get(), signer, created=NOW), target_uri=f"{HOST}/elsewhere"), keys=keys).causes
+    assert cause.name == "advice"
 
 
 def test_every_hypothesis_has_its_test() -> None:
@@ -511,6 +522,25 @@ def test_a_signature_in_the_shape_of_an_sdk() -> None:
         evolve(signature_text(lambda text: text.replace(":", "")), method="PUT"), policy=Policy(shapes=[Shape.PHP_SDK])
     )
     assert php.causes[0].name == "method"
+    strict = report(evolve(signed_get(), method="PUT"), policy=Policy(shapes=[*Shape]))
+    assert strict.causes[0].name == "method"
+
+
+def test_what_is_not_covered_is_that_of_the_signature_that_lacks_it() -> None:
+    """One that covers all that it has to, and fails for something before that, is not spoken of."""
+    complete = forge(get(), get_lines(), f';keyid="key-1";created={NOW_S};alg="none"')
+    short = sign(complete, KEY, created=NOW, components=("@method", "@target-uri"), label="short")
+    one_line = put(short, "Signature-Input", ", ".join(short.values("signature-input")))
+    assert str(report(one_line).causes[0]) == 'proved: the signature does not cover "authorization"'
+
+
+@pytest.mark.parametrize("reason", Reason)
+@pytest.mark.parametrize("request_", [get(), signed_get(), signed_post()], ids=["unsigned", "GET", "POST"])
+def test_a_reason_that_does_not_fit(request_: Request, reason: Reason) -> None:
+    """A host may say what it will: there is a report all the same."""
+    found = report(request_, refusal=SignatureRefused(reason, "because"))
+    assert (found.reason, found.description) == (reason, "because")
+    assert found.causes
 
 
 def test_without_keyid_and_created() -> None:
@@ -626,6 +656,15 @@ def test_a_secret_in_another_place_is_masked() -> None:
     text = repr(found := report(signed)) + str(found)
     assert token[:8] not in text
     assert f'{"*" * 32} by keyid "key{"*" * 33}"' in text
+
+
+@pytest.mark.parametrize(
+    ("secrets", "shown"), [(("A" * 9,), "*" * 9), (("A" * 9, "*" * 9), "#" * 9), (("A" * 9, "*" * 9, "#" * 9), "")]
+)
+def test_what_stands_for_a_secret_is_no_secret(secrets: tuple[str, ...], shown: str) -> None:
+    """Whatever the secrets are, what is put in place of one is no piece of another."""
+    request = put(sign(get(), evolve(OTHER, kid="A" * 9), created=NOW), "Cookie", *secrets)
+    assert [shown] == [signature.key_id for signature in report(request).signatures]
 
 
 # --- bounds ------------------------------------------------------------------------------------
