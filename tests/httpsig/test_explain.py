@@ -306,7 +306,8 @@ LIKELY: Final[list[tuple[str, Request, str]]] = [
     ("advice", forge(get(), get_lines(), key=OTHER), "another private key signed"),
     ("body_changed", digested(content_digest(b"x"), b"\xff"), "the body was changed after that"),
     ("body_changed", digested(content_digest(b"x"), b"[" * 1001), "the body was changed after that"),
-    ("body_changed", digested(content_digest(b"x"), b'{"a":"' + b"x" * 9000 + b'"}'), "the body was changed after that"),
+    ("body_changed", digested(content_digest(b"x"), b'{"a":"' + b"x" * 9000 + b'"}'),
+     "the body was changed after that"),
     ("advice", get(), "does not sign its requests"),
     ("advice", sent_as(f"{HOST}/op{URL.removeprefix(HOST)}", ("X-Forwarded-Prefix", "op")), "another private key"),
     ("advice", evolve(sign(get(("X-A", "1"), ("X-A", "2")), KEY, created=NOW, components=(
