@@ -7,7 +7,10 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from attrs import evolve
 
 sys.path.append(
     str(Path(__file__).resolve().parents[1] / "tests")
@@ -15,11 +18,6 @@ sys.path.append(
 
 from attacks.everything import all_rows
 from attacks.rows import Answer, AnyRow, Attack
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-
-from attrs import evolve
-
 from incoming_payments import api, errors
 from incoming_payments.domain.lifecycle import REFUSALS, STAYS, TRANSITIONS
 from incoming_payments.httpsig import Policy, PrivateKey, Request, explain, sign
@@ -95,6 +93,9 @@ def early_answers() -> str:
     lines = ["| answer | attacks | why |", "|---|---|---|"]
     for over_http, number in sorted(early.items(), key=lambda item: (item[0].status or 0, item[0].why)):
         lines.append(f"| {_shown((over_http.status, over_http.code))} | {number} | {over_http.why} |")
+    return "\n".join(lines)
+
+
 def report() -> str:
     """What the log says of a create request that a client signed for http, and that arrived at a service on https."""
     key, now = PrivateKey.generate_ed25519("client-key-1"), datetime(2030, 1, 1, tzinfo=UTC)
