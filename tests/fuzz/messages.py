@@ -29,6 +29,7 @@ from signing_keys import rsa_key
 
 SEPARATOR: Final = b"\x1e"
 SIGNED_AT_ONCE_MAX: Final = 5  # one more than are looked at
+_NO_SIGNATURE: Final = bytes(64)
 Headers = list[tuple[str, str]]
 Text = TypeVar("Text", str, bytes)
 
@@ -263,8 +264,7 @@ def _sign(draft: Draft, payload: bytes, world: World) -> None:
     signatures: dict[str, Any] = {}
     for label, member in list(_dictionary([text]).items())[:SIGNED_AT_ONCE_MAX]:
         base = signature_base(draft, member)
-        if base is not None:
-            signatures[label] = (key.sign(base), {})
+        signatures[label] = (_NO_SIGNATURE if base is None else key.sign(base), {})
     if signatures:
         draft.headers.append(("Signature", http_sf.ser(signatures)))
 

@@ -77,6 +77,8 @@ def jwk() -> Iterator[bytes]:
     """A public key for each algorithm, private ones that load soon enough, and those that are refused."""
     for algorithm in Algorithm:
         yield json.dumps(private(algorithm).public_jwk()).encode()
+    for point in test_keys.SMALL_ORDER + test_keys.NOT_CANONICAL:
+        yield json.dumps({**KEY.public_jwk(), "x": test_keys.b64(bytes.fromhex(point))}).encode()
     for jwk, _ in _rows(test_keys.test_jwk_refused):
         with suppress(TypeError):
             yield json.dumps(jwk).encode()
@@ -107,11 +109,12 @@ def create_request() -> Iterator[bytes]:
 
 # --- requests ----------------------------------------------------------------------------------
 
+# One signature over every kind of component
 EVERYTHING: Final = (
-    b's\0*x=("@method" "@target-uri" "@authority" "@scheme" "@request-target" "@path" "@query" "@query-param";name="a" '
-    b'"authorization" "x-a";bs "x-a" "accept";sf "content-digest";key="sha-512" "cache-control";key="a")'
-    b';created=%d;expires=%d;keyid="key-1";alg="ed25519";nonce="n";tag="t"' % (NOW_S, NOW_S + 9)
-)
+    b's\0*x=("@method" "@target-uri" "@authority" "@scheme" "@request-target" "@path" "@query" "@query-param";name="a"'
+    b' "authorization" "x-a" "x-a";bs "accept";sf "content-digest" "content-digest";key="sha-512"'
+    b' "cache-control";key="a");created=%d;expires=%d;keyid="key-1";alg="ed25519";nonce="n";tag="t"'
+) % (NOW_S, NOW_S + 9)
 
 
 def verify() -> Iterator[bytes]:
@@ -159,6 +162,8 @@ def _signed(target: bytes) -> Iterator[bytes]:
         yield script(2, 0, b"s%c" % key)
         yield script(1, 3, b"s%c" % key, b"e\2\x05\1x")
     yield script(2, 0, b"b{}", b"gsha-256", b"r\x022", b"s\0")
+    yield script(2, 0, b"hX-A:1", b"s\0", b"r\x042")  # what is covered was changed
+    yield script(2, 0, b"r\1text/plain", b"s\0")
     yield script(2, 0, b"b{}", b"s\0")  # the digest of another body
     yield script(2, 0, b"s\0", b"b{}")
     yield script(2, 0, b"r\3sha-256=:AQ==:", b"s\0")

@@ -60,7 +60,7 @@ from incoming_payments.httpsig import (
     verify_digest,
 )
 from incoming_payments.httpsig.base import serialise_parameters
-from incoming_payments.limits import TOKEN_CHARS_MAX
+from incoming_payments.limits import METADATA_DEPTH_MAX, TOKEN_CHARS_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import a_creation
 from incoming_payments.wire import CreateRequest, read_create_request, write_date_time, write_error, write_json
@@ -75,10 +75,10 @@ REFUSED: Final = frozenset({400, 401, 403, 404, 405, 406, 413, 414, 415, 431})
 
 @frozen
 class Target:
-    """A function to fuzz, and how long its inputs are worth being."""
+    """A function to fuzz, and how long its inputs are worth being: longer ones take longer, and reach little more."""
 
     run: Callable[[bytes], str]
-    bytes_max: int = 4096
+    bytes_max: int
 
 
 def text(data: bytes) -> str:
@@ -111,6 +111,10 @@ def signature_input(data: bytes) -> str:
     except MalformedField as error:
         check_refusal(error)
         return "refused"
+    for member in parsed.values():
+        named = dict(member.parameters)
+        values = member.created, member.expires, member.key_id, member.alg, member.nonce, member.tag
+        assert values == tuple([named.get(name) for name in ("created", "expires", "keyid", "alg", "nonce", "tag")])
     written = _written(parsed)
     if not parsed or len(written) > 16 * 1024:  # the strict form may be longer than what was sent
         return "empty" if not parsed else "long"
@@ -263,8 +267,17 @@ def create_request(data: bytes) -> str:
     assert written.get("incomingAmount") == document.get("incomingAmount")
     assert written.get("metadata") == document.get("metadata")
     assert type(parsed) is CreateRequest
+    _check_storable(written.get("metadata"), METADATA_DEPTH_MAX)
     assert read_create_request(write_json(written)) == parsed
     return "parsed"
+
+
+def _check_storable(value: object, depth: int) -> None:
+    """Text that any store takes, and not too deep."""
+    assert "\0" not in value if isinstance(value, str) else depth >= isinstance(value, dict | list)
+    if isinstance(value, dict | list):
+        for below in [*value, *(value.values() if isinstance(value, dict) else ())]:
+            _check_storable(below, depth - 1)
 
 
 # --- the whole verification --------------------------------------------------------------------
@@ -432,6 +445,8 @@ def _check_allowed(service: Service, draft: Draft, response: api.Response) -> No
         assert {key: view[key] for key in ("incomingAmount", "metadata") if key in asked} == {
             key: asked[key] for key in ("incomingAmount", "metadata") if key in asked
         }
+        [media_type] = draft.values("content-type")
+        assert media_type.partition(";")[0].strip().lower() == "application/json"
         actions, url = {"create"}, view["walletAddress"]
         assert header(response, "Location") == view["id"]
         assert view["id"].rpartition("/")[2] in service.store._rows
@@ -447,12 +462,12 @@ def _check_allowed(service: Service, draft: Draft, response: api.Response) -> No
 # --- all of them -------------------------------------------------------------------------------
 
 TARGETS: Final[Mapping[str, Target]] = {
-    "signature-input": Target(signature_input),
-    "signature": Target(signature),
-    "content-digest": Target(content_digest),
-    "jwk": Target(jwk),
-    "authorization": Target(authorization),
-    "create-request": Target(create_request),
-    "verify": Target(whole_verify),
-    "service": Target(whole_service),
+    "signature-input": Target(signature_input, bytes_max=1024),
+    "signature": Target(signature, bytes_max=512),
+    "content-digest": Target(content_digest, bytes_max=512),
+    "jwk": Target(jwk, bytes_max=1024),
+    "authorization": Target(authorization, bytes_max=TOKEN_CHARS_MAX + 16),
+    "create-request": Target(create_request, bytes_max=1024),
+    "verify": Target(whole_verify, bytes_max=2048),
+    "service": Target(whole_service, bytes_max=2048),
 }
