@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import json
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import http_sf
 from attrs import frozen
 
-from direct_path import both_ways
+from direct_path import long_way
 from fuzz.messages import (
     Draft,
     Wanted,
@@ -67,6 +67,7 @@ from incoming_payments.wire import CreateRequest, read_create_request, write_dat
 from service_kit import ALICE, AUTH_SERVER, BASE_URL, BOB, PATH, SHOP, Service, a_right, header
 from signed_requests import BODY, KEY, OTHER, URL
 
+T = TypeVar("T")
 LINES: Final = b"\x1e"  # between field lines, as a line may hold a newline
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 GOOD: Final = frozenset({200, 201})
@@ -101,15 +102,24 @@ def check_refusal(error: IncomingPaymentsError) -> None:
 # --- parsers -----------------------------------------------------------------------------------
 
 
+def _read(parse: Callable[[Sequence[str]], dict[str, T]], given: Sequence[str]) -> dict[str, T] | None:
+    """What `parse` gives, which is what it gives on the long way; nothing when it is `MalformedField` on both."""
+    parsed: dict[str, T] | None
+    try:
+        parsed = parse(given)
+        direct = repr(list(parsed.items()))  # as text, because 1 and True are equal
+    except MalformedField as error:
+        check_refusal(error)
+        parsed, direct = None, repr((error.description, error.details))
+    assert direct == long_way(parse, given)
+    return parsed
+
+
 def signature_input(data: bytes) -> str:
     """A dictionary of `SignatureInput`, or `MalformedField`; by either path; and the same when written and read."""
     given = lines(data)
-    direct, long = both_ways(parse_signature_input, given)
-    assert direct == long
-    try:
-        parsed = parse_signature_input(given)
-    except MalformedField as error:
-        check_refusal(error)
+    parsed = _read(parse_signature_input, given)
+    if parsed is None:
         return "refused"
     for member in parsed.values():
         named = dict(member.parameters)
@@ -136,12 +146,8 @@ def _written(parsed: Mapping[str, SignatureInput]) -> str:
 def signature(data: bytes) -> str:
     """Signatures by label, or `MalformedField`; by either path; and the same when written and read."""
     given = lines(data)
-    direct, long = both_ways(parse_signature, given)
-    assert direct == long
-    try:
-        parsed = parse_signature(given)
-    except MalformedField as error:
-        check_refusal(error)
+    parsed = _read(parse_signature, given)
+    if parsed is None:
         return "refused"
     if not parsed:
         return "empty"
