@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from attrs import asdict, evolve, frozen
+from attrs import asdict, frozen
 
 from fuzz.targets import TARGETS
 
@@ -100,7 +100,7 @@ def _result(target: str, status: int, log: str, kept: Sequence[Path]) -> Result:
         for path in kept
     ]
     if status and not crashes:
-        crashes = [Crash("engine", why)]
+        crashes = [Crash("engine", f"the engine ended with status {status}, and this was its last:\n{why}")]
     executions = _last(_EXECUTED, log)
     coverage, features = (_PROGRESS.findall(log) or [(0, 0)])[-1]
     # within its first second libFuzzer says that there are none in a second
@@ -124,32 +124,32 @@ def merged(results: Sequence[Result]) -> Result:
     )
 
 
-def total(results: Sequence[Result]) -> Result:
-    """All targets together."""
-    return evolve(merged(results), target="total", executions_per_s=0, coverage=0, features=0)
-
-
-def show(results: Sequence[Result]) -> None:
-    """A table of the results, and then every crash in full."""
-    print(f"{'target':18}{'executions':>12}{'a second':>10}{'coverage':>10}{'features':>10}{'crashes':>9}")
-    for result in [*results, total(results)]:
-        print(
-            f"{result.target:18}{result.executions:>12,}{result.executions_per_s:>10,}"
-            f"{result.coverage:>10,}{result.features:>10,}{len(result.crashes):>9}"
-        )
+def report(results: Sequence[Result], *, as_json: bool) -> int:
+    """Print a table of the results, then every crash in full, then the figures as JSON if asked; the exit status."""
+    executions = sum(result.executions for result in results)
+    crashes = sum(len(result.crashes) for result in results)
+    print(f"{'target':18}{'executions':>14}{'a second':>10}{'coverage':>10}{'features':>10}{'crashes':>9}")
+    for result in results:
+        figures = f"{result.executions_per_s:>10,}{result.coverage:>10,}{result.features:>10,}"
+        print(f"{result.target:18}{result.executions:>14,}{figures}{len(result.crashes):>9}")
+    print(f"{'total':18}{executions:>14,}{'':30}{crashes:>9}")
     for result in results:
         for crash in result.crashes:
             print(f"\n{result.target}: {crash.kind}, {crash.path or 'no input was written'}\n{crash.why}")
             if crash.input is not None:
                 print(crash.input[:SHOWN_CHARS_MAX])
+    if as_json:
+        total = {"executions": executions, "crashes": crashes}
+        print(json.dumps({"targets": [asdict(result) for result in results], "total": total}))
+    return 1 if crashes else 0
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run from the command line; the exit status."""
     parser = argparse.ArgumentParser(prog="nox -s fuzz --", description="Fuzz what reads from outside.")
-    budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--seconds", type=int, default=SECONDS, help=f"for each target; by default {SECONDS}")
-    budget.add_argument("--runs", type=int, help="of each target, instead")
+    how_much = parser.add_mutually_exclusive_group()
+    how_much.add_argument("--seconds", type=int, default=SECONDS, help=f"for each target; by default {SECONDS}")
+    how_much.add_argument("--runs", type=int, help="of each target, instead")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time; by default the cores"
     )
@@ -161,22 +161,21 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := set(names) - set(TARGETS):
         parser.error(f"no target {', '.join(sorted(unknown))}: there are {', '.join(TARGETS)}")
     if find_spec("atheris") is None:
-        print("skipped: atheris is not installed, and it has wheels for Linux only")
-        return 0
+        parser.error("atheris is not installed: `nox -s fuzz` does that, where there is a wheel")
     given.findings.mkdir(parents=True, exist_ok=True)
-    results = fuzz_all(names, Budget(given.seconds, given.runs), given.findings, jobs=given.jobs)
-    show(results)
-    if given.json:
-        print(json.dumps({"targets": [asdict(result) for result in results], "total": asdict(total(results))}))
-    return 1 if total(results).crashes else 0
+    budget = Budget(given.seconds, given.runs)
+    return report(fuzz_all(names, budget, given.findings, jobs=given.jobs), as_json=given.json)
 
 
-def fuzz_all(names: Sequence[str], budget: Budget, findings: Path, *, jobs: int) -> list[Result]:
+def fuzz_all(
+    names: Sequence[str], budget: Budget, findings: Path, *, jobs: int, engine: Sequence[str] = ENGINE
+) -> list[Result]:
     """All targets, `jobs` processes at a time: several for a target when there are fewer targets than that."""
     processes = max(1, jobs // len(names))
     with ThreadPoolExecutor(jobs) as pool:
         shares = [
-            [pool.submit(fuzz, name, budget, findings, processes=processes) for _ in range(processes)] for name in names
+            [pool.submit(fuzz, name, budget, findings, processes=processes, engine=engine) for _ in range(processes)]
+            for name in names
         ]
         return [merged([share.result() for share in of_one]) for of_one in shares]
 
