@@ -328,6 +328,8 @@ def _value(draft: Draft, name: object, parameters: Mapping[str, Any]) -> str:
     kind = _KINDS.get(name) or retrofit[name]
     structure: Any = http_sf.parse(joined.encode("ascii"), tltype=kind)
     if "key" in parameters:
+        if not isinstance(structure, dict):
+            raise LookupError(name)
         structure = [structure[parameters["key"]]]
     return http_sf.ser(structure) if structure or kind == "item" else ""
 
@@ -448,5 +450,5 @@ def _out_of_time(draft: Draft, parameters: Mapping[str, Any], wanted: Wanted) ->
     age_s = draft.now.timestamp() - created
     if not -wanted.clock_skew_s <= age_s <= wanted.max_age_s:
         yield "it is not fresh"
-    if expires is not None and not created < expires >= draft.now.timestamp():
+    if expires is not None and not (type(expires) is int and created < expires >= draft.now.timestamp()):
         yield "it has expired"
