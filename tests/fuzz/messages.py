@@ -9,15 +9,15 @@ What is here shares nothing with the verifier but http_sf and cryptography, and 
 
 import hashlib
 import re
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 
 import http_sf
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
@@ -261,19 +261,43 @@ def _sign(draft: Draft, payload: bytes, world: World) -> None:
     key = keys[payload[0] % len(keys)] if payload else keys[0]
     text = world.text(payload[1:]) or honest_input(draft, key)
     draft.headers.append(("Signature-Input", text))
-    signatures: dict[str, Any] = {}
-    for label, member in list(_dictionary([text]).items())[:SIGNED_AT_ONCE_MAX]:
-        base = signature_base(draft, member)
-        signatures[label] = (_NO_SIGNATURE if base is None else key.sign(base), {})
+    given = list(signatures_of([text], []).items())[:SIGNED_AT_ONCE_MAX]
+    signatures: dict[str, Any] = {label: (_signature(draft, key, member), {}) for label, member in given}
     if signatures:
         draft.headers.append(("Signature", http_sf.ser(signatures)))
+
+
+def _signature(draft: Draft, key: Signer, given: "Given") -> bytes:
+    base = signature_base(draft, given)
+    return _NO_SIGNATURE if base is None else key.sign(base)
+
+
+def _sign_as_rust(draft: Draft, payload: bytes, world: World) -> None:
+    """Sign as the Rust SDK does, with the key of the first byte, for the `Signature-Input` that the rest of it is."""
+    keys = list(signers().values())
+    key = keys[payload[0] % len(keys)] if payload else keys[0]
+    text = world.text(payload[1:]) or honest_input(draft, key).partition(";")[0].replace('"', "") + _honest(key)
+    draft.headers.append(("Signature-Input", text))
+    given = _unquoted(text, "")
+    draft.headers.append(("Signature", b64encode(_signature(draft, key, given) if given else b"").decode()))
+
+
+def _write_as_php(draft: Draft, _: bytes, __: World) -> None:
+    """Write the signatures as the PHP SDK does."""
+    draft.headers[:] = [
+        (name, value.replace(":", "") if name.lower() == "signature" else value) for name, value in draft.headers
+    ]
 
 
 def honest_input(draft: Draft, key: Signer) -> str:
     """The `Signature-Input` by which `key` covers of `draft` all that can be."""
     names = ["@method", "@target-uri", *dict.fromkeys([name.lower() for name, _ in draft.headers])]
     covered = " ".join([f'"{name}"' for name in names if name not in {"signature", "signature-input"}])
-    return f'sig1=({covered});created={NOW_S};keyid="{key.kid}"'
+    return f"sig1=({covered}){_honest(key)}"
+
+
+def _honest(key: Signer) -> str:
+    return f';created={NOW_S};keyid="{key.kid}"'
 
 
 _CHANGES: Final[Mapping[bytes, Callable[[Draft, bytes, World], None]]] = {
@@ -287,27 +311,72 @@ _CHANGES: Final[Mapping[bytes, Callable[[Draft, bytes, World], None]]] = {
     b"c": _set_clock,
     b"g": _digest,
     b"s": _sign,
+    b"x": _sign_as_rust,
+    b"p": _write_as_php,
 }
 
 
-# --- the signature base, RFC 9421 §2.5, as simply as can be ------------------------------------
+# --- what is signed, RFC 9421 §2.5, as simply as can be ----------------------------------------
 
 
-def _dictionary(lines: list[str]) -> dict[str, Any]:
+@frozen
+class Given:
+    """A signature and what it is over: components, parameters by name, and both as they are signed."""
+
+    items: list[Any]
+    parameters: Mapping[str, Any]
+    signature_params: str
+    signature: object = None
+
+
+def signatures_of(inputs: Sequence[str], signatures: Sequence[str], *, shapes: bool = False) -> Mapping[str, Given]:
+    """The signatures in these field lines by label; with `shapes` also one that an SDK wrote in its own way."""
+    found = _dictionary(signatures)
+    given = {
+        label: Given(items, parameters, http_sf.ser([(items, parameters)]), found.get(label, (None, {}))[0])
+        for label, (items, parameters) in _dictionary(inputs).items()
+        if isinstance(items, list)
+    }
+    if shapes and len(inputs) == len(signatures) == 1:
+        [line], [signature] = inputs, signatures
+        label = line.partition("=")[0]
+        if (octets := _base64(signature)) is not None and (unquoted := _unquoted(line, octets)):
+            return {label: unquoted}
+        if signature.startswith(f"{label}=") and (octets := _base64(signature[len(label) + 1 :])) and label in given:
+            return {label: evolve(given[label], signature=octets)}
+    return given
+
+
+def _base64(text: str) -> bytes | None:
+    try:
+        octets = b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return octets if b64encode(octets).decode() == text else None
+
+
+def _unquoted(line: str, signature: object) -> Given | None:
+    """What the Rust SDK writes: the names of components without quotes, and signed like that."""
+    signature_params = line.partition("=")[2]
+    names, parenthesis, parameters = signature_params.removeprefix("(").partition(")")
+    quoted = _dictionary([f"x=(){parameters}"])
+    if not parenthesis or '"' in names or list(quoted) != ["x"]:
+        return None
+    return Given([(name, {}) for name in names.split(" ")], quoted["x"][1], signature_params, signature)
+
+
+def _dictionary(lines: Sequence[str]) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", http_sf.parse(", ".join(lines).encode("ascii"), tltype="dictionary"))
     except (http_sf.StructuredFieldError, UnicodeEncodeError):
         return {}
 
 
-def signature_base(draft: Draft, member: Any) -> bytes | None:
-    """What is signed for a member of `Signature-Input`; None when that is not to be said."""
-    items, _ = member
-    if not isinstance(items, list):
-        return None
+def signature_base(draft: Draft, given: Given) -> bytes | None:
+    """What is signed; None when that is not to be said."""
     try:
-        lines = [f"{http_sf.ser([item])}: {_value(draft, *item)}\n" for item in items]
-        return f'{"".join(lines)}"@signature-params": {http_sf.ser([member])}'.encode("ascii")
+        lines = [f"{http_sf.ser([item])}: {_value(draft, *item)}\n" for item in given.items]
+        return f'{"".join(lines)}"@signature-params": {given.signature_params}'.encode("ascii")
     except (LookupError, ValueError, http_sf.StructuredFieldError):  # UnicodeError is a ValueError
         return None
 
@@ -379,39 +448,31 @@ class Wanted:
     clock_skew_s: int
     nonce_required: bool
     tag: str | None
+    shapes: bool
 
 
-def labels(draft: Draft) -> list[str]:
-    """The labels in `Signature-Input`."""
-    return list(_dictionary(draft.values("signature-input")))
+def received(draft: Draft, wanted: Wanted) -> Mapping[str, Given]:
+    """The signatures of `draft` by label."""
+    return signatures_of(draft.values("signature-input"), draft.values("signature"), shapes=wanted.shapes)
 
 
-def member_of(draft: Draft, label: str) -> Any:
-    """The components and the parameters of the signature that is called so."""
-    return _dictionary(draft.values("signature-input"))[label]
-
-
-def faults(draft: Draft, label: str, wanted: Wanted, kids: frozenset[str]) -> Iterator[str]:
+def faults(draft: Draft, given: Given, wanted: Wanted, kids: Collection[str]) -> Iterator[str]:
     """What is wrong with one signature of `draft`: nothing, when a verifier may say that it is good."""
-    member = _dictionary(draft.values("signature-input")).get(label)
-    signature, _ = _dictionary(draft.values("signature")).get(label, (None, None))
-    if member is None or not isinstance(signature, bytes):
-        yield "there is no such signature"
-        return
-    items, parameters = member
-    kid = parameters.get("keyid")
+    kid = given.parameters.get("keyid")
     signer = signers()[kid] if isinstance(kid, str) and kid in kids else None
-    base = signature_base(draft, member)
-    if signer is None or base is None or not signer.holds(signature, base):
-        yield "it is not by a known key over what is there"
+    base = signature_base(draft, given)
+    if signer is None or base is None or not isinstance(given.signature, bytes):
+        yield "it is by nobody, or over what is not there"
         return
-    if parameters.get("alg", signer.alg) != signer.alg:
+    if not signer.holds(given.signature, base):
+        yield "it does not hold"
+    if given.parameters.get("alg", signer.alg) != signer.alg:
         yield "alg is another"
-    yield from _not_covered(draft, items, wanted)
-    yield from _out_of_time(draft, parameters, wanted)
-    if wanted.nonce_required and "nonce" not in parameters:
+    yield from _not_covered(draft, given.items, wanted)
+    yield from _out_of_time(draft, given.parameters, wanted)
+    if wanted.nonce_required and "nonce" not in given.parameters:
         yield "it has no nonce"
-    if wanted.tag is not None and parameters.get("tag") != wanted.tag:
+    if wanted.tag is not None and given.parameters.get("tag") != wanted.tag:
         yield "tag is another"
 
 

@@ -14,7 +14,7 @@ import test_wire
 from fuzz.messages import SEPARATOR, script, script_of, signers
 from fuzz.targets import LINES, PAYMENT, TOKENS
 from gnap import test_token
-from httpsig import test_digest, test_fields, test_keys, test_verify
+from httpsig import test_digest, test_fields, test_keys, test_shapes, test_verify
 from incoming_payments.httpsig import Algorithm
 from property.test_httpsig import PIECES
 from service_kit import ALICE, BOB, PATH
@@ -109,6 +109,7 @@ def create_request() -> Iterator[bytes]:
 
 # --- requests ----------------------------------------------------------------------------------
 
+SHAPES: Final = 6  # the policy that names them
 # One signature over every kind of component
 EVERYTHING: Final = (
     b's\0*x=("@method" "@target-uri" "@authority" "@scheme" "@request-target" "@path" "@query" "@query-param";name="a"'
@@ -122,6 +123,11 @@ def verify() -> Iterator[bytes]:
     for _, request, _ in test_verify.ATTACKS:
         with suppress(ValueError):
             yield script_of(request.method, request.target_uri, list(request.headers), request.body)
+    for request in (test_shapes.PHP_GET, test_shapes.PHP_POST, test_shapes.RUST_GET, test_shapes.RUST_POST):
+        for change in (lambda same: same, *[row[1] for row in test_shapes.CHANGES]):
+            changed = change(request)
+            with suppress(ValueError):
+                yield script_of(changed.method, changed.target_uri, list(changed.headers), changed.body, policy=SHAPES)
     yield from _signed(b"https://ase.example/incoming-payments")
 
 
@@ -152,8 +158,11 @@ def service() -> Iterator[bytes]:
 
 
 def _signed(target: bytes) -> Iterator[bytes]:
-    for policy in range(6):
+    for policy in range(SHAPES + 1):
         yield script(1, policy, b"s\0")
+        yield script(1, policy, b"x\0")
+        yield script(2, policy, b"s\0", b"p")
+        yield script(2, policy, b"x\2")
         yield script(2, policy, b"s\0")
         yield script(2, policy, b"s\1", b"h:", b"c59999")
         lines = (b"hX-A: a", b"hX-A:\tb \r\n c", b"hAccept:text/html, */*;q=0.5", b"hCache-Control:a=1, b")
@@ -199,7 +208,7 @@ _JSON: Final = (
     '"key_ops":', '"x":', '"y":', '"n":', '"e":', '"d":', '"OKP"', '"EC"', '"RSA"', '"Ed25519"', '"P-256"', '"P-384"',
     '"EdDSA"', '"ES256"', '"ES384"', '"PS512"', '"RS256"',
 )  # fmt: skip
-_CHANGES: Final = tuple([SEPARATOR + letter.encode() for letter in "muhrdecgsb"])
+_CHANGES: Final = tuple([SEPARATOR + letter.encode() for letter in "muhrdecgsbxp"])
 DICTIONARY: Final = (*[piece.encode() for piece in (*PIECES, *_FIELDS, *_JSON)], *_CHANGES)
 
 

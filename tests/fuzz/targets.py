@@ -16,16 +16,16 @@ from typing import Any, Final, TypeVar
 import http_sf
 from attrs import frozen
 
-from direct_path import long_way
+from direct_path import both_ways, digest_of, long_way
 from fuzz.messages import (
     Draft,
+    Given,
     Wanted,
     World,
     byte_sequence,
     faults,
-    labels,
-    member_of,
     play,
+    received,
     signature_base,
     signers,
     wrong_digests,
@@ -50,6 +50,7 @@ from incoming_payments.httpsig import (
     PublicKey,
     Reason,
     Request,
+    Shape,
     SignatureInput,
     ed25519,
     load_jwk,
@@ -59,8 +60,7 @@ from incoming_payments.httpsig import (
     verify,
     verify_digest,
 )
-from incoming_payments.httpsig.base import serialise_parameters
-from incoming_payments.limits import METADATA_DEPTH_MAX, TOKEN_CHARS_MAX
+from incoming_payments.limits import HEADER_BYTES_MAX, METADATA_DEPTH_MAX, TOKEN_CHARS_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import a_creation
 from incoming_payments.wire import CreateRequest, read_create_request, write_date_time, write_error, write_json
@@ -122,12 +122,10 @@ def signature_input(data: bytes) -> str:
     if parsed is None:
         return "refused"
     for member in parsed.values():
-        named = dict(member.parameters)
-        values = member.created, member.expires, member.key_id, member.alg, member.nonce, member.tag
-        assert values == tuple([named.get(name) for name in ("created", "expires", "keyid", "alg", "nonce", "tag")])
+        _check_member(member)
     written = _written(parsed)
-    if not parsed or len(written) > 16 * 1024:  # the strict form may be longer than what was sent
-        return "empty" if not parsed else "long"
+    if not parsed or len(written) > HEADER_BYTES_MAX:  # the strict form may be longer than what was sent
+        return "parsed" if parsed else "empty"
     again = parse_signature_input([written])
     assert list(again.items()) == list(parsed.items())
     assert written == _written(again)  # which also tells the types: 1 and ?1 are equal to Python
@@ -135,12 +133,19 @@ def signature_input(data: bytes) -> str:
     return "parsed"
 
 
+def _check_member(member: SignatureInput) -> None:
+    """What has a name is what the parameters say, and of the type that RFC 9421 §2.3 gives it."""
+    items = [(component.name, dict(component.parameters)) for component in member.components]
+    parameters = dict(member.parameters)
+    assert member.signature_params == http_sf.ser([(items, parameters)])
+    named = {"created": member.created, "expires": member.expires, "keyid": member.key_id}
+    for name, value in {**named, "alg": member.alg, "nonce": member.nonce, "tag": member.tag}.items():
+        assert value == parameters.get(name)
+        assert value is None or type(value) is (int if name in {"created", "expires"} else str)
+
+
 def _written(parsed: Mapping[str, SignatureInput]) -> str:
-    members = []
-    for label, given in parsed.items():
-        identifiers = " ".join([component.identifier for component in given.components])
-        members.append(f"{label}=({identifiers}){serialise_parameters(given.parameters)}")
-    return ", ".join(members)
+    return ", ".join([f"{label}={given.signature_params}" for label, given in parsed.items()])
 
 
 def signature(data: bytes) -> str:
@@ -164,6 +169,8 @@ def content_digest(data: bytes) -> str:
     """
     *fields, body = data.split(LINES)
     given = [_filled(line, body) for line in fields]
+    direct, long = both_ways(digest_of(body), given)
+    assert direct == long
     try:
         verify_digest(given, body)
     except SignatureRefused as error:
@@ -296,11 +303,13 @@ POLICIES: Final = (
     Policy(required=("@method", "@path")),
     Policy(required=("x-a", "@authority", "@query")),
     Policy(max_age_s=1, clock_skew_s=0),
+    Policy(shapes=Shape),
 )
 
 
 def _wanted(policy: Policy) -> Wanted:
-    return Wanted(policy.required, policy.max_age_s, policy.clock_skew_s, policy.nonce_required, policy.tag)
+    shapes = bool(policy.shapes)
+    return Wanted(policy.required, policy.max_age_s, policy.clock_skew_s, policy.nonce_required, policy.tag, shapes)
 
 
 @cache
@@ -327,8 +336,10 @@ def whole_verify(data: bytes) -> str:
         if outcome is Reason.SIGNATURE_INVALID and ed25519.BACKEND != "OpenSSL":
             assert _verified(draft, policy, "OpenSSL") is outcome, "both libraries give the same answer"
         return outcome
-    assert list(faults(draft, outcome.label, _wanted(policy), frozenset(signers()))) == []
-    _check_proof(outcome, draft)
+    wanted = _wanted(policy)
+    given = received(draft, wanted)[outcome.label]
+    assert list(faults(draft, given, wanted, signers())) == []
+    _check_proof(outcome, draft, given)
     return "proven"
 
 
@@ -341,17 +352,15 @@ def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Reason:
         return Reason(error.reason)
 
 
-def _check_proof(proof: Proof, draft: Draft) -> None:
+def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
     """The facts are those of the header fields."""
-    given = parse_signature_input(draft.values("signature-input"))[proof.label]
-    times = given.created, given.expires
-    assert times == tuple([moment and moment.timestamp() for moment in (proof.created, proof.expires)])
-    facts = given.key_id, given.components, given.nonce, given.tag
-    assert facts == (proof.key_id, proof.components, proof.nonce, proof.tag)
+    assert proof.base == signature_base(draft, given)
+    assert [(component.name, dict(component.parameters)) for component in proof.components] == given.items
     assert _keys("OpenSSL")[proof.key_id].algorithm is proof.algorithm
-    base = signature_base(draft, member_of(draft, proof.label))
-    assert base is not None
-    assert proof.base_sha256 == hashlib.sha256(base).digest()
+    expires = None if proof.expires is None else proof.expires.timestamp()
+    facts = {"created": proof.created.timestamp(), "expires": expires, "keyid": proof.key_id}
+    for name, fact in {**facts, "nonce": proof.nonce, "tag": proof.tag}.items():
+        assert given.parameters.get(name) == fact
 
 
 # --- the whole service -------------------------------------------------------------------------
@@ -377,6 +386,7 @@ SERVICE_POLICIES: Final[tuple[Mapping[str, Any], ...]] = (
     {"public_get": False},
     {"allow_identical": False},
     {"signature": Policy(nonce_required=True)},
+    {"signature": Policy(shapes=Shape)},
 )
 
 
@@ -440,9 +450,8 @@ def _check_allowed(service: Service, draft: Draft, response: api.Response) -> No
     """Somebody with a key and a right asked for just this; and with a nonce, only once."""
     [authorization] = draft.values("authorization")
     info = TOKENS[authorization.rpartition(" ")[2]]
-    wanted = _wanted(service.policy.signature)
-    kids = frozenset([str(info.jwk["kid"])])
-    good = [label for label in labels(draft) if not list(faults(draft, label, wanted, kids))]
+    wanted, kids = _wanted(service.policy.signature), {str(info.jwk["kid"])}
+    good = [given for given in received(draft, wanted).values() if not list(faults(draft, given, wanted, kids))]
     assert good, "no signature is good"
     view = json.loads(response.body)
     if response.status == 201:
@@ -461,7 +470,7 @@ def _check_allowed(service: Service, draft: Draft, response: api.Response) -> No
         actions, url = {"read", "read-all"}, ALICE.url
         assert draft.target.partition("?")[0] == f"{PATH}/{PAYMENT}"
     assert any(right.covers(url) and actions & right.actions for right in info.rights)
-    if all("nonce" in member_of(draft, label)[1] for label in good):
+    if all("nonce" in given.parameters for given in good):
         assert _answer(service, draft).status == 401, "a nonce is good once"
 
 
