@@ -135,7 +135,7 @@ def signature_input(data: bytes) -> str:
 
 def _check_member(member: SignatureInput) -> None:
     """What has a name is what the parameters say, and of the type that RFC 9421 §2.3 gives it."""
-    items = [(component.name, dict(component.parameters)) for component in member.components]
+    items: list[Any] = [(component.name, dict(component.parameters)) for component in member.components]
     parameters = dict(member.parameters)
     assert member.signature_params == http_sf.ser([(items, parameters)])
     named = {"created": member.created, "expires": member.expires, "keyid": member.key_id}
