@@ -11,14 +11,16 @@ from typing import Any, Final
 
 import test_api
 import test_wire
+from attacks.on_registered_keys import bad_keys
+from attacks.signatures import attacks
 from fuzz.messages import SEPARATOR, script, script_of, signers
 from fuzz.targets import LINES, PAYMENT, TOKENS
 from gnap import test_token
-from httpsig import test_digest, test_fields, test_keys, test_shapes, test_verify
+from httpsig import test_digest, test_fields, test_keys, test_shapes
 from incoming_payments.httpsig import Algorithm
 from property.test_httpsig import PIECES
 from service_kit import ALICE, BOB, PATH
-from signed_requests import KEY, NOW_S, OTHER
+from signed_requests import KEY, NOW_S, OTHER, SCENE
 from signing_keys import private
 
 
@@ -43,8 +45,8 @@ def signature_input() -> Iterator[bytes]:
         yield from _lines([row])
     for value, _ in _rows(test_fields.test_signature_input_refused):
         yield from _lines([value])
-    for _, request, _ in test_verify.ATTACKS:
-        yield from _lines(list(request.values("signature-input")))
+    for attack in attacks(SCENE):
+        yield from _lines(list(attack.request.values("signature-input")))
     yield from _lines(['a=("@query-param";name="b" "c";sf "d";key="e");tag="t";x=tok;y=:AQ==:;z=?0', "b=();x=1.5;d=@5"])
 
 
@@ -54,8 +56,8 @@ def signature() -> Iterator[bytes]:
         yield from _lines([value])
     for value in _rows(test_fields.test_colons_that_are_no_byte_sequence):
         yield from _lines([value])
-    for _, request, _ in test_verify.ATTACKS:
-        yield from _lines(list(request.values("signature")))
+    for attack in attacks(SCENE):
+        yield from _lines(list(attack.request.values("signature")))
     yield from _lines(["b=:AQ==:", "a=::"])
 
 
@@ -79,7 +81,7 @@ def jwk() -> Iterator[bytes]:
         yield json.dumps(private(algorithm).public_jwk()).encode()
     for point in test_keys.SMALL_ORDER + test_keys.NOT_CANONICAL:
         yield json.dumps({**KEY.public_jwk(), "x": test_keys.b64(bytes.fromhex(point))}).encode()
-    for jwk, _ in _rows(test_keys.test_jwk_refused):
+    for jwk in (*[row[0] for row in _rows(test_keys.test_jwk_refused)], *[bad.jwk for bad in bad_keys()]):
         with suppress(TypeError, ValueError):  # some hold what no JSON does
             yield json.dumps(jwk).encode()
     yield json.dumps({**KEY.public_jwk(), "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}).encode()
@@ -120,7 +122,7 @@ EVERYTHING: Final = (
 
 def verify() -> Iterator[bytes]:
     """Every attack in the tests, as it is; and honest requests, signed by every key, under every policy."""
-    for _, request, _ in test_verify.ATTACKS:
+    for request in [attack.request for attack in attacks(SCENE)]:
         with suppress(ValueError):
             yield script_of(request.method, request.target_uri, list(request.headers), request.body)
     for request in (test_shapes.PHP_GET, test_shapes.PHP_POST, test_shapes.RUST_GET, test_shapes.RUST_POST):
