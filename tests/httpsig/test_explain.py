@@ -578,6 +578,27 @@ def test_fields_that_cannot_be_read() -> None:
     assert str(report(get())).splitlines()[-2:] == ["  Signature-Input: absent or empty", "  Signature: absent"]
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ('sig1=(;nonce="a;b;CNONCE12";keyid="k"', 'sig1=(;nonce=<redacted>;keyid="k"'),
+        ('sig1=(;nonce ="SECRETNONCE"', "sig1=(;nonce=<redacted>"),
+        ('sig1=(;nonce:"SECRETNONCE"', "sig1=(;nonce:<redacted>"),
+        ("sig1=(;nonce='a b c d e f';tag=\"t\"", 'sig1=(;nonce=<redacted>;tag="t"'),
+        ('sig1=("@method"), nonce="SECRETNONCE"', 'sig1=("@method"), nonce=<redacted>'),
+        ('sig1=(;keyid="k" "SECRETNONCE"', 'sig1=(;keyid="k" <redacted>'),
+        ('sig1=(;keyid="SECRETNONCE', "sig1=(;keyid=<redacted>"),
+        ("sig1=(;SECRETNONCE;SECRETNONCE=x", "sig1=(;<redacted>;<redacted>=<redacted>"),
+        ("sig1=(@method content-digest x-a);created=5 ", "sig1=(@method content-digest x-a);created=5"),
+        ('keyId="k",algorithm="hs2019",signature="QUJDREVG"', 'keyId="k",algorithm=<redacted>'),
+    ],
+)
+def test_what_cannot_be_read_hides_what_would_be_hidden_otherwise(written: str, shown: str) -> None:
+    """A nonce or a signature in the wrong form, or in the wrong place, is hidden as well."""
+    text = str(report(put(signed_get(), "Signature-Input", written)))
+    assert f"  Signature-Input: {shown}" == text.splitlines()[-2].rstrip()
+
+
 def test_a_signature_before_the_text_undefined_is_not_shown() -> None:
     """The client may send both, and only the text is said."""
     request = signature_text(lambda text: f"{text}, sig2=undefined")
@@ -677,6 +698,19 @@ def test_a_secret_in_another_place_is_masked() -> None:
     text = repr(found := report(signed)) + str(found)
     assert token[:8] not in text
     assert f'{"*" * 32} by keyid "key{"*" * 33}"' in text
+
+
+def test_a_secret_in_another_spelling_is_masked() -> None:
+    """A token is hidden also percent-encoded, as a URL has to write it, and in small letters, as we might write it."""
+    token = "A1B2C3+D4E5F6/G7H8I9="
+    request = put(get(url=f"{URL}/A1B2C3%2bD4E5F6%2FG7H8I9%3D/y"), "Authorization", f"GNAP {token}")
+    found = report(sign(request, OTHER, created=NOW))
+    assert found.signatures[0].base[1] == f'"@target-uri": {URL}/{"*" * 27}/y'
+    token = "OS9M2PMHKUR64TB8"
+    signed = sign(evolve(put(get(), "Authorization", f"GNAP {token}"), method=token.lower()), KEY, created=NOW)
+    found = report(evolve(signed, method=token))
+    assert [cause.name for cause in found.causes] == ["method"]
+    assert token.lower() not in str(found)
 
 
 @pytest.mark.parametrize(
