@@ -1,6 +1,7 @@
 """Explaining a refusal: each honest mistake is made with a real key, and the report names it; no secret is in it."""
 
 import hashlib
+import itertools
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
@@ -30,8 +31,9 @@ from incoming_payments.httpsig import (
     signature_base,
     verify,
 )
-from incoming_payments.httpsig._case import Drafter
-from incoming_payments.httpsig._hypotheses import ADVICE, HYPOTHESES
+from incoming_payments.httpsig._case import Drafter, Trial, open_case
+from incoming_payments.httpsig._hypotheses import ADVICE, HYPOTHESES, _first
+from incoming_payments.httpsig._redaction import Redactor
 from incoming_payments.limits import EXPLAIN_CHARS_MAX, EXPLAIN_VERIFICATIONS_MAX
 from signed_requests import (
     BODY,
@@ -756,6 +758,16 @@ def test_verifications_are_bounded() -> None:
     _, found = counted(hostile)
     assert f"more than {EXPLAIN_VERIFICATIONS_MAX} hypotheses: not all of them were tried" in str(found)
     assert 50 < alone <= EXPLAIN_VERIFICATIONS_MAX < CountedKey.uses <= EXPLAIN_VERIFICATIONS_MAX + 8
+
+
+def test_no_more_bases_are_made_than_are_tried() -> None:
+    """However many a request leads to: they are made one at a time, and none when the budget is spent."""
+    redactor, made = Redactor(get()), itertools.count()
+    case = open_case(forge(get(), get_lines(), key=OTHER), KEYS, Policy(), NOW_S, Reason.SIGNATURE_INVALID, redactor)
+    endless = (Trial(f"{number}".encode()) for number in made)
+    assert _first(case, lambda _case, _signed: endless, case.by_known_keys()) is None
+    assert next(made) == EXPLAIN_VERIFICATIONS_MAX + 1
+    assert case.is_exhausted
 
 
 def test_reports_are_bounded() -> None:
