@@ -22,6 +22,7 @@ CreditId = NewType("CreditId", str)
 WalletAddressUrl = NewType("WalletAddressUrl", str)
 MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object, as `wire` checked and wrote it
 
+STREAM_CREDITS: Final = "stream:"  # how the ids of credits begin that the STREAM receiver books, and no others
 PAYMENT_ID_RANDOM_BYTES: Final = 10
 _PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _VISIBLE: Final = re.compile(r"[!-~]+")

@@ -1,7 +1,8 @@
 """ILP addresses. RFC 15 of the Interledger RFCs; the pattern is contract section 2.3's.
 
-An address is an allocation scheme (`g`, `private`, `example`, `test` to `test3`, `local`, `peer`, `self`) and one or more
-segments of letters, digits, `_`, `~` and `-`, with a period before each; at most 1023 characters, and case matters.
+An address is an allocation scheme (`g`, `private`, `example`, `test` to `test3`, `local`, `peer`, `self`) and one or
+more segments of letters, digits, `_`, `~` and `-`, with a period before each; at most 1023 characters, and case
+matters.
 """
 
 import re

@@ -21,8 +21,8 @@ ILDCP_CONDITION: Final = hashlib.sha256(ILDCP_FULFILLMENT).digest()
 
 
 @frozen
-class PeerConfig:
-    """What a peer learns: the ILP `address` that it is to use, and the `asset` that its account counts in."""
+class Peer:
+    """Who sends us packets: the ILP `address` that it is to use, and the `asset` that our account with it counts in."""
 
     address: IlpAddress = field(converter=ilp_address)
     asset: Asset
@@ -33,24 +33,24 @@ def ildcp_request(expires_at: datetime) -> Prepare:
     return Prepare(0, expires_at, ILDCP_CONDITION, ILDCP_ADDRESS)
 
 
-def ildcp_response(config: PeerConfig) -> Fulfill:
+def ildcp_response(peer: Peer) -> Fulfill:
     """The answer.
 
-    >>> response = ildcp_response(PeerConfig("g.bank.shop", Asset("USD", 2)))
+    >>> response = ildcp_response(Peer("g.bank.shop", Asset("USD", 2)))
     >>> read_ildcp_response(response.data)
-    PeerConfig(address='g.bank.shop', asset=Asset(code='USD', scale=2))
+    Peer(address='g.bank.shop', asset=Asset(code='USD', scale=2))
     """
-    address = write_octets(config.address.encode("ascii"))
-    return Fulfill(ILDCP_FULFILLMENT, address + write_uint8(config.asset.scale) + write_text(config.asset.code))
+    address = write_octets(peer.address.encode("ascii"))
+    return Fulfill(ILDCP_FULFILLMENT, address + write_uint8(peer.asset.scale) + write_text(peer.asset.code))
 
 
-def read_ildcp_response(data: bytes) -> PeerConfig:
+def read_ildcp_response(data: bytes) -> Peer:
     """What the `data` of the answer says. Raises `MalformedPacket`."""
     end = len(data)
     address, scale_at = read_octets(data, 0, end)
     scale, code_at = read_uint(data, scale_at, end, 1)
     code, _ = read_text(data, code_at, end)
     try:
-        return PeerConfig(address.decode("ascii"), Asset(code, scale))
+        return Peer(address.decode("ascii"), Asset(code, scale))
     except (InvalidValue, UnicodeDecodeError):
         raise MalformedPacket("neither address nor asset may be like that", 0) from None

@@ -1,9 +1,9 @@
 """Octet Encoding Rules, as far as ILP uses them. RFC 30 of the Interledger RFCs.
 
 A reader takes the bytes, where to begin, and where the enclosing value ends; it answers with the value and where the
-next one begins. What a writer makes is canonical, and what a reader takes is canonical: a length has one spelling, and so
-has an integer. RFC 27 allows to be laxer; then one packet would have many spellings, and no sender needs them. Bytes
-after the last value are for whoever reads that value to ignore (RFC 30, "Extensibility").
+next one begins. What a writer makes is canonical, and what a reader takes is canonical: a length has one spelling, and
+so has an integer. RFC 27 allows to be laxer; then one packet would have many spellings, and no sender needs them.
+Bytes after the last value are for whoever reads that value to ignore (RFC 30, "Extensibility").
 
 Everything that cannot be read raises `MalformedPacket`, which says at which byte, and nothing else is raised.
 """

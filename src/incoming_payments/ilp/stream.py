@@ -34,7 +34,7 @@ from incoming_payments.ilp.oer import (
     write_uint8,
     write_var_uint,
 )
-from incoming_payments.ilp.packet import CONDITION_BYTES, PacketType
+from incoming_payments.ilp.packet import PacketType
 from incoming_payments.limits import ILP_DATA_BYTES_MAX, STREAM_FRAMES_MAX, UINT64_MAX
 
 STREAM_VERSION: Final = 1
@@ -366,7 +366,7 @@ class StreamKeys:
         return nonce + sealed[-_TAG_BYTES:] + sealed[:-_TAG_BYTES]
 
     def open(self, data: bytes) -> StreamPacket:
-        """The packet that `data` is the encryption of. Raises `MalformedPacket` when it is of nothing under this key."""
+        """The packet that `data` is the encryption of. Raises `MalformedPacket` when it is of none."""
         tag_at, ciphertext_at = NONCE_BYTES, NONCE_BYTES + _TAG_BYTES
         try:
             plaintext = self._cipher.decrypt(data[:tag_at], data[ciphertext_at:] + data[tag_at:ciphertext_at], None)
