@@ -311,12 +311,8 @@ def receive_max(payment: IncomingPayment) -> int:
     return UINT64_MAX if payment.limit is None else payment.limit.value
 
 
-def require_open(payment: IncomingPayment, amount: Amount, now: datetime) -> None:
-    """Raise what a packet of such an `amount` would be refused with at `now` for the state or the asset, however small.
-
-    That is `AssetMismatch`, `PaymentCompleted` or `PaymentExpired`.
-    """
-    require_asset(payment, amount)
+def require_open(payment: IncomingPayment, now: datetime) -> None:
+    """Raise what any packet is refused with at `now`, however small: `PaymentCompleted` or `PaymentExpired`."""
     _accepting_state(payment, Trigger.PACKET, now)
 
 

@@ -191,21 +191,21 @@ class Arrival:
 
     def fulfilled(self, payment: IncomingPayment) -> Fulfill:
         """The Fulfill, once the store has answered with `payment`: not before the credit is durable."""
-        assert self._fulfillment is not None  # noqa: S101 - our own bug; `Fulfill` would refuse it as well
-        return Fulfill(self._fulfillment, self._sealed(PacketType.FULFILL, self._state_of(payment)))
+        return self._fulfill(self._told(payment))
 
     def quoted(self, payment: IncomingPayment, now: datetime) -> Reply:
         """The answer to a packet that brings no money, from the payment as it stands.
 
-        A question is answered with a Reject that says what arrived, and what `payment` is open for; a packet of
-        nothing is fulfilled, also by a payment that takes nothing more, as its sender may have frames to be
-        acknowledged. Raises `AssetMismatch`; for a question `PaymentCompleted` and `PaymentExpired`, too.
+        A question is answered with a Reject that says what arrived, and what `payment` is open for. A packet of nothing
+        is fulfilled, also by a payment that takes nothing more, as its sender has frames to be acknowledged; then it
+        is told that its streams are closed. Raises `AssetMismatch`; for a question also `PaymentCompleted` and
+        `PaymentExpired`.
         """
+        lifecycle.require_asset(payment, self.amount)
         if self._fulfillment is not None:
-            lifecycle.require_asset(payment, self.amount)
-            return self.fulfilled(payment)
-        lifecycle.require_open(payment, self.amount, now)
-        data = self._sealed(PacketType.REJECT, self._state_of(payment))
+            return self._fulfill(self._told(payment) if lifecycle.is_receivable(payment, now) else self._closings())
+        lifecycle.require_open(payment, now)
+        data = self._sealed(PacketType.REJECT, self._told(payment))
         return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
 
     def refused(self, refusal: IncomingPaymentsError) -> Reject:
@@ -215,8 +215,7 @@ class Arrival:
         if isinstance(refusal, AmountTooLarge):
             data = write_amounts(self.amount.value, refusal.remaining)
         elif isinstance(refusal, PaymentCompleted | PaymentExpired):
-            closed = [StreamClose(stream, StreamError.NO_ERROR, "") for stream in self._streams()]
-            data = self._sealed(PacketType.REJECT, closed)
+            data = self._sealed(PacketType.REJECT, self._closings())
         return self._receiver.reject(code, message, data)
 
     def closed(self) -> Reject:
@@ -224,7 +223,11 @@ class Arrival:
         data = self._sealed(PacketType.REJECT, [ConnectionClose(StreamError.NO_ERROR, "")])
         return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
 
-    def _state_of(self, payment: IncomingPayment) -> list[Frame]:
+    def _fulfill(self, frames: Sequence[Frame]) -> Fulfill:
+        assert self._fulfillment is not None  # noqa: S101 - our own bug; `Fulfill` would refuse it as well
+        return Fulfill(self._fulfillment, self._sealed(PacketType.FULFILL, frames))
+
+    def _told(self, payment: IncomingPayment) -> list[Frame]:
         """What `payment` is open for, for each stream of the packet; and our asset, if the sender asks for it."""
         received = payment.received.value
         receive_max = max(lifecycle.receive_max(payment), received)
@@ -232,6 +235,9 @@ class Arrival:
         if any(isinstance(frame, ConnectionNewAddress) for frame in self.request.frames):
             frames.append(ConnectionAssetDetails(payment.asset.code, payment.asset.scale))
         return frames
+
+    def _closings(self) -> list[Frame]:
+        return [StreamClose(stream, StreamError.NO_ERROR, "") for stream in self._streams()]
 
     def _streams(self) -> list[int]:
         """The streams of the packet's money, not too many of them; the first one, when it names none."""
