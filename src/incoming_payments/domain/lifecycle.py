@@ -343,11 +343,10 @@ def _book(
 ) -> tuple[IncomingPayment, Credit, tuple[Event, ...]]:
     """`payment` with `amount` more, the credit, and the events."""
     total = Amount(payment.received.value + amount.value, amount.asset)
-    after = evolve(payment, received=total, updated_at=_later(payment, now), version=payment.version + 1)
-    completes = state_of(after, now) is State.COMPLETED
-    booked = Credit(payment.id, id, amount, total, completes, after.updated_at)
+    after = payment.with_received(total, at=_later(payment, now), version=payment.version + 1)
     after, events = _step(before, trigger, after, now, id)
-    return after, booked, events
+    completes = events[-1].kind is EventKind.COMPLETED
+    return after, Credit(payment.id, id, amount, total, completes, after.updated_at), events
 
 
 def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
@@ -395,18 +394,12 @@ def _step(
     A step that the table lacks is our own bug: `KeyError`.
     """
     kinds = _EVENTS[before, trigger, state_of(after, now)]
-    events = tuple(
-        Event(
-            payment_id=after.id,
-            version=version,
-            kind=kind,
-            at=_later(after, now),
-            received=after.received,
-            credit_id=credit if kind is EventKind.CREDITED else None,
-        )
-        for version, kind in enumerate(kinds, start=after.version)
-    )
-    return (after if len(kinds) == 1 else evolve(after, version=events[-1].version)), events
+    at = _later(after, now)
+    events = []
+    for version, kind in enumerate(kinds, start=after.version):
+        named = credit if kind is EventKind.CREDITED else None
+        events.append(Event(after.id, version, kind, at, after.received, named))
+    return (after if len(kinds) == 1 else evolve(after, version=version)), tuple(events)
 
 
 def _later(payment: IncomingPayment, now: datetime) -> datetime:

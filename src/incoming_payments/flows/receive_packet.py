@@ -33,9 +33,8 @@ def _settle(arrival: Arrival, now: datetime) -> Flow[Reply]:
     """The answer that the payment has for `arrival`."""
     try:
         if arrival.brings_money:
-            return arrival.fulfilled(
-                (yield from UpdatePayment(arrival.payment_id, arrival.decide(now), arrival.credit_id))
-            )
+            id = arrival.credit_id
+            return arrival.fulfilled((yield from UpdatePayment(arrival.payment_id, arrival.decide(id, now), id)))
         return arrival.quoted((yield from LoadPayment(arrival.payment_id)), now)
     except (PaymentRefused, PaymentNotFound, PolicyRefused, StoreError) as refusal:
         return arrival.refused(refusal)

@@ -6,11 +6,12 @@ matters.
 """
 
 import re
+from functools import lru_cache
 from typing import Final, NewType
 
 from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX
+from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, ILP_ADDRESSES_REMEMBERED_MAX
 
 IlpAddress = NewType("IlpAddress", str)
 
@@ -23,9 +24,14 @@ def ilp_address(text: object) -> IlpAddress:
     >>> ilp_address("g.bank.alice")
     'g.bank.alice'
     """
-    if not isinstance(text, str) or len(text) > ILP_ADDRESS_CHARS_MAX or not _ADDRESS.fullmatch(text):
+    if not isinstance(text, str) or len(text) > ILP_ADDRESS_CHARS_MAX or not _is_address(text):
         raise InvalidValue(
             f"must be an ILP address of at most {ILP_ADDRESS_CHARS_MAX} characters, such as g.bank.alice",
             member="ilpAddress",
         )
     return IlpAddress(text)
+
+
+@lru_cache(maxsize=ILP_ADDRESSES_REMEMBERED_MAX)
+def _is_address(text: str) -> bool:
+    return _ADDRESS.fullmatch(text) is not None

@@ -54,16 +54,22 @@ def read_var_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
     >>> read_var_uint(bytes.fromhex("021234"), 0, 3)
     (4660, 3)
     """
-    octets, stop = read_octets(data, at, end)
-    if len(octets) > _UINT64_BYTES:
-        raise MalformedPacket("an integer has more than 64 bits", at)
-    return _integer(octets, at), stop
+    # Zero is one byte; no other integer begins with a byte of zeros.
+    if at < end and 0 < (size := data[at]) <= _UINT64_BYTES:
+        start, stop = at + 1, at + 1 + size
+        if stop <= end and (size == 1 or data[start]):
+            return int.from_bytes(data[start:stop]), stop
+    octets, _ = read_octets(data, at, end)
+    why = "is not in its shortest form" if len(octets) <= _UINT64_BYTES else "has more than 64 bits"
+    raise MalformedPacket(f"an integer {why}", at)
 
 
 def read_saturated_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """As `read_var_uint`, but an integer that does not fit 64 bits reads as the largest that does. RFC 29 §5.1.4."""
     octets, stop = read_octets(data, at, end)
-    return min(_integer(octets, at), UINT64_MAX), stop
+    if len(octets) > _UINT64_BYTES and octets[0]:
+        return UINT64_MAX, stop
+    return read_var_uint(data, at, end)
 
 
 def read_text(data: bytes, at: int, end: int) -> tuple[str, int]:
@@ -73,13 +79,6 @@ def read_text(data: bytes, at: int, end: int) -> tuple[str, int]:
         return octets.decode(), stop
     except UnicodeDecodeError:
         raise MalformedPacket("a text is not UTF-8", at) from None
-
-
-def _integer(octets: bytes, at: int) -> int:
-    # Zero is one byte; no other integer begins with a byte of zeros.
-    if not octets or (len(octets) > 1 and octets[0] == 0):
-        raise MalformedPacket("an integer is not in its shortest form", at)
-    return int.from_bytes(octets)
 
 
 def _read_long_length(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -105,7 +104,7 @@ def write_length(length: int) -> bytes:
     '8182'
     """
     if length < 128:
-        return bytes((length,))
+        return length.to_bytes(1)
     size = (length.bit_length() + 7) // 8
     return bytes((0x80 | size,)) + length.to_bytes(size)
 
@@ -116,13 +115,13 @@ def write_octets(octets: bytes) -> bytes:
 
 
 def write_var_uint(value: int) -> bytes:
-    """A variable-length unsigned integer, in its shortest form.
+    """A variable-length unsigned integer of at most 64 bits, in its shortest form.
 
     >>> write_var_uint(0).hex(), write_var_uint(4660).hex()
     ('0100', '021234')
     """
     size = (value.bit_length() + 7) // 8 or 1
-    return write_length(size) + value.to_bytes(size)
+    return (size << 8 * size | value).to_bytes(size + 1)  # the length, and so many bytes, written as one integer
 
 
 def write_uint8(value: int) -> bytes:

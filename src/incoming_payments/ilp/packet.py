@@ -8,7 +8,6 @@ import enum
 import re
 import struct
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 from attrs import Attribute, field, frozen
@@ -18,7 +17,6 @@ from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.address import IlpAddress, ilp_address
 from incoming_payments.ilp.oer import read_octets, read_text, read_uint, write_length, write_octets, write_text
 from incoming_payments.limits import (
-    ILP_ADDRESSES_REMEMBERED_MAX,
     ILP_DATA_BYTES_MAX,
     ILP_MESSAGE_CHARS_MAX,
     UINT64_MAX,
@@ -210,14 +208,9 @@ def _moment(timestamp: bytes, at: int) -> datetime:
 
 def _address(octets: bytes, at: int) -> IlpAddress:
     try:
-        return _known_address(octets)
+        return ilp_address(octets.decode("ascii"))
     except (InvalidValue, UnicodeDecodeError):
         raise MalformedPacket("an ILP address is not as RFC 15 has it", at) from None
-
-
-@lru_cache(maxsize=ILP_ADDRESSES_REMEMBERED_MAX)
-def _known_address(octets: bytes) -> IlpAddress:
-    return ilp_address(octets.decode("ascii"))
 
 
 def _data(packet: bytes, at: int, end: int) -> bytes:

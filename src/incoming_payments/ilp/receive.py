@@ -179,15 +179,12 @@ class Arrival:
         digest = binascii.b2a_base64(self.condition, newline=False).decode("ascii")
         return CreditId(f"{STREAM_CREDITS}{self.request.sequence:016x}:{digest}")
 
-    def decide(self, now: datetime) -> Callable[[IncomingPayment, Credit | None], Decision[IncomingPayment]]:
-        """The decision to book it, for the store to run."""
-        return partial(
-            lifecycle.credit_packet,
-            id=self.credit_id,
-            amount=self.amount,
-            now=now,
-            tolerance=self._receiver.tolerance,
-        )
+    def decide(
+        self, id: CreditId, now: datetime
+    ) -> Callable[[IncomingPayment, Credit | None], Decision[IncomingPayment]]:
+        """The decision to book it under its `credit_id`, for the store to run."""
+        tolerance = self._receiver.tolerance
+        return partial(lifecycle.credit_packet, id=id, amount=self.amount, now=now, tolerance=tolerance)
 
     def fulfilled(self, payment: IncomingPayment) -> Fulfill:
         """The Fulfill, once the store has answered with `payment`: not before the credit is durable."""
