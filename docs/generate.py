@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from incoming_payments import api, errors
-from incoming_payments.domain.lifecycle import REFUSALS, STAYS, TRANSITIONS
+from incoming_payments.domain.lifecycle import EXCESSES, REFUSALS, STAYS, TRANSITIONS
+from incoming_payments.ilp import receive
 
 DOCS = Path(__file__).resolve().parent
 
@@ -29,6 +30,9 @@ def transition_table() -> str:
         start = row.state.value if row.state else "(none)"
         events = ", ".join(row.events)
         lines.append(f"| {start} | {row.trigger.value} | {row.condition} | {row.next.value} | {events} |")
+    for excess in EXCESSES:
+        code = excess.refusal.code
+        lines.append(f"| {excess.state.value} | {excess.trigger.value} | {excess.condition} | refused: `{code}` | |")
     for state, trigger in sorted(STAYS, key=lambda pair: (pair[0].value, pair[1].value)):
         lines.append(f"| {state.value} | {trigger.value} | always | {state.value}, as it was | |")
     for (state, trigger), refusal in REFUSALS.items():
@@ -45,7 +49,19 @@ def status_table() -> str:
     return "\n".join(lines)
 
 
-PARTS = {"state diagram": state_diagram, "transitions": transition_table, "statuses": status_table}
+def packet_table() -> str:
+    """With which ILP error a packet is answered that the payment, or the store, refuses."""
+    lines = ["| refused with | error | message |", "|---|---|---|"]
+    lines += [f"| `{cls.code}` | {code} | {message} |" for cls, (code, message) in receive.REFUSALS.items()]
+    return "\n".join(lines)
+
+
+PARTS = {
+    "state diagram": state_diagram,
+    "transitions": transition_table,
+    "statuses": status_table,
+    "packet refusals": packet_table,
+}
 
 
 def regenerate(text: str) -> str:

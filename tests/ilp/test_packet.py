@@ -153,7 +153,9 @@ FIXED = bytes.fromhex(PREPARE_HEX)[2 : 2 + 57]
         pytest.param(b"\x0c\x00", "amount, expiry and condition of a Prepare are cut short", 2, id="empty"),
         pytest.param(a_packet(12, FIXED), "a length is missing", 59, id="no destination"),
         pytest.param(a_packet(12, FIXED, b"\x00\x00"), "an ILP address is not as RFC 15 has it", 59, id="empty one"),
-        pytest.param(a_packet(12, FIXED, b"\x03g.\xe9\x00"), "an ILP address is not as RFC 15 has it", 59, id="not ASCII"),
+        pytest.param(
+            a_packet(12, FIXED, b"\x03g.\xe9\x00"), "an ILP address is not as RFC 15 has it", 59, id="not ASCII"
+        ),
         pytest.param(a_packet(12, FIXED, b"\x03g.a"), "a length is missing", 63, id="no data"),
         pytest.param(
             a_packet(12, FIXED, b"\x03g.a", write_octets(bytes(32_768))),
@@ -208,17 +210,17 @@ def test_no_reply(packet: bytes, message: str, position: int) -> None:
         (lambda: evolve(PREPARE, amount=True), "amount"),
         (lambda: evolve(PREPARE, expires_at=EXPIRY.replace(tzinfo=None)), "now"),
         (lambda: evolve(PREPARE, condition=bytes(31)), "condition"),
-        (lambda: evolve(PREPARE, condition=bytearray(32)), "condition"),
+        (lambda: evolve(PREPARE, condition=bytearray(32)), "condition"),  # type: ignore[arg-type] # on purpose
         (lambda: evolve(PREPARE, destination="example"), "ilpAddress"),
         (lambda: evolve(PREPARE, data=bytes(32_768)), "data"),
-        (lambda: evolve(PREPARE, data="text"), "data"),
+        (lambda: evolve(PREPARE, data="text"), "data"),  # type: ignore[arg-type] # on purpose
         (lambda: Fulfill(bytes(33)), "fulfillment"),
         (lambda: Fulfill(None), "fulfillment"),  # type: ignore[arg-type] # on purpose
         (lambda: evolve(REJECT, code="F0"), "code"),
         (lambda: evolve(REJECT, code=8), "code"),
         (lambda: evolve(REJECT, triggered_by="alice"), "ilpAddress"),
         (lambda: evolve(REJECT, message="x" * 8192), "message"),
-        (lambda: evolve(REJECT, message=b"x"), "message"),
+        (lambda: evolve(REJECT, message=b"x"), "message"),  # type: ignore[arg-type] # on purpose
     ],
 )
 def test_a_bad_packet_cannot_exist(make: Any, member: str) -> None:

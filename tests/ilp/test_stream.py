@@ -35,9 +35,7 @@ from incoming_payments.limits import UINT64_MAX
 
 KEYS = StreamKeys(bytes(range(32)))
 PACKET = StreamPacket(PacketType.PREPARE, sequence=1, amount=500, frames=[StreamMoney(1, 1)])
-SEALED = bytes.fromhex(
-    "070707070707070707070707ab1aa33d28814b2691289142034ce6d311c938bf303702a54c1e293c6ff5f7"
-)
+SEALED = bytes.fromhex("070707070707070707070707ab1aa33d28814b2691289142034ce6d311c938bf303702a54c1e293c6ff5f7")
 FULFILLMENT = "c998002bbe0246b2d745071099e41f4ff161948e0c7191f4151ec94cab37966b"
 CONDITION = "e9647e904a7d0db01f2df0b40dbbaa2051ef70071fed9ab4cf0d7b2601b32ff2"
 HEAD = "010c010001000101"  # version, Prepare, sequence 0, amount 0, one frame
@@ -120,7 +118,9 @@ def test_rfc_29_what_does_not_fit_64_bits_saturates(octets: str, frame: Frame) -
         pytest.param("", "an integer of 1 bytes is cut short, at byte 0", id="nothing"),
         pytest.param("020c010001000100", "STREAM version 2 is unknown, at byte 0", id="version"),
         pytest.param("01", "an integer of 1 bytes is cut short, at byte 1", id="no type"),
-        pytest.param("010b010001000100", "a STREAM packet does not belong on an ILP packet of type 11, at byte 1", id="t"),
+        pytest.param(
+            "010b010001000100", "a STREAM packet does not belong on an ILP packet of type 11, at byte 1", id="t"
+        ),
         pytest.param("010c0000", "an integer is not in its shortest form, at byte 2", id="sequence"),
         pytest.param("010c010009" + "01" * 9, "an integer has more than 64 bits, at byte 4", id="amount"),
         pytest.param("010c01000100", "a length is missing, at byte 6", id="no count"),

@@ -132,11 +132,8 @@ class Excess:
     refusal: type[PaymentRefused]
 
 
-_PAST_64_BITS: Final = "total passes 2**64 - 1"
-
 EXCESSES: Final = (
-    Excess(State.PENDING, Trigger.CREDIT, _PAST_64_BITS, AmountOverflow),
-    Excess(State.PROCESSING, Trigger.CREDIT, _PAST_64_BITS, AmountOverflow),
+    Excess(State.PROCESSING, Trigger.CREDIT, "total passes 2**64 - 1", AmountOverflow),
     Excess(State.PENDING, Trigger.PACKET, _TOO_MUCH, AmountTooLarge),
     Excess(State.PROCESSING, Trigger.PACKET, _TOO_MUCH, AmountTooLarge),
 )

@@ -227,6 +227,7 @@ class IncomingPayment:
         The other members were checked when this value was built, and are taken over as they are: to check them anew for
         every credit is most of what `evolve` costs. Raises `InvalidValue` when what is new contradicts them.
         """
+        check_amount(None, None, received)
         check_moment(None, None, at)
         foreign = received.asset is not self.asset and received.asset != self.asset
         if foreign or version <= self.version or at < self.updated_at:
