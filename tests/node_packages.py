@@ -1,7 +1,7 @@
 """Packages from npm for the tests, installed once into pytest's cache, in a folder named after their versions.
 
-Tests are skipped, saying why, where Node.js is missing, or where npm cannot reach its registry. Any other failure of the
-installation is skipped on a developer's machine as well, but fails where `CI` is set, as nobody would notice there.
+Tests are skipped, saying why, where Node.js is missing, or where npm cannot reach its registry. Any other failure of
+the installation is skipped on a developer's machine as well, but fails where `CI` is set, as nobody would notice there.
 """
 
 import json

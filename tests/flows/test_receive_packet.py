@@ -413,7 +413,7 @@ class Broken:
 )
 @pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1)])
 def test_trouble_of_the_store(error: IncomingPaymentsError, code: str, make: Make) -> None:
-    """It passes, and the sender is to try again; what the host's own rules say is final. Neither says it in its words."""
+    """It passes, and the sender is to try again; what the host's rules say is final. Neither is said in its words."""
     service = Service(limit=1000)
     prepare = make(service.sender)
     whole = service.store
