@@ -1,7 +1,9 @@
 """`flows.receive_packet`: what becomes of each packet, what is booked, and what the sender is told."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -21,10 +23,10 @@ from incoming_payments.errors import (
 from incoming_payments.flows.effects import DrawRandomness, Effect, LoadPayment, UpdatePayment
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
-from incoming_payments.flows.run import run
+from incoming_payments.flows.run import arun, run
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp.ildcp import Peer, ildcp_request, read_ildcp_response
-from incoming_payments.ilp.packet import PacketType, Prepare, Reject, decode_reply, encode, read_amounts
+from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, Reject, decode_reply, encode, read_amounts
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp.stream import (
     ConnectionAssetDetails,
@@ -39,7 +41,8 @@ from incoming_payments.ilp.stream import (
     condition_of,
 )
 from incoming_payments.limits import UINT64_MAX
-from incoming_payments.ports import Ports
+from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.stores.sqlite import AsyncSqliteStore
 from incoming_payments.testing import NOW, a_creation, a_wallet_address
 from service_kit import Crash, watched
 from stream_kit import METHODS, PEER, SECRET, USD, Sender, Service
@@ -482,6 +485,32 @@ def test_without_a_store() -> None:
         service.send(service.sender.prepare(1))
 
 
+# --- many at once ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payments", [1, 8])
+def test_packets_in_flight_together(payments: int, tmp_path: Path) -> None:
+    """Packets and copies of them, all at once, into a store on disk: each is fulfilled, and booked once."""
+    created = [a_creation(limit=1000) for _ in range(payments)]
+    senders = [Sender(METHODS.derive(one.answer.id)) for one in created]
+    packets = [encode(sender.prepare(1)) for sender in senders for _ in range(64 // payments)] * 2
+
+    async def deliver() -> tuple[list[bytes], list[int]]:
+        store = AsyncSqliteStore(tmp_path / "payments.sqlite3")
+        ports, receiver = AsyncPorts(store=store), Receiver(METHODS)
+        for one in created:
+            await store.insert(one)
+        flows = (receive_packet(packet, peer=PEER, receiver=receiver, now=NOW) for packet in packets)
+        replies = await asyncio.gather(*(arun(flow, ports) for flow in flows))
+        totals = [(await store.load(one.answer.id)).received.value for one in created]
+        await store.close()
+        return replies, totals
+
+    replies, totals = asyncio.run(deliver())
+    assert {type(decode_reply(reply)) for reply in replies} == {Fulfill}
+    assert totals == [64 // payments] * payments
+
+
 # --- what a peer asks --------------------------------------------------------------------------------
 
 
@@ -497,11 +526,11 @@ def test_rfc_31_a_peer_is_told_its_address_and_asset() -> None:
     [
         ({"amount": 1}, "F03"),
         ({"condition": condition_of(b"x" * 32)}, "F05"),
-        ({"expires_at": NOW}, "R00"),
+        ({"expires_at": NOW - timedelta(days=1)}, "fulfilled"),  # "arbitrary", says the RFC
     ],
 )
 def test_rfc_31_other_questions(change: dict[str, Any], code: str) -> None:
-    """Nothing is sold there, and nothing else is fulfilled."""
+    """Nothing is sold there, and nothing else is fulfilled; the expiry does not matter."""
     assert Service().send(evolve(ildcp_request(NOW + timedelta(seconds=30)), **change)).code == code
 
 

@@ -7,7 +7,7 @@ canonical. Whatever does not read is `MalformedPacket`.
 import enum
 import re
 import struct
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, TypeAlias
 
 from attrs import Attribute, field, frozen

@@ -255,10 +255,10 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
         prepare = decode_prepare(packet)
     except MalformedPacket as error:
         return receiver.reject(ErrorCode.INVALID_PACKET, error.description)
-    if not receiver.in_time(prepare, now):
-        return receiver.reject(ErrorCode.TRANSFER_TIMED_OUT, "the packet has expired, or is about to")
     if prepare.destination == ILDCP_ADDRESS:
         return _configure(prepare, peer, receiver)
+    if not receiver.in_time(prepare, now):
+        return receiver.reject(ErrorCode.TRANSFER_TIMED_OUT, "the packet has expired, or is about to")
     try:
         payment_id, keys = receiver.find(prepare.destination)
     except MalformedAddress as error:
@@ -286,7 +286,7 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
 
 
 def _configure(prepare: Prepare, peer: Peer, receiver: Receiver) -> Reply:
-    """The answer to a question for `peer.config`. RFC 31: it brings nothing, under the one condition."""
+    """The answer to a question for `peer.config`. RFC 31: it brings nothing, has the one condition and any expiry."""
     if prepare.amount:
         return receiver.reject(ErrorCode.INVALID_AMOUNT, "to be told one's address costs nothing")
     if prepare.condition != ILDCP_CONDITION:

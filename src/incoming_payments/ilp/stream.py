@@ -35,12 +35,11 @@ from incoming_payments.ilp.oer import (
     write_var_uint,
 )
 from incoming_payments.ilp.packet import PacketType
-from incoming_payments.limits import ILP_DATA_BYTES_MAX, STREAM_FRAMES_MAX, UINT64_MAX
+from incoming_payments.limits import STREAM_FRAMES_MAX, UINT64_MAX
 
 STREAM_VERSION: Final = 1
 NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
-_PLAINTEXT_BYTES_MAX: Final = ILP_DATA_BYTES_MAX - NONCE_BYTES - _TAG_BYTES
 
 
 class StreamError(enum.IntEnum):
