@@ -2,7 +2,7 @@
 
 A host gives `Ports` (its store, its wallet addresses, its authorization server, its ILP details) and a `ServicePolicy`,
 turns each HTTP request into a `Request`, and drives `handle` with `run` or `arun`. Money that came by any rail is
-booked with `receive`; ILP packets are taken by `receive_packet`.
+booked with `receive`; ILP packets are taken by `receive_packet`, or over HTTP by `handle_packet`.
 """
 
 from incoming_payments.api import Request, Response, handle
@@ -20,6 +20,7 @@ from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.flows.run import arun, run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
+from incoming_payments.ilp_http import HttpPeer, PacketPolicy, handle_packet
 from incoming_payments.ports import AsyncPorts, Ports
 
 __all__ = [
@@ -34,9 +35,11 @@ __all__ = [
     "Event",
     "EventKind",
     "Flow",
+    "HttpPeer",
     "IlpPaymentMethod",
     "IncomingPayment",
     "IncomingPaymentsError",
+    "PacketPolicy",
     "Peer",
     "PolicyRefused",
     "Ports",
@@ -52,6 +55,7 @@ __all__ = [
     "announce_expired",
     "arun",
     "handle",
+    "handle_packet",
     "receive",
     "receive_packet",
     "run",

@@ -34,6 +34,8 @@ ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest Prepare there can be has
 SHARED_SECRET_CHARS_MAX: Final = 256  # STREAM uses 43; room for a host's own allocator
 SERVER_SECRET_BYTES_MIN: Final = 32  # as strong as the keys derived from it
 SERVER_SECRETS_MAX: Final = 8  # a packet for an unknown address costs one decryption a secret
+PEER_TOKEN_CHARS_MIN: Final = 16  # 96 bits in base64: who guesses a peer's token makes money out of nothing
+PEER_TOKENS_MAX: Final = 8  # of one peer: two while one is replaced by another, and some to spare
 
 # --- STREAM: RFC 29 ---
 
