@@ -19,9 +19,10 @@ sys.path.append(
 from attacks.everything import all_rows
 from attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import api, errors
-from incoming_payments.domain.lifecycle import REFUSALS, STAYS, TRANSITIONS
+from incoming_payments.domain.lifecycle import EXCESSES, REFUSALS, STAYS, TRANSITIONS
 from incoming_payments.httpsig import Policy, PrivateKey, Request, explain, sign
 from incoming_payments.httpsig._hypotheses import HYPOTHESES
+from incoming_payments.ilp import receive
 
 DOCS = Path(__file__).resolve().parent
 
@@ -43,6 +44,9 @@ def transition_table() -> str:
         start = row.state.value if row.state else "(none)"
         events = ", ".join(row.events)
         lines.append(f"| {start} | {row.trigger.value} | {row.condition} | {row.next.value} | {events} |")
+    for excess in EXCESSES:
+        code = excess.refusal.code
+        lines.append(f"| {excess.state.value} | {excess.trigger.value} | {excess.condition} | refused: `{code}` | |")
     for state, trigger in sorted(STAYS, key=lambda pair: (pair[0].value, pair[1].value)):
         lines.append(f"| {state.value} | {trigger.value} | always | {state.value}, as it was | |")
     for (state, trigger), refusal in REFUSALS.items():
@@ -56,6 +60,13 @@ def status_table() -> str:
     for cls, status in sorted(api.STATUS.items(), key=lambda row: (row[1], row[0].__name__)):
         reasons = "its `reason`" if cls in {errors.TokenRefused, errors.SignatureRefused} else f"`{cls.code}`"
         lines.append(f"| {status} | `{cls.__name__}` | {reasons} |")
+    return "\n".join(lines)
+
+
+def packet_table() -> str:
+    """With which ILP error a packet is answered that the payment, or the store, refuses."""
+    lines = ["| refused with | error | message |", "|---|---|---|"]
+    lines += [f"| `{cls.code}` | {code} | {message} |" for cls, (code, message) in receive.REFUSALS.items()]
     return "\n".join(lines)
 
 
@@ -124,6 +135,7 @@ PARTS = {
     "state diagram": state_diagram,
     "transitions": transition_table,
     "statuses": status_table,
+    "packet refusals": packet_table,
     "attacks": attack_table,
     "early answers": early_answers,
     "report": report,

@@ -66,6 +66,8 @@ def test_every_bound_is_a_positive_number_with_its_reason() -> None:
         ("KEEP_ALIVE_S_MAX: Final = 11", "11 is more than 10, but the wait for a request begins with silence"),
         ("STORE_BATCH_MAX: Final = 10001", "10001 is more than 10000, but a batch comes out of the queue"),
         ("UINT64_DIGITS_MAX: Final = 19", "20 is more than 19, but the largest amount has to be writable"),
+        ("ILP_PREPARE_BYTES_MAX: Final = 33789", "33790 is more than 33789, but a Prepare holds data and an address"),
+        ("STREAMS_ANSWERED_MAX: Final = 257", "257 is more than 256, but a reply is a packet as well"),
     ],
 )
 def test_limits_that_contradict_each_other_stop_the_import(setting: str, message: str) -> None:

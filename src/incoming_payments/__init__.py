@@ -2,13 +2,13 @@
 
 A host gives `Ports` (its store, its wallet addresses, its authorization server, its ILP details) and a `ServicePolicy`,
 turns each HTTP request into a `Request`, and drives `handle` with `run` or `arun`. Money that came by any rail is
-booked with `receive`.
+booked with `receive`; ILP packets are taken by `receive_packet`, or over HTTP by `handle_packet`.
 """
 
 from incoming_payments.api import Request, Response, handle
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
-from incoming_payments.domain.lifecycle import State, state_of
+from incoming_payments.domain.lifecycle import State, Tolerance, state_of
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import Credit, IncomingPayment, WalletAddress, wallet_address_url
 from incoming_payments.errors import IncomingPaymentsError, PolicyRefused, StoreUnavailable
@@ -16,9 +16,11 @@ from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.flows.run import arun, run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
-from incoming_payments.ilp import DerivedMethods
+from incoming_payments.ilp import DerivedMethods, Peer, Receiver
+from incoming_payments.ilp_http import HttpPeer, PacketPolicy, handle_packet
 from incoming_payments.ports import AsyncPorts, Ports
 
 __all__ = [
@@ -33,22 +35,29 @@ __all__ = [
     "Event",
     "EventKind",
     "Flow",
+    "HttpPeer",
     "IlpPaymentMethod",
     "IncomingPayment",
     "IncomingPaymentsError",
+    "PacketPolicy",
+    "Peer",
     "PolicyRefused",
     "Ports",
+    "Receiver",
     "Request",
     "Response",
     "ServicePolicy",
     "State",
     "StaticIntrospector",
     "StoreUnavailable",
+    "Tolerance",
     "WalletAddress",
     "announce_expired",
     "arun",
     "handle",
+    "handle_packet",
     "receive",
+    "receive_packet",
     "run",
     "state_of",
     "wallet_address_url",

@@ -22,6 +22,7 @@ from incoming_payments.errors import (
     PaymentNotFound,
     PolicyRefused,
     SignatureRefused,
+    StoreError,
     StoreUnavailable,
     TermsRefused,
     TokenRefused,
@@ -87,7 +88,7 @@ class Response:
     status: int
     headers: Headers
     body: bytes = field(repr=False)
-    cause: StoreUnavailable | None = field(default=None, repr=False)
+    cause: StoreError | None = field(default=None, repr=False)
     explain: Callable[[], Report] | None = field(default=None, repr=False, eq=False)
 
 
@@ -138,7 +139,7 @@ Answer = Callable[[Request, PaymentId, ServicePolicy, datetime], Flow[Response]]
 
 
 def _create(request: Request, _: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[Response]:
-    _require_json(request)
+    require_content(request, JSON_MEDIA_TYPE)
     view = yield from create_payment(_signed(request, policy), policy, now)
     return _response(201, write_view(view), ("Location", view.id))
 
@@ -204,19 +205,20 @@ def _check_size(request: Request) -> None:
         raise body_too_large()
 
 
-def body_too_large() -> HttpRefused:
-    """The refusal of a body over the limit; hosts stop reading there and pass no such body on."""
-    return HttpRefused(413, "body_too_large", f"send at most {BODY_BYTES_MAX} bytes")
+def body_too_large(limit: int = BODY_BYTES_MAX) -> HttpRefused:
+    """The refusal of a body of more than `limit` bytes; hosts stop reading there and pass no such body on."""
+    return HttpRefused(413, "body_too_large", f"send at most {limit} bytes")
 
 
-def _require_json(request: Request) -> None:
+def require_content(request: Request, *media_types: str) -> None:
+    """Raise `HttpRefused` with 415 unless the body is of one of `media_types`, and neither packed nor encoded."""
     types = request.values("content-type")
-    if [media_type.partition(";")[0].strip().lower() for media_type in types] != [JSON_MEDIA_TYPE]:
+    if len(types) != 1 or types[0].partition(";")[0].strip().lower() not in media_types:
         raise HttpRefused(
             415,
             "unsupported_media_type",
-            f"send Content-Type: {JSON_MEDIA_TYPE}",
-            headers=(("Accept", JSON_MEDIA_TYPE),),
+            f"send Content-Type: {media_types[0]}",
+            headers=(("Accept", ", ".join(media_types)),),
         )
     if any(coding.strip().lower() not in {"", "identity"} for coding in request.values("content-encoding")):
         raise HttpRefused(

@@ -7,7 +7,8 @@ IncomingPaymentsError              code, description, details: what an error bod
 │   ├── MalformedJson              a request body
 │   ├── MalformedField             a structured field, or an HTTP message that cannot be signed over
 │   ├── MalformedKey               a JWK
-│   └── MalformedAddress           an ILP address that is not one of ours
+│   ├── MalformedAddress           an ILP address that is not one of ours
+│   └── MalformedPacket            OER, an ILP packet or a STREAM packet; says at which byte
 ├── Refused                        understood, and not allowed
 │   ├── TokenRefused               the access token is missing, unreadable, unknown, expired or lacks the right
 │   ├── SignatureRefused           the request is not signed as the policy demands; `reason` says why
@@ -18,6 +19,7 @@ IncomingPaymentsError              code, description, details: what an error bod
 │   │   ├── PaymentCompleted
 │   │   ├── PaymentExpired
 │   │   ├── AmountOverflow
+│   │   ├── AmountTooLarge         a packet brings more than it can still take; a smaller one may be sent
 │   │   ├── AssetMismatch
 │   │   └── CreditIdReused
 │   ├── PaymentNotFound
@@ -92,6 +94,19 @@ class MalformedAddress(Malformed):
     """An ILP address that this service did not hand out."""
 
     code = "malformed_address"
+
+
+class MalformedPacket(Malformed):
+    """Bytes that are not the OER, the ILP packet or the STREAM packet that they have to be.
+
+    `position` is the index of the byte from which on they do not read; it is in `details` as well.
+    """
+
+    code = "malformed_packet"
+
+    def __init__(self, description: str, position: int) -> None:
+        super().__init__(f"{description}, at byte {position}", position=position)
+        self.position = position
 
 
 # --- refusals ----------------------------------------------------------------------------------
@@ -169,6 +184,16 @@ class AmountOverflow(PaymentRefused):
     """The total would not fit an unsigned 64-bit integer."""
 
     code = "amount_overflow"
+
+
+class AmountTooLarge(PaymentRefused):
+    """A packet brings more than the payment can still take, which is `remaining` minor units. Nothing was booked."""
+
+    code = "amount_too_large"
+
+    def __init__(self, description: str, *, remaining: int) -> None:
+        super().__init__(description, remaining=remaining)
+        self.remaining = remaining
 
 
 class AssetMismatch(PaymentRefused):

@@ -27,9 +27,24 @@ METHODS_MAX: Final = 8  # one a payment method type, and there is one type today
 # --- ILP: contract section 2.3, RFC 15 ---
 
 ILP_ADDRESS_CHARS_MAX: Final = 1023
+ILP_ADDRESSES_REMEMBERED_MAX: Final = 1024  # addresses whose checked spelling is kept at hand: at most 2 MB
+ILP_DATA_BYTES_MAX: Final = 32_767  # RFC 27: end-to-end data of one packet
+ILP_MESSAGE_CHARS_MAX: Final = 8191  # RFC 27: the message of a Reject, for people
+ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest Prepare there can be has 33,857
 SHARED_SECRET_CHARS_MAX: Final = 256  # STREAM uses 43; room for a host's own allocator
 SERVER_SECRET_BYTES_MIN: Final = 32  # as strong as the keys derived from it
 SERVER_SECRETS_MAX: Final = 8  # a packet for an unknown address costs one decryption a secret
+PEER_TOKEN_CHARS_MIN: Final = 16  # 96 bits in base64: who guesses a peer's token makes money out of nothing
+PEER_TOKENS_MAX: Final = 8  # of one peer: two while one is replaced by another, and some to spare
+
+# --- STREAM: RFC 29 ---
+
+STREAM_FRAMES_MAX: Final = 256  # in one packet: senders put in some ten, and thousands would fit
+STREAMS_ANSWERED_MAX: Final = 10  # streams of one packet that get frames in the reply: those of RFC 29 §3.3 at a time
+STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments whose derived keys are kept at hand: some 2 KB each
+EXCESS_UNITS_MAX: Final = 1  # the default for what a packet may bring too much, in minor units: rounding of a rate
+EXCESS_BASIS_POINTS_MAX: Final = 100  # the default for the same, of incomingAmount: coarser assets still finish
+PREPARE_MARGIN_MS_MIN: Final = 100  # the default for what a Prepare must have left: to commit, and for the way back
 
 # --- JSON ---
 
@@ -122,6 +137,8 @@ for _smaller, _larger, _why in (
     (KEEP_ALIVE_S_MAX, REQUEST_S_MAX, "the wait for a request begins with silence"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),
+    (ILP_DATA_BYTES_MAX + ILP_ADDRESS_CHARS_MAX, ILP_PREPARE_BYTES_MAX, "a Prepare holds data and an address"),
+    (STREAMS_ANSWERED_MAX, STREAM_FRAMES_MAX, "a reply is a packet as well"),
 ):
     if _smaller > _larger:
         raise RuntimeError(f"limits.py: {_smaller} is more than {_larger}, but {_why}")

@@ -12,7 +12,17 @@ from attrs import evolve
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
-from incoming_payments.domain.lifecycle import REFUSALS, TRANSITIONS, Decision, State, Trigger, is_receivable, state_of
+from incoming_payments.domain.lifecycle import (
+    EXCESSES,
+    REFUSALS,
+    TRANSITIONS,
+    Decision,
+    State,
+    Tolerance,
+    Trigger,
+    is_receivable,
+    state_of,
+)
 from incoming_payments.domain.payment import (
     ClientId,
     Credit,
@@ -23,6 +33,7 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.errors import (
     AmountOverflow,
+    AmountTooLarge,
     AssetMismatch,
     CreditIdReused,
     IncomingPaymentsError,
@@ -32,6 +43,7 @@ from incoming_payments.errors import (
     PaymentRefused,
     TermsRefused,
 )
+from incoming_payments.limits import UINT64_MAX
 from incoming_payments.testing import NOW, a_creation, a_wallet_address
 
 USD = Asset("USD", 2)
@@ -49,6 +61,21 @@ EXPIRED = "the payment has expired and takes nothing more: create another one"
 def credit(payment: IncomingPayment, value: int, now: datetime = NOW, *, id: str = "wire-1") -> Decision[Credit]:
     """Book `value` cents into `payment`."""
     return lifecycle.credit(payment, None, id=CreditId(id), amount=Amount(value, USD), now=now)
+
+
+def credit_packet(
+    payment: IncomingPayment,
+    value: int,
+    now: datetime = NOW,
+    *,
+    earlier: Credit | None = None,
+    asset: Asset = USD,
+    tolerance: Tolerance | None = None,
+) -> Decision[IncomingPayment]:
+    """Book a packet of `value` minor units of `asset` into `payment`."""
+    amount = Amount(value, asset)
+    tolerance = tolerance or Tolerance()
+    return lifecycle.credit_packet(payment, earlier, id=ID, amount=amount, now=now, tolerance=tolerance)
 
 
 def credited(payment: IncomingPayment, value: int, now: datetime = NOW, *, id: str = "wire-1") -> IncomingPayment:
@@ -88,6 +115,10 @@ def test_the_table_is_the_one_of_the_docstring() -> None:
         ("PENDING", "CREDIT", "COMPLETED", ["CREDITED", "COMPLETED"]),
         ("PROCESSING", "CREDIT", "PROCESSING", ["CREDITED"]),
         ("PROCESSING", "CREDIT", "COMPLETED", ["CREDITED", "COMPLETED"]),
+        ("PENDING", "PACKET", "PROCESSING", ["CREDITED"]),
+        ("PENDING", "PACKET", "COMPLETED", ["CREDITED", "COMPLETED"]),
+        ("PROCESSING", "PACKET", "PROCESSING", ["CREDITED"]),
+        ("PROCESSING", "PACKET", "COMPLETED", ["CREDITED", "COMPLETED"]),
         ("PENDING", "COMPLETE", "COMPLETED", ["COMPLETED"]),
         ("PROCESSING", "COMPLETE", "COMPLETED", ["COMPLETED"]),
         ("PENDING", "TIME", "EXPIRED", ["EXPIRED"]),
@@ -114,6 +145,10 @@ def decide_credit(payment: IncomingPayment, now: datetime, value: int) -> Decisi
     return credit(payment, value, now)
 
 
+def decide_packet(payment: IncomingPayment, now: datetime, value: int) -> Decision[Any]:
+    return credit_packet(payment, value, now)
+
+
 def decide_complete(payment: IncomingPayment, now: datetime, _: int) -> Decision[Any]:
     return lifecycle.complete(payment, now=now)
 
@@ -124,6 +159,7 @@ def decide_expire(payment: IncomingPayment, now: datetime, _: int) -> Decision[A
 
 DECISIONS: dict[Trigger, Callable[[IncomingPayment, datetime, int], Decision[Any]]] = {
     Trigger.CREDIT: decide_credit,
+    Trigger.PACKET: decide_packet,
     Trigger.COMPLETE: decide_complete,
     Trigger.TIME: decide_expire,
 }
@@ -138,7 +174,10 @@ def test_every_state_meets_every_trigger(state: State, trigger: Trigger, value: 
     """Each decision in each state follows a row, or is refused as the table says, or changes nothing."""
     payment, now = a_payment(state), now_of(state)
     assert state_of(payment, now) is state
-    if refusal := REFUSALS.get((state, trigger)):
+    refusal = REFUSALS.get((state, trigger))
+    if trigger is Trigger.PACKET and value == 2000 and refusal is None:
+        refusal = AmountTooLarge  # by the table of excesses
+    if refusal:
         with pytest.raises(refusal):
             DECISIONS[trigger](payment, now, value)
         return
@@ -160,6 +199,8 @@ def test_every_state_meets_every_trigger(state: State, trigger: Trigger, value: 
     [
         (State.COMPLETED, Trigger.CREDIT, PaymentCompleted, COMPLETED),
         (State.EXPIRED, Trigger.CREDIT, PaymentExpired, EXPIRED),
+        (State.COMPLETED, Trigger.PACKET, PaymentCompleted, COMPLETED),
+        (State.EXPIRED, Trigger.PACKET, PaymentExpired, EXPIRED),
         (State.EXPIRED, Trigger.COMPLETE, PaymentExpired, EXPIRED),
     ],
 )
@@ -178,6 +219,8 @@ def test_there_are_no_other_refusals() -> None:
     assert set(REFUSALS) == {
         (State.COMPLETED, Trigger.CREDIT),
         (State.EXPIRED, Trigger.CREDIT),
+        (State.COMPLETED, Trigger.PACKET),
+        (State.EXPIRED, Trigger.PACKET),
         (State.EXPIRED, Trigger.COMPLETE),
     }
 
@@ -462,6 +505,115 @@ def test_credit_up_to_the_last_unit() -> None:
     """The largest total is 2**64 - 1."""
     payment = credited(a_payment(State.PENDING, limit=None), 1, id="wire-0")
     assert credit(payment, 2**64 - 2).answer.received == Amount(2**64 - 1, USD)
+
+
+# --- packets -----------------------------------------------------------------------------------
+
+
+def test_packet_is_booked_as_a_credit_is() -> None:
+    """What is stored is what a credit stores; the answer is the payment as it is then."""
+    payment = a_payment(State.PROCESSING)
+    as_credit, as_packet = credit(payment, 400), credit_packet(payment, 400)
+    assert as_packet == Decision(as_credit.payment, as_credit.payment, as_credit.events, as_credit.credit)
+
+
+@pytest.mark.parametrize("state", State)
+def test_packet_again_changes_nothing(state: State) -> None:
+    """The answer is the payment as it is by now, whatever its state is."""
+    payment = a_payment(state)
+    earlier = Credit(payment.id, ID, Amount(400, USD), Amount(400, USD), completes=False, at=NOW)
+    assert credit_packet(payment, 400, now_of(state), earlier=earlier) == Decision(payment)
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize(("value", "asset"), [(399, USD), (0, USD), (2**64 - 1, USD), (400, EUR)])
+def test_packet_again_with_another_amount(state: State, value: int, asset: Asset) -> None:
+    """A copy that says another amount is refused, before anything else is asked."""
+    payment = a_payment(state)
+    earlier = Credit(payment.id, ID, Amount(400, USD), Amount(400, USD), completes=False, at=NOW)
+    with pytest.raises(CreditIdReused) as caught:
+        credit_packet(payment, value, now_of(state), earlier=earlier, asset=asset)
+    assert str(caught.value) == REUSED
+
+
+@pytest.mark.parametrize(
+    ("state", "value", "asset", "refusal"),
+    [
+        (State.COMPLETED, 0, EUR, AssetMismatch),
+        (State.COMPLETED, 0, USD, InvalidValue),
+        (State.COMPLETED, 2**64 - 1, USD, PaymentCompleted),
+        (State.EXPIRED, 2**64 - 1, USD, PaymentExpired),
+        (State.PENDING, 2**64 - 1, USD, AmountTooLarge),
+    ],
+)
+def test_packet_refused(state: State, value: int, asset: Asset, refusal: type[IncomingPaymentsError]) -> None:
+    """What cannot be booked is refused, in this order."""
+    with pytest.raises(refusal) as caught:
+        credit_packet(a_payment(state), value, now_of(state), asset=asset)
+    assert type(caught.value) is refusal
+
+
+@pytest.mark.parametrize(
+    ("limit", "received", "tolerance", "most"),
+    [
+        pytest.param(1000, 0, None, 1010, id="one percent"),
+        pytest.param(1000, 999, None, 11, id="of incomingAmount, not of what remains"),
+        pytest.param(99, 0, None, 100, id="one unit"),
+        pytest.param(1000, 0, Tolerance(0, 0), 1000, id="none"),
+        pytest.param(1000, 0, Tolerance(50, 100), 1050, id="units"),
+        pytest.param(1000, 0, Tolerance(50, 1000), 1100, id="basis points"),
+        pytest.param(2**64 - 2, 0, Tolerance(50, 1000), 2**64 - 1, id="never past 64 bits"),
+        pytest.param(None, 1, None, 2**64 - 2, id="no incomingAmount"),
+        pytest.param(None, 0, Tolerance(50, 100), 2**64 - 1, id="nothing to pass"),
+    ],
+)
+def test_rule_for_too_much(limit: int | None, received: int, tolerance: Tolerance | None, most: int) -> None:
+    """A packet may pass `incomingAmount` by the tolerance and no more; what remains is told without it."""
+    payment = a_payment(State.PENDING, limit=limit)
+    payment = credited(payment, received, id="wire-0") if received else payment
+    assert credit_packet(payment, most, tolerance=tolerance).answer.received == Amount(received + most, USD)
+    if most < 2**64 - 1:
+        with pytest.raises(AmountTooLarge) as caught:
+            credit_packet(payment, most + 1, tolerance=tolerance)
+        remaining = (2**64 - 1 if limit is None else limit) - received
+        assert caught.value.details == {"remaining": remaining}
+        assert caught.value.remaining == remaining
+        assert str(caught.value) == "the packet brings more than the payment can still take: send less"
+
+
+@pytest.mark.parametrize("member", ["units", "basis_points"])
+@pytest.mark.parametrize("value", [-1, 2**64, True, 1.0, None])
+def test_tolerance_is_a_count(member: str, value: object) -> None:
+    """Units and basis points are integers of 64 bits."""
+    with pytest.raises(InvalidValue) as caught:
+        Tolerance(**{member: value})  # type: ignore[arg-type] # on purpose
+    assert caught.value.details == {"member": member}
+    assert str(caught.value) == f"{member} must be an integer from 0 to 18446744073709551615"
+
+
+def test_excesses_are_what_is_refused() -> None:
+    """The table of excesses says what a state that takes money does not take, and that is so."""
+    assert {(row.state, row.trigger): row.refusal for row in EXCESSES} == {
+        (State.PROCESSING, Trigger.CREDIT): AmountOverflow,
+        (State.PENDING, Trigger.PACKET): AmountTooLarge,
+        (State.PROCESSING, Trigger.PACKET): AmountTooLarge,
+    }
+    for row in EXCESSES:
+        assert row.condition
+        with pytest.raises(row.refusal):
+            DECISIONS[row.trigger](a_payment(row.state), NOW, UINT64_MAX)
+
+
+def test_require_open() -> None:
+    """It says of any packet what the table says, and of the asset what a credit would say."""
+    for state in (State.PENDING, State.PROCESSING):
+        lifecycle.require_open(a_payment(state), NOW)
+    for state, refusal in ((State.COMPLETED, PaymentCompleted), (State.EXPIRED, PaymentExpired)):
+        with pytest.raises(refusal):
+            lifecycle.require_open(a_payment(state), now_of(state))
+    lifecycle.require_asset(a_payment(State.PENDING), Amount(0, Asset("USD", 2)))
+    with pytest.raises(AssetMismatch):
+        lifecycle.require_asset(a_payment(State.PENDING), Amount(0, EUR))
 
 
 # --- complete ----------------------------------------------------------------------------------

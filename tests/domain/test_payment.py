@@ -325,3 +325,31 @@ def test_new_payment_id_needs_a_moment_it_can_count(now: Any) -> None:
     with pytest.raises(InvalidValue) as caught:
         new_payment_id(now, bytes(10))
     assert caught.value.details == {"member": "now"}
+
+
+def test_a_credit_changes_the_total_and_nothing_else() -> None:
+    """`with_received` is what `evolve` would give."""
+    payment = a_payment(limit=Amount(1000, USD), expires_at=NOW + timedelta(hours=1), metadata=MetadataJson("{}"))
+    later = NOW + timedelta(seconds=1)
+    total = Amount(400, Asset("USD", 2))
+    after = payment.with_received(total, at=later, version=2)
+    assert after == evolve(payment, received=total, updated_at=later, version=2)
+    assert hash(after) == hash(evolve(payment, received=total, updated_at=later, version=2))
+    assert payment.received == Amount(0, USD)
+
+
+@pytest.mark.parametrize(
+    ("received", "at", "version", "member"),
+    [
+        (Amount(1, Asset("EUR", 2)), NOW, 2, "received"),
+        (Amount(1, USD), NOW - timedelta(microseconds=1), 2, "received"),
+        (Amount(1, USD), NOW, 1, "received"),
+        (Amount(1, USD), NOW.replace(tzinfo=None), 2, "now"),
+        (None, NOW, 2, "amount"),
+    ],
+)
+def test_a_credit_cannot_contradict_its_payment(received: Any, at: datetime, version: int, member: str) -> None:
+    """Neither by the asset nor by going back in time or in the count of events."""
+    with pytest.raises(InvalidValue) as caught:
+        a_payment().with_received(received, at=at, version=version)
+    assert caught.value.details == {"member": member}

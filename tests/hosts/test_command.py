@@ -17,19 +17,21 @@ from typing import Any, Final
 import pytest
 import uvicorn
 
+from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
 from incoming_payments.hosts import command, demo, uvicorn_protocol
 from incoming_payments.hosts.asgi import AsgiApplication
-from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, SERVER_SECRET, main
+from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, PEER_TOKEN, SERVER_SECRET, main
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import PrivateKey, load_jwk
+from incoming_payments.ilp import Peer
 from incoming_payments.limits import KEEP_ALIVE_S_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 from processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
 
-FILES: Final = [SERVER_SECRET, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
+FILES: Final = [SERVER_SECRET, PEER_TOKEN, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
 
 
 @pytest.fixture
@@ -77,6 +79,10 @@ def test_what_init_writes_can_be_loaded(folder: Path) -> None:
     assert (folder / "payments.sqlite3", 9002, "") == (settings.database, settings.port, settings.mount)
     assert settings.wallet_addresses.find(wallet_address_url(f"{base_url}/alice")) is not None
     assert expected == settings.introspector.introspect(AccessToken(token))
+    peer_token = (folder / PEER_TOKEN).read_text("ascii").strip()
+    assert settings.packets is not None
+    assert settings.packets.path == "/ilp"
+    assert settings.packets.peer_of([f"Bearer {peer_token}"]) == Peer("test.bank.connector", Asset("USD", 2))
 
 
 def test_the_keys_belong_together(folder: Path) -> None:
@@ -105,7 +111,7 @@ def test_each_commented_setting_can_be_uncommented(folder: Path) -> None:
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
     lines = commented_out(text)
-    assert len(lines) == 12
+    assert len(lines) == 14
     for chosen in [[line] for line in lines] + [lines]:
         changed = text
         for line in chosen:
@@ -116,15 +122,17 @@ def test_each_commented_setting_can_be_uncommented(folder: Path) -> None:
 
 
 def test_commented_limits_show_the_defaults(folder: Path) -> None:
-    """Uncommenting a limit, or the mount, changes nothing, as the value that is shown is the one without it."""
+    """Uncommenting a limit, a path or an address changes nothing, as the value that is shown is the one without it."""
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
     before = load_settings(path)
     head, limits = text.split("[limits]")
-    path.write_text(head.replace("# mount", "mount") + "[limits]" + limits.replace("\n# ", "\n"), "utf-8")
+    for name in ("mount", "path", "ilp_address"):
+        head = head.replace(f"# {name} =", f"{name} =")
+    path.write_text(head + "[limits]" + limits.replace("\n# ", "\n"), "utf-8")
     after = load_settings(path)
 
-    assert (before.policy, before.mount) == (after.policy, after.mount)
+    assert (before.policy, before.mount, before.packets) == (after.policy, after.mount, after.packets)
     assert (before.explain_signatures, after.explain_signatures) == (False, False)
 
 

@@ -1,14 +1,47 @@
-"""`ilp.credentials`, over all payments, prefixes, secrets and addresses."""
+"""`ilp`: credentials over all payments, prefixes, secrets and addresses; packets over all values and all bytes."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from attrs import evolve, fields
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.lifecycle import State, state_of
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import PaymentId, new_payment_id
-from incoming_payments.errors import MalformedAddress
+from incoming_payments.errors import MalformedAddress, MalformedPacket
 from incoming_payments.ilp import DerivedMethods, ilp_address
+from incoming_payments.ilp.ildcp import read_ildcp_response
+from incoming_payments.ilp.oer import (
+    read_octets,
+    read_saturated_uint,
+    read_text,
+    read_var_uint,
+    write_octets,
+    write_text,
+    write_var_uint,
+)
+from incoming_payments.ilp.packet import (
+    ErrorCode,
+    Fulfill,
+    PacketType,
+    Prepare,
+    Reject,
+    decode_prepare,
+    decode_reply,
+    encode,
+    read_amounts,
+    write_amounts,
+)
+from incoming_payments.ilp.receive import Arrival, open_packet
+from incoming_payments.ilp.stream import FRAMES, StreamKeys, StreamPacket, decode_stream, encode_stream
+from incoming_payments.limits import UINT64_MAX
 from incoming_payments.testing import NOW, a_creation
+from stream_kit import PEER, Service
 
 SECRETS = [bytes([number]) * 32 for number in range(8)]
 METHODS = DerivedMethods("test.bank", SECRETS[:2])
@@ -84,3 +117,183 @@ def test_an_address_belongs_to_its_prefix(id: PaymentId, prefix: str, other: str
     segment = DerivedMethods(prefix, SECRETS[:1]).derive(id).ilp_address.rpartition(".")[2]
     with pytest.raises(MalformedAddress):
         DerivedMethods(other, SECRETS[:1]).read(f"{other}.{segment}")
+
+
+# --- packets -----------------------------------------------------------------------------------------
+
+uint64 = st.integers(0, UINT64_MAX)
+octets = st.binary(max_size=300)
+addresses = st.from_regex(r"(g|test[1-3]?|private|peer)(\.[a-zA-Z0-9_~-]{1,40}){1,4}", fullmatch=True)
+codes = st.sampled_from(list(ErrorCode)) | st.from_regex(r"[FTR][0-9]{2}", fullmatch=True)
+moments = st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
+prepares = st.builds(Prepare, uint64, moments, st.binary(min_size=32, max_size=32), addresses, octets)
+fulfills = st.builds(Fulfill, st.binary(min_size=32, max_size=32), octets)
+rejects = st.builds(Reject, codes, st.just("") | addresses, st.text(max_size=100), octets)
+members = {int: uint64, str: st.text(max_size=50), bytes: octets}
+
+
+def of_frame(frame: type[Any]) -> st.SearchStrategy[Any]:
+    """All frames of one type."""
+    small = {"code", "asset_scale"}
+    return st.builds(
+        frame, *(st.integers(0, 255) if member.name in small else members[member.type] for member in fields(frame))
+    )
+
+
+frames = st.one_of([of_frame(frame) for frame in FRAMES])
+stream_packets = st.builds(
+    StreamPacket, st.sampled_from(list(PacketType)), uint64, uint64, st.lists(frames, max_size=8)
+)
+KEYS = StreamKeys(bytes(32))
+
+
+@given(prepares)
+def test_prepares_come_back(prepare: Prepare) -> None:
+    """Every Prepare that can be written reads as what it was, to the millisecond, and has one spelling."""
+    packet = encode(prepare)
+    milliseconds = prepare.expires_at.microsecond // 1000 * 1000
+    assert decode_prepare(packet) == evolve(prepare, expires_at=prepare.expires_at.replace(microsecond=milliseconds))
+    assert encode(decode_prepare(packet)) == packet
+
+
+@given(fulfills | rejects)
+def test_replies_come_back(reply: Fulfill | Reject) -> None:
+    """So does every Fulfill and Reject."""
+    assert decode_reply(encode(reply)) == reply
+
+
+@given(stream_packets, st.binary(min_size=12, max_size=12))
+def test_stream_packets_come_back(packet: StreamPacket, nonce: bytes) -> None:
+    """So does every STREAM packet, in the clear and encrypted."""
+    assert decode_stream(encode_stream(packet)) == packet
+    assert KEYS.open(KEYS.seal(packet, nonce=nonce)) == packet
+
+
+@given(uint64, uint64)
+def test_amounts_come_back(received: int, maximum: int) -> None:
+    """So does what an F08 says."""
+    assert read_amounts(write_amounts(received, maximum)) == (received, maximum)
+
+
+@given(st.one_of(prepares.map(encode), (fulfills | rejects).map(encode)), st.data())
+def test_packets_cut_short(packet: bytes, data: st.DataObject) -> None:
+    """Whatever is missing at the end, it is noticed, and said where: never past the end."""
+    at = data.draw(st.integers(0, len(packet) - 1))
+    decode = decode_prepare if packet[0] == PacketType.PREPARE else decode_reply
+    with pytest.raises(MalformedPacket) as caught:
+        decode(packet[:at])
+    assert 0 <= caught.value.position <= at
+
+
+@given(stream_packets, st.data())
+def test_stream_packets_cut_short(packet: StreamPacket, data: st.DataObject) -> None:
+    """So with a STREAM packet."""
+    plaintext = encode_stream(packet)
+    at = data.draw(st.integers(0, len(plaintext) - 1))
+    with pytest.raises(MalformedPacket) as caught:
+        decode_stream(plaintext[:at])
+    assert 0 <= caught.value.position <= at
+
+
+READERS: list[Callable[[bytes], object]] = [
+    decode_prepare,
+    decode_reply,
+    decode_stream,
+    read_ildcp_response,
+    read_amounts,
+    KEYS.open,
+    *(
+        lambda data, read=read: read(data, 0, len(data))
+        for read in (read_octets, read_text, read_var_uint, read_saturated_uint)
+    ),
+]
+near_packets = (prepares | fulfills | rejects).map(encode) | stream_packets.map(encode_stream)
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> bytes:
+    """A packet in which a byte is another, or any bytes."""
+    packet = bytearray(draw(near_packets))
+    packet[draw(st.integers(0, len(packet) - 1))] = draw(st.integers(0, 255))
+    return bytes(packet)
+
+
+@pytest.mark.parametrize("read", READERS)
+@given(data=st.binary(max_size=200) | mangled())
+def test_any_bytes(read: Callable[[bytes], object], data: bytes) -> None:
+    """Any bytes read, or are `MalformedPacket`, and nothing else is raised."""
+    try:
+        read(data)
+    except MalformedPacket as error:
+        position = error.position
+    else:
+        position = 0
+    assert 0 <= position <= len(data)
+
+
+@given(st.binary(max_size=40))
+def test_what_reads_has_one_spelling(data: bytes) -> None:
+    """An integer, an octet string and a text that read are written as the very same bytes."""
+    spellings: list[tuple[Callable[[bytes, int, int], tuple[Any, int]], Callable[[Any], bytes]]] = [
+        (read_var_uint, write_var_uint),
+        (read_octets, write_octets),
+        (read_text, write_text),
+    ]
+    for read, write in spellings:
+        try:
+            value, stop = read(data, 0, len(data))
+        except MalformedPacket:
+            continue
+        assert write(value) == data[:stop]
+
+
+# --- the receiver ------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=300) | mangled())
+def test_any_bytes_are_answered(packet: bytes) -> None:
+    """Whatever a peer sends has an answer, and moves no money."""
+    service = Service(limit=1000)
+    opened = open_packet(packet, peer=PEER, receiver=service.receiver, nonce=bytes(12), now=NOW)
+    assert not isinstance(opened, Arrival)
+    decode_reply(service.answer(packet))
+    assert service.received == 0
+
+
+deliveries = st.lists(
+    st.tuples(
+        st.integers(0, 5),  # which of the sender's packets
+        st.none() | st.integers(0, 2000),  # the amount that somebody on the way has put into it
+    ),
+    max_size=20,
+)
+sent = st.lists(st.tuples(st.integers(0, 700), st.integers(0, 100), st.booleans()), min_size=6, max_size=6)
+
+
+@given(sent, deliveries, st.integers(0, 40))
+def test_each_packet_is_credited_once_and_fulfilled_for_what_is_credited(
+    sent: list[tuple[int, int, bool]], deliveries: list[tuple[int, int | None]], expires_in_s: int
+) -> None:
+    """Copies and changed amounts, in any order: the books hold each fulfilled packet once, at its amount."""
+    service = Service(limit=1000, expires_in_s=1 + expires_in_s)
+    packets = [
+        service.sender.probe(amount) if probe else service.sender.prepare(amount, least=least)
+        for amount, least, probe in sent
+    ]
+    fulfilled: dict[int, int] = {}
+    for which, amount in deliveries:
+        service.now += timedelta(seconds=1)
+        before = service.payment
+        prepare = packets[which] if amount is None else evolve(packets[which], amount=amount)
+        answer = service.send(prepare)
+        if answer.code == "fulfilled" and prepare.amount:
+            assert fulfilled.setdefault(which, prepare.amount) == prepare.amount
+            assert prepare.amount >= sent[which][1]
+            assert not sent[which][2]
+        elif service.payment != before:
+            pytest.fail("money moved without a fulfillment")
+        if state_of(before, service.now) in {State.COMPLETED, State.EXPIRED}:
+            assert service.payment == before
+        assert service.received == sum(fulfilled.values()) <= 1010
+    credits = [event for event in service.store.events(service.id) if event.kind is EventKind.CREDITED]
+    assert len({event.credit_id for event in credits}) == len(credits) == len(fulfilled)

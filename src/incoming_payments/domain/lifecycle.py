@@ -5,6 +5,9 @@ trigger    from \\ to    what must hold                                    event
 create     (none)       -> PENDING                                        created
 credit     PENDING,     -> PROCESSING  total below incomingAmount         credited
            PROCESSING   -> COMPLETED   total reaches or passes it         credited, completed
+packet     PENDING,     -> PROCESSING  total below incomingAmount         credited
+           PROCESSING   -> COMPLETED   total reaches it, or passes it     credited, completed
+                                       by the tolerance at most
 complete   PENDING,     -> COMPLETED   its client says so                 completed
            PROCESSING
 time       PENDING,     -> EXPIRED     now is after expiresAt             expired (once, by the sweep)
@@ -14,6 +17,10 @@ time       PENDING,     -> EXPIRED     now is after expiresAt             expire
 COMPLETED and EXPIRED take nothing more and never change into anything: contract section 3, both rows. Time is an
 argument, and it is looked at in every decision, so an expiry holds whether or not a sweep ever runs.
 
+A credit and a packet differ in one thing. Money that the host books as a credit has arrived, so it is taken however
+much it is. That of a packet has not: its sender waits for the answer and can still send less, so a packet that brings
+too much is refused, with what would do.
+
 A decision answers with a `Decision`: what to tell the caller, and what to store; or it raises a `PaymentRefused`.
 """
 
@@ -22,7 +29,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
-from attrs import evolve, frozen
+from attrs import Attribute, evolve, field, frozen
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import Event, EventKind
@@ -37,6 +44,7 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.errors import (
     AmountOverflow,
+    AmountTooLarge,
     AssetMismatch,
     CreditIdReused,
     InvalidValue,
@@ -45,7 +53,7 @@ from incoming_payments.errors import (
     PaymentRefused,
     TermsRefused,
 )
-from incoming_payments.limits import EXPIRY_S_MAX, UINT64_MAX
+from incoming_payments.limits import EXCESS_BASIS_POINTS_MAX, EXCESS_UNITS_MAX, EXPIRY_S_MAX, UINT64_MAX
 
 T = TypeVar("T")
 
@@ -64,6 +72,7 @@ class Trigger(enum.Enum):
 
     CREATE = "create"
     CREDIT = "credit"
+    PACKET = "packet"
     COMPLETE = "complete"
     TIME = "time"
 
@@ -81,6 +90,8 @@ class Transition:
 
 _BELOW: Final = "total below incomingAmount, or no incomingAmount"
 _REACHED: Final = "total reaches or passes incomingAmount"
+_FITS: Final = "total reaches incomingAmount, or passes it by the tolerance at most"
+_TOO_MUCH: Final = "total passes incomingAmount by more than the tolerance, or 2**64 - 1"
 _CREDITED: Final = (EventKind.CREDITED,)
 _FILLED: Final = (EventKind.CREDITED, EventKind.COMPLETED)
 _CLOSED: Final = (EventKind.COMPLETED,)
@@ -92,6 +103,10 @@ TRANSITIONS: Final = (
     Transition(State.PENDING, Trigger.CREDIT, State.COMPLETED, _REACHED, _FILLED),
     Transition(State.PROCESSING, Trigger.CREDIT, State.PROCESSING, _BELOW, _CREDITED),
     Transition(State.PROCESSING, Trigger.CREDIT, State.COMPLETED, _REACHED, _FILLED),
+    Transition(State.PENDING, Trigger.PACKET, State.PROCESSING, _BELOW, _CREDITED),
+    Transition(State.PENDING, Trigger.PACKET, State.COMPLETED, _FITS, _FILLED),
+    Transition(State.PROCESSING, Trigger.PACKET, State.PROCESSING, _BELOW, _CREDITED),
+    Transition(State.PROCESSING, Trigger.PACKET, State.COMPLETED, _FITS, _FILLED),
     Transition(State.PENDING, Trigger.COMPLETE, State.COMPLETED, "its client closes it", _CLOSED),
     Transition(State.PROCESSING, Trigger.COMPLETE, State.COMPLETED, "its client closes it", _CLOSED),
     Transition(State.PENDING, Trigger.TIME, State.EXPIRED, "now is after expiresAt", _OVER),
@@ -101,8 +116,27 @@ TRANSITIONS: Final = (
 REFUSALS: Final[Mapping[tuple[State, Trigger], type[PaymentRefused]]] = {
     (State.COMPLETED, Trigger.CREDIT): PaymentCompleted,
     (State.EXPIRED, Trigger.CREDIT): PaymentExpired,
+    (State.COMPLETED, Trigger.PACKET): PaymentCompleted,
+    (State.EXPIRED, Trigger.PACKET): PaymentExpired,
     (State.EXPIRED, Trigger.COMPLETE): PaymentExpired,
 }
+
+
+@frozen
+class Excess:
+    """What a state that takes money does not take: by `trigger`, when `condition` holds, `refusal`."""
+
+    state: State
+    trigger: Trigger
+    condition: str
+    refusal: type[PaymentRefused]
+
+
+EXCESSES: Final = (
+    Excess(State.PROCESSING, Trigger.CREDIT, "total passes 2**64 - 1", AmountOverflow),
+    Excess(State.PENDING, Trigger.PACKET, _TOO_MUCH, AmountTooLarge),
+    Excess(State.PROCESSING, Trigger.PACKET, _TOO_MUCH, AmountTooLarge),
+)
 
 # What may be asked for again, or goes by, and changes nothing.
 STAYS: Final = frozenset(
@@ -115,6 +149,33 @@ _SAYS: Final[Mapping[type[PaymentRefused], str]] = {
 }
 
 _EVENTS: Final = {(row.state, row.trigger, row.next): row.events for row in TRANSITIONS}
+
+
+def _not_negative(_: object, attribute: "Attribute[int]", value: object) -> None:
+    if type(value) is not int or not 0 <= value <= UINT64_MAX:
+        raise InvalidValue(f"{attribute.name} must be an integer from 0 to {UINT64_MAX}", member=attribute.name)
+
+
+@frozen
+class Tolerance:
+    """By how much one packet may pass `incomingAmount`: `units` minor units or `basis_points` of it, what is more.
+
+    Senders count in other assets, perhaps coarser ones, and rates are rounded: with none of this a payment could stay a
+    unit short for ever. Raises `InvalidValue`.
+
+    >>> from incoming_payments.domain.amount import Asset
+    >>> Tolerance().excess_max(Amount(2500, Asset("USD", 2)))
+    25
+    """
+
+    units: int = field(default=EXCESS_UNITS_MAX, validator=_not_negative)
+    basis_points: int = field(default=EXCESS_BASIS_POINTS_MAX, validator=_not_negative)
+
+    def excess_max(self, limit: Amount | None) -> int:
+        """The most by which a total may pass `limit`, in minor units; a total never passes 2**64 - 1."""
+        if limit is None:
+            return 0
+        return min(max(self.units, limit.value * self.basis_points // 10_000), UINT64_MAX - limit.value)
 
 
 @frozen
@@ -206,26 +267,83 @@ def credit(
     `amount` is zero; `AssetMismatch`; `PaymentCompleted`; `PaymentExpired`; `AmountOverflow`.
     """
     if earlier is not None:
-        if earlier.amount != amount:
-            raise CreditIdReused(
-                f"credit id {id} was booked as {earlier.amount.text} before: a new receipt needs a new id"
-            )
-        return Decision(earlier)
+        return Decision(_same(earlier, amount))
+    before = _open_for(payment, amount, Trigger.CREDIT, now)
+    if payment.received.value + amount.value > UINT64_MAX:
+        raise AmountOverflow("the total received would pass 2**64 - 1: create another payment")
+    after, booked, events = _book(payment, before, Trigger.CREDIT, id, amount, now)
+    return Decision(booked, after, events, booked)
+
+
+def credit_packet(
+    payment: IncomingPayment,
+    earlier: Credit | None,
+    *,
+    id: CreditId,
+    amount: Amount,
+    now: datetime,
+    tolerance: Tolerance,
+) -> Decision[IncomingPayment]:
+    """Book the `amount` of an ILP packet, whose sender can still send less. Contract section 3, both rows.
+
+    As `credit`, but an amount that passes `incomingAmount` by more than `tolerance` is refused with `AmountTooLarge`,
+    which says what remains; so is one that would pass 2**64 - 1. The answer is the payment as it is afterwards, since
+    that is what the sender is told: for a repeated packet as it is now.
+    """
+    if earlier is not None:
+        _same(earlier, amount)
+        return Decision(payment)
+    before = _open_for(payment, amount, Trigger.PACKET, now)
+    if payment.received.value + amount.value > receive_max(payment) + tolerance.excess_max(payment.limit):
+        raise AmountTooLarge(
+            "the packet brings more than the payment can still take: send less",
+            remaining=receive_max(payment) - payment.received.value,
+        )
+    after, booked, events = _book(payment, before, Trigger.PACKET, id, amount, now)
+    return Decision(after, after, events, booked)
+
+
+def receive_max(payment: IncomingPayment) -> int:
+    """The total that `payment` is open for, in minor units: `incomingAmount`, or without one all that 64 bits hold."""
+    return UINT64_MAX if payment.limit is None else payment.limit.value
+
+
+def require_open(payment: IncomingPayment, now: datetime) -> None:
+    """Raise what any packet is refused with at `now`, however small: `PaymentCompleted` or `PaymentExpired`."""
+    _accepting_state(payment, Trigger.PACKET, now)
+
+
+def require_asset(payment: IncomingPayment, amount: Amount) -> None:
+    """Raise `AssetMismatch` unless `amount` is in the asset of `payment`."""
     if amount.asset != payment.asset:
         raise AssetMismatch(f"the payment takes {payment.asset.code} at scale {payment.asset.scale} only")
+
+
+def _same(earlier: Credit, amount: Amount) -> Credit:
+    if earlier.amount != amount:
+        raise CreditIdReused(
+            f"credit id {earlier.id} was booked as {earlier.amount.text} before: a new receipt needs a new id"
+        )
+    return earlier
+
+
+def _open_for(payment: IncomingPayment, amount: Amount, trigger: Trigger, now: datetime) -> State:
+    """The state in which `payment` takes `amount`, if it is not too much."""
+    require_asset(payment, amount)
     if amount.value == 0:
         raise InvalidValue("a credit must be greater than zero", member="amount")
-    before = _accepting_state(payment, Trigger.CREDIT, now)
-    total = payment.received.value + amount.value
-    if total > UINT64_MAX:
-        raise AmountOverflow("the total received would pass 2**64 - 1: create another payment")
-    after = evolve(
-        payment, received=Amount(total, amount.asset), updated_at=_later(payment, now), version=payment.version + 1
-    )
-    completes = state_of(after, now) is State.COMPLETED
-    booked = Credit(payment.id, id, amount, after.received, completes, after.updated_at)
-    after, events = _step(before, Trigger.CREDIT, after, now, id)
-    return Decision(booked, after, events, booked)
+    return _accepting_state(payment, trigger, now)
+
+
+def _book(
+    payment: IncomingPayment, before: State, trigger: Trigger, id: CreditId, amount: Amount, now: datetime
+) -> tuple[IncomingPayment, Credit, tuple[Event, ...]]:
+    """`payment` with `amount` more, the credit, and the events."""
+    total = Amount(payment.received.value + amount.value, amount.asset)
+    after = payment.with_received(total, at=_later(payment, now), version=payment.version + 1)
+    after, events = _step(before, trigger, after, now, id)
+    completes = events[-1].kind is EventKind.COMPLETED
+    return after, Credit(payment.id, id, amount, total, completes, after.updated_at), events
 
 
 def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
@@ -273,18 +391,12 @@ def _step(
     A step that the table lacks is our own bug: `KeyError`.
     """
     kinds = _EVENTS[before, trigger, state_of(after, now)]
-    events = tuple(
-        Event(
-            payment_id=after.id,
-            version=version,
-            kind=kind,
-            at=_later(after, now),
-            received=after.received,
-            credit_id=credit if kind is EventKind.CREDITED else None,
-        )
-        for version, kind in enumerate(kinds, start=after.version)
-    )
-    return (after if len(kinds) == 1 else evolve(after, version=events[-1].version)), events
+    at = _later(after, now)
+    events = []
+    for version, kind in enumerate(kinds, start=after.version):
+        named = credit if kind is EventKind.CREDITED else None
+        events.append(Event(after.id, version, kind, at, after.received, named))
+    return (after if len(kinds) == 1 else evolve(after, version=version)), tuple(events)
 
 
 def _later(payment: IncomingPayment, now: datetime) -> datetime:

@@ -6,9 +6,10 @@ Nothing here changes anything: what may happen to a payment, and when, is `lifec
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NewType
+from functools import partial
+from typing import Any, Final, NewType, Self
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 from attrs.validators import optional
 
 from incoming_payments.domain.amount import Amount, Asset
@@ -22,6 +23,7 @@ CreditId = NewType("CreditId", str)
 WalletAddressUrl = NewType("WalletAddressUrl", str)
 MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object, as `wire` checked and wrote it
 
+STREAM_CREDITS: Final = "stream:"  # how the ids of credits begin that the STREAM receiver books, and no others
 PAYMENT_ID_RANDOM_BYTES: Final = 10
 _PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _VISIBLE: Final = re.compile(r"[!-~]+")
@@ -106,7 +108,7 @@ def _canonical_url(_instance: object, _attribute: object, url: WalletAddressUrl)
 
 def check_moment(_instance: object, _attribute: object, moment: Any) -> None:
     """`InvalidValue` unless `moment` is a datetime in UTC: others mean another moment to every reader."""
-    if not isinstance(moment, datetime) or moment.utcoffset() != timedelta(0):
+    if not isinstance(moment, datetime) or (moment.tzinfo is not UTC and moment.utcoffset() != timedelta(0)):
         raise InvalidValue("a moment must be a datetime in UTC, such as datetime.now(UTC)", member="now")
 
 
@@ -219,7 +221,30 @@ class IncomingPayment:
         if type(version) is not int or version < 1:
             raise InvalidValue("version counts events, of which the creation is the first", member="version")
 
+    def with_received(self, received: Amount, *, at: datetime, version: int) -> Self:
+        """This payment with another total, at another time: what a credit changes.
+
+        The other members were checked when this value was built, and are taken over as they are: to check them anew for
+        every credit is most of what `evolve` costs. Raises `InvalidValue` when what is new contradicts them.
+        """
+        check_amount(None, None, received)
+        check_moment(None, None, at)
+        foreign = received.asset is not self.asset and received.asset != self.asset
+        if foreign or version <= self.version or at < self.updated_at:
+            raise InvalidValue("a credit is of the payment's asset, and later than what was before", member="received")
+        after = object.__new__(type(self))
+        take = partial(object.__setattr__, after)
+        for name in _MEMBERS:
+            take(name, getattr(self, name))
+        take("received", received)
+        take("updated_at", at)
+        take("version", version)
+        return after
+
     @property
     def asset(self) -> Asset:
         """The asset of the wallet address, in which everything about this payment is counted."""
         return self.received.asset
+
+
+_MEMBERS: Final = tuple(member.name for member in fields(IncomingPayment))

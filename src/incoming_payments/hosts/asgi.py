@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import datetime
 from typing import Any
 
-from incoming_payments.api import Request, Response, body_too_large, handle, http_refusal, internal_error
+from incoming_payments.api import Request, Response, body_too_large, http_refusal
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import arun
 from incoming_payments.hosts.clock import utc_now
 from incoming_payments.hosts.paths import below, encoded, origin_form
 from incoming_payments.hosts.refusals import RefusalLog
+from incoming_payments.hosts.surfaces import Surfaces
+from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.ports import AsyncPorts, Ports
 
@@ -31,6 +33,7 @@ class AsgiApplication:
 
     `mount` is the path the server puts before the service's own paths; by default what `root_path` says. `clock`
     tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
+    `packets` says from whom ILP packets are taken, and at which path; without it there is no such path.
     `explain_refusals` logs why signatures were refused, with the likeliest cause and no secret, at most
     `limits.EXPLAINED_A_MINUTE_MAX` times a minute.
     `on_shutdown` is awaited when the server stops, the place to close a store.
@@ -41,12 +44,13 @@ class AsgiApplication:
         *,
         policy: ServicePolicy,
         ports: AsyncPorts | Ports,
+        packets: PacketPolicy | None = None,
         mount: str | None = None,
         clock: Callable[[], datetime] = utc_now,
         explain_refusals: bool = False,
         on_shutdown: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._policy = policy
+        self._surfaces = Surfaces(policy, packets)
         self._ports = ports
         self._mount = mount
         self._clock = clock
@@ -67,15 +71,18 @@ class AsgiApplication:
 
     async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Response:
         """The response to the request of `scope`, for a framework's own route to send. Raises nothing."""
+        surface = self._surfaces.payments
         try:
-            request = await read_request(scope, receive, mount=self._mount)
+            path = _path(scope, self._mount)
+            surface = self._surfaces.at(path)
+            request = await _read(scope, receive, path, surface.body_bytes_max)
             now = self._clock()
-            response = await arun(handle(request, policy=self._policy, now=now), self._ports)
+            response = await arun(surface.handle(request, now), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
             logger.exception("incoming payments: a request failed")
-            return internal_error()
+            return surface.failed()
         if response.cause is not None:
             logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
         if self._refusals is not None:
@@ -97,13 +104,17 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
 
     Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX`, or the client hangs up before its end.
     """
+    return await _read(scope, receive, _path(scope, mount), BODY_BYTES_MAX)
+
+
+async def _read(scope: Mapping[str, Any], receive: Receive, path: str, body_bytes_max: int) -> Request:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
     return Request(
         method=scope["method"],
-        path=_path(scope, mount),
+        path=path,
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=headers,
-        body=await _receive_body(receive),
+        body=await _receive_body(receive, body_bytes_max),
     )
 
 
@@ -122,7 +133,7 @@ def _path(scope: Mapping[str, Any], mount: str | None) -> str:
     return below(path, encoded(scope.get("root_path", "")) if mount is None else mount)
 
 
-async def _receive_body(receive: Receive) -> bytes:
+async def _receive_body(receive: Receive, limit: int) -> bytes:
     body = bytearray()
     while True:
         message = await receive()
@@ -130,7 +141,7 @@ async def _receive_body(receive: Receive) -> bytes:
             # Nobody waits for this answer any more, but the application has to end like any other.
             raise HttpRefused(400, "incomplete_body", "the client hung up before the body was complete")
         body += message.get("body", b"")
-        if len(body) > BODY_BYTES_MAX:
-            raise body_too_large()
+        if len(body) > limit:
+            raise body_too_large(limit)
         if not message.get("more_body", False):
             return bytes(body)

@@ -28,6 +28,7 @@ CONFIGURATION: Final = "incoming-payments.toml"
 CLIENT_KEY: Final = "client-key.pem"
 CLIENT_JWK: Final = "client-key.jwk"
 SERVER_SECRET: Final = "server-secret.hex"  # noqa: S105 - the name of a file
+PEER_TOKEN: Final = "peer-token.txt"  # noqa: S105 - the name of a file
 
 _TEMPLATE: Final = """\
 # The configuration of `incoming-payments serve`. File names are looked for beside this file.
@@ -68,6 +69,17 @@ address = "test.bank"
 # Addresses and shared secrets are derived from these, newest first. To rotate, put a new file in front, and
 # drop the last when no payment made under it can receive any more. Whoever holds one can read STREAM packets.
 secret_files = ["{secret}"]
+# path = "/ilp"  # where peers send their packets to, below base_url
+
+# Peers, which send ILP packets: any number of these, or none. Whoever shows a peer's token is believed that the money
+# it brings will be settled, so for one in production make a token of your own, and keep it as you keep money.
+[[peer]]
+name = "connector"
+asset_code = "USD"  # what the account with this peer counts in: it can pay payments in the same asset only
+asset_scale = 2
+# Each of these tokens is good. To change one, add the new one, let the peer move to it, and drop the old one.
+token_files = ["{peer_token}"]
+# ilp_address = "test.bank.connector"  # what it is told to use when it asks, by ILDCP
 
 [log]
 # explain_signatures = false  # whether to say why a signature was refused, 10 times a minute at most
@@ -126,9 +138,11 @@ def _init(folder: Path, port: int) -> int:
         jwk=CLIENT_JWK,
         pem=CLIENT_KEY,
         secret=SERVER_SECRET,
+        peer_token=PEER_TOKEN,
     )
     files = {
         SERVER_SECRET: secrets.token_hex(SERVER_SECRET_BYTES_MIN),
+        PEER_TOKEN: secrets.token_urlsafe(32),
         CLIENT_KEY: key.to_pem().decode("ascii"),
         CLIENT_JWK: json.dumps(key.public_jwk(), indent=2),
         CONFIGURATION: configuration,
@@ -197,6 +211,8 @@ def _serve(settings: Settings) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
         print(f"Serving {settings.policy.base_url}/incoming-payments on {settings.host} port {settings.port},")
+        if settings.packets is not None:
+            print(f"with ILP packets at {settings.policy.base_url}{settings.packets.path};")
         print(f"payments are in {settings.database}. Ctrl-C stops it.", flush=True)
         server.run(sockets=[listener])
     return 0
@@ -225,6 +241,7 @@ def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
     return AsgiApplication(
         policy=settings.policy,
         ports=ports,
+        packets=settings.packets,
         mount=settings.mount,
         explain_refusals=settings.explain_signatures,
         on_shutdown=store.close,

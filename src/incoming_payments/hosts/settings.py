@@ -24,7 +24,8 @@ from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospe
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
-from incoming_payments.ilp.credentials import DerivedMethods
+from incoming_payments.ilp import DerivedMethods, Peer, Receiver
+from incoming_payments.ilp_http import ILP_PATH, HttpPeer, PacketPolicy
 from incoming_payments.limits import (
     CLOCK_SKEW_S_MAX,
     CLOCK_SKEW_SETTING_S_MAX,
@@ -41,6 +42,7 @@ _REQUIRED: Final = object()
 # RFC 3986 §3.3: segments that are neither empty nor dots.
 _SEGMENT: Final = r"(?!(?:\.|%2[Ee]){1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@\-]|%[0-9A-Fa-f]{2})+"
 _MOUNT: Final = re.compile(f"(?:/{_SEGMENT})*")
+_PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
 _SHOWN: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # like a setting, and unlike anything random
 
 
@@ -76,6 +78,7 @@ class Settings:
     wallet_addresses: StaticWalletAddresses
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
+    packets: PacketPolicy | None = None  # without peers there are no packets
     tokens: tuple[ConfiguredToken, ...] = ()  # what the introspector knows
     explain_signatures: bool = False  # whether the log says why a signature was refused
     warnings: tuple[str, ...] = ()  # what ought to be changed although the service can run
@@ -123,9 +126,15 @@ def _settings(table: "Table", path: Path) -> Settings:
     policy = _policy(table.table("limits"), base_url, auth_server)
     wallet_addresses = _wallet_addresses(table.tables("wallet_address", least="[[wallet_address]]"), auth_server)
     tokens = [_token(entry, files, wallet_addresses) for entry in table.tables("token")]
-    methods = _methods(table.table("ilp"), files)
+    ilp = table.table("ilp")
+    path_of_packets = ilp.text("path", ILP_PATH)
+    methods = _methods(ilp, files)
+    peers = _peers(table.tables("peer"), files, methods)
     explain_signatures = _log(table.table("log"))
     table.finish()
+    with naming("", path="ilp.path", peers="peer"):
+        # The path is checked also when there is nobody to use it.
+        packets = PacketPolicy(receiver=Receiver(methods), peers=peers, path=path_of_packets)
     with naming("token"):
         introspector = StaticIntrospector([(token.value, token.info) for token in tokens])
     return Settings(
@@ -137,6 +146,7 @@ def _settings(table: "Table", path: Path) -> Settings:
         wallet_addresses=StaticWalletAddresses(list(wallet_addresses.values())),
         introspector=introspector,
         methods=methods,
+        packets=packets if peers else None,
         tokens=tuple(tokens),
         explain_signatures=explain_signatures,
         warnings=tuple(files.warnings),
@@ -261,16 +271,57 @@ def _right(table: "Table", hosted: Collection[str]) -> AccessRight:
 
 def _methods(table: "Table", files: "Files") -> DerivedMethods:
     address = table.text("address")
-    names = table.take("secret_files", list)
+    names = _file_names(table, "secret_files")
     table.finish()
-    if not all(isinstance(name, str) for name in names):
-        raise table.wrong("secret_files", "must be an array of file names")
     secrets = []
     for place, name in enumerate(names):
         with naming(f"{table.name}.secret_files[{place}]"):
             secrets.append(_secret(files, name))
     with naming(table.name, ilpAddress="address", secrets="secret_files"):
         return DerivedMethods(address, secrets)
+
+
+def _peers(tables: Sequence["Table"], files: "Files", methods: DerivedMethods) -> list[HttpPeer]:
+    found: dict[str, HttpPeer] = {}
+    for table in tables:
+        name = table.text("name")
+        if not _PEER_NAME.fullmatch(name):
+            raise table.wrong("name", "must be 1 to 64 letters, digits and _~-, as a segment of an ILP address is")
+        if name in found:
+            raise table.wrong("name", f"is listed twice: {name}")
+        found[name] = _peer(table, files, f"{methods.prefix}.{name}")
+    return list(found.values())
+
+
+def _peer(table: "Table", files: "Files", address: str) -> HttpPeer:
+    code, scale = table.text("asset_code"), table.integer("asset_scale")
+    given = table.text("ilp_address", address)
+    names = _file_names(table, "token_files")
+    table.finish()
+    tokens = []
+    for place, name in enumerate(names):
+        with naming(f"{table.name}.token_files[{place}]"):
+            tokens.append(_peer_token(files, name))
+    with naming(
+        table.name, ilpAddress="ilp_address", assetCode="asset_code", assetScale="asset_scale", tokens="token_files"
+    ):
+        return HttpPeer(Peer(given, Asset(code, scale)), tokens)
+
+
+def _peer_token(files: "Files", name: str) -> AccessToken:
+    content = files.read(name, 0o077)
+    try:
+        return AccessToken(content.decode("ascii").strip())
+    except ValueError:  # other characters, or what is no token
+        text = f"{files.folder / name} must hold a token: letters, digits and -._~+/ with perhaps = at the end"
+        raise InvalidValue(text) from None
+
+
+def _file_names(table: "Table", name: str) -> list[str]:
+    names = table.take(name, list)
+    if not all(isinstance(file, str) for file in names):
+        raise table.wrong(name, "must be an array of file names")
+    return names
 
 
 def _log(table: "Table") -> bool:

@@ -6,6 +6,7 @@ Needs uvicorn, and is imported by `serve` alone.
 """
 
 import asyncio
+import socket
 from typing import ClassVar, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -47,6 +48,9 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin to count, unless there are too many connections already."""
         super().connection_made(transport)
+        # asyncio does so only for sockets that were made with a protocol number, which those of a listener that was
+        # made with socket.create_server are not. Without it each answer, which is written in two, takes 40 ms more.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.connections) > self.connections_max:
             transport.abort()
         self._watch()

@@ -10,13 +10,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
-from incoming_payments.api import Request, Response, body_too_large, handle, http_refusal, internal_error
+from incoming_payments.api import Request, Response, body_too_large, http_refusal
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
 from incoming_payments.hosts.clock import utc_now
 from incoming_payments.hosts.paths import below, encoded, origin_form
 from incoming_payments.hosts.refusals import RefusalLog
+from incoming_payments.hosts.surfaces import Surfaces
+from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.ports import Ports
 
@@ -33,6 +35,7 @@ class WsgiApplication:
 
     `mount` is the path the server puts before the service's own paths; by default what `SCRIPT_NAME` says. `clock`
     tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
+    `packets` says from whom ILP packets are taken, and at which path; without it there is no such path.
     `explain_refusals` logs why signatures were refused, with the likeliest cause and no secret, at most
     `limits.EXPLAINED_A_MINUTE_MAX` times a minute.
     """
@@ -42,11 +45,12 @@ class WsgiApplication:
         *,
         policy: ServicePolicy,
         ports: Ports,
+        packets: PacketPolicy | None = None,
         mount: str | None = None,
         clock: Callable[[], datetime] = utc_now,
         explain_refusals: bool = False,
     ) -> None:
-        self._policy = policy
+        self._surfaces = Surfaces(policy, packets)
         self._ports = ports
         self._mount = mount
         self._clock = clock
@@ -62,15 +66,18 @@ class WsgiApplication:
 
     def answer(self, environ: Mapping[str, Any]) -> Response:
         """The response to the request in `environ`, for a framework's own route to send. Raises nothing."""
+        surface = self._surfaces.payments
         try:
-            request = read_request(environ, mount=self._mount)
+            path = _path(environ, self._mount)
+            surface = self._surfaces.at(path)
+            request = _read(environ, path, surface.body_bytes_max)
             now = self._clock()
-            response = run(handle(request, policy=self._policy, now=now), self._ports)
+            response = run(surface.handle(request, now), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
             logger.exception("incoming payments: a request failed")
-            return internal_error()
+            return surface.failed()
         if response.cause is not None:
             logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
         if self._refusals is not None:
@@ -83,12 +90,16 @@ def read_request(environ: Mapping[str, Any], *, mount: str | None = None) -> Req
 
     Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX`, shorter than it says, or of no readable length.
     """
+    return _read(environ, _path(environ, mount), BODY_BYTES_MAX)
+
+
+def _read(environ: Mapping[str, Any], path: str, body_bytes_max: int) -> Request:
     return Request(
         method=environ["REQUEST_METHOD"],
-        path=_path(environ, mount),
+        path=path,
         query=environ.get("QUERY_STRING", ""),
         headers=tuple(_headers(environ)),
-        body=_read_body(environ),
+        body=_read_body(environ, body_bytes_max),
     )
 
 
@@ -119,25 +130,25 @@ def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield key.replace("_", "-").lower(), value
 
 
-def _read_body(environ: Mapping[str, Any]) -> bytes:
+def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
     stated = environ.get("CONTENT_LENGTH") or ""
     if not stated:
         # A chunked body has no length; only a server that ends the stream itself lets it be read to the end.
-        length = BODY_BYTES_MAX + 1 if environ.get("wsgi.input_terminated") else 0
+        length = limit + 1 if environ.get("wsgi.input_terminated") else 0
     elif stated.isascii() and stated.isdigit():
         length = int(stated.lstrip("0")[:20] or "0")  # a number of any size is quadratic to convert
     else:
         raise HttpRefused(400, "invalid_content_length", "Content-Length must be a number of bytes")
-    if stated and length > BODY_BYTES_MAX:
-        raise body_too_large()
+    if stated and length > limit:
+        raise body_too_large(limit)
     body = bytearray()
     try:
         while len(body) < length and (chunk := environ["wsgi.input"].read(min(length - len(body), _CHUNK_BYTES))):
             body += chunk
     except OSError:  # how servers say that the client hung up, or that its chunks cannot be read
         raise HttpRefused(400, "incomplete_body", "the body could not be read to its end") from None
-    if len(body) > BODY_BYTES_MAX:
-        raise body_too_large()
+    if len(body) > limit:
+        raise body_too_large(limit)
     if stated and len(body) < length:
         raise HttpRefused(400, "incomplete_body", "the body ended before Content-Length was reached")
     return bytes(body)

@@ -1,6 +1,8 @@
-"""ILP: addresses, and the details by which a sender reaches a payment."""
+"""ILP: addresses, the details by which a sender reaches a payment, packets, and what becomes of them."""
 
 from incoming_payments.ilp.address import IlpAddress, ilp_address
 from incoming_payments.ilp.credentials import DerivedMethods, StreamCredentials
+from incoming_payments.ilp.ildcp import Peer
+from incoming_payments.ilp.receive import Receiver
 
-__all__ = ["DerivedMethods", "IlpAddress", "StreamCredentials", "ilp_address"]
+__all__ = ["DerivedMethods", "IlpAddress", "Peer", "Receiver", "StreamCredentials", "ilp_address"]

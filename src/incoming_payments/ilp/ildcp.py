@@ -1,0 +1,56 @@
+"""ILDCP: a peer asks which ILP address it is to use, and which asset the account with it counts in. RFC 31.
+
+The question is a Prepare for `peer.config` with one condition that is always the same, and the answer its Fulfill.
+"""
+
+import hashlib
+from datetime import datetime
+from typing import Final
+
+from attrs import field, frozen
+
+from incoming_payments.domain.amount import Asset
+from incoming_payments.errors import InvalidValue, MalformedPacket
+from incoming_payments.ilp.address import IlpAddress, ilp_address
+from incoming_payments.ilp.oer import read_octets, read_text, read_uint, write_octets, write_text, write_uint8
+from incoming_payments.ilp.packet import CONDITION_BYTES, Fulfill, Prepare
+
+ILDCP_ADDRESS: Final = ilp_address("peer.config")
+ILDCP_FULFILLMENT: Final = bytes(CONDITION_BYTES)
+ILDCP_CONDITION: Final = hashlib.sha256(ILDCP_FULFILLMENT).digest()
+
+
+@frozen
+class Peer:
+    """Who sends us packets: the ILP `address` that it is to use, and the `asset` that our account with it counts in."""
+
+    address: IlpAddress = field(converter=ilp_address)
+    asset: Asset
+
+
+def ildcp_request(expires_at: datetime) -> Prepare:
+    """The question, as a child puts it to its parent."""
+    return Prepare(0, expires_at, ILDCP_CONDITION, ILDCP_ADDRESS)
+
+
+def ildcp_response(peer: Peer) -> Fulfill:
+    """The answer.
+
+    >>> response = ildcp_response(Peer("g.bank.shop", Asset("USD", 2)))
+    >>> read_ildcp_response(response.data)
+    Peer(address='g.bank.shop', asset=Asset(code='USD', scale=2))
+    """
+    address = write_octets(peer.address.encode("ascii"))
+    return Fulfill(ILDCP_FULFILLMENT, address + write_uint8(peer.asset.scale) + write_text(peer.asset.code))
+
+
+def read_ildcp_response(data: bytes) -> Peer:
+    """What the `data` of the answer says. Raises `MalformedPacket`."""
+    end = len(data)
+    address, scale_at = read_octets(data, 0, end)
+    scale, code_at = read_uint(data, scale_at, end, 1)
+    code, _ = read_text(data, code_at, end)
+    try:
+        return Peer(address.decode("ascii"), Asset(code, scale))
+    except (InvalidValue, UnicodeDecodeError):
+        raise MalformedPacket("neither address nor asset may be like that", 0) from None

@@ -1,0 +1,294 @@
+"""What becomes of an ILP Prepare: the pure decisions of the STREAM receiver. RFC 29 of the Interledger RFCs.
+
+A packet is judged in two steps, as what the payment says of it is known to the store only:
+
+1. `open_packet` reads the bytes, finds the payment in the address, decrypts and checks. What can be answered without
+   the payment is answered: it is a `Fulfill` or a `Reject` then. Otherwise it is an `Arrival`.
+2. An `Arrival` that `brings_money` is booked by its `decide`, inside the store's transaction, under its `credit_id`;
+   any other is judged by the payment as it stands. Then it is `fulfilled`, `quoted` or `refused`.
+
+The fulfillment is worth the money: whoever shows it to the peer before us has been paid. `Arrival.fulfilled` takes the
+payment that the store answered with once the credit was durable, and there is no other way to it.
+
+Which packet gets which answer is the table `REFUSALS` below, and what stands around it. The codes are those that
+senders need (npm `@interledger/pay` and `ilp-protocol-stream`): to them F99 with encrypted data of ours means "go on",
+F08 with the amounts "send less", F99 with `StreamClose` "it is over", a code that begins with T "try again", and any
+other the end.
+
+**One payment, one pot.** STREAM lets a packet divide its amount among several streams. A payment has no use for that:
+it takes the whole amount, whatever streams the packet names, or none, and tells each of them the same: what the
+payment is open for in all, and what it has received in all.
+"""
+
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache, partial
+from typing import Final
+
+from attrs import Attribute, field, frozen
+
+from incoming_payments.domain import lifecycle
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.lifecycle import Decision, Tolerance
+from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.errors import (
+    AmountTooLarge,
+    AssetMismatch,
+    CreditIdReused,
+    IncomingPaymentsError,
+    InvalidValue,
+    MalformedAddress,
+    MalformedPacket,
+    PaymentCompleted,
+    PaymentExpired,
+    PaymentNotFound,
+    PolicyRefused,
+    StoreError,
+)
+from incoming_payments.ilp.credentials import DerivedMethods
+from incoming_payments.ilp.ildcp import ILDCP_ADDRESS, ILDCP_CONDITION, Peer, ildcp_response
+from incoming_payments.ilp.packet import (
+    ErrorCode,
+    Fulfill,
+    PacketType,
+    Prepare,
+    Reject,
+    Reply,
+    decode_prepare,
+    write_amounts,
+)
+from incoming_payments.ilp.stream import (
+    ConnectionAssetDetails,
+    ConnectionClose,
+    ConnectionNewAddress,
+    Frame,
+    StreamClose,
+    StreamError,
+    StreamKeys,
+    StreamMaxMoney,
+    StreamMoney,
+    StreamPacket,
+    condition_of,
+)
+from incoming_payments.limits import PREPARE_MARGIN_MS_MIN, STREAM_KEYS_REMEMBERED_MAX, STREAMS_ANSWERED_MAX
+
+_FIRST_STREAM: Final = 1  # RFC 29 §3.3: what a client opens first
+
+# What the store or the payment says, and how a sender has to hear it. A subclass counts as its class.
+REFUSALS: Final[Mapping[type[IncomingPaymentsError], tuple[ErrorCode, str]]] = {
+    PaymentNotFound: (ErrorCode.UNREACHABLE, "there is no such payment"),
+    AssetMismatch: (ErrorCode.CANNOT_RECEIVE, "the payment is in another asset than the account with this peer"),
+    PaymentCompleted: (ErrorCode.FINAL_APPLICATION_ERROR, "the payment is completed"),
+    PaymentExpired: (ErrorCode.FINAL_APPLICATION_ERROR, "the payment has expired"),
+    AmountTooLarge: (ErrorCode.AMOUNT_TOO_LARGE, "the payment cannot take so much"),
+    CreditIdReused: (ErrorCode.INVALID_AMOUNT, "this packet came before, with another amount"),
+    PolicyRefused: (ErrorCode.CANNOT_RECEIVE, "the receiver does not take this payment"),
+    StoreError: (ErrorCode.INTERNAL_ERROR, "try again later"),
+}
+
+
+def _not_negative(_: object, attribute: "Attribute[int]", value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise InvalidValue(f"{attribute.name} must be an integer, not below 0", member=attribute.name)
+
+
+@frozen
+class Receiver:
+    """How this service takes packets. One for the whole service: it remembers what it derived for recent addresses.
+
+    `methods` reads the addresses that it handed out. `tolerance` says how much too much a packet may bring.
+    `margin_ms` is what a Prepare must have left, in milliseconds: the time to commit, and for the Fulfill to travel. A
+    Fulfill that comes too late is not paid for, but what it was for has been credited. `find` says whose address a
+    destination is, with the keys, or raises `MalformedAddress`. Raises `InvalidValue`.
+    """
+
+    methods: DerivedMethods
+    tolerance: Tolerance = field(factory=Tolerance)
+    margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, validator=_not_negative)
+    find: Callable[[str], tuple[PaymentId, StreamKeys]] = field(init=False, eq=False, repr=False)
+
+    @find.default
+    def _remembering(self) -> Callable[[str], tuple[PaymentId, StreamKeys]]:
+        # What is not an address of ours raises, and is not remembered: strangers cannot fill the memory.
+        return lru_cache(maxsize=STREAM_KEYS_REMEMBERED_MAX)(partial(_derive, self.methods))
+
+    def in_time(self, prepare: Prepare, now: datetime) -> bool:
+        """Whether there is time enough at `now` to answer `prepare`."""
+        return prepare.expires_at - now >= timedelta(milliseconds=self.margin_ms)
+
+    def reject(self, code: ErrorCode, message: str, data: bytes = b"") -> Reject:
+        """A Reject in the name of this service."""
+        return Reject(code, self.methods.prefix, message, data)
+
+
+def _derive(methods: DerivedMethods, destination: str) -> tuple[PaymentId, StreamKeys]:
+    credentials = methods.read(destination)
+    return credentials.payment_id, StreamKeys(credentials.shared_secret)
+
+
+@frozen
+class Arrival:
+    """An authentic STREAM packet for a payment of ours, that came in time.
+
+    `amount` is what arrived, in the asset of the peer. `fulfillment` is there when the condition of the Prepare is ours
+    and the amount no less than the sender's minimum: only then may the packet be fulfilled. Without it the packet is a
+    question: what would arrive? `nonce` is for the reply.
+    """
+
+    payment_id: PaymentId
+    amount: Amount
+    request: StreamPacket
+    condition: bytes
+    _fulfillment: bytes | None = field(repr=False)
+    _keys: StreamKeys = field(repr=False)
+    _nonce: bytes = field(repr=False)
+    _receiver: Receiver = field(repr=False)
+
+    @property
+    def brings_money(self) -> bool:
+        """Whether there is something to be booked. A packet of nothing is fulfilled and not booked: it moves frames."""
+        return self._fulfillment is not None and self.amount.value > 0
+
+    @property
+    def credit_id(self) -> CreditId:
+        """The name under which the money of this packet is booked, once.
+
+        It is made of the execution condition, which is `SHA-256(HMAC(key, data))` with a key of this one payment: so it
+        stands for the packet's encrypted data and the payment, and for nothing else. From that follows:
+
+        - **The same Prepare twice** has the same id: the second time the store finds the credit, books nothing, and the
+          fulfillment is repeated, also once the payment is completed or expired.
+        - **Two packets** never share an id: their data differ in a random nonce at least. Who wants two to share one
+          has to find a collision of SHA-256, and would pay twice for one credit.
+        - **Another amount** on a copy is not another packet. Amount and expiry are the only things that connectors may
+          change (RFC 27), and nothing authenticates them. Were the amount part of the id, a connector could bring one
+          packet of its sender's as two, and both would be credited; were it neither in the id nor compared, it could
+          bring the packet with 100, keep the answer to itself, bring a copy with 1, and hold a fulfillment of ours
+          that says we are content with 1, while 100 are in the books. As it is, `lifecycle.credit_packet` refuses the
+          copy (`CreditIdReused`), whoever comes first: each fulfillment that leaves was for exactly what is booked
+          under its id.
+        - **Another expiry**, or the copy coming by another peer, changes nothing: the money that it is for is booked.
+          The peer is left out on purpose: a connector that repeats a packet over its second line because the answer on
+          the first was lost owes it once. When in doubt we credit once, never twice.
+        - **Credits of other rails** cannot be met: `flows.receive` refuses ids that begin with `stream:`.
+
+        In front stands the packet's sequence number, which is in the data as well, so that the ids of one sender lie
+        side by side in an index: with hashes alone, each credit would touch another page of it.
+        """
+        digest = binascii.b2a_base64(self.condition, newline=False).decode("ascii")
+        return CreditId(f"{STREAM_CREDITS}{self.request.sequence:016x}:{digest}")
+
+    def decide(
+        self, id: CreditId, now: datetime
+    ) -> Callable[[IncomingPayment, Credit | None], Decision[IncomingPayment]]:
+        """The decision to book it under its `credit_id`, for the store to run."""
+        tolerance = self._receiver.tolerance
+        return partial(lifecycle.credit_packet, id=id, amount=self.amount, now=now, tolerance=tolerance)
+
+    def fulfilled(self, payment: IncomingPayment) -> Fulfill:
+        """The Fulfill, once the store has answered with `payment`: not before the credit is durable."""
+        return self._fulfill(self._told(payment))
+
+    def quoted(self, payment: IncomingPayment, now: datetime) -> Reply:
+        """The answer to a packet that brings no money, from the payment as it stands.
+
+        A question is answered with a Reject that says what arrived, and what `payment` is open for. A packet of nothing
+        is fulfilled, also by a payment that takes nothing more, as its sender has frames to be acknowledged; then it
+        is told that its streams are closed. Raises `AssetMismatch`; for a question also `PaymentCompleted` and
+        `PaymentExpired`.
+        """
+        lifecycle.require_asset(payment, self.amount)
+        if self._fulfillment is not None:
+            return self._fulfill(self._told(payment) if lifecycle.is_receivable(payment, now) else self._closings())
+        lifecycle.require_open(payment, now)
+        data = self._sealed(PacketType.REJECT, self._told(payment))
+        return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
+
+    def refused(self, refusal: IncomingPaymentsError) -> Reject:
+        """The Reject for what the payment or the store has said."""
+        code, message = next(row for cls, row in REFUSALS.items() if isinstance(refusal, cls))
+        data = b""
+        if isinstance(refusal, AmountTooLarge):
+            data = write_amounts(self.amount.value, refusal.remaining)
+        elif isinstance(refusal, PaymentCompleted | PaymentExpired):
+            data = self._sealed(PacketType.REJECT, self._closings())
+        return self._receiver.reject(code, message, data)
+
+    def closed(self) -> Reject:
+        """The answer to a packet by which the sender closes the connection: it is closed here, too."""
+        data = self._sealed(PacketType.REJECT, [ConnectionClose(StreamError.NO_ERROR, "")])
+        return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
+
+    def _fulfill(self, frames: Sequence[Frame]) -> Fulfill:
+        assert self._fulfillment is not None  # noqa: S101 - our own bug; `Fulfill` would refuse it as well
+        return Fulfill(self._fulfillment, self._sealed(PacketType.FULFILL, frames))
+
+    def _told(self, payment: IncomingPayment) -> list[Frame]:
+        """What `payment` is open for, for each stream of the packet; and our asset, if the sender asks for it."""
+        received = payment.received.value
+        receive_max = max(lifecycle.receive_max(payment), received)
+        frames: list[Frame] = [StreamMaxMoney(stream, receive_max, received) for stream in self._streams()]
+        if any(isinstance(frame, ConnectionNewAddress) for frame in self.request.frames):
+            frames.append(ConnectionAssetDetails(payment.asset.code, payment.asset.scale))
+        return frames
+
+    def _closings(self) -> list[Frame]:
+        return [StreamClose(stream, StreamError.NO_ERROR, "") for stream in self._streams()]
+
+    def _streams(self) -> list[int]:
+        """The streams of the packet's money, not too many of them; the first one, when it names none."""
+        named = {frame.stream_id: None for frame in self.request.frames if isinstance(frame, StreamMoney)}
+        return list(named)[:STREAMS_ANSWERED_MAX] or [_FIRST_STREAM]
+
+    def _sealed(self, kind: PacketType, frames: Sequence[Frame]) -> bytes:
+        reply = StreamPacket(kind, self.request.sequence, self.amount.value, frames)
+        return self._keys.seal(reply, nonce=self._nonce)
+
+
+def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, now: datetime) -> Arrival | Reply:
+    """Read the ILP packet that `peer` sent; the answer, if it can be given without the payment.
+
+    `nonce` is 12 random bytes that are never used twice. Nothing is raised, whatever the packet is.
+    """
+    try:
+        prepare = decode_prepare(packet)
+    except MalformedPacket as error:
+        return receiver.reject(ErrorCode.INVALID_PACKET, error.description)
+    if prepare.destination == ILDCP_ADDRESS:
+        return _configure(prepare, peer, receiver)
+    if not receiver.in_time(prepare, now):
+        return receiver.reject(ErrorCode.TRANSFER_TIMED_OUT, "the packet has expired, or is about to")
+    try:
+        payment_id, keys = receiver.find(prepare.destination)
+    except MalformedAddress as error:
+        return receiver.reject(ErrorCode.UNREACHABLE, error.description)
+    try:
+        request = keys.open(prepare.data)
+    except MalformedPacket:
+        return receiver.reject(ErrorCode.UNEXPECTED_PAYMENT, "the data is no STREAM packet for this payment")
+    # RFC 29 §5.2: a packet that was moved to another type of ILP packet is nobody's.
+    if request.kind is not PacketType.PREPARE:
+        return receiver.reject(ErrorCode.UNEXPECTED_PAYMENT, "the data does not belong on a Prepare")
+    fulfillment = keys.fulfillment(prepare.data)
+    may_fulfill = condition_of(fulfillment) == prepare.condition and prepare.amount >= request.amount
+    arrival = Arrival(
+        payment_id,
+        Amount(prepare.amount, peer.asset),
+        request,
+        prepare.condition,
+        fulfillment if may_fulfill else None,
+        keys,
+        nonce,
+        receiver,
+    )
+    return arrival.closed() if any(isinstance(frame, ConnectionClose) for frame in request.frames) else arrival
+
+
+def _configure(prepare: Prepare, peer: Peer, receiver: Receiver) -> Reply:
+    """The answer to a question for `peer.config`. RFC 31: it brings nothing, has the one condition and any expiry."""
+    if prepare.amount:
+        return receiver.reject(ErrorCode.INVALID_AMOUNT, "to be told one's address costs nothing")
+    if prepare.condition != ILDCP_CONDITION:
+        return receiver.reject(ErrorCode.WRONG_CONDITION, "the condition is not that of RFC 31")
+    return ildcp_response(peer)

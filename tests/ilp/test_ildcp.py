@@ -1,0 +1,62 @@
+"""`ilp.ildcp`: RFC 31 of the Interledger RFCs."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from incoming_payments.domain.amount import Asset
+from incoming_payments.errors import InvalidValue, MalformedPacket
+from incoming_payments.ilp.ildcp import ILDCP_CONDITION, Peer, ildcp_request, ildcp_response, read_ildcp_response
+from incoming_payments.ilp.packet import decode_reply, encode
+
+PEER = Peer("example.client", Asset("XRP", 9))
+
+# The packets of npm ilp-protocol-ildcp, for the same values.
+REQUEST_HEX = (
+    "0c460000000000000000323031373132323431363134333232373966687aadf862bd776c8fc18b8e9f8e20089714856ee233b3902a591d0d5f"
+    "29250b706565722e636f6e66696700"
+)
+RESPONSE_HEX = (
+    "0d350000000000000000000000000000000000000000000000000000000000000000140e6578616d706c652e636c69656e740903585250"
+)
+
+
+def test_request() -> None:
+    """The question is the packet that the Node library sends."""
+    assert encode(ildcp_request(datetime(2017, 12, 24, 16, 14, 32, 279_000, UTC))).hex() == REQUEST_HEX
+
+
+def test_rfc_31_condition() -> None:
+    """The condition of the question is always the one the RFC gives."""
+    assert ILDCP_CONDITION.hex() == "66687aadf862bd776c8fc18b8e9f8e20089714856ee233b3902a591d0d5f2925"
+
+
+def test_response() -> None:
+    """The answer is the packet that the Node library makes, and it is read."""
+    assert encode(ildcp_response(PEER)).hex() == RESPONSE_HEX
+    assert read_ildcp_response(decode_reply(bytes.fromhex(RESPONSE_HEX)).data) == PEER
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("", "a length is missing, at byte 0"),
+        ("03672e61", "an integer of 1 bytes is cut short, at byte 4"),
+        ("03672e6109", "a length is missing, at byte 5"),
+        ("01670903585250", "neither address nor asset may be like that, at byte 0"),
+        ("03672ee90903585250", "neither address nor asset may be like that, at byte 0"),
+        ("03672e610900", "neither address nor asset may be like that, at byte 0"),
+    ],
+)
+def test_response_refused(data: str, message: str) -> None:
+    """What is no answer is refused."""
+    with pytest.raises(MalformedPacket) as caught:
+        read_ildcp_response(bytes.fromhex(data))
+    assert str(caught.value) == message
+
+
+def test_a_peer_has_an_address_and_an_asset() -> None:
+    """A peer without a good address cannot be."""
+    with pytest.raises(InvalidValue) as caught:
+        Peer("client", Asset("XRP", 9))
+    assert caught.value.details == {"member": "ilpAddress"}

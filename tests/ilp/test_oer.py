@@ -1,0 +1,144 @@
+"""`ilp.oer`: RFC 30 of the Interledger RFCs, its examples, and what is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from incoming_payments.errors import MalformedPacket
+from incoming_payments.ilp.oer import (
+    read_octets,
+    read_saturated_uint,
+    read_text,
+    read_uint,
+    read_var_uint,
+    write_length,
+    write_octets,
+    write_text,
+    write_uint8,
+    write_var_uint,
+)
+from incoming_payments.limits import UINT64_MAX
+
+Read = Callable[[bytes, int, int], tuple[Any, int]]
+
+
+@pytest.mark.parametrize(
+    ("octets", "value"),
+    [
+        ("00", 0),
+        ("1234", 4660),
+        ("ABABABAB", 2880154539),
+        ("AC01055A1DEBAC1E", 12394193534107495454),
+    ],
+)
+def test_rfc_30_fixed_length_integers(octets: str, value: int) -> None:
+    """The examples of UInt8, UInt16, UInt32 and UInt64."""
+    data = bytes.fromhex(octets)
+    assert read_uint(data, 0, len(data), len(data)) == (value, len(data))
+
+
+@pytest.mark.parametrize(("octets", "length"), [("07", 7), ("8182", 130), ("821234", 4660), ("83ABCDEF", 11259375)])
+def test_rfc_30_length_determinants(octets: str, length: int) -> None:
+    """The examples of lengths, written and read."""
+    data = bytes.fromhex(octets)
+    assert write_length(length) == data
+    assert read_octets(data + bytes(length), 0, len(data) + length) == (bytes(length), len(data) + length)
+
+
+def test_rfc_30_a_length_of_64_bits() -> None:
+    """The last example is more than there ever is: it is read, and found to be too much."""
+    data = bytes.fromhex("88AC01055A1DEBAC1E")
+    assert write_length(12394193534107495454) == data
+    with pytest.raises(MalformedPacket) as caught:
+        read_octets(data, 0, len(data))
+    assert str(caught.value) == "12394193534107495454 bytes were announced, but only 0 are there, at byte 0"
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 255, 256, 65535, 65536])
+def test_octets(length: int) -> None:
+    """Octet strings of every length come back, wherever they stand."""
+    octets = bytes(length)
+    data = b"??" + write_octets(octets) + b"!"
+    assert read_octets(data, 2, len(data)) == (octets, len(data) - 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "octets"),
+    [
+        (0, "0100"),
+        (1, "0101"),
+        (255, "01ff"),
+        (256, "020100"),
+        (4660, "021234"),
+        (2**63, "088000000000000000"),
+        (UINT64_MAX, "08ffffffffffffffff"),
+    ],
+)
+def test_var_uint(value: int, octets: str) -> None:
+    """An integer has one spelling, its shortest; zero takes one byte."""
+    data = bytes.fromhex(octets)
+    assert write_var_uint(value) == data
+    assert read_var_uint(data, 0, len(data)) == (value, len(data))
+    assert read_saturated_uint(data, 0, len(data)) == (value, len(data))
+
+
+def test_rfc_29_larger_integers_saturate_where_it_says_so() -> None:
+    """More than 64 bits read as the largest that 64 bits hold, and what stands behind is found."""
+    data = bytes.fromhex("09010000000000000000") + b"!"
+    assert read_saturated_uint(data, 0, len(data)) == (UINT64_MAX, 10)
+
+
+def test_text_and_uint8() -> None:
+    """Text is UTF-8, and one byte is one byte."""
+    assert read_text(write_text("né"), 0, 4) == ("né", 4)
+    assert write_text("né") == b"\x03n\xc3\xa9"
+    assert write_uint8(255) == b"\xff"
+
+
+def read_uint64(data: bytes, at: int, end: int) -> tuple[int, int]:
+    return read_uint(data, at, end, 8)
+
+
+SHORTEST = "a length is not in its shortest form"
+INTEGER = "an integer is not in its shortest form"
+
+
+@pytest.mark.parametrize(
+    ("read", "octets", "message"),
+    [
+        pytest.param(read_uint64, "00000000000000", "an integer of 8 bytes is cut short", id="uint64 cut short"),
+        pytest.param(read_octets, "", "a length is missing", id="nothing"),
+        pytest.param(read_octets, "0200", "2 bytes were announced, but only 1 are there", id="too few bytes"),
+        pytest.param(read_octets, "82ff", "a length is cut short", id="length cut short"),
+        pytest.param(read_octets, "80", SHORTEST, id="length of no bytes"),
+        pytest.param(read_octets, "817f" + "00" * 127, SHORTEST, id="127 in the long form"),
+        pytest.param(read_octets, "820080" + "00" * 128, SHORTEST, id="length with a leading zero"),
+        pytest.param(read_text, "01ff", "a text is not UTF-8", id="not UTF-8"),
+        pytest.param(read_var_uint, "", "a length is missing", id="no integer"),
+        pytest.param(read_var_uint, "00", INTEGER, id="integer of no bytes"),
+        pytest.param(read_var_uint, "020001", INTEGER, id="integer with a leading zero"),
+        pytest.param(read_var_uint, "0201", "2 bytes were announced, but only 1 are there", id="integer cut short"),
+        pytest.param(read_var_uint, "09" + "01" * 9, "an integer has more than 64 bits", id="more than 64 bits"),
+        pytest.param(read_var_uint, "810101", SHORTEST, id="integer whose length is long"),
+        pytest.param(read_saturated_uint, "0900" + "01" * 8, "an integer has more than 64 bits", id="9 with a zero"),
+        pytest.param(read_saturated_uint, "020001", INTEGER, id="saturated with a leading zero"),
+        pytest.param(read_saturated_uint, "00", INTEGER, id="saturated of no bytes"),
+    ],
+)
+def test_refused(read: Read, octets: str, message: str) -> None:
+    """What is cut short, or is not in its one spelling, is refused, saying where it begins."""
+    data = bytes.fromhex(octets)
+    for before in (b"", b"???"):
+        with pytest.raises(MalformedPacket) as caught:
+            read(before + data, len(before), len(before) + len(data))
+        assert str(caught.value) == f"{message}, at byte {len(before)}"
+        assert caught.value.details == {"position": len(before)}
+
+
+@pytest.mark.parametrize("read", [read_uint64, read_octets, read_text, read_var_uint, read_saturated_uint])
+def test_nothing_is_read_past_the_end(read: Read) -> None:
+    """A value ends where what holds it ends, whatever stands behind."""
+    data = b"\x04abcd0123456789"
+    with pytest.raises(MalformedPacket):
+        read(data, 0, 4)

@@ -1,0 +1,131 @@
+"""A STREAM sender for tests: makes packets for one payment, and reads what comes back."""
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import IncomingPayment
+from incoming_payments.flows.receive_packet import receive_packet
+from incoming_payments.flows.run import run
+from incoming_payments.ilp import DerivedMethods, StreamCredentials
+from incoming_payments.ilp.ildcp import Peer
+from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, Reject, decode_reply, encode
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.ilp.stream import Frame, StreamKeys, StreamMoney, StreamPacket, condition_of
+from incoming_payments.ports import Ports
+from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.testing import NOW, a_creation
+
+SECRET: Final = b"a server secret that nobody knows"
+METHODS: Final = DerivedMethods("test.bank", [SECRET])
+USD: Final = Asset("USD", 2)
+PEER: Final = Peer("test.bank.connector", USD)
+ONE_STREAM: Final = (StreamMoney(1, 1),)
+
+
+class Sender:
+    """Whoever was told `credentials`. Each packet has a sequence and a nonce of its own."""
+
+    def __init__(self, credentials: StreamCredentials) -> None:
+        self.credentials = credentials
+        self.keys = StreamKeys(credentials.shared_secret)
+        self._sequence = itertools.count(1)
+
+    def prepare(
+        self,
+        amount: int,
+        *,
+        least: int = 0,
+        frames: Sequence[Frame] = ONE_STREAM,
+        sequence: int | None = None,
+        kind: PacketType = PacketType.PREPARE,
+        expires_at: datetime = NOW + timedelta(seconds=30),
+        condition: bytes | None = None,
+    ) -> Prepare:
+        """A Prepare of `amount` of which no less than `least` should be taken; another `condition` makes it a probe."""
+        number = next(self._sequence) if sequence is None else sequence
+        nonce = hashlib.sha256(f"{number} {amount} {self.credentials.ilp_address}".encode()).digest()[:12]
+        data = self.keys.seal(StreamPacket(kind, number, least, frames), nonce=nonce)
+        condition = condition_of(self.keys.fulfillment(data)) if condition is None else condition
+        return Prepare(amount, expires_at, condition, self.credentials.ilp_address, data)
+
+    def probe(self, amount: int, **options: Any) -> Prepare:
+        """A Prepare that nobody can fulfil."""
+        return self.prepare(amount, **{"condition": bytes(32), "frames": (), **options})
+
+    def read(self, reply: Fulfill | Reject) -> StreamPacket:
+        """What the reply says to the sender alone."""
+        return self.keys.open(reply.data)
+
+
+@frozen
+class Answer:
+    """A reply, and what it says to the sender alone, if it does."""
+
+    reply: Fulfill | Reject
+    said: StreamPacket | None
+
+    @property
+    def code(self) -> str:
+        """`fulfilled`, or the error code."""
+        return "fulfilled" if isinstance(self.reply, Fulfill) else str(self.reply.code)
+
+    @property
+    def frames(self) -> tuple[Frame, ...] | None:
+        """The frames that the sender gets."""
+        return None if self.said is None else self.said.frames
+
+
+class Service:
+    """A receiver over a memory store with one payment in it, a clock that stands still, and a sender."""
+
+    def __init__(self, created: Decision[IncomingPayment] | None = None, **terms: Any) -> None:
+        self.store = MemoryStore()
+        self.ports = Ports(store=self.store)
+        self.receiver = Receiver(METHODS)
+        self.now = NOW
+        self.created = created or a_creation(**terms)
+        self.id = self.created.answer.id
+        self.store.insert(self.created)
+        self.sender = Sender(METHODS.derive(self.id))
+
+    @property
+    def payment(self) -> IncomingPayment:
+        """The payment as stored."""
+        return self.store.load(self.id)
+
+    @property
+    def received(self) -> int:
+        """The total that was received, in minor units."""
+        return self.payment.received.value
+
+    def replace(self, **ports: Any) -> None:
+        """Put other ports in place of its own."""
+        self.ports = evolve(self.ports, **ports)
+
+    def answer(self, packet: bytes, peer: Peer = PEER) -> bytes:
+        """The reply to a packet, in bytes."""
+        return run(receive_packet(packet, peer=peer, receiver=self.receiver, now=self.now), self.ports)
+
+    def send(self, prepare: Prepare, peer: Peer = PEER) -> Answer:
+        """The reply to a Prepare, once everything about it is as it has to be."""
+        reply = decode_reply(self.answer(encode(prepare), peer))
+        if isinstance(reply, Fulfill):
+            assert condition_of(reply.fulfillment) == prepare.condition
+        else:
+            assert reply.triggered_by == METHODS.prefix
+        sealed = len(reply.data) > 16  # the amounts of an F08 are 16 bytes
+        said = (
+            self.sender.read(reply) if sealed and prepare.destination == self.sender.credentials.ilp_address else None
+        )
+        if said is not None:
+            kind = PacketType.FULFILL if isinstance(reply, Fulfill) else PacketType.REJECT
+            assert (said.kind, said.amount) == (kind, prepare.amount)
+            assert said.sequence == self.sender.keys.open(prepare.data).sequence
+        return Answer(reply, said)
