@@ -68,6 +68,10 @@ def test_every_bound_is_a_positive_number_with_its_reason() -> None:
         ("UINT64_DIGITS_MAX: Final = 19", "20 is more than 19, but the largest amount has to be writable"),
         ("ILP_PREPARE_BYTES_MAX: Final = 33789", "33790 is more than 33789, but a Prepare holds data and an address"),
         ("STREAMS_ANSWERED_MAX: Final = 257", "257 is more than 256, but a reply is a packet as well"),
+        (
+            "SENDER_BACKOFF_S_MAX: Final = 31.0",
+            "31.0 is more than 30.0, but a packet has to be sent again before the sender gives up",
+        ),
     ],
 )
 def test_limits_that_contradict_each_other_stop_the_import(setting: str, message: str) -> None:

@@ -46,6 +46,12 @@ EXCESS_UNITS_MAX: Final = 1  # the default for what a packet may bring too much,
 EXCESS_BASIS_POINTS_MAX: Final = 100  # the default for the same, of incomingAmount: coarser assets still finish
 PREPARE_MARGIN_MS_MIN: Final = 100  # the default for what a Prepare must have left: to commit, and for the way back
 
+# --- the sender for tests ---
+
+SENDER_IN_FLIGHT_MAX: Final = 64  # packets that may be unanswered: each is a thread and a connection
+SENDER_PATIENCE_S_MAX: Final = 30.0  # the default for how long nothing may be fulfilled: a service restarts in two
+SENDER_BACKOFF_S_MAX: Final = 1.0  # before a packet is sent again: so soon a service that is back is noticed
+
 # --- JSON ---
 
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with full metadata needs a quarter of it
@@ -139,6 +145,7 @@ for _smaller, _larger, _why in (
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),
     (ILP_DATA_BYTES_MAX + ILP_ADDRESS_CHARS_MAX, ILP_PREPARE_BYTES_MAX, "a Prepare holds data and an address"),
     (STREAMS_ANSWERED_MAX, STREAM_FRAMES_MAX, "a reply is a packet as well"),
+    (SENDER_BACKOFF_S_MAX, SENDER_PATIENCE_S_MAX, "a packet has to be sent again before the sender gives up"),
 ):
     if _smaller > _larger:
         raise RuntimeError(f"limits.py: {_smaller} is more than {_larger}, but {_why}")

@@ -1,9 +1,10 @@
 """`incoming-payments demo`: the whole story, between three real processes, each step checked.
 
-The service runs in a process of its own, on a fresh SQLite file. This process is the client: it signs requests and
-sends them over HTTP. A third one is the ASE's core banking: it embeds the library on the same file and books money.
-Halfway the service is killed with SIGKILL and started again. The exit status is 0 only if every step went as it
-should.
+The service runs in a process of its own, on a fresh SQLite file. This process is the client, which signs requests and
+sends them over HTTP, and the payer, which sends the money in packets, by STREAM over HTTP. A third one is the ASE's
+core banking: it embeds the library on the same file, books money that came otherwise, and knows the books. Halfway
+through the packets the service is killed with SIGKILL and started again. The exit status is 0 only if every step went
+as it should, and payer and payee have the same in their books.
 """
 
 import http.client
@@ -13,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from decimal import Decimal
@@ -25,6 +28,8 @@ from urllib.parse import urlsplit
 from attrs import frozen
 
 from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.payment import STREAM_CREDITS, payment_id
 from incoming_payments.errors import IncomingPaymentsError
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.run import run
@@ -32,10 +37,15 @@ from incoming_payments.hosts.clock import utc_now
 from incoming_payments.httpsig import PrivateKey, Request, sign
 from incoming_payments.ports import Ports
 from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing.sender import Books, Ending, Link, NotTaken, Payee, over_http, pay, quote
 
 _USD: Final = Asset("USD", 2)
 _START_S_MAX: Final = 30.0  # a cold start with its imports takes one or two
 _WIDTH_CHARS: Final = 118
+_BAR_CHARS: Final = 60
+_TOTAL: Final = 2500  # cents
+_PACKET_MAX: Final = 10  # cents
+_IN_FLIGHT: Final = 8
 _COMMAND: Final = (sys.executable, "-m", "incoming_payments.hosts.command")
 
 
@@ -68,28 +78,86 @@ class _Story:
         client = _Client.of(self._folder, self._port)
         forger = _Client(client.base_url, client.token, PrivateKey.generate_ed25519(client.key.kid))
         with core_banking(self._folder / "payments.sqlite3") as book:
-            with service(self._folder, self._port) as pid:
-                self._say(f"The service starts on a fresh SQLite file (process {pid}).")
-                payment = self._create(client)
-                self._read(client, payment, received="0", completed=False)
-                self._read_publicly(client, payment, received="0")
-                self._say("Core banking, a process of its own on the same file, books 10.00, and repeats the call.")
-                first = self._book(book, payment, "wire-1", 1000, "credited")
-                again = self._book(book, payment, "wire-1", 1000, "credited")
-                self._same("the answer to the repeated call", again, first)
-                self._say(f"The service is killed with SIGKILL (process {pid}). Core banking goes on and books 7.50.")
-            self._book(book, payment, "wire-2", 750, "credited")
-            with service(self._folder, self._port) as pid:
-                self._say(f"The service is back (process {pid}).")
-                self._read(client, payment, received="1750", completed=False)
-                self._say("Core banking books the last 7.50.")
-                self._book(book, payment, "wire-3", 750, "credited")
-                self._read(client, payment, received="2500", completed=True)
-                self._say("Core banking tries to book 0.01 more.")
-                self._book(book, payment, "wire-4", 1, "payment_completed")
-                self._forge(forger, payment)
+            self._pay_by_stream(client, book)
+            with service(self._folder, self._port):
+                self._forge(forger, self._pay_otherwise(client, book))
                 self._ask_for_euros(client)
         return self._conclude()
+
+    def _pay_by_stream(self, client: "_Client", book: "Booker") -> None:
+        with ThreadPoolExecutor(1) as payer:
+            with service(self._folder, self._port) as pid:
+                self._say(f"The service starts on a fresh SQLite file (process {pid}).")
+                path = self._create(client)
+                resource = self._read(client, path, received="0", completed=False)
+                self._read_publicly(client, path, received="0")
+                link, payee = self._link(client), Payee.of(resource)
+                self._ask(link, payee)
+                self._say(
+                    f"The payer sends {_usd(_TOTAL)} by STREAM over HTTP, in packets of {_usd(_PACKET_MAX)}, "
+                    f"{_IN_FLIGHT} at a time."
+                )
+                progress = Progress(_TOTAL)
+                paying = payer.submit(
+                    pay, link, payee, _TOTAL, packet_max=_PACKET_MAX, in_flight=_IN_FLIGHT, progress=progress
+                )
+                paying.add_done_callback(progress.finish)
+                progress.halfway.wait()
+                self._say(f"The service is killed with SIGKILL (process {pid}), with packets under way.")
+            progress.go_on.set()
+            with service(self._folder, self._port) as pid:
+                self._say(f"The service is back (process {pid}). The payer repeats what was not answered.")
+                books = paying.result()
+                self._tell(books)
+                self._same("ending", books.ending, Ending.DONE)
+                self._same("delivered", books.delivered, _TOTAL)
+                self._same("whether packets were sent again", books.repeats > 0, True)
+                self._read(client, path, received=str(_TOTAL), completed=True)
+                self._compare(book, path, books)
+                self._say("The payer tries to send 0.01 more.")
+                more = pay(link, payee, 1)
+                self._tell(more)
+                self._same("ending", more.ending, Ending.CLOSED)
+
+    def _link(self, client: "_Client") -> Link:
+        token = (self._folder / "peer-token.txt").read_text("utf-8").strip()
+        return over_http(f"{client.base_url}/ilp", token)
+
+    def _ask(self, link: Link, payee: Payee) -> None:
+        self._say("A payer, who was told address and secret, asks what would arrive, before any money moves.")
+        print(shown(">", f"a packet of {_usd(_TOTAL)} that nobody can fulfil, to {payee.address}"))
+        try:
+            quoted = quote(link, payee, _TOTAL)
+        except NotTaken as error:
+            raise StoryEnds(f"There is no quote: {error}") from error
+        print(shown("<", f"{_usd(quoted.arrives)} would arrive; the payment takes {_usd(quoted.receive_max)} in all"))
+        self._same("what would arrive", (quoted.arrives, quoted.asset), (_TOTAL, _USD))
+
+    def _tell(self, books: Books) -> None:
+        ending = [books.ending.value if books.ending else "", books.reason]
+        told = f"{_usd(books.delivered)} delivered in {books.packets} packets, {books.repeats} times one was sent again"
+        print(shown("<", f"{': '.join(filter(None, ending))}: {told}"))
+
+    def _compare(self, book: "Booker", path: str, books: Books) -> None:
+        self._say("The payer's books are compared with the payee's, as core banking reads them from the file.")
+        payee = book.books(path.rpartition("/")[2])
+        print(shown("<", f"payer: {_usd(books.sent)} in {books.packets} packets, {_usd(books.unknown)} unknown"))
+        print(shown("<", f"payee: {_usd(payee['received'])} in {payee['credits']} credits"))
+        self._same("what is unknown to the payer", books.unknown, 0)
+        self._same("the payee's books", (payee["received"], payee["credits"]), (books.sent, books.packets))
+
+    def _pay_otherwise(self, client: "_Client", book: "Booker") -> str:
+        payment = self._create(client)
+        self._say("Core banking, a process of its own on the same file, books 10.00, and repeats the call.")
+        first = self._book(book, payment, "wire-1", 1000, "credited")
+        again = self._book(book, payment, "wire-1", 1000, "credited")
+        self._same("the answer to the repeated call", again, first)
+        self._say("Core banking books the other 15.00.")
+        self._book(book, payment, "wire-2", 1500, "credited")
+        self._read(client, payment, received="2500", completed=True)
+        self._say("Core banking tries to book 0.01 more.")
+        self._book(book, payment, "wire-3", 1, "payment_completed")
+        return payment
 
     def _create(self, client: "_Client") -> str:
         self._say("A client asks for an incoming payment of 25.00 USD.")
@@ -102,13 +170,14 @@ class _Story:
             raise StoryEnds("There is no payment to go on with.")
         return urlsplit(str(answer.body["id"])).path
 
-    def _read(self, client: "_Client", path: str, *, received: str, completed: bool) -> None:
+    def _read(self, client: "_Client", path: str, *, received: str, completed: bool) -> dict[str, Any]:
         self._say("The client reads it, signed.")
         answer = self._send(client, "GET", path)
         self._same("status", answer.status, 200)
         self._same("receivedAmount", answer.body.get("receivedAmount", {}).get("value"), received)
         self._same("completed", answer.body.get("completed"), completed)
         self._same("methods", len(answer.body.get("methods", [])), 0 if completed else 1)
+        return answer.body
 
     def _read_publicly(self, client: "_Client", path: str, *, received: str) -> None:
         self._say("Anybody reads it, with neither token nor signature.")
@@ -118,7 +187,7 @@ class _Story:
         self._same("receivedAmount", answer.body.get("receivedAmount", {}).get("value"), received)
 
     def _book(self, book: "Booker", path: str, credit: str, value: int, outcome: str) -> dict[str, Any]:
-        print(shown(">", f"book {_decimal(value, _USD.scale)} {_USD.code} as {credit}"))
+        print(shown(">", f"book {_usd(value)} as {credit}"))
         answer = book(path.rpartition("/")[2], credit, value)
         print(shown("<", ": ".join(str(part) for part in answer.values())))
         self._same("outcome", answer.get("outcome"), outcome)
@@ -169,6 +238,37 @@ def shown(direction: str, text: str) -> str:
     return textwrap.fill(text, _WIDTH_CHARS, initial_indent=f"     {direction} ", subsequent_indent=" " * 7)
 
 
+class Progress:
+    """What is shown of a payment of `total` cents while it is made. Halfway it waits until it may `go_on`.
+
+    On a terminal that is a bar which grows; elsewhere a line for each tenth.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._shown = 0  # tenths
+        self.halfway = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, books: Books) -> None:
+        """Show how far the payment is."""
+        done = books.delivered / self._total
+        bar = "#" * round(done * _BAR_CHARS)
+        line = f"     [{bar:-<{_BAR_CHARS}}] {_usd(books.delivered):>9}"
+        if sys.stdout.isatty():
+            print(f"\r{line}", end="\n" if books.ending else "", flush=True)
+        elif int(done * 10) > self._shown:
+            print(line, flush=True)
+        self._shown = max(self._shown, int(done * 10))
+        if done >= 0.5 and not self.halfway.is_set():
+            self.halfway.set()
+            self.go_on.wait(_START_S_MAX)
+
+    def finish(self, _: object) -> None:
+        """The payment is over, be it that it got halfway or not."""
+        self.halfway.set()
+
+
 def _told(body: Mapping[str, Any]) -> str:
     """What a body says, in a few words: an error, the public view, or the resource."""
     if "error" in body:
@@ -197,6 +297,10 @@ def _amount(amount: Any) -> str:
         return f"{_decimal(int(amount['value']), amount['assetScale'])} {amount['assetCode']}"
     except (KeyError, TypeError, ValueError):
         return f"{amount!r}, which is no amount"
+
+
+def _usd(cents: int) -> str:
+    return f"{_decimal(cents, _USD.scale)} {_USD.code}"
 
 
 def _decimal(value: int, scale: int) -> str:
@@ -296,17 +400,24 @@ class Booker:
 
     def __call__(self, id: str, credit: str, value: int) -> dict[str, Any]:
         """Have one credit booked; the outcome, once it is durable."""
+        return self._ask(f"{id} {credit} {value}")
+
+    def books(self, id: str) -> dict[str, Any]:
+        """What the books say of a payment: what it has `received`, in how many `credits` of packets."""
+        return self._ask(id)
+
+    def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None  # noqa: S101 - our own pipe
         assert self._process.stdout is not None  # noqa: S101 - our own pipe
         try:
-            self._process.stdin.write(f"{id} {credit} {value}\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            said = self._process.stdout.readline()
         except BrokenPipeError:
-            line = ""
-        if not line:
+            said = ""
+        if not said:
             raise StoryEnds("The core banking process ended; what it said is above.")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = json.loads(said)
         return answer
 
 
@@ -327,11 +438,18 @@ def core_banking(database: Path) -> Iterator[Booker]:
 
 
 def book_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """What core banking does: book each line, `payment-id credit-id value`, and tell the outcome."""
+    """What core banking does: book each line, `payment-id credit-id value`, and tell the outcome.
+
+    A line that is a payment's id asks what is in the books.
+    """
     with SqliteStore(database) as store:
         ports = Ports(store=store)
         for line in lines:
-            id, credit, value = line.split()
+            id, *booking = line.split()
+            if not booking:
+                yield _books(store, id)
+                continue
+            credit, value = booking
             try:
                 booked = run(receive(id, credit=credit, amount=Amount(int(value), _USD), now=utc_now()), ports)
             except IncomingPaymentsError as error:
@@ -339,6 +457,13 @@ def book_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             else:
                 total = f"received {_decimal(booked.received.value, _USD.scale)} {_USD.code} in all"
                 yield {"outcome": "credited", "total": total + (", which completes it" if booked.completes else "")}
+
+
+def _books(store: SqliteStore, id: str) -> dict[str, Any]:
+    """The total, and the number of packets that were credited, from the events that lie beside the credits."""
+    credits = [event for event in store.events(payment_id(id)) if event.kind is EventKind.CREDITED]
+    names = {event.credit_id for event in credits if str(event.credit_id).startswith(STREAM_CREDITS)}
+    return {"received": credits[-1].received.value if credits else 0, "credits": len(names)}
 
 
 def _free_port() -> int:

@@ -1,0 +1,144 @@
+// Pays incoming payments with a STREAM sender from npm. It is started by test_real_senders.py with the folder in which the
+// sender is installed, its name below, and the URL that packets are posted to. Each line of standard input is a payment
+// to make, and is answered, when that is over, by one that says what became of it.
+
+import { createRequire } from 'node:module'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+
+const [installed, sender, url] = process.argv.slice(2)
+const require = createRequire(join(installed, 'package.json'))
+const ilp = require('ilp-packet')
+
+const ILDCP = 'peer.config'
+const CENTS = 2 // the scale of the account that the packets arrive by
+
+// What a sender needs: an account with a connector, which takes packets and brings back the replies. The connector posts
+// the packets to our service, under `token`. With a sender whose account has another `scale` it has converted the
+// amounts, rounding down; and it takes no packet of more than `most` of the sender's units.
+class Plugin {
+  constructor({ token, scale = CENTS, most }) {
+    Object.assign(this, { token, scale, most })
+    this.packets = 0 // that were posted, without questions for the account's asset
+    this.arrived = 0n // in cents, by the packets that were fulfilled
+  }
+  async connect() {}
+  async disconnect() {}
+  isConnected() {
+    return true
+  }
+  registerDataHandler() {}
+  deregisterDataHandler() {}
+
+  async sendData(packet) {
+    const prepare = ilp.deserializeIlpPrepare(packet)
+    if (prepare.destination === ILDCP) return this.scale === CENTS ? this.post(packet) : this.configuration()
+    const amount = BigInt(prepare.amount)
+    if (this.most !== undefined && amount > BigInt(this.most)) return this.tooLarge(amount)
+    const converted = amount / 10n ** BigInt(this.scale - CENTS)
+    const reply = await this.post(ilp.serializeIlpPrepare({ ...prepare, amount: converted.toString() }))
+    this.packets += 1
+    if (reply[0] === ilp.Type.TYPE_ILP_FULFILL) this.arrived += converted
+    return reply
+  }
+
+  async post(packet) {
+    const response = await fetch(url, {
+      method: 'POST',
+      headers: { 'content-type': 'application/octet-stream', authorization: `Bearer ${this.token}` },
+      body: packet
+    })
+    if (response.status !== 200) throw new Error(`HTTP status ${response.status}`)
+    return Buffer.from(await response.arrayBuffer())
+  }
+
+  tooLarge(amount) {
+    const data = Buffer.alloc(16)
+    data.writeBigUInt64BE(amount)
+    data.writeBigUInt64BE(BigInt(this.most), 8)
+    return ilp.serializeIlpReject({ code: 'F08', triggeredBy: 'test.connector', message: '', data })
+  }
+
+  // What the connector answers when it is asked for the account's asset (RFC 31).
+  configuration() {
+    const { serializeIldcpResponse } = require('ilp-protocol-ildcp')
+    return serializeIldcpResponse({ clientAddress: 'test.connector.sender', assetCode: 'USD', assetScale: this.scale })
+  }
+}
+
+// How each sender is told to send `amount` of its account's minor units, or to `deliver` so many cents, and how it says
+// what it has sent, in those units, and what was delivered, in cents.
+const senders = {
+  '@interledger/pay 0.2.2': async (plugin, { address, secret, amount, deliver }) => {
+    const { quote } = require('@interledger/pay')
+    const { Int } = require('@interledger/pay/dist/src/utils')
+    const target = deliver
+      ? { amountToDeliver: Int.from(deliver) }
+      : { amountToSend: Number(amount) / 10 ** plugin.scale } // in major units
+    const { pay } = await quote({ plugin, destinationAddress: address, sharedSecret: secret, ...target })
+    const { error, amountSent, amountDelivered } = await pay()
+    return { error, sent: amountSent.shiftedBy(plugin.scale), delivered: amountDelivered.shiftedBy(CENTS) }
+  },
+
+  // As its own documentation has it: what it does not know of the destination, it asks.
+  '@interledger/pay 0.4.0-alpha.9': async (plugin, payment) => {
+    const { setupPayment } = require('@interledger/pay')
+    const { address, secret } = payment
+    const destination = await setupPayment({ plugin, destinationAddress: address, sharedSecret: secret })
+    return payTo(destination, plugin, payment)
+  },
+
+  // As Rafiki has it: the destination is what the incoming payment's resource says.
+  '@interledger/pay 0.4.0-alpha.9 as in Rafiki': async (plugin, payment) => {
+    const { Counter } = require('@interledger/pay')
+    const destination = {
+      destinationAddress: payment.address,
+      sharedSecret: payment.secret,
+      destinationAsset: { code: 'USD', scale: CENTS },
+      requestCounter: Counter.from(0)
+    }
+    return payTo(destination, plugin, payment)
+  },
+
+  'ilp-protocol-stream 2.7.1': async (plugin, { address, secret, amount }) => {
+    const { createConnection, DataAndMoneyStream } = require('ilp-protocol-stream')
+    // It sets `closed`, which the streams of Node.js 18 and later have as a getter.
+    Object.defineProperty(DataAndMoneyStream.prototype, 'closed', { value: false, writable: true })
+    const connection = await createConnection({ plugin, destinationAccount: address, sharedSecret: secret })
+    const stream = connection.createStream()
+    const error = await stream.sendTotal(amount).catch(({ message }) => message)
+    await connection.end()
+    return { error, sent: connection.totalSent, delivered: connection.totalDelivered }
+  }
+}
+
+const payTo = async (destination, plugin, { amount, deliver }) => {
+  const { startQuote, pay, closeConnection } = require('@interledger/pay')
+  const target = deliver ? { amountToDeliver: BigInt(deliver) } : { amountToSend: BigInt(amount) }
+  const sourceAsset = { code: 'USD', scale: plugin.scale }
+  const quote = await startQuote({ plugin, destination, sourceAsset, ...target })
+  const { error, amountSent, amountDelivered } = await pay({ plugin, destination, quote })
+  await closeConnection(plugin, destination)
+  return { error, sent: amountSent, delivered: amountDelivered }
+}
+
+const OVERDUE_MS = 30_000
+
+const becomes = async (payment) => {
+  const plugin = new Plugin(payment)
+  const asked = { ...payment, secret: Buffer.from(payment.secret, 'base64url') }
+  let timer
+  const overdue = new Promise((_, reject) => (timer = setTimeout(reject, OVERDUE_MS, 'has not ended')))
+  const outcome = await Promise.race([senders[sender](plugin, asked), overdue]).catch((error) => ({
+    error: error.message ?? error
+  }))
+  clearTimeout(timer)
+  const { error = null, sent = 0, delivered = 0 } = outcome
+  const { packets, arrived } = plugin
+  return { error, sent: Number(sent), delivered: Number(delivered), packets, arrived: Number(arrived) }
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  console.log(JSON.stringify(await becomes(JSON.parse(line))))
+}
+process.exit(0) // whatever timers a sender has left behind
