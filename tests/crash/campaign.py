@@ -3,14 +3,13 @@
     nox -s crash                          200 kills
     nox -s crash -- --kills N --seed S    as it was, when S failed: who is killed when, and who sends what
 
-`serve`, as users run it, is killed with SIGKILL at random moments and started again, while processes of their own send it
+`serve`, as users run it, is killed with SIGKILL at random moments and started again, while other processes send it
 STREAM packets, ask for payments and book money on its file. Now and then one of these is killed with it. Nothing that
 the clients do stops for a kill: they repeat what was not answered. At the end they come to rest, and `check` compares
 what they have written down with the file. The moments depend on the machine, and not on the seed alone.
 """
 
 import argparse
-import os
 import random
 import secrets
 import subprocess
@@ -24,6 +23,7 @@ from typing import Final
 
 from attrs import asdict
 
+from crash.books import Answered, notes_in
 from crash.check import Report, check
 from crash.clients import CREATED, REST
 from crash.service import Service, start
@@ -72,7 +72,12 @@ def run_campaign(folder: Path, *, kills: int, seed: int, spoilt_by: Sequence[str
         clients = [Client("creator", CREATED.removesuffix(".book"), folder, seed), banking, *senders]
         for client in clients:
             stack.callback(client.kill)
-        for turn in range(kills):
+        service.start(*spoilt_by)
+        for client in clients:
+            client.run()
+        _await_money(service, senders)
+        service.kill()
+        for turn in range(1, kills):
             service.start(*spoilt_by)
             for client in clients:
                 client.run()
@@ -94,6 +99,14 @@ def run_campaign(folder: Path, *, kills: int, seed: int, spoilt_by: Sequence[str
             client.end()
         service.stop()
     return check(service.database, [client.book for client in clients])
+
+
+def _await_money(service: Service, senders: Sequence[Client]) -> None:
+    """All clients are at work: each sender has been answered."""
+    deadline = time.monotonic() + _REST_S_MAX
+    while not all(any(isinstance(note, Answered) for note in notes_in(sender.book)) for sender in senders):
+        assert time.monotonic() < deadline, service.said()
+        time.sleep(0.05)
 
 
 def _who_else(choose: random.Random, banking: Client, senders: Sequence[Client]) -> Iterator[Client]:

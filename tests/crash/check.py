@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from attrs import asdict, field, frozen
 
-from crash.books import CALL, CREATE, PACKET, UNHEARD, AGAIN, Answered, Asked, notes_in
+from crash.books import AGAIN, CALL, CREATE, PACKET, UNHEARD, Asked, notes_in
 
 Row = Mapping[str, Any]
 Violation = tuple[str, str]  # which promise is broken, and by what
 
-_TABLES: Final = ("payments", "credits", "events")
+_TABLES: Final = ("SELECT * FROM payments", "SELECT * FROM credits", "SELECT * FROM events ORDER BY version")
 _DONE: Final = frozenset({"fulfilled", "booked"})
 
 
@@ -88,11 +88,11 @@ def check(database: Path, books: Iterable[Path], *, settled: bool = True) -> Rep
     with closing(sqlite3.connect(database)) as connection:
         connection.row_factory = sqlite3.Row
         sound = [row[0] for row in connection.execute("PRAGMA integrity_check")]
-        payments, credits, events = (connection.execute(f"SELECT * FROM {table}").fetchall() for table in _TABLES)
+        payments, credits, events = (connection.execute(query).fetchall() for query in _TABLES)
     credits_of, events_of = defaultdict[str, dict[str, Row]](dict), defaultdict[str, list[Row]](list)
     for credit in credits:
         credits_of[credit["payment_id"]][credit["credit_id"]] = credit
-    for event in sorted(events, key=lambda event: event["version"]):
+    for event in events:
         events_of[event["payment_id"]].append(event)
     found = {
         row["id"]: Payment(row, credits_of.pop(row["id"], {}), events_of.pop(row["id"], []), told) for row in payments

@@ -1,20 +1,21 @@
 """The clients of a service that is killed: processes that do not give up, and write down what they are told.
 
-    python tests/crash/clients.py ROLE FOLDER BOOK SEED
+    python -m crash.clients ROLE FOLDER BOOK SEED
 
-`ROLE` is `sender` (pays by STREAM packets over HTTP), `creator` (asks for payments, signed, over HTTP) or `banking` (books
-by `receive` on the database file). When there is a file `REST` in the folder, each brings to its end what is under way.
-One that was killed is started again with the same book: it repeats what has no final answer, and goes on.
+`ROLE` is `sender` (pays by STREAM packets over HTTP), `creator` (asks for payments, signed, over HTTP) or `banking`
+(books by `receive` on the database file). When there is a file `REST` in the folder, each brings to its end what is
+under way. One that was killed is started again with the same book: it repeats what has no final answer, and goes on.
 """
 
 import base64
 import http.client
+import itertools
 import random
 import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -27,8 +28,10 @@ from crash.books import AGAIN, CALL, CREATE, PACKET, UNHEARD, Answered, Asked, B
 from incoming_payments import Amount, Asset, Ports, receive, run
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.hosts.command import CONFIGURATION, PEER_TOKEN
 from incoming_payments.hosts.settings import load_settings
 from incoming_payments.ilp import StreamCredentials
+from incoming_payments.ilp.address import IlpAddress
 from incoming_payments.ilp.packet import Fulfill, Reject, decode_reply, encode
 from incoming_payments.stores.sqlite import SqliteStore
 from processes import HttpClient
@@ -59,7 +62,7 @@ class Payable:
 
     def sender(self) -> Sender:
         """Whoever pays it."""
-        return Sender(StreamCredentials(PaymentId(self.id), self.address, self.secret))
+        return Sender(StreamCredentials(PaymentId(self.id), IlpAddress(self.address), self.secret))
 
 
 class Payables:
@@ -106,11 +109,16 @@ class Line:
             response = self._connection.getresponse()
             body = response.read()
         except (OSError, http.client.HTTPException):
-            self._connection.close()
-            self._connection = None
+            self.close()
             return None
         assert response.status == 200, (response.status, body)
         return decode_reply(body)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def _connect(self) -> http.client.HTTPConnection:
         """A connection, once the service listens."""
@@ -128,26 +136,30 @@ def settle(line: Line, book: Book, asked: Asked) -> tuple[str, bytes]:
     """Send a packet until it has its final answer: what that was, and its data."""
     while True:
         reply = line.send(bytes.fromhex(asked.packet))
-        if reply is None:
-            said = UNHEARD
-        elif isinstance(reply, Fulfill):
-            assert sha256(reply.fulfillment).hexdigest() == asked.key
-            said = "fulfilled"
-        else:
-            said = str(reply.code)
+        said = said_to(asked, reply)
         book.answered(asked.key, said)
         if reply is not None and said not in AGAIN:
             return said, reply.data
         time.sleep(_PAUSE_S)
 
 
+def said_to(asked: Asked, reply: Fulfill | Reject | None) -> str:
+    """What a reply says, in a word. A fulfillment has to be that of the packet."""
+    if reply is None:
+        return UNHEARD
+    if isinstance(reply, Fulfill):
+        assert sha256(reply.fulfillment).hexdigest() == asked.key
+        return "fulfilled"
+    return str(reply.code)
+
+
 def pay(folder: Path, book_path: Path, seed: int) -> None:
     """Send packets into whatever payments there are."""
-    port, token = _service(folder)
+    port, token = _port(folder), token_of(folder)
     notes = list(notes_in(book_path))
     book = Book(book_path)
     left = pending(notes)
-    counter = iter(range(len(notes) + 1, 1 << 40))  # no sequence twice
+    counter = itertools.count(len(notes) + 1)  # each is noted, so that none comes twice
     payables = Payables(folder / CREATED)
     number = int(book_path.stem.rpartition("-")[2])
 
@@ -162,7 +174,7 @@ def pay(folder: Path, book_path: Path, seed: int) -> None:
                 time.sleep(_PAUSE_S)
                 continue
             sequence = number << 40 | next(counter)
-            asked = _packet(book, payable, min(amount, 1 << 32) or choose.randint(1, 120), sequence)
+            asked = new_packet(book, payable, min(amount, 1 << 32) or choose.randint(1, 120), sequence)
             said, data = settle(line, book, asked)
             amount = _F08.unpack(data)[1] if said == "F08" else 0
             if said == "F99":
@@ -171,7 +183,7 @@ def pay(folder: Path, book_path: Path, seed: int) -> None:
     _in_threads(work, IN_FLIGHT)
 
 
-def _packet(book: Book, payable: Payable, amount: int, sequence: int) -> Asked:
+def new_packet(book: Book, payable: Payable, amount: int, sequence: int) -> Asked:
     """A new packet, in the book."""
     expires_at = datetime.now(UTC).replace(microsecond=0) + _PACKETS_EXPIRE_AFTER
     prepare = payable.sender().prepare(amount, sequence=sequence, expires_at=expires_at)
@@ -190,7 +202,7 @@ def _packet(book: Book, payable: Payable, amount: int, sequence: int) -> Asked:
 
 def create(folder: Path, book_path: Path, seed: int) -> None:
     """Ask for payments of all sorts, one after the other."""
-    port, _ = _service(folder)
+    port = _port(folder)
     client = HttpClient.of(folder, f"http://127.0.0.1:{port}")
     notes = list(notes_in(book_path))
     book = Book(book_path)
@@ -209,7 +221,7 @@ def _terms(choose: random.Random) -> dict[str, Any]:
     """Mostly with an `incomingAmount`, so that payments get full; some that expire soon."""
     terms: dict[str, Any] = {}
     if choose.random() < 0.9:
-        value = str(choose.randint(1, 3000))
+        value = str(choose.randint(1, choose.choice([300, 3000, 30000])))
         terms["incomingAmount"] = {"value": value, "assetCode": USD.code, "assetScale": USD.scale}
     if choose.random() < 0.4 or not terms:
         expires_at = datetime.now(UTC) + timedelta(seconds=choose.uniform(1, 5))
@@ -244,21 +256,20 @@ def _create_once(client: HttpClient, book: Book, asked: Asked, terms: dict[str, 
 
 def bank(folder: Path, book_path: Path, seed: int) -> None:
     """Book money that came by another rail, in a process of its own on the file of the service."""
-    left = pending(notes_in(book_path))
-    known = len(list(notes_in(book_path)))
-    book, choose = Book(book_path), random.Random(f"{seed} {known}")
+    notes = list(notes_in(book_path))
+    left, numbers = pending(notes), itertools.count(len(notes))
+    book, choose = Book(book_path), random.Random(f"{seed} {len(notes)}")
     payables = Payables(folder / CREATED)
-    with SqliteStore(load_settings(folder / "incoming-payments.toml").database) as store:
+    with SqliteStore(load_settings(folder / CONFIGURATION).database) as store:
         for asked in left:
             _book_once(store, book, asked)
-        for number in range(known, sys.maxsize):
-            if _rests(folder):
-                return
+        while not _rests(folder):
             time.sleep(choose.uniform(0.005, 0.03))
             payable = payables.some(choose)
             if payable is not None:
-                amount = choose.randint(1, 60)
-                asked = book.asked(kind=CALL, key=f"wire-{number}", payment=payable.id, amount=amount)
+                # Each is noted, so that the next life of this client begins behind it.
+                key, amount = f"wire-{next(numbers)}", choose.randint(1, 60)
+                asked = book.asked(kind=CALL, key=key, payment=payable.id, amount=amount)
                 if _book_once(store, book, asked) in {"payment_completed", "payment_expired"}:
                     payables.drop(payable.id)
 
@@ -281,10 +292,13 @@ def _book_once(store: SqliteStore, book: Book, asked: Asked) -> str:
 # --- the process -------------------------------------------------------------------------------------
 
 
-def _service(folder: Path) -> tuple[int, str]:
-    """Where it listens, and the token of its peer."""
-    port = load_settings(folder / "incoming-payments.toml").port
-    return port, (folder / "peer-token.txt").read_text("ascii").strip()
+def token_of(folder: Path) -> str:
+    """The token of the peer."""
+    return (folder / PEER_TOKEN).read_text("ascii").strip()
+
+
+def _port(folder: Path) -> int:
+    return load_settings(folder / CONFIGURATION).port
 
 
 def _rests(folder: Path) -> bool:

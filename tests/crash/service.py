@@ -1,18 +1,19 @@
 """The service that is killed: a folder with its configuration and database, and the process that serves it."""
 
+import contextlib
+import io
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from incoming_payments.hosts.command import CONFIGURATION
-from processes import COMMAND, ROOT, free_port, run_command
+from incoming_payments.hosts.command import CONFIGURATION, main
+from processes import COMMAND, ROOT, free_port
 
 DATABASE: Final = "payments.sqlite3"
 _DEADLINE_S: Final = 60.0  # for a slow machine
@@ -43,8 +44,8 @@ class Service:
         self.port = free_port()
         self.log = folder / "service.log"
         self._process: subprocess.Popen[bytes] | None = None
-        done = run_command("init", folder, "--port", str(self.port), env=environment())
-        assert done.returncode == 0, done.stderr
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert main(["init", str(folder), "--port", str(self.port)]) == 0
 
     @property
     def database(self) -> Path:
@@ -113,7 +114,7 @@ class Service:
                 shutil.copy(source, to / source.name)
         return to / DATABASE
 
-    def __enter__(self) -> "Service":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

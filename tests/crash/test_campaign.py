@@ -13,7 +13,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     """Every fulfilled packet is credited once, and all that `check` knows of holds, whenever the service is killed."""
     report = run_campaign(tmp_path, kills=KILLS, seed=20)
 
-    assert [] == report.violations
+    assert report.violations == []
     assert_busy(report)
 
 
