@@ -139,7 +139,7 @@ def test_trouble_with_the_disk(trouble: Trouble, tmp_path: Path) -> None:
 
 
 def test_killed_while_the_disk_is_in_trouble(trouble: Trouble, tmp_path: Path) -> None:
-    """Nothing that was answered is lost, and the next process serves as soon as the disk does."""
+    """Nothing that was answered is lost. A process that is started meanwhile runs, and serves when the disk does."""
     if trouble.strikes is no_growth:
         pytest.skip("the limit ends with the process")
     folder = tmp_path / "bank"
@@ -152,8 +152,13 @@ def test_killed_while_the_disk_is_in_trouble(trouble: Trouble, tmp_path: Path) -
         with trouble.strikes(service):
             assert scene.send(second) == "T00"
             service.kill()
-        service.up()
-        assert [scene.send(asked) for asked in (first, second)] == ["fulfilled"] * 2
+            service.up()
+            # To recover the log may have made room in it.
+            assert scene.send(second) in {"T00", "fulfilled"}
+            assert scene.send(first) == "fulfilled"
+        # It may find out only by trying that the file, which it had opened to read, can be written by now.
+        assert [scene.send(second) for _ in range(2)][-1] == "fulfilled"
+        assert scene.send(first) == "fulfilled"
         service.stop()
         report = check(service.database, [scene.path])
 
