@@ -6,7 +6,7 @@
     python examples/client.py my-bank          # elsewhere, once it runs
 
 `Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. Base
-URL, token and keys are those that `incoming-payments init` makes.
+URL, tokens and keys are those that `incoming-payments init` makes.
 """
 
 import json
@@ -22,7 +22,11 @@ from incoming_payments import (
     AccessTokenInfo,
     Asset,
     DerivedMethods,
+    HttpPeer,
+    PacketPolicy,
+    Peer,
     Ports,
+    Receiver,
     ServicePolicy,
     StaticIntrospector,
     WalletAddress,
@@ -54,23 +58,33 @@ client = AccessTokenInfo(
     jwk=json.loads((FOLDER / "client-key.jwk").read_text("utf-8")),
     rights=[AccessRight(["create", "read"], f"{BASE_URL}/alice")],
 )
+connector = HttpPeer(  # who sends us ILP packets
+    Peer("test.bank.connector", Asset("USD", 2)),
+    tokens=[AccessToken((FOLDER / "peer-token.txt").read_text("ascii").strip())],
+)
+methods = DerivedMethods("test.bank", [server_secret])
 store = SqliteStore(FOLDER / "payments.sqlite3")
 ports = Ports(
     store=store,
     nonces=store.nonces,
     wallet_addresses=Bank(),
     introspector=StaticIntrospector([(AccessToken(TOKEN), client)]),
-    methods=DerivedMethods("test.bank", [server_secret]),
+    methods=methods,
 )
-service = WsgiApplication(policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=ports)
+service = WsgiApplication(
+    policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER),
+    ports=ports,
+    packets=PacketPolicy(receiver=Receiver(methods), peers=[connector]),
+)
 
 app = flask.Flask(__name__)
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # the service itself says 405
 
 
+@app.route("/ilp", methods=METHODS, provide_automatic_options=False)
 @app.route("/incoming-payments", methods=METHODS, provide_automatic_options=False)
 @app.route("/incoming-payments/<path:_>", methods=METHODS, provide_automatic_options=False)
 def incoming_payments(_: str = "") -> flask.Response:
-    """Everything below /incoming-payments goes to the service."""
+    """Everything below /incoming-payments goes to the service, and the packets of peers."""
     answer = service.answer(flask.request.environ)
     return flask.Response(answer.body, answer.status, answer.headers)

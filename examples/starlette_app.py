@@ -6,7 +6,7 @@
     python examples/client.py my-bank          # elsewhere, once it runs
 
 `Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. Base
-URL, token and keys are those that `incoming-payments init` makes.
+URL, tokens and keys are those that `incoming-payments init` makes.
 """
 
 import json
@@ -28,6 +28,10 @@ from incoming_payments import (
     Asset,
     AsyncPorts,
     DerivedMethods,
+    HttpPeer,
+    PacketPolicy,
+    Peer,
+    Receiver,
     ServicePolicy,
     StaticIntrospector,
     WalletAddress,
@@ -59,19 +63,28 @@ client = AccessTokenInfo(
     jwk=json.loads((FOLDER / "client-key.jwk").read_text("utf-8")),
     rights=[AccessRight(["create", "read"], f"{BASE_URL}/alice")],
 )
+connector = HttpPeer(  # who sends us ILP packets
+    Peer("test.bank.connector", Asset("USD", 2)),
+    tokens=[AccessToken((FOLDER / "peer-token.txt").read_text("ascii").strip())],
+)
+methods = DerivedMethods("test.bank", [server_secret])
 store = AsyncSqliteStore(FOLDER / "payments.sqlite3")
 ports = AsyncPorts(
     store=store,
     nonces=store.nonces,
     wallet_addresses=Bank(),
     introspector=StaticIntrospector([(AccessToken(TOKEN), client)]),
-    methods=DerivedMethods("test.bank", [server_secret]),
+    methods=methods,
 )
-service = AsgiApplication(policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=ports)
+service = AsgiApplication(
+    policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER),
+    ports=ports,
+    packets=PacketPolicy(receiver=Receiver(methods), peers=[connector]),
+)
 
 
 async def incoming_payments(request: Request) -> Response:
-    """Everything below /incoming-payments goes to the service."""
+    """Everything below /incoming-payments goes to the service, and the packets of peers."""
     answer = await service.answer(request.scope, request.receive)
     return Response(answer.body, answer.status, dict(answer.headers))
 
@@ -86,6 +99,7 @@ async def lifespan(_: Starlette) -> AsyncIterator[None]:
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # the service itself says 405
 app = Starlette(
     routes=[
+        Route("/ilp", incoming_payments, methods=METHODS),
         Route("/incoming-payments", incoming_payments, methods=METHODS),
         Route("/incoming-payments/{id:path}", incoming_payments, methods=METHODS),
     ],

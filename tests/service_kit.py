@@ -228,11 +228,11 @@ def id_of(created: Response) -> PaymentId:
     return PaymentId(str(document(created, 201)["id"]).rpartition("/")[2])
 
 
-def refusal(response: Response) -> tuple[int, str]:
+def refusal(response: Response, challenge: str = f"GNAP as_uri={AUTH_SERVER}") -> tuple[int, str]:
     """Status and code of a refusal, once everything about it is as it has to be, header fields and body."""
     assert header(response, "Content-Type") == "application/json"
     assert header(response, "Cache-Control") == "no-store"
-    expected_challenge = f"GNAP as_uri={AUTH_SERVER}" if response.status == 401 else None
+    expected_challenge = challenge if response.status == 401 else None
     assert expected_challenge == header(response, "WWW-Authenticate")
     assert (response.status == 405) == (header(response, "Allow") is not None)
     assert (response.status == 503) == (header(response, "Retry-After") is not None)

@@ -21,12 +21,12 @@ PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
 TESTS: Final = Path(__file__).parent
 
-# errors, limits -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> hosts
+# errors, limits -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> hosts
 # domain, gnap -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits"}
 CORE: Final = {*GROUND, "domain"}
 FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports"}
-EVERYTHING: Final = {*FLOWS, "flows", "api", "stores", "clients", "hosts", "testing", PACKAGE}
+EVERYTHING: Final = {*FLOWS, "flows", "api", "ilp_http", "stores", "clients", "hosts", "testing", PACKAGE}
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
@@ -38,11 +38,12 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "ports": {*CORE, "gnap"},
     "flows": FLOWS,
     "api": {*FLOWS, "flows"},
+    "ilp_http": {*FLOWS, "flows", "api"},
     "stores": {*CORE, "gnap", "ports"},
     "clients": {*CORE, "gnap", "ports"},
     "hosts": EVERYTHING,
     "testing": EVERYTHING,  # but for the command
-    PACKAGE: {*FLOWS, "flows", "api"},  # the public names
+    PACKAGE: {*FLOWS, "flows", "api", "ilp_http"},  # the public names
 }
 NEVER: Final = {"testing": (f"{PACKAGE}.hosts.command", f"{PACKAGE}.hosts.sign_command")}
 
@@ -58,6 +59,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "ports": {"attrs"},
     "flows": {"attrs"},
     "api": {"attrs"},
+    "ilp_http": {"attrs"},
     "stores": {"attrs", "psycopg"},
     "clients": {"attrs"},
     "hosts": {"attrs", "uvicorn"},
@@ -69,7 +71,7 @@ STUBS: Final = {"_typeshed"}  # known to the type checker only
 DRIVERS: Final = {"sqlite3", "psycopg"}
 
 # Pure modules take time, randomness and ids as arguments, and wait for nothing.
-PURE: Final = {"domain", "wire", "httpsig", "gnap", "ilp", "flows", "api"}
+PURE: Final = {"domain", "wire", "httpsig", "gnap", "ilp", "flows", "api", "ilp_http"}
 IMPURE: Final = {
     "asyncio", "concurrent", "ctypes", "http", "importlib", "io", "logging", "multiprocessing", "os", "pathlib",
     "queue", "random", "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess",

@@ -22,7 +22,7 @@ from incoming_payments.errors import (
 )
 from incoming_payments.flows.effects import DrawRandomness, Effect, LoadPayment, UpdatePayment
 from incoming_payments.flows.receive import receive
-from incoming_payments.flows.receive_packet import receive_packet
+from incoming_payments.flows.receive_packet import answer_packet, receive_packet
 from incoming_payments.flows.run import arun, run
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp.ildcp import Peer, ildcp_request, read_ildcp_response
@@ -426,6 +426,18 @@ def test_trouble_of_the_store(error: IncomingPaymentsError, code: str, make: Mak
     assert error.description not in str(answer.reply)
     service.replace(store=whole)
     assert service.send(service.sender.prepare(1)).code == "fulfilled"
+
+
+@pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1)])
+def test_what_the_store_said_is_for_the_host(make: Make) -> None:
+    """`answer_packet` gives the host the reason of a T00, and of nothing else."""
+    service = Service(limit=1000)
+    packet = encode(make(service.sender))
+    full = StoreUnavailable("the disk is full")
+    for store, cause in ((service.store, None), (Broken(PolicyRefused("frozen")), None), (Broken(full), full)):
+        service.replace(store=store)
+        answer = run(answer_packet(packet, peer=PEER, receiver=service.receiver, now=NOW), service.ports)
+        assert answer.cause is cause
 
 
 def test_credit_whose_answer_was_lost() -> None:

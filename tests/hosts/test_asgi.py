@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import json
 import logging
 import socket
 import threading
@@ -15,13 +16,17 @@ import uvicorn
 from attrs import evolve
 
 from incoming_payments.api import Request, Response
-from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl
+from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
 from incoming_payments.errors import HttpRefused, StoreUnavailable
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
-from incoming_payments.limits import BODY_BYTES_MAX
+from incoming_payments.ilp.packet import Reject, encode
+from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.ports import AsyncPorts
+from packet_kit import TOKEN, a_policy, code, reply
+from packet_kit import a_request as packet_request
 from service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal
+from stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
 ID_PATH = f"{PATH}/{NOBODYS_ID}"
@@ -355,6 +360,111 @@ def test_store_cannot_do_it_now_503() -> None:
     assert refusal(through(service, ports=ports).get(NOBODYS_ID)) == (503, "store_unavailable")
 
 
+# --- packets ---------------------------------------------------------------------------------------
+
+
+def test_packets_pay_what_clients_create() -> None:
+    """With `packets`, peers reach the payments of the same service, on the same clock."""
+    service = Service()
+    client = through(service, packets=a_policy())
+    id = client.creates(incomingAmount=USD_25)
+    sender = Sender(METHODS.derive(id))
+    assert code(client.send(packet_request(encode(sender.prepare(2500))))) == "fulfilled"
+    assert document(client.get(id))["completed"] is True
+    assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F99"
+
+
+def test_no_packets_unless_asked_for() -> None:
+    """Without `packets` there is nothing at their path."""
+    assert refusal(through(Service()).send(packet_request())) == (404, "not_found")
+
+
+def test_packets_below_a_mount() -> None:
+    """Their path is below the service, wherever that is."""
+    service = Service()
+    application = an_application(service, packets=a_policy(path="/peers/ilp"), mount="/op")
+    request = evolve(packet_request(), path="/op/peers/ilp")
+    assert code(call(application, a_scope(request), *chunks(b""))) == "F01"
+    assert refusal(call(application, a_scope(evolve(request, path="/op/ilp")))) == (404, "not_found")
+
+
+def test_packets_have_a_limit_of_their_own() -> None:
+    """What is too large for a packet is not read to its end; what clients send may be larger."""
+    client = through(Service(), packets=a_policy())
+    too_large = bytes(ILP_PREPARE_BYTES_MAX + 1)
+    refused = client.send(packet_request(too_large))
+    assert refusal(refused) == (413, "body_too_large")
+    assert str(ILP_PREPARE_BYTES_MAX) in json.loads(refused.body)["error"]["description"]
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=too_large))) == (401, "token_missing")
+
+
+def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer never causes a 5xx: it is told to try again, and the host's log has the trace, and no token in it."""
+    service = Service()
+    sender = Sender(METHODS.derive(service.client().creates()))
+    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    client = through(service, packets=a_policy())
+    response = client.send(packet_request(encode(sender.probe(1))))
+    assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
+    assert "the ledger is gone" in caplog.text
+    assert "Traceback" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
+    """The peer tries again, and the host's log has what the store said, in one line."""
+    service = Service()
+    sender = Sender(METHODS.derive(service.client().creates()))
+    service.replace(store=Broken(StoreUnavailable("locked")))
+    response = through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
+    assert code(response) == "T00"
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "WARNING",
+        "incoming payments: a request was answered 200: locked",
+    )
+
+
+@pytest.mark.parametrize("waits", ["a client", "a peer"])
+def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
+    """While the ports for the one hang, the other is answered."""
+    service = Service()
+    client = service.client()
+    sender = Sender(METHODS.derive(client.creates()))
+    released = asyncio.Event()
+
+    class Hanging:
+        """A store whose answers have to be waited for, and an introspector."""
+
+        async def load(self, id: PaymentId) -> IncomingPayment:
+            await released.wait()
+            return service.store.load(id)
+
+        async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+            await released.wait()
+            return service.tokens.introspect(token)
+
+    ports: dict[str, Any] = {"introspector": Hanging()} if waits == "a client" else {"store": Hanging()}
+    service.replace(**ports)
+    application = an_application(service, packets=a_policy())
+    creation, probe = client.creation(), packet_request(encode(sender.probe(1)))
+    slow, quick = (creation, probe) if waits == "a client" else (probe, client.creation(b"{}"))
+
+    async def ask(request: Request) -> Response:
+        channel = Channel(*chunks(request.body))
+        await application(a_scope(request), channel.receive, channel.send)
+        return channel.response
+
+    async def both() -> list[int]:
+        waiting = asyncio.create_task(ask(slow))
+        answered = await ask(quick)
+        assert not waiting.done()
+        released.set()
+        return [answered.status, (await waiting).status]
+
+    assert asyncio.run(both()) == ([200, 201] if waits == "a client" else [400, 200])
+
+
 # --- the server's life, and other protocols --------------------------------------------------------
 
 
@@ -485,3 +595,33 @@ def test_over_http_body_over_the_limit() -> None:
         large = Request("POST", PATH, headers=[JSON], body=b"x" * (BODY_BYTES_MAX + 1))
         assert refusal(over_http(port, large)) == (413, "body_too_large")
         assert over_http(port, Request("GET", ID_PATH)).status == 404
+
+
+# --- why a signature was refused -------------------------------------------------------------------
+
+
+def test_refused_signatures_are_explained_when_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why, without the token; the client is told the same, and nobody computes it without being told."""
+    service = Service()
+    client = service.client()
+    request = evolve(client.creation(), query="a=1")
+    silent = call(an_application(service), a_scope(request), *chunks(request.body))
+    assert caplog.records == []
+    telling = call(an_application(service, explain_refusals=True), a_scope(request), *chunks(request.body))
+
+    assert silent == telling
+    assert refusal(telling) == (401, "signature_invalid")
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("incoming_payments.hosts.asgi", "WARNING")
+    assert "  proved: the client signed https://bank.example/op/incoming-payments: the queries differ\n" in caplog.text
+    assert client.token not in caplog.text
+
+
+def test_what_is_not_a_signature_is_not_explained(caplog: pytest.LogCaptureFixture) -> None:
+    """A good request, and one that is refused for anything else, leave the log as it was."""
+    service = Service()
+    client = through(service, explain_refusals=True)
+    assert document(client.get(client.creates()))["completed"] is False
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
+    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
+    assert caplog.records == []

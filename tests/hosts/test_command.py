@@ -17,19 +17,21 @@ from typing import Any, Final
 import pytest
 import uvicorn
 
+from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
 from incoming_payments.hosts import command, demo, uvicorn_protocol
 from incoming_payments.hosts.asgi import AsgiApplication
-from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, SERVER_SECRET, main
+from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, PEER_TOKEN, SERVER_SECRET, main
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import PrivateKey, load_jwk
+from incoming_payments.ilp import Peer
 from incoming_payments.limits import KEEP_ALIVE_S_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore
-from processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, unsigned
+from processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
 
-FILES: Final = [SERVER_SECRET, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
+FILES: Final = [SERVER_SECRET, PEER_TOKEN, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
 
 
 @pytest.fixture
@@ -77,6 +79,10 @@ def test_what_init_writes_can_be_loaded(folder: Path) -> None:
     assert (folder / "payments.sqlite3", 9002, "") == (settings.database, settings.port, settings.mount)
     assert settings.wallet_addresses.find(wallet_address_url(f"{base_url}/alice")) is not None
     assert expected == settings.introspector.introspect(AccessToken(token))
+    peer_token = (folder / PEER_TOKEN).read_text("ascii").strip()
+    assert settings.packets is not None
+    assert settings.packets.path == "/ilp"
+    assert settings.packets.peer_of([f"Bearer {peer_token}"]) == Peer("test.bank.connector", Asset("USD", 2))
 
 
 def test_the_keys_belong_together(folder: Path) -> None:
@@ -105,7 +111,7 @@ def test_each_commented_setting_can_be_uncommented(folder: Path) -> None:
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
     lines = commented_out(text)
-    assert len(lines) == 11
+    assert len(lines) == 14
     for chosen in [[line] for line in lines] + [lines]:
         changed = text
         for line in chosen:
@@ -116,15 +122,18 @@ def test_each_commented_setting_can_be_uncommented(folder: Path) -> None:
 
 
 def test_commented_limits_show_the_defaults(folder: Path) -> None:
-    """Uncommenting a limit, or the mount, changes nothing, as the value that is shown is the one without it."""
+    """Uncommenting a limit, a path or an address changes nothing, as the value that is shown is the one without it."""
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
     before = load_settings(path)
     head, limits = text.split("[limits]")
-    path.write_text(head.replace("# mount", "mount") + "[limits]" + limits.replace("\n# ", "\n"), "utf-8")
+    for name in ("mount", "path", "ilp_address"):
+        head = head.replace(f"# {name} =", f"{name} =")
+    path.write_text(head + "[limits]" + limits.replace("\n# ", "\n"), "utf-8")
     after = load_settings(path)
 
-    assert (before.policy, before.mount) == (after.policy, after.mount)
+    assert (before.policy, before.mount, before.packets) == (after.policy, after.mount, after.packets)
+    assert (before.explain_signatures, after.explain_signatures) == (False, False)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -238,6 +247,32 @@ def test_serve_remembers_nonces_in_the_database(tmp_path: Path) -> None:
 
     assert answers[0].status_code == 201
     assert [code_of(answer) for answer in answers[1:]] == [(401, "nonce_used")] * 3
+
+
+def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
+    """With the setting the log says why, and no token; the client is told the same as without it."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    path = tmp_path / CONFIGURATION
+    text = path.read_text("utf-8")
+    answers, logs = [], []
+    for turn, log_setting in enumerate(("# explain_signatures = false", "explain_signatures = true")):
+        path.write_text(text.replace("# explain_signatures = false", log_setting), "utf-8")
+        log = tmp_path / f"log-{turn}"
+        with serving([*COMMAND, "serve", "--config", path], port, log):
+            # It calls itself by another name, and sends that in Host: what a wrong base_url comes from.
+            client = HttpClient.of(tmp_path, f"http://localhost:{port}")
+            answers.append(client.create())
+        logs.append(log.read_text("utf-8"))
+
+    assert [code_of(answer) for answer in answers] == [(401, "signature_invalid")] * 2
+    assert answers[0].content == answers[1].content
+    assert "proved" not in logs[0]
+    assert logs[1].count("incoming payments: signature refused, signature_invalid: ") == 1
+    said = f"  proved: the client signed http://localhost:{port}/incoming-payments: has base_url the host"
+    assert said in logs[1]
+    assert '    "authorization": GNAP <redacted, 43 characters>\n' in logs[1]
+    assert [log for log in logs if token_in(tmp_path)[:8] in log] == []
 
 
 def test_serve_below_a_path(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from incoming_payments.hosts import settings
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
-from incoming_payments.ilp import DerivedMethods
+from incoming_payments.ilp import DerivedMethods, Peer
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
 
 JWK: Final = {
@@ -29,6 +29,7 @@ JWK: Final = {
     "x": "JrQLj5P_89iXES9-vFgrIy29clF9CC_oPPsw3c5D0bs",
 }
 SECRETS: Final = (bytes(range(32)), bytes(range(1, 41)))
+PEER_TOKENS: Final = {"peer.txt": "PEER-TOKEN-000001", "peer-old.txt": "PEER-TOKEN-000000", "other.txt": "T" * 16 + "="}
 
 FULL: Final = """\
 base_url = "https://Bank.example/op/"
@@ -61,6 +62,18 @@ rights = [{ actions = ["read"] }]
 [ilp]
 address = "g.bank"
 secret_files = ["new.hex", "old.hex"]
+path = "/peers/ilp"
+[[peer]]
+name = "connector"
+asset_code = "EUR"
+asset_scale = 3
+token_files = ["peer.txt", "peer-old.txt"]
+ilp_address = "g.elsewhere.us"
+[[peer]]
+name = "other_1"
+asset_code = "JPY"
+asset_scale = 0
+token_files = ["other.txt"]
 [limits]
 public_get = false
 allow_identical = false
@@ -70,6 +83,8 @@ metadata_depth_max = 3
 signature_age_s = 30
 clock_skew_s = 5
 signature_shapes = ["rust-sdk"]
+[log]
+explain_signatures = true
 """
 
 # Only what has to be there.
@@ -95,6 +110,8 @@ def load(tmp_path: Path) -> Load:
     (tmp_path / "client.jwk").write_text(json.dumps(JWK), "utf-8")
     for name, secret in zip(("new.hex", "old.hex"), SECRETS, strict=True):
         (tmp_path / name).write_text(secret.hex() + "\n", "ascii")
+    for name, token in PEER_TOKENS.items():
+        (tmp_path / name).write_text(token + "\n", "ascii")
 
     def load(text: str | bytes) -> Settings:
         path = tmp_path / "configuration.toml"
@@ -157,6 +174,25 @@ def test_what_is_left_out_has_the_documented_value(load: Load, tmp_path: Path) -
     assert settings.introspector.introspect(AccessToken("TOKEN1")) is None
 
 
+def test_peers_are_what_the_file_says(load: Load) -> None:
+    """Each peer has its tokens, its asset and an address: the one that is given, or one below that of the service."""
+    packets = load(FULL).packets
+    assert packets is not None
+    first, second = Peer("g.elsewhere.us", Asset("EUR", 3)), Peer("g.bank.other_1", Asset("JPY", 0))
+    found = [packets.peer_of([f"Bearer {token}"]) for token in PEER_TOKENS.values()]
+    assert found == [first, first, second]
+    assert (packets.path, packets.receiver.methods) == ("/peers/ilp", DerivedMethods("g.bank", SECRETS))
+
+
+def test_without_peers_no_packets(load: Load) -> None:
+    """A service without peers takes no packets; with one, it takes them at `/ilp`."""
+    peer = '[[peer]]\nname = "c"\nasset_code = "USD"\nasset_scale = 2\ntoken_files = ["peer.txt"]\n'
+    packets = load(LEAST + peer).packets
+    assert packets is not None
+    assert packets.path == "/ilp"
+    assert load(LEAST).packets is None
+
+
 def test_one_of_the_two_windows_alone(load: Load) -> None:
     """A setting of the signature window leaves the other at its default."""
     older = load(LEAST + "[limits]\nsignature_age_s = 500").policy.signature
@@ -208,7 +244,9 @@ def test_settings_do_not_show_tokens(load: Load) -> None:
     """The representation of settings holds no token and no secret."""
     shown = repr(load(FULL))
 
-    assert not [secret for secret in ("TOKEN1", SECRETS[0].hex(), repr(SECRETS[0])) if secret in shown]
+    assert not [
+        secret for secret in ("TOKEN1", SECRETS[0].hex(), repr(SECRETS[0]), *PEER_TOKENS.values()) if secret in shown
+    ]
 
 
 # --- what is wrong -------------------------------------------------------------------------------
@@ -232,6 +270,10 @@ WRONG: Final = [
     ("rights", "rights = [{}]", "token[0].rights[0].actions", "is missing: give an array"),
     ("address", "", "ilp.address", "is missing: give a string"),
     ("secret_files", "", "ilp.secret_files", "is missing: give an array"),
+    ("name", "", "peer[0].name", "is missing: give a string"),
+    ('asset_code = "EUR', "", "peer[0].asset_code", "is missing: give a string"),
+    ("asset_scale = 3", "", "peer[0].asset_scale", "is missing: give an integer"),
+    ("token_files", "", "peer[0].token_files", "is missing: give an array"),
     # of the wrong type
     ("base_url", "base_url = 1", "base_url", "must be a string"),
     ("auth_server", "auth_server = []", "auth_server", "must be a string"),
@@ -257,6 +299,13 @@ WRONG: Final = [
     ("address", "address = 1", "ilp.address", "must be a string"),
     ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array"),
     ("secret_files", "secret_files = [1]", "ilp.secret_files", "must be an array of file names"),
+    ("path", "path = 1", "ilp.path", "must be a string"),
+    ("name", "name = 1", "peer[0].name", "must be a string"),
+    ('asset_code = "EUR', "asset_code = 1", "peer[0].asset_code", "must be a string"),
+    ("asset_scale = 3", "asset_scale = 3.0", "peer[0].asset_scale", "must be an integer"),
+    ("token_files", 'token_files = "peer.txt"', "peer[0].token_files", "must be an array"),
+    ("token_files", "token_files = [1]", "peer[0].token_files", "must be an array of file names"),
+    ("ilp_address", "ilp_address = 1", "peer[0].ilp_address", "must be a string"),
     ("allow_identical", "allow_identical = 1", "limits.allow_identical", "must be true or false"),
     ("public_get", "public_get = 1", "limits.public_get", "must be true or false"),
     ("expiry_s_max", "expiry_s_max = true", "limits.expiry_s_max", "must be an integer"),
@@ -264,6 +313,8 @@ WRONG: Final = [
     ("metadata_depth_max", "metadata_depth_max = 1.0", "limits.metadata_depth_max", "must be an integer"),
     ("signature_age_s", 'signature_age_s = "1"', "limits.signature_age_s", "must be an integer"),
     ("clock_skew_s", "clock_skew_s = false", "limits.clock_skew_s", "must be an integer"),
+    ("explain_signatures", "explain_signatures = 1", "log.explain_signatures", "must be true or false"),
+    ("explain_signatures", 'explain_signatures = "yes"', "log.explain_signatures", "must be true or false"),
     # of a value that cannot be
     ("base_url", 'base_url = "bank.example"', "base_url", "must be an absolute http or https URL"),
     ("base_url", 'base_url = "http://[/"', "base_url", "has a host or port that cannot be read"),
@@ -307,6 +358,21 @@ WRONG: Final = [
     ("address", f'address = "g.{"a" * 1000}"', "ilp.address", "the ILP address must leave room for 44 more"),
     ("secret_files", "secret_files = []", "ilp.secret_files", "give 1 to 8 different server secrets"),
     ("secret_files", 'secret_files = ["new.hex", "new.hex"]', "ilp.secret_files", "give 1 to 8 different"),
+    *(
+        ("path", f'path = "{path}"', "ilp.path", "must be such as /ilp: no slash at its end, no dot segments")
+        for path in ("", "ilp", "/", "/ilp/", "/a/../b", "/%69lp", "/ilp?a=b")
+    ),
+    ("path", 'path = "/incoming-payments"', "ilp.path", "must not be below /incoming-payments"),
+    *(
+        ("name", f'name = "{name}"', "peer[0].name", "must be 1 to 64 letters, digits and _~-")
+        for name in ("", "a.b", "a b", "é", "x" * 65)
+    ),
+    ('name = "other', 'name = "connector"', "peer[1].name", "is listed twice: connector"),
+    ('asset_code = "EUR', 'asset_code = "€"', "peer[0].asset_code", "must be 1 to 32 printable ASCII characters"),
+    ("asset_scale = 3", "asset_scale = 256", "peer[0].asset_scale", "must be an integer from 0 to 255"),
+    ("token_files", "token_files = []", "peer[0].token_files", "give 1 to 8 tokens"),
+    ("token_files", 'token_files = ["peer.txt", "other.txt"]', "peer", "a token is listed twice"),
+    ("ilp_address", 'ilp_address = "us"', "peer[0].ilp_address", "must be an ILP address of at most"),
     ("expiry_s_max", "expiry_s_max = 0", "limits.expiry_s_max", "must be an integer from 1 to"),
     ("metadata_bytes_max", "metadata_bytes_max = 1", "limits.metadata_bytes_max", "must be an integer from 2 to"),
     ("metadata_depth_max", "metadata_depth_max = 99", "limits.metadata_depth_max", "must be an integer from 1 to"),
@@ -320,6 +386,13 @@ WRONG: Final = [
     # unknown, or misspelt
     ("base_url", 'base_ulr = "https://bank.example"', "base_url", "(base_ulr is not a setting: is it misspelt?)"),
     ("base_url", 'base_url = "https://a.example"\ndebug = true', "debug", "is not a setting"),
+    ("[log]", "[logs]", "log", "is missing (logs is not a setting: is it misspelt?)"),
+    (
+        "explain_signatures",
+        "explain_signature = true",
+        "log.explain_signature",
+        "is not a setting: is explain_signatures meant?",
+    ),
     ("[limits]", "[limit]", "limits", "is missing (limit is not a setting: is it misspelt?)"),
     ("[ilp]", "[ipl]", "ilp", "is missing (ipl is not a setting: is it misspelt?)"),
     ("port", "prot = 9001", "listen.prot", "is not a setting: is port meant?"),
@@ -328,6 +401,10 @@ WRONG: Final = [
     ("rights", 'rights = [{ actions = ["read"], limits = 1 }]', "token[0].rights[0].limits", "is not a setting"),
     ("address", 'adress = "g.bank"', "ilp.address", "(adress is not a setting: is it misspelt?)"),
     ("address", 'address = "g.bank"\nsecrets = []', "ilp.secrets", "is not a setting: is secret_files meant?"),
+    ("[[peer]]", "[[pear]]", "pear", "is not a setting: is peer meant?"),
+    ("path", 'paths = "/ilp"', "ilp.paths", "is not a setting: is path meant?"),
+    ("ilp_address", 'address = "g.us"', "peer[0].address", "is not a setting: is ilp_address meant?"),
+    ("token_files", 'token_file = ["peer.txt"]', "peer[0].token_files", "(token_file is not a setting: is it"),
     ("public_get", "publicget = true", "limits.publicget", "is not a setting: is public_get meant?"),
 ]  # fmt: skip
 
@@ -426,6 +503,43 @@ SECRET_FILES: Final = [
 ]
 
 
+# content of other.txt, what is said about it
+TOKEN_IN: Final = (
+    "peer[1].token_files[0]: {path} must hold a token: letters, digits and -._~+/ with perhaps = at the end"
+)
+TOKEN_FILES: Final = [
+    (b"", TOKEN_IN),
+    (b"two tokens in one file", TOKEN_IN),
+    ("ä".encode() * 32, TOKEN_IN),
+    (b"t" * 4097, TOKEN_IN),
+    (b"t" * 15, "peer[1].token_files: a peer's token is at least 16 random characters"),
+    (None, "peer[1].token_files[0]: names a file that cannot be read: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), TOKEN_FILES)
+def test_a_peers_token_that_cannot_be_used(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
+    """A token file that is missing, or holds no token or a short one, is named; what is in it is not shown."""
+    path = tmp_path / "other.txt"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigurationError) as refused:
+        load(FULL)
+    expected = f"{tmp_path / 'configuration.toml'}: {says.format(path=path)}"
+    assert expected == refused.value.description
+
+
+@pytest.mark.parametrize("before", ["", "\r\n", " \t"])
+def test_a_peers_token_may_have_space_around(load: Load, tmp_path: Path, before: str) -> None:
+    """Editors put line ends into files, which are not of the token."""
+    (tmp_path / "other.txt").write_bytes(f"{before}{PEER_TOKENS['other.txt']}\r\n".encode())
+    packets = load(FULL).packets
+    assert packets is not None
+    assert packets.peer_of([f"Bearer {PEER_TOKENS['other.txt']}"]).address == "g.bank.other_1"
+
+
 @pytest.mark.parametrize(("content", "says"), SECRET_FILES)
 def test_a_server_secret_that_cannot_be_used(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
     """A secret file that is missing, too short or not hexadecimal is named; what is in it is not shown."""
@@ -473,6 +587,11 @@ MISPLACED: Final = [
     ("secret_files", f'secret_files = "{SECRETS[0].hex()}"'),
     ("address", f'address = "{SECRETS[0].hex()}"'),
     ("mount", f'mount = "{SECRET}"'),
+    ("token_files", f'token_files = ["{SECRET}"]'),
+    ("token_files", f'token_files = "{SECRET}"'),
+    ("ilp_address", f'ilp_address = "{SECRET}"'),
+    ("path", f'path = "{SECRET}"'),
+    ("name", f'{SECRET} = "connector"'),
 ]  # fmt: skip
 
 
@@ -494,6 +613,8 @@ MODES: Final = [
     ("configuration.toml", 0o602, "rwx"),
     ("old.hex", 0o400, None),
     ("old.hex", 0o604, "rwx"),
+    ("peer.txt", 0o600, None),
+    ("peer-old.txt", 0o640, "rwx"),
     ("client.jwk", 0o644, None),  # a public key
     ("client.jwk", 0o664, "w"),
 ]

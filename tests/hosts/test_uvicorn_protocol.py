@@ -1,6 +1,7 @@
 """The bounds on connections: real sockets on loopback, and a loop whose clock is put forward instead of waiting."""
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
@@ -49,6 +50,7 @@ class Bank:
 
     port: int
     state: ServerState
+    factory: Callable[[], BoundedProtocol]
     released: asyncio.Event = field(factory=asyncio.Event)
     clients: list["Client"] = field(factory=list)
 
@@ -151,10 +153,12 @@ async def a_bank(protocol: type[BoundedProtocol], *, timeout_keep_alive: int = 1
         application, log_config=None, log_level="critical", ws="none", timeout_keep_alive=timeout_keep_alive
     )
     config.load()
-    server = await loop.create_server(
-        lambda: protocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
-    )
-    bank = Bank(server.sockets[0].getsockname()[1], state)
+
+    def factory() -> BoundedProtocol:
+        return protocol(config=config, server_state=state, app_state={}, _loop=loop)
+
+    server = await loop.create_server(factory, "127.0.0.1", 0)
+    bank = Bank(server.sockets[0].getsockname()[1], state, factory)
     try:
         yield bank
     finally:
@@ -174,6 +178,27 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
             await story()
 
         runner.run(whole())
+
+
+# --- without waiting -----------------------------------------------------------------------------
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """TCP_NODELAY is set on each connection, also where asyncio leaves it: on those of `serve`'s own listener."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                server = await asyncio.get_running_loop().create_server(bank.factory, sock=listener)
+                client = Client(*await asyncio.open_connection(*listener.getsockname()))
+                bank.clients.append(client)
+                await client.send(GET)
+                assert await client.answer() == b"done"
+                kept = bank.protocol.transport.get_extra_info("socket")
+                assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+                server.close()
+
+    play(story)
 
 
 # --- two lengths ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 
 from incoming_payments.hosts.command import CONFIGURATION
 from incoming_payments.httpsig import PrivateKey
+from peers import HttpConnector, sender_for
 from processes import COMMAND, ROOT, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
 
 EXAMPLES: Final = ROOT / "examples"
@@ -36,10 +37,15 @@ def example(name: str, folder: Path) -> Iterator[HttpClient]:
 
 
 @pytest.fixture(scope="module", params=sorted(SERVERS))
-def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpClient]:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one of the examples, which the folder is named for, has its files."""
+    return tmp_path_factory.mktemp(request.param, numbered=False)
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[HttpClient]:
     """A client of one of the examples."""
-    folder = tmp_path_factory.mktemp(request.param)
-    with example(request.param, folder) as client:
+    with example(folder.name, folder) as client:
         yield client
 
 
@@ -62,6 +68,23 @@ def test_create_and_read(client: HttpClient) -> None:
     assert payment["id"] == created.headers["location"]
     assert (read.headers["content-type"], read.headers["cache-control"]) == ("application/json", "no-store")
     assert [method["type"] for method in payment["methods"]] == ["ilp"]
+
+
+def test_a_payment_is_paid_by_packets(client: HttpClient, folder: Path) -> None:
+    """The peer that `init` has made pays it, over HTTP; without its token the framework's route lets nobody in."""
+    created = client.create(incomingAmount={"value": "2500", "assetCode": "USD", "assetScale": 2}).json()
+    sender = sender_for(created)
+    with HttpConnector.of(folder, client.base_url) as connector:
+        paid = connector.pay(sender, 2500)
+        again = connector.pay(sender, 1)
+        refused = connector.post(b"", authorization="Bearer another-token-of-nobody")
+    read = client.get(created["id"]).json()
+    method = unsigned("PUT", f"{client.base_url}/ilp")
+
+    assert (paid.code, again.code) == ("fulfilled", "F99")
+    assert (read["receivedAmount"]["value"], read["completed"]) == ("2500", True)
+    assert (code_of(refused), refused.headers["www-authenticate"]) == ((401, "invalid_token"), "Bearer")
+    assert (code_of(method), method.headers["allow"]) == ((405, "method_not_allowed"), "POST")
 
 
 def test_a_forged_signature(client: HttpClient) -> None:

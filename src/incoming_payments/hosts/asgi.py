@@ -14,6 +14,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import arun
 from incoming_payments.hosts.clock import utc_now
 from incoming_payments.hosts.paths import below, encoded, origin_form
+from incoming_payments.hosts.refusals import RefusalLog
 from incoming_payments.hosts.surfaces import Surfaces
 from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import BODY_BYTES_MAX
@@ -33,6 +34,8 @@ class AsgiApplication:
     `mount` is the path the server puts before the service's own paths; by default what `root_path` says. `clock`
     tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
     `packets` says from whom ILP packets are taken, and at which path; without it there is no such path.
+    `explain_refusals` logs why signatures were refused, with the likeliest cause and no secret, at most
+    `limits.EXPLAINED_A_MINUTE_MAX` times a minute.
     `on_shutdown` is awaited when the server stops, the place to close a store.
     """
 
@@ -44,12 +47,14 @@ class AsgiApplication:
         packets: PacketPolicy | None = None,
         mount: str | None = None,
         clock: Callable[[], datetime] = utc_now,
+        explain_refusals: bool = False,
         on_shutdown: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._surfaces = Surfaces(policy, packets)
         self._ports = ports
         self._mount = mount
         self._clock = clock
+        self._refusals = RefusalLog(logger) if explain_refusals else None
         self._on_shutdown = on_shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,11 +71,13 @@ class AsgiApplication:
 
     async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Response:
         """The response to the request of `scope`, for a framework's own route to send. Raises nothing."""
-        path = _path(scope, self._mount)
-        surface = self._surfaces.at(path)
+        surface = self._surfaces.payments
         try:
+            path = _path(scope, self._mount)
+            surface = self._surfaces.at(path)
             request = await _read(scope, receive, path, surface.body_bytes_max)
-            response = await arun(surface.handle(request, self._clock()), self._ports)
+            now = self._clock()
+            response = await arun(surface.handle(request, now), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
@@ -78,6 +85,8 @@ class AsgiApplication:
             return surface.failed()
         if response.cause is not None:
             logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
+        if self._refusals is not None:
+            self._refusals.note(response, now)
         return response
 
     async def _live(self, receive: Receive, send: Send) -> None:

@@ -81,6 +81,9 @@ asset_scale = 2
 token_files = ["{peer_token}"]
 # ilp_address = "test.bank.connector"  # what it is told to use when it asks, by ILDCP
 
+[log]
+# explain_signatures = false  # whether to say why a signature was refused, 10 times a minute at most
+
 [limits]
 # public_get = true           # whether anybody who knows a payment's URL may see how much it has received
 # allow_identical = true      # whether a signed request without nonce may come again while it is fresh
@@ -240,6 +243,7 @@ def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
         ports=ports,
         packets=settings.packets,
         mount=settings.mount,
+        explain_refusals=settings.explain_signatures,
         on_shutdown=store.close,
     )
 

@@ -80,6 +80,7 @@ class Settings:
     methods: DerivedMethods
     packets: PacketPolicy | None = None  # without peers there are no packets
     tokens: tuple[ConfiguredToken, ...] = ()  # what the introspector knows
+    explain_signatures: bool = False  # whether the log says why a signature was refused
     warnings: tuple[str, ...] = ()  # what ought to be changed although the service can run
 
 
@@ -129,6 +130,7 @@ def _settings(table: "Table", path: Path) -> Settings:
     path_of_packets = ilp.text("path", ILP_PATH)
     methods = _methods(ilp, files)
     peers = _peers(table.tables("peer"), files, methods)
+    explain_signatures = _log(table.table("log"))
     table.finish()
     with naming("", path="ilp.path", peers="peer"):
         # The path is checked also when there is nobody to use it.
@@ -146,6 +148,7 @@ def _settings(table: "Table", path: Path) -> Settings:
         methods=methods,
         packets=packets if peers else None,
         tokens=tuple(tokens),
+        explain_signatures=explain_signatures,
         warnings=tuple(files.warnings),
     )
 
@@ -319,6 +322,12 @@ def _file_names(table: "Table", name: str) -> list[str]:
     if not all(isinstance(file, str) for file in names):
         raise table.wrong(name, "must be an array of file names")
     return names
+
+
+def _log(table: "Table") -> bool:
+    explain_signatures = table.take("explain_signatures", bool, False)
+    table.finish()
+    return explain_signatures
 
 
 def _secret(files: "Files", name: str) -> bytes:

@@ -16,6 +16,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
 from incoming_payments.hosts.clock import utc_now
 from incoming_payments.hosts.paths import below, encoded, origin_form
+from incoming_payments.hosts.refusals import RefusalLog
 from incoming_payments.hosts.surfaces import Surfaces
 from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import BODY_BYTES_MAX
@@ -35,6 +36,8 @@ class WsgiApplication:
     `mount` is the path the server puts before the service's own paths; by default what `SCRIPT_NAME` says. `clock`
     tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
     `packets` says from whom ILP packets are taken, and at which path; without it there is no such path.
+    `explain_refusals` logs why signatures were refused, with the likeliest cause and no secret, at most
+    `limits.EXPLAINED_A_MINUTE_MAX` times a minute.
     """
 
     def __init__(
@@ -45,11 +48,13 @@ class WsgiApplication:
         packets: PacketPolicy | None = None,
         mount: str | None = None,
         clock: Callable[[], datetime] = utc_now,
+        explain_refusals: bool = False,
     ) -> None:
         self._surfaces = Surfaces(policy, packets)
         self._ports = ports
         self._mount = mount
         self._clock = clock
+        self._refusals = RefusalLog(logger) if explain_refusals else None
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer one request: the WSGI interface."""
@@ -61,11 +66,13 @@ class WsgiApplication:
 
     def answer(self, environ: Mapping[str, Any]) -> Response:
         """The response to the request in `environ`, for a framework's own route to send. Raises nothing."""
-        path = _path(environ, self._mount)
-        surface = self._surfaces.at(path)
+        surface = self._surfaces.payments
         try:
+            path = _path(environ, self._mount)
+            surface = self._surfaces.at(path)
             request = _read(environ, path, surface.body_bytes_max)
-            response = run(surface.handle(request, self._clock()), self._ports)
+            now = self._clock()
+            response = run(surface.handle(request, now), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
@@ -73,6 +80,8 @@ class WsgiApplication:
             return surface.failed()
         if response.cause is not None:
             logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
+        if self._refusals is not None:
+            self._refusals.note(response, now)
         return response
 
 

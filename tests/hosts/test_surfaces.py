@@ -1,0 +1,49 @@
+"""Which surface answers at which path, and with what when it has failed."""
+
+from typing import Final
+
+import pytest
+
+from incoming_payments.api import Request
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.run import run
+from incoming_payments.hosts.surfaces import Surfaces
+from incoming_payments.ilp.packet import Reject, decode_reply
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.ilp_http import PacketPolicy
+from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.ports import Ports
+from incoming_payments.testing import NOW
+from service_kit import AUTH_SERVER, BASE_URL, refusal
+from stream_kit import METHODS
+
+POLICY: Final = ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER)
+PACKETS: Final = PacketPolicy(receiver=Receiver(METHODS), peers=[], path="/packets")
+
+
+@pytest.mark.parametrize(
+    ("packets", "path", "expected"),
+    [
+        (PACKETS, "/packets", (405, "method_not_allowed", ILP_PREPARE_BYTES_MAX)),
+        (PACKETS, "/packets/", (404, "not_found", BODY_BYTES_MAX)),
+        (PACKETS, "/Packets", (404, "not_found", BODY_BYTES_MAX)),
+        (PACKETS, "/%70ackets", (404, "not_found", BODY_BYTES_MAX)),
+        (PACKETS, "/ilp", (404, "not_found", BODY_BYTES_MAX)),
+        (PACKETS, "/incoming-payments/1", (404, "payment_not_found", BODY_BYTES_MAX)),
+        (None, "/packets", (404, "not_found", BODY_BYTES_MAX)),
+    ],
+)
+def test_one_path_is_for_packets(packets: PacketPolicy | None, path: str, expected: tuple[int, str, int]) -> None:
+    """Packets are taken at exactly their path, if at all; all others are those of Open Payments."""
+    surface = Surfaces(POLICY, packets).at(path)
+    answer = run(surface.handle(Request("GET", path), NOW), Ports())
+    assert (*refusal(answer), surface.body_bytes_max) == expected
+
+
+def test_what_is_answered_after_a_failure() -> None:
+    """A client is told of an internal error; a peer gets a Reject that says to try again, and no 5xx."""
+    surfaces = Surfaces(POLICY, PACKETS)
+    assert refusal(surfaces.at("/incoming-payments").failed()) == (500, "internal_error")
+    failed = surfaces.at("/packets").failed()
+    assert failed.status == 200
+    assert decode_reply(failed.body) == Reject("T00", METHODS.prefix, "try again later")

@@ -1,0 +1,48 @@
+"""Peers that send packets over HTTP: their tokens, their requests, and what is in the answers."""
+
+from typing import Any, Final
+
+from incoming_payments.api import Request, Response
+from incoming_payments.domain.amount import Asset
+from incoming_payments.gnap import AccessToken
+from incoming_payments.ilp.ildcp import Peer
+from incoming_payments.ilp.packet import Fulfill, Reject, decode_reply
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.ilp_http import HttpPeer, PacketPolicy
+from service_kit import header
+from stream_kit import METHODS, PEER
+
+TOKEN: Final = "connector-token-1"
+OLD_TOKEN: Final = "connector-token-0="
+EURO_TOKEN: Final = "euro-connector-token"
+EURO_PEER: Final = Peer("test.bank.euro", Asset("EUR", 2))
+OCTETS: Final = ("Content-Type", "application/octet-stream")
+BEARER: Final = ("Authorization", f"Bearer {TOKEN}")
+
+
+def tokens(*values: str) -> list[AccessToken]:
+    """These tokens."""
+    return [AccessToken(value) for value in values]
+
+
+def a_policy(**changes: Any) -> PacketPolicy:
+    """A policy with two peers, the first of which is changing its token."""
+    peers = [HttpPeer(PEER, tokens(TOKEN, OLD_TOKEN)), HttpPeer(EURO_PEER, tokens(EURO_TOKEN))]
+    return PacketPolicy(**{"receiver": Receiver(METHODS), "peers": peers, **changes})
+
+
+def a_request(body: bytes = b"", *headers: tuple[str, str], method: str = "POST") -> Request:
+    """A request with `headers`, or with those of a good one."""
+    return Request(method, "/ilp", headers=headers or (OCTETS, BEARER), body=body)
+
+
+def reply(response: Response) -> Fulfill | Reject:
+    """The packet in a response, which is as it has to be."""
+    assert (response.status, header(response, "Content-Type")) == (200, "application/octet-stream")
+    return decode_reply(response.body)
+
+
+def code(response: Response) -> str:
+    """`fulfilled`, or the error code in the reply."""
+    packet = reply(response)
+    return "fulfilled" if isinstance(packet, Fulfill) else str(packet.code)
