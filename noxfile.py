@@ -2,6 +2,7 @@
 
 nox                      format, lint, types, tests with coverage, docs, examples, the wheel
 nox -s demo              the whole story, between real processes
+nox -s crash             kill the service 200 times while it is paid, then check the books: [-- --kills N --seed S]
 nox -s docs              write the generated parts of the docs anew
 nox -s interop           signatures by other implementations and ours, crossed: [-- --rounds N] [--seed N]
 nox -s fuzz              each parser, the whole verification and the whole service, a minute each; takes -- --help
@@ -66,6 +67,13 @@ def demo(session: nox.Session) -> None:
     """Create, read, receive, crash, complete: between three real processes."""
     session.install(".[serve]")
     session.run("incoming-payments", "demo", silent=False)
+
+
+@nox.session
+def crash(session: nox.Session) -> None:
+    """Kill the service with SIGKILL while it is paid, then check the books: `nox -s crash [-- --kills N --seed S]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "crash.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session
