@@ -381,6 +381,7 @@ class Receive(Operation):
     account: Account
     credit: str
     amount: Amount
+    born: int = 0  # how many processes had died when it was first asked
     wants_answer = True
 
     @property
@@ -430,7 +431,7 @@ class SendPacket(Operation):
     sequence: int
     peer: Peer
     wire: bytes
-    fulfilled: bool = False
+    born: int = 0  # how many processes had died when it was first sent
 
     @property
     def id(self) -> PaymentId | None:  # type: ignore[override]

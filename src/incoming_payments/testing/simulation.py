@@ -16,9 +16,11 @@ The store can be yours: `simulate(seed, steps, store_factory=...)`.
 import asyncio
 import inspect
 import random
+import threading
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -84,6 +86,7 @@ TASKS_MAX: Final = 24  # calls under way at once
 ACCOUNTS_MAX: Final = 8  # payments that are being paid at once: few, so that all meet
 TRACE_STEPS: Final = 4000  # remembered
 TRACE_SHOWN: Final = 40
+OVERLAP_S: Final = 0.005  # for a store to let a second update of a payment through, if it does
 
 _WRITES: Final = (InsertPayment, UpdatePayment)
 _ASKS_STORE: Final = (InsertPayment, LoadPayment, UpdatePayment, FindExpired)
@@ -128,9 +131,11 @@ def _kinds() -> Iterator[str]:
     yield from ("packet repeated while the first is under way", "sequence used twice", "packet repeated after a crash")
     yield from ("credit repeated", "credit repeated with another amount", "credit repeated after a crash")
     yield from ("answer lost on the way", "clock jumped", "clock of a process set")
-    yield from ("store refused", "store lost its answer", "store committed late", "store never committed")
+    yield from ("store refused", "store refused, and may commit", "store lost its answer", "store committed late")
+    yield "store never committed"
     yield from ("store committed late for a dead process", "store rolled back", "store decided twice")
-    yield from ("store read-only for a while", "store full for a while", "store took a batch", "store lost a batch")
+    yield from ("store read-only for a while", "store read-only", "store full for a while", "store full")
+    yield from ("store took a batch", "store lost a batch", "store asked for two updates at once")
     yield "peer told T00 for what was committed"
 
 
@@ -245,6 +250,8 @@ class _World:
             self._audit()
         except Contradiction as error:
             raise self._failed(str(error)) from error
+        except Exception as error:
+            raise self._failed(f"{type(error).__name__} was raised: {error}") from error
         return Report(self._seed, self._steps, dict(self._met))
 
     def _step(self) -> None:
@@ -268,10 +275,10 @@ class _World:
         elif dice < 0.25 and self._tasks:
             self._drop(self._tasks[self._below(len(self._tasks))], may_arrive=True)
         elif dice < 0.55:
-            self._now += timedelta(microseconds=self._below(20_000))
+            self._now += timedelta(microseconds=self._below(40_000))
         elif dice < 0.60:
             self.met("clock jumped")
-            self._now += timedelta(seconds=self.random() * 60)
+            self._now += timedelta(seconds=self.random() * 40)
         elif dice < 0.65:
             self.met("clock of a process set")
             self._set_clock(self._processes[self._below(PROCESSES)])
@@ -377,8 +384,7 @@ class _World:
         self._forget(task)
         task.flow.close()
         if may_arrive and not task.done and isinstance(task.effect, _WRITES) and self.random() < 0.5:
-            self.met("store committed late for a dead process")
-            self._late.append(task)
+            self._late.append(_orphan(task, lives=False))
         if task.operation.wants_answer:
             self._unanswered.append(task.operation)
 
@@ -387,7 +393,7 @@ class _World:
         if self.random() < 0.2:
             self.met("store never committed")
             return
-        self.met("store committed late")
+        self.met("store committed late" if task.done else "store committed late for a dead process")
         self._note("is committed late", task.operation)
         task.process = self._processes[self._below(PROCESSES)]
         self._commit(task)
@@ -495,14 +501,16 @@ class _World:
                 task.verdict = None
                 self._refuse(task, "store lost its answer")
         elif dice < 0.06:
-            self._refuse(task, "store refused, and will commit")
-            self._late.append(_orphan(task))
+            self._refuse(task, "store refused, and may commit")
+            self._late.append(_orphan(task, lives=True))
         elif dice < 0.08:
             self._roll_back(task)
             if task.error is None:
                 self._refuse(task, "store rolled back")
         elif dice < 0.35 and type(task.effect) is UpdatePayment:
             self._commit_batch(task, is_lost=dice < 0.10)
+        elif dice < 0.45 and (other := self._rival(task)) is not None:
+            self._commit_two(task, other)
         else:
             self._commit(task)
 
@@ -574,26 +582,77 @@ class _World:
             return False
         return True
 
-    def _commit_all(self, tasks: Sequence[Task]) -> None:
-        """Have the store do several updates, in order and as one batch if it can, and compare it with the books."""
-        store = tasks[0].process.store
-        outcomes = self._ask_all(
-            [(store, task.effect.id, self._decide(task.effect.decide), task.effect.credit_id) for task in tasks]
+    def _rival(self, task: Task) -> Task | None:
+        """Another call that waits to change the same payment, if the store is one to be asked in two threads."""
+        if type(task.effect) is not UpdatePayment or inspect.iscoroutinefunction(task.process.store.update):
+            return None
+        return next((other for other in self._tasks if other is not task and self._rivals(task, other)), None)
+
+    def _rivals(self, task: Task, other: Task) -> bool:
+        """Whether the one changes what the other decides on, as the payment stands."""
+        id = task.effect.id
+        if other.done or type(other.effect) is not UpdatePayment or other.effect.id != id or id not in self._books:
+            return False
+        verdicts = [one.operation.judge(self._books[id], one.now) for one in (task, other)]
+        return all(verdict.write is not None for verdict in verdicts)
+
+    def _commit_two(self, task: Task, other: Task) -> None:
+        """While the store lets `task` decide, ask it in another thread for another update of the same payment.
+
+        A store that lets the second one through has to decide the first one again. One that lets it wait is given a
+        moment to do so, and goes on.
+        """
+        self.met("store asked for two updates at once")
+        other.done, other.verdict = True, None
+        self._note("overlaps", other.operation)
+        order: list[Task] = []
+        outcomes: dict[int, Any] = {}
+        thread = threading.Thread(
+            target=lambda: outcomes.update({1: _update(other, _recorded(order, other, other.effect.decide))})
         )
-        for task, outcome in zip(tasks, outcomes, strict=True):
+
+        def decide(payment: Any, earlier: Any) -> Decision[Any]:
+            if thread.ident is None:
+                thread.start()
+                thread.join(OVERLAP_S)
+            return task.effect.decide(payment, earlier)  # type: ignore[no-any-return]
+
+        outcomes[0] = _update(task, _recorded(order, task, decide))
+        if thread.ident is None:
+            thread.start()
+        thread.join()
+        self._judge_all([task, other], [outcomes[0], outcomes[1]], order)
+
+    def _commit_all(self, tasks: Sequence[Task]) -> None:
+        """Have the store do several updates, as one batch if it can, and compare it with the books."""
+        order: list[Task] = []
+        outcomes = [_update(task, self._decide(task, order if len(tasks) > 1 else None)) for task in tasks]
+        if inspect.isawaitable(outcomes[0]):
+            outcomes = self._runner.run(_gathered(outcomes))
+        self._judge_all(tasks, outcomes, order)
+
+    def _judge_all(self, tasks: Sequence[Task], outcomes: Sequence[Any], order: Sequence[Task]) -> None:
+        """Compare with the books in the `order` in which the store has decided at last."""
+        pairs = list(zip(tasks, outcomes, strict=True))
+        if len(pairs) > 1:
+            pairs.sort(key=lambda pair: order.index(pair[0]) if pair[0] in order else -1)
+        for task, outcome in pairs:
             self._judge(task, outcome)
-        for task in {task.effect.id: task for task in tasks}.values():
-            book = self._books.get(task.effect.id)
+        store = tasks[0].process.store
+        for id in {task.effect.id: None for task in tasks}:
+            book = self._books.get(id)
             if book is not None:
-                book.compare(self._ask(store.load(book.id)))
+                book.compare(self._ask(store.load(id)))
                 if book.completed or self.random() < 0.1:
-                    book.compare_events(self._ask(store.events(book.id)))
+                    book.compare_events(self._ask(store.events(id)))
 
     def _judge(self, task: Task, outcome: Any) -> None:
         """Compare the outcome of an update with what the books say it has to be, and note it in them."""
         effect = task.effect
         book = self._books.get(effect.id)
         verdict = _NOT_FOUND if book is None else task.operation.judge(book, task.now)
+        if isinstance(outcome, Contradiction):
+            raise outcome
         if isinstance(outcome, StoreError):
             task.error = outcome
             if book is None or verdict.write is None or not self._has_event(task, book):
@@ -623,27 +682,19 @@ class _World:
         place = len(book.events)
         return len(events) > place and events[place].credit_id == task.effect.credit_id
 
-    def _decide(self, decide: Decide[Any]) -> Decide[Any]:
-        """`decide`, now and then asked twice, as by a transaction that had to be repeated."""
-        if self._calm or self.random() > 0.03:
-            return decide
-        self.met("store decided twice")
-
-        def twice(payment: Any, earlier: Any) -> Decision[Any]:
-            first = decide(payment, earlier)
-            second = decide(payment, earlier)
-            if first != second:
-                raise Contradiction(f"a decision is pure, and this one was {first} and then {second}")
-            return second
-
-        return twice
+    def _decide(self, task: Task, order: list[Task] | None) -> Decide[Any]:
+        """The decision of `task`, now and then asked twice, as by a transaction that had to be repeated."""
+        decide: Decide[Any] = task.effect.decide
+        if not self._calm and self.random() < 0.03:
+            self.met("store decided twice")
+            decide = partial(_twice, decide)
+        return decide if order is None else _recorded(order, task, decide)
 
     def _roll_back(self, task: Task) -> None:
         """Have the decision made and nothing of it stored. A refusal stands: there was nothing to store."""
         effect = task.effect
         if type(effect) is InsertPayment:
             return
-        self.met("store rolled back")
         book = self._books.get(effect.id)
         store = task.process.store
         verdict = _NOT_FOUND if book is None else task.operation.judge(book, task.now)
@@ -652,7 +703,9 @@ class _World:
             effect.decide(payment, earlier)
             raise _RolledBack
 
-        (outcome,) = self._ask_all([(store, effect.id, decide, effect.credit_id)])
+        outcome = _update(task, decide)
+        if inspect.isawaitable(outcome):
+            (outcome,) = self._runner.run(_gathered([outcome]))
         if isinstance(outcome, _RolledBack) or isinstance(outcome, StoreError):
             if verdict.error is not None and not isinstance(outcome, StoreError):
                 raise Contradiction(f"{verdict.what} is what has to happen, and it was decided otherwise")
@@ -670,18 +723,6 @@ class _World:
         if inspect.isawaitable(answer):
             return self._runner.run(_awaited(answer))
         return answer
-
-    def _ask_all(self, updates: Sequence[tuple[Any, PaymentId, Decide[Any], CreditId | None]]) -> list[Any]:
-        """The outcomes of updates: answers, and what was raised. An async store gets them all at once."""
-        outcomes: list[Any] = []
-        for store, id, decide, credit_id in updates:
-            try:
-                outcomes.append(store.update(id, decide, credit_id))
-            except (IncomingPaymentsError, _RolledBack) as error:
-                outcomes.append(error)
-        if any(inspect.isawaitable(outcome) for outcome in outcomes):
-            return self._runner.run(_gathered(outcomes))
-        return outcomes
 
     # --- what is asked -------------------------------------------------------------------------------
 
@@ -712,7 +753,8 @@ class _World:
     def _pick_account(self) -> Account:
         place = self._below(len(self._accounts))
         account = self._accounts[place]
-        account.life -= 1
+        book = self._books[account.id]
+        account.life -= 1 if book.state(self._now) in {"pending", "processing"} else 6
         if account.life < 0:
             self._accounts[place] = self._accounts[-1]
             self._accounts.pop()
@@ -726,9 +768,9 @@ class _World:
         limit = (None, 1 + self._below(30), 500, 10_000, 2**63, UINT64_MAX)[self._below(6)]
         expires_at = None
         if self.random() < 0.6:
-            expires_at = self._now + timedelta(microseconds=2_100_000 + self._below(10_000_000))
+            expires_at = self._now + timedelta(microseconds=2_100_000 + self._below(30_000_000))
         nonce = f"n{self._steps}" if self.random() < 0.3 else None
-        return Create(limit, expires_at, nonce, life=10 + self._below(50))
+        return Create(limit, expires_at, nonce, life=20 + self._below(60))
 
     def _amount(self, id: PaymentId) -> int:
         """An amount that matters: a part of what is left, all of it, a little or a lot too much."""
@@ -753,7 +795,8 @@ class _World:
 
     def _receive(self, account: Account) -> Receive:
         asset = EUR if self.random() < 0.02 else USD
-        credit = Receive(account, f"wire-{len(account.credits)}", Amount(self._amount(account.id), asset))
+        amount = Amount(self._amount(account.id), asset)
+        credit = Receive(account, f"wire-{len(account.credits)}", amount, born=self._crashes)
         account.credits.append(credit)
         return credit
 
@@ -761,7 +804,7 @@ class _World:
         if not account.credits:
             return self._receive(account)
         credit = account.credits[self._below(len(account.credits))]
-        self.met("credit repeated after a crash" if self._crashes else "credit repeated")
+        self.met("credit repeated after a crash" if self._crashes > credit.born else "credit repeated")
         if self.random() < 0.1:
             self.met("credit repeated with another amount")
             return Receive(account, credit.credit, Amount(credit.amount.value % UINT64_MAX + 1, credit.amount.asset))
@@ -771,6 +814,7 @@ class _World:
         dice = self.random()
         if dice < 0.80:
             packet = self._seal(account, self._amount(account.id), "money")
+            packet.born = self._crashes
             account.packets.append(packet)
             return packet
         if dice < 0.84:
@@ -829,7 +873,7 @@ class _World:
             return self._packet(account)
         recent = min(len(account.packets), 8)
         packet = account.packets[-1 - self._below(recent)]
-        self.met("packet repeated after a crash" if self._crashes else "packet repeated")
+        self.met("packet repeated after a crash" if self._crashes > packet.born else "packet repeated")
         if any(task.operation is packet for task in self._tasks):
             self.met("packet repeated while the first is under way")
         dice = self.random()
@@ -915,9 +959,36 @@ class _World:
         return SimulationFailed(text, seed=self._seed, step=self._steps, trace=lines[-TRACE_SHOWN:])
 
 
-def _orphan(task: Task) -> Task:
-    """What the store was asked, without anybody to be answered."""
-    return Task(task.operation, task.process, task.flow, task.now, task.effect)
+def _orphan(task: Task, *, lives: bool) -> Task:
+    """What the store was asked, without anybody to be answered; `done` says that its process was, with a no."""
+    return Task(task.operation, task.process, task.flow, task.now, task.effect, done=lives)
+
+
+def _update(task: Task, decide: Decide[Any]) -> Any:
+    """What the store answers, or what it raises; of an async store, what is to be awaited."""
+    try:
+        return task.process.store.update(task.effect.id, decide, task.effect.credit_id)
+    except (IncomingPaymentsError, _RolledBack, Contradiction) as error:
+        return error
+
+
+def _recorded(order: list[Task], task: Task, decide: Decide[Any]) -> Decide[Any]:
+    """`decide`, which puts `task` at the end of `order` whenever it begins."""
+
+    def recording(payment: Any, earlier: Any) -> Decision[Any]:
+        if task in order:
+            order.remove(task)
+        order.append(task)
+        return decide(payment, earlier)
+
+    return recording
+
+
+def _twice(decide: Decide[Any], payment: Any, earlier: Any) -> Decision[Any]:
+    first, second = decide(payment, earlier), decide(payment, earlier)
+    if first != second:
+        raise Contradiction(f"a decision is pure, and this one was {first} and then {second}")
+    return second
 
 
 def _look(found: list[Any]) -> Decide[None]:

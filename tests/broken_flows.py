@@ -1,0 +1,111 @@
+"""Receivers that break one promise each, to show that the simulation finds it."""
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from attrs import evolve
+
+from incoming_payments.domain import lifecycle
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.errors import PaymentNotFound, PaymentRefused, StoreError
+from incoming_payments.flows.effects import DrawRandomness, Flow, LoadPayment, UpdatePayment
+from incoming_payments.ilp.ildcp import Peer
+from incoming_payments.ilp.packet import Reply, encode
+from incoming_payments.ilp.receive import Arrival, Receiver, open_packet
+from incoming_payments.ilp.stream import NONCE_BYTES
+
+Settle = Callable[[Arrival, datetime], Flow[Reply]]
+
+
+def receiver(settle: Settle) -> Callable[..., Flow[bytes]]:
+    """`receive_packet`, but for what becomes of a packet that has to be settled with the payment."""
+
+    def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, now: datetime) -> Flow[bytes]:
+        nonce = yield from DrawRandomness(NONCE_BYTES)
+        arrived = open_packet(packet, peer=peer, receiver=receiver, nonce=nonce, now=now)
+        return encode((yield from settle(arrived, now)) if isinstance(arrived, Arrival) else arrived)
+
+    return receive_packet
+
+
+def _settling(book: Callable[[Arrival, datetime], Flow[IncomingPayment]]) -> Settle:
+    def settle(arrival: Arrival, now: datetime) -> Flow[Reply]:
+        try:
+            if arrival.brings_money:
+                return arrival.fulfilled((yield from book(arrival, now)))
+            return arrival.quoted((yield from LoadPayment(arrival.payment_id)), now)
+        except (PaymentRefused, PaymentNotFound, StoreError) as refusal:
+            return arrival.refused(refusal)
+
+    return settle
+
+
+def _booking(id_of: Callable[[Arrival], str], arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+    id = CreditId(id_of(arrival))
+    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, now), id))
+
+
+def _fulfils_first(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+    """Looks whether the payment is open, fulfils, and leaves the credit to somebody who never comes."""
+    payment = yield from LoadPayment(arrival.payment_id)
+    lifecycle.require_open(payment, now)
+    return payment
+
+
+def _fulfils_anyway(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+    """Takes a store that has no answer for one that will have done it."""
+    try:
+        return (yield from _booking(lambda arrival: arrival.credit_id, arrival, now))
+    except StoreError:
+        return (yield from LoadPayment(arrival.payment_id))
+
+
+def _books_twice(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+    """Tries again under another id when the store has trouble."""
+    try:
+        return (yield from _booking(lambda arrival: arrival.credit_id, arrival, now))
+    except StoreError:
+        return (yield from _booking(lambda arrival: f"{arrival.credit_id}:2", arrival, now))
+
+
+def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def deciding(payment: IncomingPayment, earlier: Credit | None) -> Decision[Any]:
+        decision = decide(evolve(payment, expires_at=None, expiry_announced_at=None), earlier)
+        if decision.payment is None:
+            return decision
+        after = evolve(
+            decision.payment, expires_at=payment.expires_at, expiry_announced_at=payment.expiry_announced_at
+        )
+        return evolve(decision, payment=after, answer=answer(decision.answer, after))
+
+    return deciding
+
+
+def _never_expires(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+    id = arrival.credit_id
+    decide = _without_expiry(arrival.decide(id, now), lambda _, after: after)
+    return (yield from UpdatePayment(arrival.payment_id, decide, id))
+
+
+def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
+    """Books what the host has, whenever."""
+    decide = partial(lifecycle.credit, id=CreditId(credit), amount=amount, now=now)
+    return (yield from UpdatePayment(id, _without_expiry(decide, lambda credit, _: credit), CreditId(credit)))
+
+
+RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {
+    "fulfils before it credits": receiver(_settling(_fulfils_first)),
+    "fulfils although the store failed": receiver(_settling(_fulfils_anyway)),
+    "tries again under another id": receiver(_settling(_books_twice)),
+    "credit id from the sequence only": receiver(
+        _settling(partial(_booking, lambda arrival: f"stream:{arrival.request.sequence}"))
+    ),
+    "credit id from condition and amount": receiver(
+        _settling(partial(_booking, lambda arrival: f"{arrival.credit_id}:{arrival.amount.value}"))
+    ),
+    "no expiry check": receiver(_settling(_never_expires)),
+}
