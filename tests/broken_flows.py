@@ -77,9 +77,7 @@ def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any,
         decision = decide(evolve(payment, expires_at=None, expiry_announced_at=None), earlier)
         if decision.payment is None:
             return decision
-        after = evolve(
-            decision.payment, expires_at=payment.expires_at, expiry_announced_at=payment.expiry_announced_at
-        )
+        after = evolve(decision.payment, expires_at=payment.expires_at, expiry_announced_at=payment.expiry_announced_at)
         return evolve(decision, payment=after, answer=answer(decision.answer, after))
 
     return deciding
@@ -88,13 +86,16 @@ def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any,
 def _never_expires(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
     id = arrival.credit_id
     decide = _without_expiry(arrival.decide(id, now), lambda _, after: after)
-    return (yield from UpdatePayment(arrival.payment_id, decide, id))
+    after: IncomingPayment = yield from UpdatePayment(arrival.payment_id, decide, id)
+    return after
 
 
 def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
     """Books what the host has, whenever."""
     decide = partial(lifecycle.credit, id=CreditId(credit), amount=amount, now=now)
-    return (yield from UpdatePayment(id, _without_expiry(decide, lambda credit, _: credit), CreditId(credit)))
+    decide_anyway = _without_expiry(decide, lambda credit, _: credit)
+    booked: Credit = yield from UpdatePayment(id, decide_anyway, CreditId(credit))
+    return booked
 
 
 RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {

@@ -4,7 +4,7 @@ from collections import ChainMap
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from attrs import evolve
 from hypothesis import Phase, settings
@@ -158,16 +158,15 @@ class AnswersBeforeDurable(_Way):
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
         self._memory = MemoryStore()
-        self._memory._rows = ChainMap({}, store._rows)  # type: ignore[assignment]
+        self._unwritten: dict[Any, Any] = {}
+        self._memory._rows = cast("Any", ChainMap(self._unwritten, store._rows))
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """In memory; every third time all of it goes where it should be."""
-        rows = self._memory._rows
-        assert isinstance(rows, ChainMap)
+        """In memory; now and then all of it goes where it should be."""
         answer = self._memory.update(id, decide, credit_id)
-        if len(rows.maps[0]) > 9:
-            self._store._rows.update(rows.maps[0])
-            rows.maps[0].clear()
+        if len(self._unwritten) > 9:
+            self._store._rows.update(self._unwritten)
+            self._unwritten.clear()
         return answer
 
     def load(self, id: PaymentId) -> IncomingPayment:

@@ -23,7 +23,7 @@ from incoming_payments.errors import (
     PaymentExpired,
 )
 
-UINT64_MAX: Final = 2**64 - 1
+UINT64_MAX: Final = 2**64 - 1  # contract section 2.1, written down once more
 
 
 class Contradiction(Exception):

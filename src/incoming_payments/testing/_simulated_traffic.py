@@ -1,543 +1,249 @@
-"""What a simulation asks of the service, as its clients, its host, its peers and those who mean harm would.
+"""Who asks what, and when: the clients, the host, the peers, and those who mean harm, as the dice have it."""
 
-Each operation knows the flow that answers it, what the books say of it, and which answer would be wrong.
-"""
+from collections.abc import Hashable
+from datetime import timedelta
+from typing import Final
 
-import json
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, Final, Protocol
-
-from attrs import define, field, frozen
-
-from incoming_payments.domain import lifecycle
-from incoming_payments.domain.amount import Amount, Asset
-from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId, WalletAddress, wallet_address_url
-from incoming_payments.errors import (
-    AmountTooLarge,
-    AssetMismatch,
-    CreditIdReused,
-    IncomingPaymentsError,
-    PaymentCompleted,
-    PaymentExists,
-    PaymentExpired,
-    PaymentNotFound,
-    StoreError,
-)
-from incoming_payments.flows.create import create_payment
-from incoming_payments.flows.effects import Flow, UpdatePayment
-from incoming_payments.flows.expire import announce_expired
-from incoming_payments.flows.get import get_payment, get_public_payment
-from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.receive import receive
-from incoming_payments.flows.receive_packet import receive_packet
-from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
-from incoming_payments.httpsig import PrivateKey, Request, load_private_jwk, sign
-from incoming_payments.ilp import DerivedMethods
-from incoming_payments.ilp.ildcp import Peer, ildcp_request
-from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, decode_reply, encode, read_amounts
-from incoming_payments.ilp.receive import Receiver
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.payment import PaymentId, new_payment_id
+from incoming_payments.ilp.ildcp import ildcp_request
+from incoming_payments.ilp.packet import PacketType, Prepare, encode
 from incoming_payments.ilp.stream import (
     ConnectionClose,
     ConnectionNewAddress,
-    Frame,
-    StreamClose,
     StreamKeys,
-    StreamMaxMoney,
     StreamMoney,
     StreamPacket,
     condition_of,
 )
-from incoming_payments.testing._simulated_books import Book, Contradiction, Verdict
-from incoming_payments.wire import PaymentView, PublicView
-
-USD: Final = Asset("USD", 2)
-EUR: Final = Asset("EUR", 2)
-METHODS: Final = DerivedMethods("test.bank", [b"a server secret that nobody knows"])
-PEER: Final = Peer("test.bank.connector", USD)
-FOREIGN_PEER: Final = Peer("test.bank.abroad", EUR)
-WALLET: Final = WalletAddress(wallet_address_url("https://bank.example/alice"), USD, "https://auth.bank.example")
-POLICY: Final = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
-PREPARE_S: Final = 30
-MARGIN: Final = timedelta(milliseconds=100)
-
-_TOKEN: Final = "OS9M2PMHKUR64TB8N6BW7OZB8CDFONP219RP1LT0"  # noqa: S105 - of nobody
-# RFC 8032 §7.1, test 1: a key that everybody knows, so that a seed gives the same requests everywhere
-_JWK: Final = {
-    "kty": "OKP",
-    "crv": "Ed25519",
-    "alg": "EdDSA",
-    "kid": "key-1",
-    "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
-}
-_KEY: Final[PrivateKey] = load_private_jwk({**_JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"})
-INTROSPECTOR: Final = StaticIntrospector(
-    [
-        (
-            AccessToken(_TOKEN),
-            AccessTokenInfo(
-                client="https://shop.example/",
-                jwk=_JWK,
-                rights=[AccessRight(["create", "read"], WALLET.url)],
-            ),
-        )
-    ]
+from incoming_payments.limits import UINT64_MAX
+from incoming_payments.testing._simulated_operations import (
+    EUR,
+    FOREIGN_PEER,
+    METHODS,
+    PEER,
+    USD,
+    Account,
+    Complete,
+    Create,
+    Get,
+    GetPublic,
+    Operation,
+    Receive,
+    SendPacket,
+    Sweep,
 )
-
-# How a peer hears what the store or the payment said. RFC 27 and RFC 29, and what senders need of them.
-_CODES: Final[dict[type[IncomingPaymentsError], str]] = {
-    PaymentNotFound: "F02",
-    AssetMismatch: "F07",
-    PaymentCompleted: "F99",
-    PaymentExpired: "F99",
-    AmountTooLarge: "F08",
-    CreditIdReused: "F03",
-}
-
-
-@frozen(kw_only=True)
-class Flows:
-    """The use cases under simulation: the library's own, unless a host has wrapped them, or a test has broken one."""
-
-    create_payment: Callable[..., Flow[PaymentView]] = create_payment
-    receive: Callable[..., Flow[Credit]] = receive
-    receive_packet: Callable[..., Flow[bytes]] = receive_packet
-    announce_expired: Callable[..., Flow[int]] = announce_expired
-    get_payment: Callable[..., Flow[PaymentView]] = get_payment
-    get_public_payment: Callable[..., Flow[PublicView]] = get_public_payment
-
-
-@define(slots=True, eq=False)
-class Task:
-    """One call of an operation, in one process: its flow, where it stands, and what the world was when it began."""
-
-    operation: "Operation"
-    process: "Process"
-    flow: Flow[Any]
-    now: datetime
-    effect: Any = None
-    done: bool = False  # the effect; then its outcome waits to be answered
-    answer: Any = None
-    error: IncomingPaymentsError | None = None
-    verdict: Verdict | None = None  # of the last update, or None: it was not done as far as the task can tell
-    seen: tuple[int, str] | None = None  # total and state of the payment when it was last loaded, or changed
-    place: int = 0  # in the world's list
-    floor: tuple[int, bool] = (0, False)
-
-
-@define(slots=True, eq=False)
-class Process:
-    """A process of the service: it has a clock that is a little off, a store, and a memory that dies with it."""
-
-    name: str
-    offset: timedelta
-    store: Any
-    receiver: Receiver = field(factory=lambda: Receiver(METHODS))
-    tasks: dict[int, Task] = field(factory=dict)
-
-
-@define(slots=True, eq=False)
-class Account:
-    """A payment as those outside know it: who pays, the host that books, and what each of them has in its books."""
-
-    id: PaymentId
-    address: str
-    keys: StreamKeys
-    life: int
-    sequence: int = 0
-    paid: int = 0  # what fulfilled packets brought, by the sender's books
-    booked: int = 0  # what the host was told is booked, by the host's
-    credits: list["Receive"] = field(factory=list)
-    packets: list["SendPacket"] = field(factory=list)
-    first_answers: dict[str, Credit] = field(factory=dict)
-    settled: set[str | bytes] = field(factory=set)  # what is in the books of those outside, each once
-
-
-class World(Protocol):
-    """What operations need of the world that they happen in."""
-
-    flows: Flows
-
-    def book(self, id: PaymentId) -> Book | None: ...
-    def met(self, what: str) -> None: ...
-    def opened(self, account: Account) -> None: ...
-    def random(self) -> float: ...
-
-
-class Operation:
-    """What somebody asks. The same operation may be asked again; `wants_answer` says that somebody will."""
-
-    id: PaymentId | None = None
-    wants_answer = False
-
-    def start(self, world: World, process: Process, now: datetime) -> Flow[Any]:
-        """The flow that answers it."""
-        raise NotImplementedError
-
-    def judge(self, book: Book, now: datetime) -> Verdict:
-        """What has to become of its update."""
-        raise Contradiction(f"{self} is not to change {book.id}")
-
-    def expect(self, book: Book, answer: Any) -> None:
-        """Compare the answer of the store to its update, which the books have noted, with the books."""
-
-    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        """Compare what leaves the process with the books; whether it settles the matter for whoever asked."""
-        raise NotImplementedError
-
-    def heard(self, world: World, task: Task, answer: Any) -> None:
-        """Whoever asked has the answer that settles it."""
-
-    def lost(self) -> None:
-        """Nobody heard anything."""
-
-
-def _require(holds: object, text: str) -> None:
-    if not holds:
-        raise Contradiction(text)
-
-
-def _told(world: World, task: Task, id: PaymentId, received: int, *, completed: bool | None) -> None:
-    """An answer says `received`: no less than any answer that was given before this call began."""
-    least, was_completed = task.floor
-    _require(received >= least, f"{received} is told, after {least} was")
-    if completed is not None:
-        _require(completed or not was_completed, "what was told to be completed is told not to be")
-    if book := world.book(id):
-        book.told = max(book.told, received)
-        book.told_completed = book.told_completed or bool(completed)
-
-
-# --- clients -----------------------------------------------------------------------------------------
-
-
-@define(slots=True, eq=False)
-class Create(Operation):
-    """A client's signed request for a payment."""
-
-    limit: int | None
-    expires_at: datetime | None
-    nonce: str | None
-    life: int
-
-    def start(self, world: World, process: Process, now: datetime) -> Flow[PaymentView]:
-        body: dict[str, Any] = {"walletAddress": WALLET.url}
-        if self.limit is not None:
-            body["incomingAmount"] = {"value": str(self.limit), "assetCode": USD.code, "assetScale": USD.scale}
-        if self.expires_at is not None:
-            body["expiresAt"] = self.expires_at.isoformat()
-        headers = (("Authorization", f"GNAP {_TOKEN}"), ("Content-Type", "application/json"))
-        request = Request("POST", f"{POLICY.base_url}/incoming-payments", headers, json.dumps(body).encode())
-        return world.flows.create_payment(sign(request, _KEY, created=now, nonce=self.nonce), POLICY, now)
-
-    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        if error is not None:
-            allowed = (PaymentExists, StoreError)
-            late = self.expires_at is not None and self.expires_at <= task.now and error.code == "invalid_terms"
-            repeated = self.nonce is not None and error.code == "invalid_signature"
-            _require(isinstance(error, allowed) or late or repeated, f"a create ended with {error!r}")
-            return True  # its client asks anew, for another payment
-        id = _id_of(answer)
-        book = world.book(id)
-        _require(book is not None, f"the payment {id} was answered and is not stored")
-        _require((answer.received_amount.value, answer.completed) == (0, False), "a new payment has received something")
-        return True
-
-    def heard(self, world: World, task: Task, answer: Any) -> None:
-        if task.error is not None or answer is None:
-            return
-        (method,) = answer.methods
-        secret = METHODS.read(method.ilp_address).shared_secret
-        world.opened(Account(_id_of(answer), method.ilp_address, StreamKeys(secret), self.life))
-
-    def __str__(self) -> str:
-        return f"create(limit={self.limit}, expires_at={self.expires_at})"
-
-
-def _id_of(view: PaymentView) -> PaymentId:
-    return PaymentId(view.id.rpartition("/")[2])
-
-
-@define(slots=True, eq=False)
-class Get(Operation):
-    """A client's signed request to see the payment."""
-
-    id: PaymentId
-
-    def start(self, world: World, process: Process, now: datetime) -> Flow[PaymentView]:
-        headers = (("Authorization", f"GNAP {_TOKEN}"),)
-        request = sign(Request("GET", POLICY.payment_url(self.id), headers), _KEY, created=now)
-        return world.flows.get_payment(request, self.id, POLICY, now)
-
-    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        if error is not None:
-            return _trouble(task, error)
-        assert task.seen is not None  # noqa: S101 - a get loads
-        received, state = task.seen
-        found = (answer.received_amount.value, answer.completed, bool(answer.methods))
-        expected = (received, state == "completed", state in {"pending", "processing"})
-        _require(found == expected, f"a get has to show {expected} and shows {found}")
-        _told(world, task, self.id, received, completed=answer.completed)
-        return True
-
-    def __str__(self) -> str:
-        return f"get({self.id})"
-
-
-@define(slots=True, eq=False)
-class GetPublic(Operation):
-    """Anybody's request to see how much has arrived."""
-
-    id: PaymentId
-
-    def start(self, world: World, process: Process, now: datetime) -> Flow[PublicView]:
-        return world.flows.get_public_payment(self.id, POLICY)
-
-    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        if error is not None:
-            return _trouble(task, error)
-        assert task.seen is not None  # noqa: S101 - a get loads
-        found, expected = answer.received_amount.value, task.seen[0]
-        _require(found == expected, f"a public get has to show {expected} and shows {found}")
-        _told(world, task, self.id, found, completed=None)
-        return True
-
-    def __str__(self) -> str:
-        return f"get_public({self.id})"
-
-
-def _trouble(task: Task, error: IncomingPaymentsError) -> bool:
-    """Whether `error` is the store's, or the refusal that the payment had for it."""
-    expected = task.verdict.error if task.verdict is not None else None
-    if isinstance(error, StoreError):
-        return False
-    _require(type(error) is expected, f"it ended with {error!r}, and the payment said {expected}")
-    return True
-
-
-def complete_payment(id: PaymentId, now: datetime) -> Flow[IncomingPayment]:
-    """Close the payment, as its client wishes."""
-    return (yield from UpdatePayment(id, partial(lifecycle.complete, now=now)))
-
-
-@define(slots=True, eq=False)
-class Complete(Operation):
-    """A client's wish to close the payment."""
-
-    id: PaymentId
-    wants_answer = True
-
-    def start(self, world: World, process: Process, now: datetime) -> Flow[IncomingPayment]:
-        return complete_payment(self.id, now)
-
-    def judge(self, book: Book, now: datetime) -> Verdict:
-        return book.judge_complete(now)
-
-    def expect(self, book: Book, answer: Any) -> None:
-        book.compare(answer)
-
-    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        if error is not None:
-            return _trouble(task, error)
-        book = world.book(self.id)
-        _require(book is not None and book.completed, "told to be completed, and is not")
-        _told(world, task, self.id, answer.received.value, completed=True)
-        return True
-
-    def __str__(self) -> str:
-        return f"complete({self.id})"
-
-
-# --- the host ----------------------------------------------------------------------------------------
-
-
-@define(slots=True, eq=False)
-class Sweep(Operation):
-    """The host's sweep for what has expired."""
-
-    limit: int
-
-    def start(self, world: World, process: Process, now: datetime) -> Flow[int]:
-        return world.flows.announce_expired(now, limit=self.limit)
-
-    def judge(self, book: Book, now: datetime) -> Verdict:
-        return book.judge_expire(now)
-
-    def expect(self, book: Book, answer: Any) -> None:
-        book.compare(answer)
-
-    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        return error is None or _trouble(task, error)
-
-    def __str__(self) -> str:
-        return f"announce_expired(limit={self.limit})"
-
-
-@define(slots=True, eq=False)
-class Receive(Operation):
-    """The host books money that has arrived by a rail of its own. It asks again until it knows."""
-
-    account: Account
-    credit: str
-    amount: Amount
-    born: int = 0  # how many processes had died when it was first asked
-    wants_answer = True
+from incoming_payments.testing._simulated_scene import Scene, Task
+
+ACCOUNTS_MAX: Final = 8  # payments that are being paid at once: few, so that all meet
+PREPARE_S: Final = 30
+RECENT_PACKETS: Final = 8  # of a payment, that may come again
+
+
+class Traffic:
+    """All that is asked."""
+
+    def __init__(self, scene: Scene, tasks: list[Task]) -> None:
+        self._scene = scene
+        self._tasks = tasks
+        self._open: list[Account] = []
+        self._retired: list[Account] = []
+        self._unanswered: list[Operation] = []
+        self._doubtful: dict[Hashable, Operation] = {}
+        self._crashes = 0
 
     @property
-    def id(self) -> PaymentId:  # type: ignore[override]
-        return self.account.id
+    def accounts(self) -> list[Account]:
+        """Every payment whose details anybody has."""
+        return [*self._open, *self._retired]
 
-    def start(self, world: World, process: Process, now: datetime) -> Flow[Credit]:
-        return world.flows.receive(self.account.id, credit=self.credit, amount=self.amount, now=now)
+    def opened(self, account: Account) -> None:
+        """A client has a payment, and has handed on its details."""
+        self._open.append(account)
 
-    def judge(self, book: Book, now: datetime) -> Verdict:
-        return book.judge_credit(self.credit, self.amount.value, self.amount.asset, now)
+    def crashed(self) -> None:
+        """A process has died."""
+        self._crashes += 1
 
-    def expect(self, book: Book, answer: Any) -> None:
-        book.compare_credit(self.credit, answer)
+    def left_without_answer(self, operation: Operation, *, doubtful: bool) -> None:
+        """Nobody heard what became of it; it is `doubtful` when nobody can know yet, and a late commit may decide."""
+        if operation.wants_answer:
+            self._unanswered.append(operation)
+            if doubtful:
+                self._doubtful[operation.name] = operation
 
-    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        if error is not None:
-            return _trouble(task, error)
-        book = world.book(self.account.id)
-        _require(book is not None and self.credit in book.credits, "a credit is told and not booked")
-        first = self.account.first_answers.setdefault(self.credit, answer)
-        _require(first == answer, f"the credit {self.credit} was answered with {first} and now with {answer}")
-        return True
+    def doubts(self) -> list[Operation]:
+        """What has to be asked again when all is over, so that those outside know."""
+        return [self._again(operation) for operation in (*self._unanswered, *self._doubtful.values())]
 
-    def heard(self, world: World, task: Task, answer: Any) -> None:
-        if answer is not None and self.credit not in self.account.settled:
-            self.account.settled.add(self.credit)
-            self.account.booked += answer.amount.value
+    def next_operation(self) -> Operation:
+        """What somebody asks next."""
+        creating = sum(1 for task in self._tasks if type(task.operation) is Create)
+        if len(self._open) + creating < ACCOUNTS_MAX or not self._open:
+            return self._create()
+        dice = self._scene.roll()
+        account = self._pick_account()
+        if dice < 0.10 and self._unanswered:
+            return self._repeat_unanswered()
+        if dice < 0.60:
+            return self._packet(account)
+        if dice < 0.70:
+            return self._repeat_packet(account)
+        if dice < 0.82:
+            return self._receive(account)
+        if dice < 0.88:
+            return self._repeat_receive(account)
+        if dice < 0.90:
+            return Complete(account.id)
+        if dice < 0.92:
+            return Sweep(1 + self._scene.below(5))
+        if dice < 0.94:
+            return Get(account.id)
+        return GetPublic(account.id if dice < 0.99 else self._stranger().id)
 
-    def __str__(self) -> str:
-        return f"receive({self.account.id}, {self.credit!r}, {self.amount.value} {self.amount.asset.code})"
+    def _pick_account(self) -> Account:
+        place = self._scene.below(len(self._open))
+        account = self._open[place]
+        book = self._scene.books[account.id]
+        account.life -= 1 if book.state(self._scene.now) in {"pending", "processing"} else 6
+        if account.life < 0:
+            self._open[place] = self._open[-1]
+            self._open.pop()
+            self._retired.append(account)
+        elif self._retired and self._scene.roll() < 0.02:
+            return self._retired[self._scene.below(len(self._retired))]
+        return account
 
+    def _create(self) -> Create:
+        limit = (None, 1 + self._scene.below(30), 500, 10_000, 2**63, UINT64_MAX)[self._scene.below(6)]
+        expires_at = None
+        if self._scene.roll() < 0.6:
+            expires_at = self._scene.now + timedelta(microseconds=2_100_000 + self._scene.below(30_000_000))
+        nonce = f"n{self._scene.steps}" if self._scene.roll() < 0.3 else None
+        return Create(limit, expires_at, nonce, life=20 + self._scene.below(60))
 
-# --- peers -------------------------------------------------------------------------------------------
+    def _amount(self, id: PaymentId) -> int:
+        """An amount that matters: a part of what is left, all of it, a little or a lot too much."""
+        book = self._scene.books[id]
+        dice = self._scene.roll()
+        if book.limit is None or dice < 0.02:
+            return (1, 7, 2**62, UINT64_MAX - book.received)[self._scene.below(4)] or 1
+        left = book.limit - book.received
+        if left < 1 or dice < 0.15:
+            return 1 + self._scene.below(3)
+        if dice < 0.3:
+            return left
+        if dice < 0.4:
+            return min(left + 1 + self._scene.below(2 + book.limit // 100), UINT64_MAX)
+        return 1 + self._scene.below(min(left, 2**53)) // 3
 
+    def _stranger(self) -> Account:
+        """Somebody who has the details of a payment that is not stored."""
+        id = new_payment_id(self._scene.now, self._scene.dice.randbytes(10))
+        credentials = METHODS.derive(id)
+        return Account(id, credentials.ilp_address, StreamKeys(credentials.shared_secret), 0)
 
-@define(slots=True, eq=False)
-class SendPacket(Operation):
-    """A peer sends a packet; a connector repeats it until it is answered, as ILP over HTTP has it.
+    def _receive(self, account: Account) -> Receive:
+        asset = EUR if self._scene.roll() < 0.02 else USD
+        amount = Amount(self._amount(account.id), asset)
+        credit = Receive(account, f"wire-{len(account.credits)}", amount, born=self._crashes)
+        account.credits.append(credit)
+        return credit
 
-    `answer` is what a receiver that needs not ask the payment has to say, or `money`, `question`, `nothing`.
-    """
+    def _repeat_receive(self, account: Account) -> Operation:
+        if not account.credits:
+            return self._receive(account)
+        credit = account.credits[self._scene.below(len(account.credits))]
+        self._scene.meet("credit repeated after a crash" if self._crashes > credit.born else "credit repeated")
+        if self._scene.roll() < 0.1:
+            self._scene.meet("credit repeated with another amount")
+            return Receive(account, credit.credit, Amount(credit.amount.value % UINT64_MAX + 1, credit.amount.asset))
+        return credit
 
-    account: Account | None
-    prepare: Prepare
-    expected: str
-    sequence: int
-    peer: Peer
-    wire: bytes
-    born: int = 0  # how many processes had died when it was first sent
+    def _packet(self, account: Account) -> SendPacket:
+        dice = self._scene.roll()
+        if dice < 0.80:
+            packet = self._seal(account, self._amount(account.id), "money")
+            packet.born = self._crashes
+            account.packets.append(packet)
+            return packet
+        if dice < 0.84:
+            return self._seal(account, 1 + self._scene.below(10**12), "question")
+        if dice < 0.87:
+            return self._seal(account, 0, "nothing")
+        if dice < 0.90:
+            return self._seal(account, 5, "too little")
+        if dice < 0.93:
+            return self._seal(account, 5, ("money", "question", "nothing")[self._scene.below(3)], abroad=True)
+        if dice < 0.95:
+            return self._seal(self._stranger(), 5, "money")
+        if dice < 0.97:
+            return self._seal(account, 5, "F99 close")
+        return self._garbage(account)
 
-    @property
-    def id(self) -> PaymentId | None:  # type: ignore[override]
-        return None if self.account is None else self.account.id
+    def _garbage(self, account: Account) -> SendPacket:
+        """What nobody should send."""
+        good = self._seal(account, 5, "F06").prepare
+        dice = self._scene.below(4)
+        if dice == 0:
+            return SendPacket(None, good, "F01", 0, PEER, encode(good)[:-1])
+        if dice == 1:
+            bad = Prepare(5, good.expires_at, good.condition, f"{METHODS.prefix}.{'x' * 43}", good.data)
+            return SendPacket(None, bad, "F02", 0, PEER, encode(bad))
+        if dice == 2:
+            bad = Prepare(5, good.expires_at, good.condition, good.destination, good.data[:-1])
+            return SendPacket(None, bad, "F06", 0, PEER, encode(bad))
+        asked = ildcp_request(good.expires_at)
+        return SendPacket(None, asked, "ILDCP", 0, PEER, encode(asked))
 
-    @property
-    def wants_answer(self) -> bool:  # type: ignore[override]
-        return self.expected == "money"
+    def _seal(self, account: Account, amount: int, expected: str, *, abroad: bool = False) -> SendPacket:
+        """A packet by whoever has the details of the payment."""
+        if account.sequence and self._scene.roll() < 0.05:
+            self._scene.meet("sequence used twice")
+        else:
+            account.sequence += 1
+        sequence = account.sequence
+        if expected == "nothing":
+            amount = 0
+        frames = (ConnectionClose(1, ""),) if expected == "F99 close" else (StreamMoney(1, 1),)
+        if sequence == 1 and expected != "F99 close":
+            frames = (ConnectionNewAddress(""), *frames)
+        least = amount + 1 if expected == "too little" else 0
+        sealed = StreamPacket(PacketType.PREPARE, sequence, least, frames)
+        data = account.keys.seal(sealed, nonce=self._scene.dice.randbytes(12))
+        condition = bytes(32) if expected == "question" else condition_of(account.keys.fulfillment(data))
+        seconds = PREPARE_S if self._scene.roll() < 0.98 else -3
+        prepare = Prepare(amount, self._scene.now + timedelta(seconds=seconds), condition, account.address, data)
+        peer = FOREIGN_PEER if abroad else PEER
+        return SendPacket(account, prepare, expected, sequence, peer, encode(prepare))
 
-    def again(self, *, amount: int | None = None, expires_at: datetime | None = None) -> "SendPacket":
-        """The same packet as a connector may hand it on: amount and expiry are its own."""
-        old = self.prepare
-        changed = Prepare(
-            old.amount if amount is None else amount,
-            old.expires_at if expires_at is None else expires_at,
-            old.condition,
-            old.destination,
-            old.data,
-        )
-        return SendPacket(self.account, changed, self.expected, self.sequence, self.peer, encode(changed))
+    def _repeat_packet(self, account: Account) -> Operation:
+        """A packet comes again, as its connector had it, or changed by it."""
+        if not account.packets:
+            return self._packet(account)
+        recent = min(len(account.packets), 8)
+        packet = account.packets[-1 - self._scene.below(recent)]
+        self._scene.meet("packet repeated after a crash" if self._crashes > packet.born else "packet repeated")
+        if any(task.operation is packet for task in self._tasks):
+            self._scene.meet("packet repeated while the first is under way")
+        dice = self._scene.roll()
+        if dice < 0.2:
+            self._scene.meet("packet repeated with another amount")
+            return packet.again(amount=self._amount(account.id))
+        if dice < 0.5:
+            self._scene.meet("packet repeated with another expiry")
+            return packet.again(expires_at=self._scene.now + timedelta(seconds=PREPARE_S))
+        return packet
 
-    def start(self, world: World, process: Process, now: datetime) -> Flow[bytes]:
-        return world.flows.receive_packet(self.wire, peer=self.peer, receiver=process.receiver, now=now)
+    def _repeat_unanswered(self) -> Operation:
+        """Who was left without an answer asks again."""
+        place = self._scene.below(len(self._unanswered))
+        operation = self._unanswered[place]
+        self._unanswered[place] = self._unanswered[-1]
+        self._unanswered.pop()
+        return self._again(operation)
 
-    def judge(self, book: Book, now: datetime) -> Verdict:
-        if self.expected != "money":
-            raise Contradiction("money is booked for a packet that brings none")
-        return book.judge_packet(self.prepare.condition, self.prepare.amount, self.peer.asset, now)
-
-    def expect(self, book: Book, answer: Any) -> None:
-        book.compare(answer)
-
-    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        _require(error is None, f"a packet is answered, and not with {error!r}")
-        reply = decode_reply(answer)
-        code = "fulfilled" if isinstance(reply, Fulfill) else str(reply.code)
-        expected = self._expected_code(task)
-        _require(code == expected, f"the packet has to be answered {expected} and is answered {code}")
-        if isinstance(reply, Fulfill) and self.expected != "ILDCP":
-            self._check_fulfill(world, reply)
-        elif code == "F08":
-            assert task.verdict is not None  # noqa: S101 - where F08 comes from
-            found, said = read_amounts(reply.data), (self.prepare.amount, task.verdict.remaining)
-            _require(found == said, f"what came and what remains is {said}, and {found} is told")
-        self._check_sealed(world, task, code, reply.data)
-        world.met(f"packet answered {code}")
-        return code != "T00"
-
-    def heard(self, world: World, task: Task, answer: Any) -> None:
-        if self.account is not None and answer[0] == PacketType.FULFILL and self.expected == "money":
-            condition = self.prepare.condition
-            if condition not in self.account.settled:  # all copies of a packet are one debt
-                self.account.settled.add(condition)
-                self.account.paid += self.prepare.amount
-
-    def _expected_code(self, task: Task) -> str:
-        if self.expected not in {"money", "question", "nothing", "too little"}:
-            if self.expected not in {"F01", "ILDCP"} and not self._in_time(task.now):
-                return "R00"
-            return "fulfilled" if self.expected == "ILDCP" else self.expected[:3]
-        if not self._in_time(task.now):
-            return "R00"
-        if task.verdict is None:
-            return "T00"
-        if task.verdict.error is not None:
-            return _CODES[task.verdict.error]
-        if self.expected == "money":
-            return "fulfilled"
-        if self.peer.asset != USD:
-            return "F07"
-        return "fulfilled" if self.expected == "nothing" else "F99"
-
-    def _in_time(self, now: datetime) -> bool:
-        at = self.prepare.expires_at
-        return at.replace(microsecond=at.microsecond // 1000 * 1000) - now >= MARGIN
-
-    def _check_fulfill(self, world: World, reply: Fulfill) -> None:
-        """The money is in the books, as much as the peer is asked for, before the fulfillment leaves."""
-        _require(condition_of(reply.fulfillment) == self.prepare.condition, "the fulfillment does not fit")
-        if self.expected != "money":
-            return
-        assert self.account is not None  # noqa: S101 - money is for somebody
-        book = world.book(self.account.id)
-        booked = None if book is None else book.credits.get(self.prepare.condition)
-        amount = None if booked is None else booked.amount
-        _require(
-            amount == self.prepare.amount, f"fulfilled for {self.prepare.amount} while {amount} is in the books for it"
-        )
-
-    def _check_sealed(self, world: World, task: Task, code: str, data: bytes) -> None:
-        """What the sender alone can read."""
-        if code not in {"fulfilled", "F99"} or self.expected == "ILDCP" or self.account is None:
-            return
-        said = self.account.keys.open(data)
-        found, expected = (said.sequence, said.amount), (self.sequence, self.prepare.amount)
-        _require(found == expected, f"sequence and amount are {expected} and come back as {found}")
-        assert task.seen is not None or self.expected == "F99 close"  # noqa: S101 - the store was asked
-        for frame in said.frames:
-            if isinstance(frame, StreamMaxMoney) and task.seen is not None:
-                received = task.seen[0]
-                _require(frame.total_received == received, f"{received} was received, {frame.total_received} is told")
-                _told(world, task, self.account.id, received, completed=None)
-            elif isinstance(frame, StreamClose):
-                _require(task.seen and task.seen[1] in {"completed", "expired"}, "closed, and takes money")
-
-    def __str__(self) -> str:
-        where = "nowhere" if self.account is None else self.account.id
-        name = self.prepare.condition.hex()[:8]
-        return f"packet {name} #{self.sequence} to {where}: {self.prepare.amount} {self.peer.asset.code}, {self.expected}"
+    def _again(self, operation: Operation) -> Operation:
+        if isinstance(operation, SendPacket):
+            return operation.again(expires_at=self._scene.now + timedelta(seconds=PREPARE_S))
+        return operation
