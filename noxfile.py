@@ -4,6 +4,7 @@ nox                      format, lint, types, tests with coverage, docs, example
 nox -s demo              the whole story, between real processes
 nox -s docs              write the generated parts of the docs anew
 nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
+nox -s simulate          a million steps of the whole service, over many seeds; `-- --seed S --steps N` repeats one
 """
 
 import os
@@ -80,6 +81,13 @@ def bench(session: nox.Session) -> None:
     _install(session, "tests", "bench")
     name, *arguments = session.posargs
     session.run("python", f"benchmarks/{name}.py", *arguments)
+
+
+@nox.session
+def simulate(session: nox.Session) -> None:
+    """Simulate a million steps: `nox -s simulate [-- --steps N --seed S --store NAME]`."""
+    session.install("-e", ".")
+    session.run("python", "tests/simulation_session.py", *session.posargs)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Receivers that break one promise each, to show that the simulation finds it."""
 
+import itertools
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentNotFound, PaymentRefused, StoreError
-from incoming_payments.flows.effects import DrawRandomness, Flow, LoadPayment, UpdatePayment
+from incoming_payments.flows.effects import DrawRandomness, Flow, LoadEvents, LoadPayment, UpdatePayment
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Reply, encode
 from incoming_payments.ilp.receive import Arrival, Receiver, open_packet
@@ -98,6 +99,33 @@ def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, now: d
     return booked
 
 
+_calls = itertools.count()
+
+
+def _decides_by_chance(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+    """Makes the time of a credit its own each time it is asked."""
+    id = arrival.credit_id
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
+        return arrival.decide(id, now + timedelta(microseconds=next(_calls) % 2))(payment, earlier)
+
+    return (yield from UpdatePayment(arrival.payment_id, decide, id))
+
+
+def _asks_for_events(arrival: Arrival, _now: datetime) -> Flow[IncomingPayment]:
+    """Needs what no simulation has been told of."""
+    yield from LoadEvents(arrival.payment_id)
+    return (yield from LoadPayment(arrival.payment_id))
+
+
+def _books_questions(arrival: Arrival, now: datetime) -> Flow[Reply]:
+    """Books what only asks what would arrive."""
+    id = arrival.credit_id
+    if arrival.amount.value:
+        yield from UpdatePayment(arrival.payment_id, arrival.decide(id, now), id)
+    return arrival.quoted((yield from LoadPayment(arrival.payment_id)), now)
+
+
 RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {
     "fulfils before it credits": receiver(_settling(_fulfils_first)),
     "fulfils although the store failed": receiver(_settling(_fulfils_anyway)),
@@ -108,5 +136,8 @@ RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {
     "credit id from condition and amount": receiver(
         _settling(partial(_booking, lambda arrival: f"{arrival.credit_id}:{arrival.amount.value}"))
     ),
+    "decides by chance": receiver(_settling(_decides_by_chance)),
+    "asks for what it need not": receiver(_settling(_asks_for_events)),
+    "books questions": receiver(_books_questions),
     "no expiry check": receiver(_settling(_never_expires)),
 }

@@ -12,7 +12,7 @@ from hypothesis import Phase, settings
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import StoreUnavailable
+from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import Decide, PaymentStore
 from incoming_payments.stores.guard import check_update
 from incoming_payments.stores.memory import MemoryStore
@@ -115,6 +115,48 @@ class LosesEvents(MemoryStore):
         if self.writes % 50 == 0:
             event = decision.events[-1]
             self._rows[payment.id, event.version] = evolve(event, at=event.at + timedelta(microseconds=1))
+
+
+class Inventive(MemoryStore):
+    """Finds what was never stored."""
+
+    def load(self, id: PaymentId) -> IncomingPayment:
+        """Somehow."""
+        return super().load(id) if id in self._rows else a_creation(id=id).answer
+
+
+class Amnesiac(MemoryStore):
+    """Does not find what is there, every hundredth time."""
+
+    loads = 0
+
+    def load(self, id: PaymentId) -> IncomingPayment:
+        """As if another process had not stored it."""
+        self.loads += 1
+        if self.loads % 100 == 0:
+            raise PaymentNotFound("not yet")
+        return super().load(id)
+
+
+class Full(MemoryStore):
+    """Says of new ids that they are taken, every tenth time."""
+
+    inserts = 0
+
+    def insert(self, decision: Decision[IncomingPayment]) -> None:
+        """As if there were no room for it."""
+        self.inserts += 1
+        if self.inserts % 10 == 0:
+            raise PaymentExists("no room")
+        super().insert(decision)
+
+
+class Backwards(MemoryStore):
+    """Names the expired last first."""
+
+    def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
+        """All that are right, in the wrong order."""
+        return super().find_expired(now, limit)[::-1]
 
 
 class Shared:

@@ -30,6 +30,12 @@ class Contradiction(Exception):
     """The service and the books disagree; the text says about what."""
 
 
+def require(holds: object, text: str) -> None:
+    """Raise `Contradiction` unless it `holds`."""
+    if not holds:
+        raise Contradiction(text)
+
+
 @frozen
 class Verdict:
     """What has to become of an update: refused with `error`, or taken; then `write` notes it, if there is anything.
@@ -159,7 +165,7 @@ class Book:
 
         def write(credit_id: str | None) -> None:
             if credit_id is None or credit_id in self.names:
-                raise Contradiction(f"money is booked under the credit id {credit_id}, which is none or another's")
+                raise Contradiction(f"money is booked for another thing under the credit id {credit_id}")
             self.names.add(credit_id)
             self.received = total
             self.updated_at = max(now, self.updated_at)
@@ -217,17 +223,14 @@ def _check_history(book: Book, events: Sequence[Event]) -> None:
     """What holds of the events of any payment, whatever has happened."""
     kinds = [str(event.kind) for event in events]
     ends = [index for index, kind in enumerate(kinds) if kind in {"completed", "expired"}]
-    if [event.version for event in events] != list(range(1, len(events) + 1)):
-        raise Contradiction("the events are not counted without gaps")
-    if kinds.count("created") != 1 or kinds[0] != "created" or ends not in ([], [len(kinds) - 1]):
-        raise Contradiction(f"a payment is created once, and ends once, with its last event: {kinds}")
-    if (kinds[-1] == "completed") != book.completed:
-        raise Contradiction("completed too early, or not at all")
-    credited = [event for event in events if event.kind == "credited"]
-    if len({event.credit_id for event in credited}) != len(credited):
-        raise Contradiction("one credit id has two events")
-    if sum(booked.amount for booked in book.credits.values()) != events[-1].received.value:
-        raise Contradiction("receivedAmount is not the sum of the credits")
+    credited = [event.credit_id for event in events if event.kind == "credited"]
+    total = sum(booked.amount for booked in book.credits.values())
+    require([event.version for event in events] == list(range(1, len(events) + 1)), "events are counted without gaps")
+    require(kinds.index("created") == 0 and kinds.count("created") == 1, "a payment is created once, at first")
+    require(ends in ([], [len(kinds) - 1]), "a payment ends once, with its last event")
+    require((kinds[-1] == "completed") == book.completed, "completed too early, or not at all")
+    require(len(set(credited)) == len(credited), "one credit id has two events")
+    require(events[-1].received.value == total, "receivedAmount is the sum of the credits")
 
 
 def _text(row: tuple[object, ...]) -> str:

@@ -5,6 +5,7 @@ Each operation knows the flow that answers it, what the books say of it, and whi
 
 # ruff: noqa: ARG002 - all operations are asked the same, and not all need all of it
 
+import abc
 import json
 from collections.abc import Callable, Hashable
 from datetime import datetime, timedelta
@@ -45,7 +46,7 @@ from incoming_payments.ilp.stream import (
     StreamMaxMoney,
     condition_of,
 )
-from incoming_payments.testing._simulated_books import Book, Contradiction, Verdict
+from incoming_payments.testing._simulated_books import Book, Verdict, require
 from incoming_payments.testing._simulated_scene import Process, Scene, Task
 from incoming_payments.wire import PaymentView, PublicView
 
@@ -133,7 +134,7 @@ class World(Protocol):
         ...
 
 
-class Operation:
+class Operation(abc.ABC):
     """What somebody asks. The same operation may be asked again; `wants_answer` says that somebody will.
 
     `name` is what all attempts have in common that are for the same thing.
@@ -147,39 +148,36 @@ class Operation:
         """For what, and how much."""
         return (type(self), self.id)
 
+    @abc.abstractmethod
     def start(self, world: World, process: Process, now: datetime) -> Flow[Any]:
         """The flow that answers it."""
-        raise NotImplementedError
 
     def judge(self, book: Book, now: datetime) -> Verdict:
-        """What has to become of its update."""
-        raise Contradiction(f"{self} is not to change {book.id}")
+        """What has to become of its update; of an operation that must not change anything there is nothing."""
+        return Verdict(f"nothing: {self} is not to change {book.id}")
 
     def expect(self, book: Book, answer: Any) -> None:
         """Compare the answer of the store to its update, which the books have noted, with the books."""
+        book.compare(answer)
 
+    @abc.abstractmethod
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
         """Compare what leaves the process with the books; whether it settles the matter for whoever asked."""
-        raise NotImplementedError
 
     def heard(self, world: World, task: Task, answer: Any) -> None:
-        """Whoever asked has the answer that settles it."""
-
-
-def _require(holds: object, text: str) -> None:
-    if not holds:
-        raise Contradiction(text)
+        """Whoever asked has the answer that settles it; most do nothing with it."""
+        return
 
 
 def _told(world: World, task: Task, id: PaymentId, received: int, *, completed: bool | None) -> None:
     """An answer says `received`: no less than any answer that was given before this call began."""
     least, was_completed = task.told
-    _require(received >= least, f"{received} is told, after {least} was")
+    require(received >= least, f"{received} is told, after {least} was")
     if completed is not None:
-        _require(completed or not was_completed, "what was told to be completed is told not to be")
-    if book := world.scene.books.get(id):
-        book.told = max(book.told, received)
-        book.told_completed = book.told_completed or bool(completed)
+        require(completed or not was_completed, "what was told to be completed is told not to be")
+    book = world.scene.books[id]
+    book.told = max(book.told, received)
+    book.told_completed = book.told_completed or bool(completed)
 
 
 # --- clients -----------------------------------------------------------------------------------------
@@ -209,12 +207,12 @@ class Create(Operation):
             allowed = (PaymentExists, StoreError)
             late = self.expires_at is not None and self.expires_at <= task.now and error.code == "invalid_terms"
             repeated = self.nonce is not None and error.code == "invalid_signature"
-            _require(isinstance(error, allowed) or late or repeated, f"a create ended with {error!r}")
+            require(isinstance(error, allowed) or late or repeated, f"a create ended with {error!r}")
             return True  # its client asks anew, for another payment
         id = _id_of(answer)
         book = world.scene.books.get(id)
-        _require(book is not None, f"the payment {id} was answered and is not stored")
-        _require((answer.received_amount.value, answer.completed) == (0, False), "a new payment has received something")
+        require(book is not None, f"the payment {id} was answered and is not stored")
+        require((answer.received_amount.value, answer.completed) == (0, False), "a new payment has received something")
         return True
 
     def heard(self, world: World, task: Task, answer: Any) -> None:
@@ -250,7 +248,7 @@ class Get(Operation):
         received, state = task.seen
         found = (answer.received_amount.value, answer.completed, bool(answer.methods))
         expected = (received, state == "completed", state in {"pending", "processing"})
-        _require(found == expected, f"a get has to show {expected} and shows {found}")
+        require(found == expected, f"a get has to show {expected} and shows {found}")
         _told(world, task, self.id, received, completed=answer.completed)
         return True
 
@@ -272,7 +270,7 @@ class GetPublic(Operation):
             return _trouble(task, error)
         assert task.seen is not None  # noqa: S101 - a get loads
         found, expected = answer.received_amount.value, task.seen[0]
-        _require(found == expected, f"a public get has to show {expected} and shows {found}")
+        require(found == expected, f"a public get has to show {expected} and shows {found}")
         _told(world, task, self.id, found, completed=None)
         return True
 
@@ -285,7 +283,7 @@ def _trouble(task: Task, error: IncomingPaymentsError) -> bool:
     expected = task.verdict.error if task.verdict is not None else None
     if isinstance(error, StoreError):
         return False
-    _require(type(error) is expected, f"it ended with {error!r}, and the payment said {expected}")
+    require(type(error) is expected, f"it ended with {error!r}, and the payment said {expected}")
     return True
 
 
@@ -307,14 +305,11 @@ class Complete(Operation):
     def judge(self, book: Book, now: datetime) -> Verdict:
         return book.judge_complete(now)
 
-    def expect(self, book: Book, answer: Any) -> None:
-        book.compare(answer)
-
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
         if error is not None:
             return _trouble(task, error)
         book = world.scene.books.get(self.id)
-        _require(book is not None and book.completed, "told to be completed, and is not")
+        require(book is not None and book.completed, "told to be completed, and is not")
         _told(world, task, self.id, answer.received.value, completed=True)
         return True
 
@@ -336,9 +331,6 @@ class Sweep(Operation):
 
     def judge(self, book: Book, now: datetime) -> Verdict:
         return book.judge_expire(now)
-
-    def expect(self, book: Book, answer: Any) -> None:
-        book.compare(answer)
 
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
         return error is None or _trouble(task, error)
@@ -378,9 +370,9 @@ class Receive(Operation):
         if error is not None:
             return _trouble(task, error)
         book = world.scene.books.get(self.account.id)
-        _require(book is not None and self.credit in book.credits, "a credit is told and not booked")
+        require(book is not None and self.credit in book.credits, "a credit is told and not booked")
         first = self.account.first_answers.setdefault(self.credit, answer)
-        _require(first == answer, f"the credit {self.credit} was answered with {first} and now with {answer}")
+        require(first == answer, f"the credit {self.credit} was answered with {first} and now with {answer}")
         return True
 
     def heard(self, world: World, task: Task, answer: Any) -> None:
@@ -438,25 +430,21 @@ class SendPacket(Operation):
         return world.flows.receive_packet(self.wire, peer=self.peer, receiver=process.receiver, now=now)
 
     def judge(self, book: Book, now: datetime) -> Verdict:
-        if self.expected != "money":
-            raise Contradiction("money is booked for a packet that brings none")
+        require(self.expected == "money", "money is booked for a packet that brings none")
         return book.judge_packet(self.prepare.condition, self.prepare.amount, self.peer.asset, now)
 
-    def expect(self, book: Book, answer: Any) -> None:
-        book.compare(answer)
-
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        _require(error is None, f"a packet is answered, and not with {error!r}")
+        require(error is None, f"a packet is answered, and not with {error!r}")
         reply = decode_reply(answer)
         code = "fulfilled" if isinstance(reply, Fulfill) else str(reply.code)
         expected = self._expected_code(task)
-        _require(code == expected, f"the packet has to be answered {expected} and is answered {code}")
+        require(code == expected, f"the packet has to be answered {expected} and is answered {code}")
         if isinstance(reply, Fulfill) and self.expected != "ILDCP":
             self._check_fulfill(world, reply)
         elif code == "F08":
             assert task.verdict is not None  # noqa: S101 - where F08 comes from
             found, said = read_amounts(reply.data), (self.prepare.amount, task.verdict.remaining)
-            _require(found == said, f"what came and what remains is {said}, and {found} is told")
+            require(found == said, f"what came and what remains is {said}, and {found} is told")
         self._check_sealed(world, task, code, reply.data)
         world.scene.meet(f"packet answered {code}")
         if code == "T00" and self._is_booked(world):
@@ -497,14 +485,14 @@ class SendPacket(Operation):
 
     def _check_fulfill(self, world: World, reply: Fulfill) -> None:
         """The money is in the books, as much as the peer is asked for, before the fulfillment leaves."""
-        _require(condition_of(reply.fulfillment) == self.prepare.condition, "the fulfillment does not fit")
+        require(condition_of(reply.fulfillment) == self.prepare.condition, "the fulfillment does not fit")
         if self.expected != "money":
             return
         assert self.account is not None  # noqa: S101 - money is for somebody
         book = world.scene.books.get(self.account.id)
         booked = None if book is None else book.credits.get(self.prepare.condition)
         amount = None if booked is None else booked.amount
-        _require(
+        require(
             amount == self.prepare.amount, f"fulfilled for {self.prepare.amount} while {amount} is in the books for it"
         )
 
@@ -514,15 +502,15 @@ class SendPacket(Operation):
             return
         said = self.account.keys.open(data)
         found, expected = (said.sequence, said.amount), (self.sequence, self.prepare.amount)
-        _require(found == expected, f"sequence and amount are {expected} and come back as {found}")
+        require(found == expected, f"sequence and amount are {expected} and come back as {found}")
         assert task.seen is not None or self.expected == "F99 close"  # noqa: S101 - the store was asked
         for frame in said.frames:
             if isinstance(frame, StreamMaxMoney) and task.seen is not None:
                 received = task.seen[0]
-                _require(frame.total_received == received, f"{received} was received, {frame.total_received} is told")
+                require(frame.total_received == received, f"{received} was received, {frame.total_received} is told")
                 _told(world, task, self.account.id, received, completed=None)
             elif isinstance(frame, StreamClose):
-                _require(task.seen and task.seen[1] in {"completed", "expired"}, "closed, and takes money")
+                require(task.seen and task.seen[1] in {"completed", "expired"}, "closed, and takes money")
 
     def __str__(self) -> str:
         where = "nowhere" if self.account is None else self.account.id

@@ -4,6 +4,7 @@ After each write the payment is loaded and compared with the books, and so is ev
 """
 
 import asyncio
+import contextlib
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,11 +33,12 @@ from incoming_payments.flows.effects import (
 )
 from incoming_payments.ports import Decide
 from incoming_payments.stores.memory import MemoryNonces
-from incoming_payments.testing._simulated_books import Book, Contradiction, Verdict
+from incoming_payments.testing._simulated_books import Book, Contradiction, Verdict, require
 from incoming_payments.testing._simulated_operations import INTROSPECTOR, METHODS, USD, WALLET, Create
 from incoming_payments.testing._simulated_scene import Process, Scene, Task
 
 OVERLAP_S: Final = 0.005  # for a store to let a second update of a payment through, if it does
+LOOKS_MAX: Final = 20  # at a store that has trouble of its own
 ID_BYTES: Final = 10
 
 EFFECTS: Final = (
@@ -128,10 +130,9 @@ class TroubledPorts:
             task.answer = WALLET if effect.url == WALLET.url else None
         elif kind is UseNonce:
             task.answer = self._nonces.use(effect.key, effect.until, effect.now)
-        elif kind is FindExpired:
-            self._read(task, self._find_expired)
         else:
-            raise Contradiction(f"a flow asks for {effect!r}")
+            require(kind is FindExpired, f"a flow asks for {effect!r}")
+            self._read(task, self._find_expired)
 
     def _draw(self, count: int) -> bytes:
         """Random bytes; now and then those for an id once more, as a broken source would give them."""
@@ -156,10 +157,9 @@ class TroubledPorts:
         id = task.effect.id
         book = self._scene.books.get(id)
         try:
-            payment = self.ask(task.process.store.load(id))
+            payment = self._ask(task.process.store.load(id))
         except PaymentNotFound as error:
-            if book is not None:
-                raise Contradiction(f"the payment {id} is lost") from error
+            require(book is None, "a payment is lost")
             task.error = error
             task.verdict = _ABSENT
         else:
@@ -181,13 +181,13 @@ class TroubledPorts:
             and book.announced_at is None
             and not book.completed
         }
-        found = list(self.ask(task.process.store.find_expired(effect.now, effect.limit)))
+        found = list(self._ask(task.process.store.find_expired(effect.now, effect.limit)))
         if len(set(found)) != len(found) or not set(found) <= set(due) or len(found) != min(effect.limit, len(due)):
             raise Contradiction(f"{effect.limit} of {sorted(due)} are to be announced, and {found} are found")
         times = [due[id] for id in found]
         left = min((at for id, at in due.items() if id not in set(found)), default=None)
-        if times != sorted(times) or (left is not None and times and times[-1] > left):
-            raise Contradiction("what has expired is not found in the order of expiresAt")
+        first = left is None or not times or times[-1] <= left
+        require(first and times == sorted(times), "what has expired is found in the order of expiresAt")
         task.answer = found
 
     def _write(self, task: Task) -> None:
@@ -272,13 +272,11 @@ class TroubledPorts:
         decision = task.effect.decision
         id = decision.answer.id
         operation = task.operation
-        if not isinstance(operation, Create):
-            raise Contradiction(f"{operation} creates a payment")
+        assert isinstance(operation, Create)  # noqa: S101 - no other flow inserts
         try:
-            self.ask(task.process.store.insert(decision))
+            self._ask(task.process.store.insert(decision))
         except PaymentExists as error:
-            if id not in self._scene.books:
-                raise Contradiction(f"{id} is said to be taken, and is not") from error
+            require(id in self._scene.books, "an id is said to be taken, and is not")
             self._scene.meet("create refused: the id is taken")
             task.error = error
             return
@@ -291,13 +289,13 @@ class TroubledPorts:
         self._scene.meet("created")
         book = Book(id, USD, operation.limit, operation.expires_at, task.now, task.now)
         self._scene.books[id] = book
-        payment = self.ask(task.process.store.load(id))
+        payment = self.look(task.process.store.load, id)
         book.compare_terms(payment)
         book.compare(payment)
 
     def _is_stored(self, process: Process, id: PaymentId) -> bool:
         try:
-            self.ask(process.store.load(id))
+            self.look(process.store.load, id)
         except PaymentNotFound:
             return False
         return True
@@ -352,7 +350,7 @@ class TroubledPorts:
         """Have the store do several updates, as one batch if it can, and compare it with the books."""
         order: list[Task] = []
         outcomes = [_update(task, self._decide(task, order if len(tasks) > 1 else None)) for task in tasks]
-        self._judge_all(tasks, self.ask_all(outcomes), order)
+        self._judge_all(tasks, self._ask_all(outcomes), order)
 
     def _judge_all(self, tasks: Sequence[Task], outcomes: Sequence[Any], order: Sequence[Task]) -> None:
         """Compare with the books in the `order` in which the store has decided at last."""
@@ -365,17 +363,15 @@ class TroubledPorts:
         for id in {task.effect.id: None for task in tasks}:
             book = self._scene.books.get(id)
             if book is not None:
-                book.compare(self.ask(store.load(id)))
+                book.compare(self.look(store.load, id))
                 if book.completed or self._scene.roll() < 0.1:
-                    book.compare_events(self.ask(store.events(id)))
+                    book.compare_events(self.look(store.events, id))
 
     def _judge(self, task: Task, outcome: Any) -> None:
         """Compare the outcome of an update with what the books say it has to be, and note it in them."""
         effect = task.effect
         book = self._scene.books.get(effect.id)
         verdict = _NOT_FOUND if book is None else task.operation.judge(book, task.now)
-        if isinstance(outcome, Contradiction):
-            raise outcome
         if isinstance(outcome, StoreError):
             task.error = outcome
             if book is None or verdict.write is None or not self._has_event(task, book):
@@ -386,9 +382,7 @@ class TroubledPorts:
         self._scene.note(verdict.what, task.operation)
         task.verdict = verdict
         if isinstance(outcome, BaseException):
-            if type(outcome) is not verdict.error:
-                raise Contradiction(f"{verdict.what} is what has to happen, and it is {outcome!r}") from outcome
-            task.error = outcome
+            task.error = _required_error(verdict, outcome)
         else:
             if book is None or verdict.error is not None:
                 raise Contradiction(f"{verdict.what} is what has to happen, and it is answered with {outcome!r}")
@@ -401,7 +395,7 @@ class TroubledPorts:
 
     def _has_event(self, task: Task, book: Book) -> bool:
         """Whether a store that has said no has done it all the same: then the next event is there."""
-        events = self.ask(task.process.store.events(book.id))
+        events = self.look(task.process.store.events, book.id)
         place = len(book.events)
         return len(events) > place and events[place].credit_id == task.effect.credit_id
 
@@ -425,31 +419,42 @@ class TroubledPorts:
             effect.decide(payment, earlier)
             raise _RolledBack
 
-        outcome = self.ask_all([_update(task, decide)])[0]
+        outcome = self._ask_all([_update(task, decide)])[0]
         if isinstance(outcome, _RolledBack):
             if verdict.error is not None:
                 raise Contradiction(f"{verdict.what} is what has to happen, and it was decided otherwise")
         elif not isinstance(outcome, StoreError):
-            if type(outcome) is not verdict.error:
-                raise Contradiction(f"{verdict.what} is what has to happen, and it is {outcome!r}")
-            task.error, task.verdict = outcome, verdict
+            task.error, task.verdict = _required_error(verdict, outcome), verdict
         if book is not None:
             task.seen = (book.received, book.state(task.now))
-            book.compare(self.ask(task.process.store.load(book.id)))
+            book.compare(self.look(task.process.store.load, book.id))
 
     # --- the store, sync or async --------------------------------------------------------------------
 
-    def ask(self, answer: Any) -> Any:
+    def look(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """What the simulation asks a store for itself: again, if the store has trouble of its own."""
+        for _ in range(LOOKS_MAX):
+            with contextlib.suppress(StoreUnavailable):
+                return self._ask(question(*arguments))
+        return self._ask(question(*arguments))
+
+    def _ask(self, answer: Any) -> Any:
         """The answer of a store, once it is there."""
         if inspect.isawaitable(answer):
             return self._runner.run(_awaited(answer))
         return answer
 
-    def ask_all(self, outcomes: list[Any]) -> list[Any]:
+    def _ask_all(self, outcomes: list[Any]) -> list[Any]:
         """What came of updates; those of an async store are let go together."""
         if inspect.isawaitable(outcomes[0]):
             return self._runner.run(_gathered(outcomes))
         return outcomes
+
+
+def _required_error(verdict: Verdict, outcome: Any) -> IncomingPaymentsError:
+    if not isinstance(outcome, IncomingPaymentsError) or type(outcome) is not verdict.error:
+        raise Contradiction(f"{verdict.what} is what has to happen, and it is {outcome!r}")
+    return outcome
 
 
 def _orphan(task: Task, *, lives: bool) -> Task:
@@ -461,7 +466,7 @@ def _update(task: Task, decide: Decide[Any]) -> Any:
     """What the store answers, or what it raises; of an async store, what is to be awaited."""
     try:
         return task.process.store.update(task.effect.id, decide, task.effect.credit_id)
-    except (IncomingPaymentsError, _RolledBack, Contradiction) as error:
+    except Exception as error:  # noqa: BLE001 - it is compared with what had to happen
         return error
 
 
@@ -479,8 +484,7 @@ def _recorded(order: list[Task], task: Task, decide: Decide[Any]) -> Decide[Any]
 
 def _twice(decide: Decide[Any], payment: Any, earlier: Any) -> Decision[Any]:
     first, second = decide(payment, earlier), decide(payment, earlier)
-    if first != second:
-        raise Contradiction(f"a decision is pure, and this one was {first} and then {second}")
+    require(first == second, "a decision is pure, and answers the same to the same")
     return second
 
 

@@ -73,8 +73,12 @@ class Traffic:
                 self._doubtful[operation.name] = operation
 
     def doubts(self) -> list[Operation]:
-        """What has to be asked again when all is over, so that those outside know."""
-        return [self._again(operation) for operation in (*self._unanswered, *self._doubtful.values())]
+        """What has to be asked again when all is over, as a late commit may have decided otherwise than was told."""
+        return [self._again(operation) for operation in self._doubtful.values()]
+
+    def unanswered(self) -> Operation | None:
+        """What still nobody has heard the answer to, if anything."""
+        return self._repeat_unanswered() if self._unanswered else None
 
     def next_operation(self) -> Operation:
         """What somebody asks next."""

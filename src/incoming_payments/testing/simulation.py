@@ -281,7 +281,7 @@ class _World:
         self._processes[self._processes.index(process)] = heir
         for account in self._traffic.accounts[:ACCOUNTS_MAX]:
             book = self.scene.books[account.id]
-            book.compare(self._ports.ask(heir.store.load(account.id)))
+            book.compare(self._ports.look(heir.store.load, account.id))
 
     # --- the end -------------------------------------------------------------------------------------
 
@@ -296,6 +296,9 @@ class _World:
         for operation in self._traffic.doubts():
             self._begin(operation)
             self._finish()
+        while unanswered := self._traffic.unanswered():  # a store may have trouble of its own
+            self._begin(unanswered)
+            self._finish()
         scene.now += timedelta(days=1)
         while any(book.state(scene.now) == "expired" and book.announced_at is None for book in scene.books.values()):
             self._begin(Sweep(100))
@@ -308,14 +311,14 @@ class _World:
 
     def _audit(self) -> None:
         """Everything, as a process finds it that was just started; and the books of all those outside."""
-        store, ask = self._open_store(), self._ports.ask
+        store, look = self._open_store(), self._ports.look
         for id, book in self.scene.books.items():
             self.scene.note("is audited", id=id)
-            book.compare(ask(store.load(id)))
-            book.compare_events(ask(store.events(id)))
+            book.compare(look(store.load, id))
+            book.compare_events(look(store.events, id))
             for name, booked in book.credits.items():
                 found: list[Any] = []
-                ask(store.update(id, partial(_look, found), CreditId(booked.credit_id)))
+                look(store.update, id, partial(_look, found), CreditId(booked.credit_id))
                 book.compare_credit(name, found[-1])
         for account in self._traffic.accounts:
             self.scene.note("is summed up", id=account.id)
