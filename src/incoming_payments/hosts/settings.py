@@ -23,7 +23,7 @@ from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospector
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.httpsig import load_jwk
+from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp.credentials import DerivedMethods
 from incoming_payments.limits import (
     CLOCK_SKEW_S_MAX,
@@ -56,6 +56,15 @@ class StaticWalletAddresses:
 
 
 @frozen
+class ConfiguredToken:
+    """A `[[token]]`: the token, what it stands for, and the file with the public key of its client."""
+
+    value: AccessToken
+    info: AccessTokenInfo
+    jwk_file: Path
+
+
+@frozen
 class Settings:
     """What a configuration file says, as the values that the service is put together from."""
 
@@ -67,6 +76,7 @@ class Settings:
     wallet_addresses: StaticWalletAddresses
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
+    tokens: tuple[ConfiguredToken, ...] = ()  # what the introspector knows
     warnings: tuple[str, ...] = ()  # what ought to be changed although the service can run
 
 
@@ -115,7 +125,7 @@ def _settings(table: "Table", path: Path) -> Settings:
     methods = _methods(table.table("ilp"), files)
     table.finish()
     with naming("token"):
-        introspector = StaticIntrospector(tokens)
+        introspector = StaticIntrospector([(token.value, token.info) for token in tokens])
     return Settings(
         policy=policy,
         database=database,
@@ -125,6 +135,7 @@ def _settings(table: "Table", path: Path) -> Settings:
         wallet_addresses=StaticWalletAddresses(list(wallet_addresses.values())),
         introspector=introspector,
         methods=methods,
+        tokens=tuple(tokens),
         warnings=tuple(files.warnings),
     )
 
@@ -158,6 +169,7 @@ def _policy(limits: "Table", base_url: str, auth_server: str) -> ServicePolicy:
     }
     given: dict[str, Any] = {name: limits.take(name, kind) for name, kind in kinds.items() if name in limits}
     age, skew = limits.integer("signature_age_s", SIGNATURE_AGE_S_MAX), limits.integer("clock_skew_s", CLOCK_SKEW_S_MAX)
+    shapes = _shapes(limits)
     limits.finish()
     for name, seconds, most in (
         ("signature_age_s", age, SIGNATURE_AGE_SETTING_S_MAX),
@@ -166,9 +178,16 @@ def _policy(limits: "Table", base_url: str, auth_server: str) -> ServicePolicy:
         if seconds > most:
             raise limits.wrong(name, f"must be at most {most}")
     with naming(limits.name, max_age_s="signature_age_s", clock_skew_s="clock_skew_s"):
-        signature = SignaturePolicy(max_age_s=age, clock_skew_s=skew)
+        signature = SignaturePolicy(max_age_s=age, clock_skew_s=skew, shapes=shapes)
     with naming("", base_url="base_url", auth_server="auth_server", **{name: f"limits.{name}" for name in kinds}):
         return ServicePolicy(base_url=base_url, auth_server=auth_server, signature=signature, **given)
+
+
+def _shapes(limits: "Table") -> list[Shape]:
+    names = limits.take("signature_shapes", list, [])
+    if not all(name in list(Shape) for name in names):
+        raise limits.wrong("signature_shapes", f"must be an array of {' and '.join(map(repr, map(str, Shape)))}")
+    return [Shape(name) for name in names]
 
 
 def _wallet_addresses(tables: Sequence["Table"], auth_server: str) -> dict[str, WalletAddress]:
@@ -191,7 +210,7 @@ def _wallet_address(table: "Table", auth_server: str) -> WalletAddress:
         return WalletAddress(wallet_address_url(url), Asset(code, scale), auth_server)
 
 
-def _token(table: "Table", files: "Files", hosted: Collection[str]) -> tuple[AccessToken, AccessTokenInfo]:
+def _token(table: "Table", files: "Files", hosted: Collection[str]) -> ConfiguredToken:
     value, client = table.text("value"), table.text("client")
     jwk_file = table.text("jwk_file")
     expires_at = table.take("expires_at", datetime, None)
@@ -204,7 +223,8 @@ def _token(table: "Table", files: "Files", hosted: Collection[str]) -> tuple[Acc
     with naming(f"{table.name}.value"):
         token = AccessToken(value)
     with naming(table.name, client="client", rights="rights"):
-        return token, AccessTokenInfo(client, jwk, tuple(rights), expires_at)
+        info = AccessTokenInfo(client, jwk, tuple(rights), expires_at)
+    return ConfiguredToken(token, info, files.folder / jwk_file)
 
 
 def _in_utc(table: "Table", name: str, moment: datetime) -> datetime:
