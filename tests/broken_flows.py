@@ -14,10 +14,16 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentNotFound, PaymentRefused, StoreError
 from incoming_payments.flows.effects import DrawRandomness, Flow, LoadEvents, LoadPayment, UpdatePayment
+from incoming_payments.flows.get import get_payment, get_public_payment
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.receive import receive
+from incoming_payments.httpsig import Request
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Reply, encode
 from incoming_payments.ilp.receive import Arrival, Receiver, open_packet
 from incoming_payments.ilp.stream import NONCE_BYTES
+from incoming_payments.limits import UINT64_MAX
+from incoming_payments.wire import PaymentView, PublicView
 
 Settle = Callable[[Arrival, datetime], Flow[Reply]]
 
@@ -97,6 +103,25 @@ def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, now: d
     decide_anyway = _without_expiry(decide, lambda credit, _: credit)
     booked: Credit = yield from UpdatePayment(id, decide_anyway, CreditId(credit))
     return booked
+
+
+def get_that_completes(request: Request, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+    """Changes what it should only show."""
+    yield from UpdatePayment(id, partial(lifecycle.complete, now=now))
+    return (yield from get_payment(request, id, policy, now))
+
+
+def get_with_a_bug(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]:
+    """Ends with what is no error of ours."""
+    view = yield from get_public_payment(id, policy)
+    return evolve(view, received_amount=Amount(1 // len(policy.base_url[:0]), view.received_amount.asset))
+
+
+def receive_that_doubles(id: PaymentId, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
+    """Books rightly, and tells the host of twice as much."""
+    booked = yield from receive(id, credit=credit, amount=amount, now=now)
+    twice = Amount(min(2 * booked.amount.value, UINT64_MAX), booked.amount.asset)
+    return evolve(booked, amount=twice, received=Amount(UINT64_MAX, twice.asset))
 
 
 _calls = itertools.count()

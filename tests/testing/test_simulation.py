@@ -1,5 +1,6 @@
 """The service keeps its promises under the simulation, and the simulation finds stores and receivers that do not."""
 
+import random
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -28,12 +29,16 @@ from broken_stores import (
     Sweeping,
     ToTheSecond,
 )
+from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.ports import Decide
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
+from incoming_payments.testing import NOW, a_creation
+from incoming_payments.testing._simulated_books import Book, Contradiction
+from incoming_payments.testing._simulated_operations import Sweep
 from incoming_payments.testing.simulation import KINDS, Flows, Report, SimulationFailed, StoreFactory, simulate
 from simulation_session import Outcome, Run
 
@@ -80,29 +85,30 @@ def test_a_seed_is_one_run(tmp_path: Path) -> None:
 class Flaky(MemoryStore):
     """Has trouble of its own: says no before it does something, or afterwards."""
 
-    calls = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self._dice = random.Random(1)
 
-    def _trouble(self, remainder: int) -> None:
-        self.calls += 1
-        if self.calls % 23 == remainder:
+    def _trouble(self) -> None:
+        if self._dice.random() < 0.2:
             raise StoreUnavailable("the connection was lost")
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
         """As any store, but for the trouble."""
-        self._trouble(1)
+        self._trouble()
         super().insert(decision)
-        self._trouble(2)
+        self._trouble()
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """As any store, but for the trouble."""
-        self._trouble(5)
+        self._trouble()
         return super().load(id)
 
     def update(self, id: PaymentId, decide: Decide[Any], credit_id: CreditId | None = None) -> Any:
         """As any store, but for the trouble."""
-        self._trouble(3)
+        self._trouble()
         answer = super().update(id, decide, credit_id)
-        self._trouble(4)
+        self._trouble()
         return answer
 
 
@@ -110,6 +116,17 @@ def test_a_store_may_have_trouble_of_its_own() -> None:
     """What it says no to may have happened or not; it is looked up, and counts as what it is."""
     for seed in range(3):
         simulate(seed, STEPS, store_factory=over(Flaky()))
+
+
+def test_a_store_may_not_have_trouble_for_ever() -> None:
+    """One that never answers proves nothing."""
+
+    class Down(MemoryStore):
+        def load(self, id: PaymentId) -> IncomingPayment:
+            raise StoreUnavailable(f"no connection, and nothing of {id}")
+
+    with pytest.raises(SimulationFailed, match="had it 20 times in a row"):
+        simulate(1, STEPS, store_factory=over(Down()))
 
 
 # --- broken promises are found -----------------------------------------------------------------------
@@ -166,6 +183,45 @@ def test_a_flow_without_expiry_is_caught() -> None:
     """Money that the host books is refused after the expiry, too."""
     flows = Flows(receive=broken_flows.receive_without_expiry)
     assert first_failure(lambda seed: simulate(seed, STEPS, flows=flows)) is not None
+
+
+OTHER_FLOWS: Final[dict[str, tuple[Flows, str]]] = {
+    "books what it likes": (
+        Flows(get_payment=broken_flows.get_that_completes),
+        "nothing: get(",
+    ),
+    "tells another amount": (Flows(receive=broken_flows.receive_that_doubles), "arrived by the host's"),
+    "has a bug": (Flows(get_public_payment=broken_flows.get_with_a_bug), "ZeroDivisionError was raised"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FLOWS)
+def test_another_broken_flow_is_caught(name: str) -> None:
+    """And told in words that fit."""
+    flows, says = OTHER_FLOWS[name]
+    failure = first_failure(lambda seed: simulate(seed, 1000, flows=flows))
+    assert failure is not None
+    assert says in str(failure)
+
+
+def test_the_books_take_no_credit_id_twice() -> None:
+    """Nor a credit without one; and what was booked is compared whole."""
+    at = NOW
+    book = Book(a_creation().answer.id, Asset("USD", 2), None, None, at, at)
+    first, second = (book.judge_credit(name, 5, book.asset, at) for name in ("a", "b"))
+    assert first.write is not None
+    assert second.write is not None
+    first.write("wire-1")
+    for taken in (None, "wire-1"):
+        with pytest.raises(Contradiction, match="under the credit id"):
+            second.write(taken)
+    with pytest.raises(Contradiction, match="the credit has to be"):
+        book.compare_credit("a", None)
+
+
+def test_operations_tell_what_they_are() -> None:
+    """The trace is read by people."""
+    assert str(Sweep(3)) == "announce_expired(limit=3)"
 
 
 def test_a_failure_says_how_to_see_it_again() -> None:

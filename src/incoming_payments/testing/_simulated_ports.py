@@ -4,7 +4,6 @@ After each write the payment is loaded and compared with the books, and so is ev
 """
 
 import asyncio
-import contextlib
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -79,11 +78,10 @@ class TroubledPorts:
 
     def become_troubled(self) -> None:
         """Take no writes for a while."""
-        if not self._trouble:
-            self._trouble = "read-only" if self._scene.roll() < 0.5 else "full"
-            self._trouble_until = self._scene.steps + 20 + self._scene.below(150)
-            self._scene.meet(f"store {self._trouble} for a while")
-            self._scene.note(f"the store is {self._trouble}")
+        self._trouble = "read-only" if self._scene.roll() < 0.5 else "full"
+        self._trouble_until = self._scene.steps + 20 + self._scene.below(150)
+        self._scene.meet(f"store {self._trouble} for a while")
+        self._scene.note(f"the store is {self._trouble}")
 
     def abandon(self, task: Task) -> None:
         """Nobody waits for the effect of `task` any more; it may have reached the store all the same."""
@@ -341,7 +339,7 @@ class TroubledPorts:
             return task.effect.decide(payment, earlier)  # type: ignore[no-any-return]
 
         outcomes[0] = _update(task, _recorded(order, task, decide))
-        if thread.ident is None:
+        if thread.ident is None:  # the store had trouble of its own, or has asked nobody
             thread.start()
         thread.join()
         self._judge_all([task, other], [outcomes[0], outcomes[1]], order)
@@ -379,7 +377,7 @@ class TroubledPorts:
             verdict.write(effect.credit_id)
             return
         self._scene.meet(verdict.what)
-        self._scene.note(verdict.what, task.operation)
+        self._scene.note(verdict.what, task.operation, effect.id)
         task.verdict = verdict
         if isinstance(outcome, BaseException):
             task.error = _required_error(verdict, outcome)
@@ -397,7 +395,8 @@ class TroubledPorts:
         """Whether a store that has said no has done it all the same: then the next event is there."""
         events = self.look(task.process.store.events, book.id)
         place = len(book.events)
-        return len(events) > place and events[place].credit_id == task.effect.credit_id
+        expected = (task.effect.credit_id, max(task.now, book.updated_at))
+        return len(events) > place and (events[place].credit_id, events[place].at) == expected
 
     def _decide(self, task: Task, order: list[Task] | None) -> Decide[Any]:
         """The decision of `task`, now and then asked twice, as by a transaction that had to be repeated."""
@@ -434,9 +433,11 @@ class TroubledPorts:
     def look(self, question: Callable[..., Any], *arguments: Any) -> Any:
         """What the simulation asks a store for itself: again, if the store has trouble of its own."""
         for _ in range(LOOKS_MAX):
-            with contextlib.suppress(StoreUnavailable):
+            try:
                 return self._ask(question(*arguments))
-        return self._ask(question(*arguments))
+            except StoreUnavailable:
+                continue
+        raise Contradiction(f"the store has trouble, and had it {LOOKS_MAX} times in a row")
 
     def _ask(self, answer: Any) -> Any:
         """The answer of a store, once it is there."""

@@ -152,13 +152,12 @@ class _World:
                 self._step()
             self._settle()
             self._audit()
-        except Contradiction as error:
-            raise self._failed(str(error)) from error
         except Exception as error:
-            raise self._failed(f"{type(error).__name__} was raised: {error}") from error
+            raise self._failed(error) from error
         return Report(self._seed, scene.steps, dict(scene.met))
 
-    def _failed(self, text: str) -> SimulationFailed:
+    def _failed(self, error: Exception) -> SimulationFailed:
+        text = str(error) if isinstance(error, Contradiction) else f"{type(error).__name__} was raised: {error}"
         return SimulationFailed(text, seed=self._seed, step=self.scene.steps, trace=self.scene.trace())
 
     # --- a step --------------------------------------------------------------------------------------
@@ -179,9 +178,8 @@ class _World:
         dice = scene.roll()
         if dice < 0.10:
             self._crash(self._any_process())
-        elif dice < 0.25:
-            if self._tasks:
-                self._drop(self._tasks[scene.below(len(self._tasks))])
+        elif dice < 0.25 and self._tasks:
+            self._drop(self._tasks[scene.below(len(self._tasks))])
         elif dice < 0.55:
             scene.now += timedelta(microseconds=scene.below(40_000))
         elif dice < 0.60:
