@@ -7,6 +7,7 @@ nox -s docs              write the generated parts of the docs anew
 nox -s interop           signatures by other implementations and ours, crossed: [-- --rounds N] [--seed N]
 nox -s fuzz              each parser, the whole verification and the whole service, a minute each; takes -- --help
 nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
+nox -s simulate          a million steps of the whole service, over many seeds; `-- --seed S --steps N` repeats one
 """
 
 import argparse
@@ -118,6 +119,10 @@ def fuzz(session: nox.Session) -> None:
     except CommandFailed:
         session.skip("atheris has no wheel for this platform and this Python")
     session.run("python", "-m", "fuzz.run", *session.posargs, env={"PYTHONPATH": "tests"})
+def simulate(session: nox.Session) -> None:
+    """Simulate a million steps: `nox -s simulate [-- --steps N --seed S --store NAME]`."""
+    session.install("-e", ".")
+    session.run("python", "tests/simulation_session.py", *session.posargs)
 
 
 if __name__ == "__main__":

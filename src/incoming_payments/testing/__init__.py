@@ -1,7 +1,7 @@
 """Public tools for tests: a contract suite for stores, values to begin with, a clock, a sync view of async stores.
 
 Importing this needs nothing but the library; `incoming_payments.testing.contract` needs pytest and
-Hypothesis.
+Hypothesis. `incoming_payments.testing.simulation` runs the whole service over a store, and needs neither.
 """
 
 from incoming_payments.testing.clock import FakeClock
