@@ -119,6 +119,9 @@ def fuzz(session: nox.Session) -> None:
     except CommandFailed:
         session.skip("atheris has no wheel for this platform and this Python")
     session.run("python", "-m", "fuzz.run", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
 def simulate(session: nox.Session) -> None:
     """Simulate a million steps: `nox -s simulate [-- --steps N --seed S --store NAME]`."""
     session.install("-e", ".")
