@@ -14,7 +14,7 @@ The store can be yours: `simulate(seed, steps, store_factory=...)`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -291,15 +291,16 @@ class _World:
             process.offset = timedelta(0)
         self._ports.recover(self._processes[0])
         self._finish()
-        for operation in self._traffic.doubts():
-            self._begin(operation)
-            self._finish()
-        while unanswered := self._traffic.unanswered():  # a store may have trouble of its own
-            self._begin(unanswered)
-            self._finish()
+        self._ask(self._traffic.doubts())
+        self._ask(iter(self._traffic.unanswered, None))  # until none is left: a store may have trouble of its own
         scene.now += timedelta(days=1)
         while any(book.state(scene.now) == "expired" and book.announced_at is None for book in scene.books.values()):
-            self._begin(Sweep(100))
+            self._ask([Sweep(100)])
+
+    def _ask(self, operations: Iterable[Operation]) -> None:
+        """One after the other."""
+        for operation in operations:
+            self._begin(operation)
             self._finish()
 
     def _finish(self) -> None:
