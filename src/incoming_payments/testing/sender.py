@@ -56,6 +56,7 @@ from incoming_payments.limits import SENDER_BACKOFF_S_MAX, SENDER_IN_FLIGHT_MAX,
 LIFETIME_S: Final = 30.0  # how long a packet may take to be fulfilled
 IN_FLIGHT: Final = 8  # the default for how many packets may be unanswered at a time
 _BACKOFF_S: Final = 0.05  # before a packet is sent again for the first time; twice that the next time
+_SAID_BYTES: Final = 500  # of what the service says to a sender that it does not want
 _STREAM: Final = 1  # RFC 29 §3.3: the first one that a client opens
 
 Post = Callable[[bytes], bytes]
@@ -516,7 +517,8 @@ def over_http(url: str, token: str, *, timeout_s: float = LIFETIME_S) -> Link:
                 return body
             if response.status >= http.client.INTERNAL_SERVER_ERROR or response.status == http.client.TOO_MANY_REQUESTS:
                 raise ConnectionError(f"status {response.status}")
-            raise NotTaken(f"status {response.status}: {body[:500].decode('utf-8', 'replace')}")
+            said = body[:_SAID_BYTES].decode("utf-8", "replace")
+            raise NotTaken(f"{url} takes no packets from this sender: status {response.status}: {said}")
 
         try:
             yield post
