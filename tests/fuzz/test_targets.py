@@ -141,7 +141,7 @@ BUGS: Final[list[tuple[str, str, str, object]]] = [
     ("service", "incoming_payments.flows.authenticate", "verify", broken),
     ("service", "incoming_payments.flows.create", "require_wallet_address", nothing),
     ("service", "incoming_payments.flows.create", "authorize", nothing),
-    ("service", "incoming_payments.api", "_require_json", nothing),
+    ("service", "incoming_payments.api", "require_content", nothing),
     ("service", "incoming_payments.stores.memory.MemoryNonces", "use", yes),
     ("service", f"{HTTPSIG}.keys.PublicKey", "verify", yes),
 ]

@@ -361,6 +361,13 @@ def test_clock_fails_500(caplog: pytest.LogCaptureFixture) -> None:
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_path_that_no_server_may_tell(caplog: pytest.LogCaptureFixture) -> None:
+    """PEP 3333 has paths as latin-1; a server that breaks this gets an answer all the same."""
+    environ = an_environ(Request("GET", ID_PATH), PATH_INFO="/\u20ac")
+    assert refusal(an_application(Service(), packets=a_policy()).answer(environ)) == (500, "internal_error")
+    assert "UnicodeEncodeError" in caplog.text
+
+
 def test_store_cannot_do_it_now_503() -> None:
     """Which is no failure: the client tries again."""
     service = Service()

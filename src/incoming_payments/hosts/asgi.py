@@ -71,9 +71,10 @@ class AsgiApplication:
 
     async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Response:
         """The response to the request of `scope`, for a framework's own route to send. Raises nothing."""
-        path = _path(scope, self._mount)
-        surface = self._surfaces.at(path)
+        surface = self._surfaces.payments
         try:
+            path = _path(scope, self._mount)
+            surface = self._surfaces.at(path)
             request = await _read(scope, receive, path, surface.body_bytes_max)
             now = self._clock()
             response = await arun(surface.handle(request, now), self._ports)

@@ -22,10 +22,10 @@ class Surface:
 
 
 class Surfaces:
-    """The service's own surface and, with `packets`, that for its peers."""
+    """The service's own surface, which is `payments`, and, with `packets`, that for its peers."""
 
     def __init__(self, policy: ServicePolicy, packets: PacketPolicy | None) -> None:
-        self._payments = Surface(
+        self.payments = Surface(
             lambda request, now: handle(request, policy=policy, now=now), internal_error, BODY_BYTES_MAX
         )
         self._packets: dict[str, Surface] = {}
@@ -38,4 +38,4 @@ class Surfaces:
 
     def at(self, path: str) -> Surface:
         """What answers at the raw `path`, which is below the service."""
-        return self._packets.get(path, self._payments)
+        return self._packets.get(path, self.payments)

@@ -66,9 +66,10 @@ class WsgiApplication:
 
     def answer(self, environ: Mapping[str, Any]) -> Response:
         """The response to the request in `environ`, for a framework's own route to send. Raises nothing."""
-        path = _path(environ, self._mount)
-        surface = self._surfaces.at(path)
+        surface = self._surfaces.payments
         try:
+            path = _path(environ, self._mount)
+            surface = self._surfaces.at(path)
             request = _read(environ, path, surface.body_bytes_max)
             now = self._clock()
             response = run(surface.handle(request, now), self._ports)
