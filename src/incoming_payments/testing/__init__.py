@@ -1,7 +1,7 @@
 """Public tools for tests: a contract suite for stores, values to begin with, a clock, a sync view of async stores.
 
-Importing this needs nothing but the library; `incoming_payments.testing.contract` needs pytest and
-Hypothesis.
+Importing this needs nothing but the library, nor does `incoming_payments.testing.sender`, a STREAM sender;
+`incoming_payments.testing.contract` needs pytest and Hypothesis.
 """
 
 from incoming_payments.testing.clock import FakeClock
