@@ -1,23 +1,28 @@
 """The demo: the whole story as real processes, and what it says when something in it is not as it should be."""
 
 import http.server
+import io
 import json
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from incoming_payments.domain.payment import CreditId
 from incoming_payments.hosts import demo
 from incoming_payments.hosts.demo import StoryEnds
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing import a_creation
+from incoming_payments.testing import a_creation, crediting
+from incoming_payments.testing.sender import Books, Ending
 from processes import free_port, run_command
+from stream_kit import Service
 
 # What the story says, step by step; a `.` stands for what differs from run to run.
 STEPS: Final = [
@@ -25,26 +30,40 @@ STEPS: Final = [
     r"A client asks for an incoming payment of 25\.00 USD\.",
     r"The client reads it, signed\.",
     r"Anybody reads it, with neither token nor signature\.",
-    r"Core banking, a process of its own on the same file, books 10\.00, and repeats the call\.",
-    r"The service is killed with SIGKILL \(process \d+\)\. Core banking goes on and books 7\.50\.",
-    r"The service is back \(process \d+\)\.",
+    r"A payer, who was told address and secret, asks what would arrive, before any money moves\.",
+    r"The payer sends 25\.00 USD by STREAM over HTTP, in packets of 0\.10 USD, 8 at a time\.",
+    r"The service is killed with SIGKILL \(process \d+\), with packets under way\.",
+    r"The service is back \(process \d+\)\. The payer repeats what was not answered\.",
     r"The client reads it, signed\.",
-    r"Core banking books the last 7\.50\.",
+    r"The payer's books are compared with the payee's, as core banking reads them from the file\.",
+    r"The payer tries to send 0\.01 more\.",
+    r"A client asks for an incoming payment of 25\.00 USD\.",
+    r"Core banking, a process of its own on the same file, books 10\.00, and repeats the call\.",
+    r"Core banking books the other 15\.00\.",
     r"The client reads it, signed\.",
     r"Core banking tries to book 0\.01 more\.",
     r"A thief has the token but not the key, and signs with one of his own\.",
     r"The client asks for a payment in the wrong asset\.",
 ]
+CREATED: Final = r"201 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp"
+COMPLETED: Final = (
+    r"200 received 25\.00 USD of 25\.00 USD, completed, expires [-0-9TZ:]+, can be paid by nothing any more"
+)
 ANSWERS: Final = [
-    r"201 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
+    CREATED,
     r"200 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
     r"200 received 0\.00 USD, grants at http://127\.0\.0\.1:\d+/auth",
+    r"25\.00 USD would arrive; the payment takes 25\.00 USD in all",
+    r"done: 25\.00 USD delivered in 250 packets, [1-9]\d* times one was sent again",
+    COMPLETED,
+    r"payer: 25\.00 USD in 250 packets, 0\.00 USD unknown",
+    r"payee: 25\.00 USD in 250 credits",
+    r"closed: the payment is completed: 0\.00 USD delivered in 0 packets, 0 times one was sent again",
+    CREATED,
     r"credited: received 10\.00 USD in all",
     r"credited: received 10\.00 USD in all",
-    r"credited: received 17\.50 USD in all",
-    r"200 received 17\.50 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
     r"credited: received 25\.00 USD in all, which completes it",
-    r"200 received 25\.00 USD of 25\.00 USD, completed, expires [-0-9TZ:]+, can be paid by nothing any more",
+    COMPLETED,
     r"payment_completed: the payment is completed .+",
     r"401 signature_invalid: .+",
     r"400 asset_mismatch: .+",
@@ -61,11 +80,77 @@ def test_the_story_holds() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     steps = re.findall(r"^ *\d+  (.+)$", done.stdout, re.MULTILINE)
     answers = re.findall(r"^ +< (.+)$", done.stdout, re.MULTILINE)
-    requests = re.findall(r"^ +> (.+)$", done.stdout, re.MULTILINE)
     assert [True] * len(STEPS) == [bool(re.fullmatch(*pair)) for pair in zip(STEPS, steps, strict=True)]
     assert [True] * len(ANSWERS) == [bool(re.fullmatch(*pair)) for pair in zip(ANSWERS, answers, strict=True)]
-    assert len(answers) == len(requests)
-    assert done.stdout.splitlines()[-1] == "29 of 29 checks held."
+    assert [25 * tenth / 10 for tenth in range(1, 11)] == bars(done.stdout)
+    assert done.stdout.splitlines()[-1] == "39 of 39 checks held."
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout)  # it is no terminal
+
+
+def bars(text: str) -> list[float]:
+    """The amounts beside the bars, which are as long as they should be."""
+    found = re.findall(r"^     \[(#*)(-*)\] +(\d+\.\d\d) USD$", text, re.MULTILINE)
+    assert [round(60 * float(amount) / 25) for *_, amount in found] == [len(done) for done, _, _ in found]
+    assert {60} == {len(done + left) for done, left, _ in found}
+    return [float(amount) for *_, amount in found]
+
+
+class Terminal(io.StringIO):
+    """A terminal, which keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_the_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the bar is drawn again in its line after each packet, and the line ends with the payment."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    progress = demo.Progress(1000)
+    progress.go_on.set()
+    progress(Books(1000, delivered=10))
+    progress(Books(1000, delivered=600))
+    progress(Books(1000, delivered=1000, ending=Ending.DONE))
+
+    lines = [f"{'#' * done}{'-' * (60 - done)}" for done in (1, 36, 60)]
+    assert terminal.getvalue() == "".join(
+        f"\r     [{line}] {usd:>5} USD{end}"
+        for line, usd, end in zip(lines, ("0.10", "6.00", "10.00"), ("", "", "\n"), strict=True)
+    )
+
+
+def test_halfway_the_payer_waits() -> None:
+    """So that the service is killed in the middle of it, and not after; and whoever waits for the middle is woken."""
+    progress = demo.Progress(1000)
+    progress(Books(1000, delivered=499))
+    assert not progress.halfway.is_set()
+    with ThreadPoolExecutor(1) as payer:
+        waiting = payer.submit(progress, Books(1000, delivered=500))
+        progress.halfway.wait()
+        assert not waiting.done()
+        progress.go_on.set()
+    over = demo.Progress(1000)
+    over.finish(None)
+    assert over.halfway.is_set()
+
+
+def test_a_payer_whose_packets_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """When the service does not take the payer's packets, the demo shows what it said, and ends with status 1."""
+    run = demo._run_command
+
+    def spoil(command: str, folder: str, *more: str) -> None:
+        run(command, folder, *more)
+        monkeypatch.setattr(demo._Story, "_token", lambda _: "another-token-than-that")
+
+    monkeypatch.setattr(demo, "_run_command", spoil)
+
+    assert demo.main() == 1
+    said = capfd.readouterr()
+    assert "takes no packets from this sender: status 401" in said.err
+    assert "Traceback" not in said.err
 
 
 def test_the_story_is_readable() -> None:
@@ -92,9 +177,12 @@ def test_a_story_that_goes_otherwise(monkeypatch: pytest.MonkeyPatch, capfd: pyt
     assert wrong == [
         "WRONG: completed should be True, but is False",
         "WRONG: methods should be 0, but is 1",
+        f"WRONG: ending should be {Ending.CLOSED!r}, but is {Ending.DONE!r}",
+        "WRONG: completed should be True, but is False",
+        "WRONG: methods should be 0, but is 1",
         "WRONG: outcome should be 'payment_completed', but is 'credited'",
     ]
-    assert said.splitlines()[-1] == "26 of 29 checks held. Something is wrong."
+    assert said.splitlines()[-1] == "33 of 39 checks held. Something is wrong."
 
 
 def test_a_service_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -240,6 +328,25 @@ def test_what_core_banking_books(tmp_path: Path) -> None:
             "outcome": "payment_completed",
             "why": "the payment is completed and takes nothing more: create another one",
         },
+    ]
+
+
+def test_what_core_banking_knows(tmp_path: Path) -> None:
+    """A line that is an id is answered with the total, and the number of packets among the credits."""
+    path = tmp_path / "payments.sqlite3"
+    service, nothing = Service(), a_creation().answer.id
+    with SqliteStore(path) as store:
+        store.insert(service.created)
+        store.insert(a_creation(id=nothing))
+        for prepare in (service.sender.prepare(40), service.sender.prepare(2)):
+            service.replace(store=store)
+            service.send(prepare)
+            service.send(prepare)
+        store.update(service.id, crediting("wire-1", 100), CreditId("wire-1"))
+
+    assert list(demo.book_all(str(path), iter([f"{service.id}\n", f"{nothing}\n"]))) == [
+        {"received": 142, "credits": 2},
+        {"received": 0, "credits": 0},
     ]
 
 

@@ -131,7 +131,9 @@ class Sender:
     def finish(self) -> Outcome:
         """What became of the payment that was begun."""
         assert self._process.stdout is not None
-        return Outcome(**json.loads(self._process.stdout.readline()))
+        line = self._process.stdout.readline()
+        assert line, f"{self.name} has ended; what it said is above"
+        return Outcome(**json.loads(line))
 
     def pay(self, payment: Payment, **terms: int | str) -> Outcome:
         """Pay, and wait until that is over."""

@@ -346,6 +346,17 @@ def test_an_answer_counts_once() -> None:
         assert (hand.books, hand.sender.resumes_at) == (books, None)
 
 
+def test_an_answer_that_was_given_up() -> None:
+    """What was called lost, even twice, and is answered after all, is not sent again."""
+    hand = Hand(100, packet_max=50).quoted()
+    packet = hand.next()
+    hand.sender.lost(packet, now=hand.now)
+    hand.sender.lost(packet, now=hand.now)
+    hand.take(packet, fulfillment(packet))
+    hand.now += timedelta(seconds=1)
+    assert (hand.books.sent, hand.sender.resumes_at, hand.next().sequence) == (50, None, packet.sequence + 1)
+
+
 def test_a_fulfillment_with_no_word_of_what_arrived() -> None:
     """The money is gone, and no more of it is sent to a receiver that does not keep to STREAM."""
     hand = Hand(100, packet_max=50).quoted()

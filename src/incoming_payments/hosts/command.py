@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _serve(load_settings(options.config)))
     sign_command.add_parser(commands, CONFIGURATION)
-    command = commands.add_parser("demo", help="run the whole story: create, read, receive, crash, complete")
+    command = commands.add_parser("demo", help="run the whole story: create, pay by STREAM, crash, complete")
     command.set_defaults(run=lambda _: demo.main())
     return parser
 

@@ -54,7 +54,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="incoming-payments-demo-") as folder:
         try:
             return _Story(Path(folder)).run()
-        except StoryEnds as error:
+        except (StoryEnds, NotTaken) as error:
             print(f"\n{error}", file=sys.stderr)
             return 1
 
@@ -91,7 +91,7 @@ class _Story:
                 path = self._create(client)
                 resource = self._read(client, path, received="0", completed=False)
                 self._read_publicly(client, path, received="0")
-                link, payee = self._link(client), Payee.of(resource)
+                link, payee = over_http(f"{client.base_url}/ilp", self._token()), Payee.of(resource)
                 self._ask(link, payee)
                 self._say(
                     f"The payer sends {_usd(_TOTAL)} by STREAM over HTTP, in packets of {_usd(_PACKET_MAX)}, "
@@ -119,17 +119,14 @@ class _Story:
                 self._tell(more)
                 self._same("ending", more.ending, Ending.CLOSED)
 
-    def _link(self, client: "_Client") -> Link:
-        token = (self._folder / "peer-token.txt").read_text("utf-8").strip()
-        return over_http(f"{client.base_url}/ilp", token)
+    def _token(self) -> str:
+        """The token of the peer that `init` has made."""
+        return (self._folder / "peer-token.txt").read_text("utf-8").strip()
 
     def _ask(self, link: Link, payee: Payee) -> None:
         self._say("A payer, who was told address and secret, asks what would arrive, before any money moves.")
         print(shown(">", f"a packet of {_usd(_TOTAL)} that nobody can fulfil, to {payee.address}"))
-        try:
-            quoted = quote(link, payee, _TOTAL)
-        except NotTaken as error:
-            raise StoryEnds(f"There is no quote: {error}") from error
+        quoted = quote(link, payee, _TOTAL)
         print(shown("<", f"{_usd(quoted.arrives)} would arrive; the payment takes {_usd(quoted.receive_max)} in all"))
         self._same("what would arrive", (quoted.arrives, quoted.asset), (_TOTAL, _USD))
 

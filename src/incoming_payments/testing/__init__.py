@@ -1,7 +1,8 @@
 """Public tools for tests: a contract suite for stores, values to begin with, a clock, a sync view of async stores.
 
-Importing this needs nothing but the library; `incoming_payments.testing.contract` needs pytest and
-Hypothesis. `incoming_payments.testing.simulation` runs the whole service over a store, and needs neither.
+Importing this needs nothing but the library, nor do `incoming_payments.testing.sender`, a STREAM sender, and
+`incoming_payments.testing.simulation`, which runs the whole service over a store; `incoming_payments.testing.contract`
+needs pytest and Hypothesis.
 """
 
 from incoming_payments.testing.clock import FakeClock

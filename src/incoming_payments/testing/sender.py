@@ -13,7 +13,6 @@ of them would have to be paid again for that.
 import base64
 import enum
 import hashlib
-import heapq
 import http.client
 import os
 import threading
@@ -56,6 +55,7 @@ from incoming_payments.limits import SENDER_BACKOFF_S_MAX, SENDER_IN_FLIGHT_MAX,
 LIFETIME_S: Final = 30.0  # how long a packet may take to be fulfilled
 IN_FLIGHT: Final = 8  # the default for how many packets may be unanswered at a time
 _BACKOFF_S: Final = 0.05  # before a packet is sent again for the first time; twice that the next time
+_SAID_BYTES: Final = 500  # of what the service says to a sender that it does not want
 _STREAM: Final = 1  # RFC 29 §3.3: the first one that a client opens
 
 Post = Callable[[bytes], bytes]
@@ -201,7 +201,7 @@ class StreamSender:
         self._moved_at = now
         self._sequence = 0
         self._unanswered: dict[int, Packet] = {}
-        self._waiting: list[tuple[datetime, int]] = []  # of those unanswered: when to send them again
+        self._waiting: dict[int, datetime] = {}  # of those unanswered: when to send them again
 
     @property
     def is_over(self) -> bool:
@@ -211,20 +211,15 @@ class StreamSender:
     @property
     def resumes_at(self) -> datetime | None:
         """When `next` has a packet again without an answer before."""
-        return self._waiting[0][0] if self._waiting else None
+        return min(self._waiting.values(), default=None)
 
     def next(self, *, now: datetime, nonce: bytes) -> Packet | None:
         """The packet to send at `now`; `None` when there is none until one is answered, or until `resumes_at`.
 
         `nonce` is 12 random bytes that are never used twice.
         """
-        if self._waiting and self._waiting[0][0] <= now:
-            _, sequence = heapq.heappop(self._waiting)
-            before = self._unanswered[sequence]
-            # A later expiry makes no other packet of it: it is known by its condition.
-            prepare = evolve(before.prepare, expires_at=now + timedelta(seconds=LIFETIME_S))
-            self.books = evolve(self.books, repeats=self.books.repeats + 1)
-            return self._sent(evolve(before, prepare=prepare, tries=before.tries + 1))
+        if self._waiting and min(self._waiting.values()) <= now:
+            return self._repeat(min(self._waiting, key=self._waiting.__getitem__), now)
         if self.books.ending is not None or len(self._unanswered) >= self._in_flight_max:
             return None
         if self.quote is None:
@@ -245,12 +240,12 @@ class StreamSender:
             self.lost(packet, now=now)
         elif isinstance(answer, Reject) and answer.code[0] in "TR":  # temporary, or too late: it may be taken next time
             self.lost(packet, now=now, why=_words(answer))
-        elif self._unanswered.pop(packet.sequence, None) is None:
-            pass  # this was answered before, or nobody waits for it any more
-        elif isinstance(answer, Fulfill):
-            self._fulfilled(packet, answer, now)
-        else:
-            self._rejected(packet, answer, now)
+        elif self._unanswered.pop(packet.sequence, None) is not None:  # else it was answered before, or given up
+            self._waiting.pop(packet.sequence, None)
+            if isinstance(answer, Fulfill):
+                self._fulfilled(packet, answer, now)
+            else:
+                self._rejected(packet, answer, now)
 
     def lost(self, packet: Packet, *, now: datetime, why: str = "") -> None:
         """Note that there was no answer: whether the packet arrived is not known, so the same one is sent again."""
@@ -258,20 +253,20 @@ class StreamSender:
             return
         if now - self._moved_at < self._patience:
             pause_s = min(_BACKOFF_S * 2 ** (packet.tries - 1), SENDER_BACKOFF_S_MAX)
-            heapq.heappush(self._waiting, (now + timedelta(seconds=pause_s), packet.sequence))
+            self._waiting[packet.sequence] = now + timedelta(seconds=pause_s)
         else:
             self._give_up(packet.sequence)
             self._end(Ending.SILENCE, why)
 
     def stop(self, reason: str) -> None:
         """Send nothing more, not even what was not answered."""
-        self._waiting.clear()
         for sequence in list(self._unanswered):
             self._give_up(sequence)
         self._end(Ending.REFUSED, reason)
 
     def _give_up(self, sequence: int) -> None:
         packet = self._unanswered.pop(sequence)
+        self._waiting.pop(sequence, None)
         if not packet.probe:
             self.books = evolve(self.books, unknown=self.books.unknown + packet.prepare.amount)
 
@@ -346,6 +341,14 @@ class StreamSender:
         return said if (said.kind, said.sequence) == (kind, packet.sequence) else None
 
     # --- packets ---
+
+    def _repeat(self, sequence: int, now: datetime) -> Packet:
+        """The same packet with a later expiry, which makes no other of it: it is known by its condition."""
+        del self._waiting[sequence]
+        before = self._unanswered[sequence]
+        prepare = evolve(before.prepare, expires_at=now + timedelta(seconds=LIFETIME_S))
+        self.books = evolve(self.books, repeats=self.books.repeats + 1)
+        return self._sent(evolve(before, prepare=prepare, tries=before.tries + 1))
 
     def _probe(self, now: datetime, nonce: bytes) -> Packet:
         # The hash of a hash of something random is the condition of nothing that anybody could show.
@@ -516,7 +519,8 @@ def over_http(url: str, token: str, *, timeout_s: float = LIFETIME_S) -> Link:
                 return body
             if response.status >= http.client.INTERNAL_SERVER_ERROR or response.status == http.client.TOO_MANY_REQUESTS:
                 raise ConnectionError(f"status {response.status}")
-            raise NotTaken(f"status {response.status}: {body[:500].decode('utf-8', 'replace')}")
+            said = body[:_SAID_BYTES].decode("utf-8", "replace")
+            raise NotTaken(f"{url} takes no packets from this sender: status {response.status}: {said}")
 
         try:
             yield post
