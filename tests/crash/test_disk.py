@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +22,8 @@ _DISK: Final = "size=2m"
 
 def run_as_root(*command: object) -> None:
     """Run a command that only root may; the test is skipped, with what it said, where even root may not."""
+    if shutil.which(str(command[0])) is None:
+        pytest.skip(f"there is no {command[0]} here")
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"{command[0]} is not possible here: {done.stderr.strip()}")

@@ -1,5 +1,7 @@
 """What goes wrong with the file or the disk is told apart, leaves nothing half done, and passes when its cause does."""
 
+import errno
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -99,6 +101,28 @@ def test_a_commit_that_fails_is_no_answer(store: SqliteStore, monkeypatch: pytes
     assert [StoreUnavailable, StoreUnavailable] == [type(outcome) for outcome in outcomes]
     assert store.load(id).received.value == 0
     assert book(store, id, "wire-1", 1).received.value == 1
+
+
+def test_what_a_killed_process_left_in_the_log_is_synced_before_anything_is_answered(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite finds such a commit without syncing it. Where that fails the call is refused, and repeated."""
+    synced: list[int] = []
+    sync, fails = os.fsync, True
+
+    def note(descriptor: int) -> None:
+        if fails:
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+        synced.append(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with pytest.raises(StoreUnavailable, match="its log cannot be synced: Input/output error"):
+        create(store)
+    fails = False
+    id = create(store)
+    book(store, id, "wire-1", 1)
+    assert synced == [path.with_name(f"{path.name}-wal").stat().st_ino]
 
 
 def test_memory_that_runs_out_is_trouble_that_passes(store: SqliteStore) -> None:

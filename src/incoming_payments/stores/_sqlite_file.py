@@ -156,7 +156,15 @@ class DatabaseFile:
         """A connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
         # FULL syncs the log at every commit: without it a power cut takes back what was acknowledged. On
         # macOS only F_FULLFSYNC reaches the disk.
-        return self._connect("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON", busy_s=_UNWAITING)
+        settings = ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON")
+        connection = self._connect(*settings, busy_s=_UNWAITING)
+        try:
+            self._sync_log()
+        except OSError as error:
+            self.disconnect(connection)
+            why = f"its log cannot be synced: {error.strerror}"
+            raise StoreUnavailable(f"the database {self.path} cannot do it for now ({why}): repeat the call") from error
+        return connection
 
     def connect_reader(self) -> sqlite3.Connection:
         """A connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
@@ -193,6 +201,19 @@ class DatabaseFile:
             self.disconnect(connection)
             raise
         return connection
+
+    def _sync_log(self) -> None:
+        """Bring to the disk what a process that was killed has written to the log, and perhaps not synced.
+
+        Whoever opens the file after it finds that commit, and SQLite does not sync it then. A credit in it would be
+        answered when it is repeated, with nothing to commit that would sync it: a power cut could take it back.
+        """
+        # To close this lets go of no lock: SQLite has none on the log itself.
+        descriptor = os.open(f"{self.path}-wal", os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _open(self, mode: str, *, busy_s: float) -> sqlite3.Connection:
         return sqlite3.connect(
