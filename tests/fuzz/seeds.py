@@ -14,7 +14,7 @@ import test_wire
 from attacks.on_registered_keys import bad_keys
 from attacks.signatures import attacks
 from fuzz.messages import SEPARATOR, script, script_of, signers
-from fuzz.targets import LINES, PAYMENT, TOKENS
+from fuzz.targets import EXPLAINED, LINES, PAYMENT, TOKENS
 from gnap import test_token
 from httpsig import test_digest, test_fields, test_keys, test_shapes
 from incoming_payments.httpsig import Algorithm
@@ -133,6 +133,17 @@ def verify() -> Iterator[bytes]:
     yield from _signed(b"https://ase.example/incoming-payments")
 
 
+def explanation() -> Iterator[bytes]:
+    """The same, and the token where it does not belong."""
+    yield from verify()
+    token = EXPLAINED.token.encode()
+    yield script(1, 0, b"s\0", b"uhttps://ase.example/%b?%b&a=%b" % (token, token, token))
+    yield script(1, 0, b"s\0", b"r\1sig1=(%b);keyid=%b" % (token, token))
+    yield script(
+        2, 0, b"hHost:%b" % token, b"m" + token, b's\0%b=("@method" "host");keyid="%b"' % (b"a" + token, token)
+    )
+
+
 def service() -> Iterator[bytes]:
     """Everything that HTTP has to say, and honest requests with every token for the payment that is there."""
     for _, request, *_ in test_api.HTTP:
@@ -196,6 +207,7 @@ SEEDS: Final[Mapping[str, Callable[[], Iterator[bytes]]]] = {
     "authorization": authorization,
     "create-request": create_request,
     "verify": verify,
+    "explanation": explanation,
     "service": service,
 }
 

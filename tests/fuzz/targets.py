@@ -1,4 +1,4 @@
-"""What is fuzzed: one target for each parser, one for the whole verification, one for the whole service.
+"""What is fuzzed: one target for each parser, for the whole verification, for its explanation and for the service.
 
 Each is a function of bytes. It returns in a word what came of them, and raises for nothing but a bug: what it may meet
 besides a value is written in its first line, and everything else that it checks below.
@@ -53,6 +53,7 @@ from incoming_payments.httpsig import (
     Shape,
     SignatureInput,
     ed25519,
+    explain,
     load_jwk,
     load_private_jwk,
     parse_signature,
@@ -60,7 +61,7 @@ from incoming_payments.httpsig import (
     verify,
     verify_digest,
 )
-from incoming_payments.limits import HEADER_BYTES_MAX, METADATA_DEPTH_MAX, TOKEN_CHARS_MAX
+from incoming_payments.limits import EXPLAIN_CHARS_MAX, HEADER_BYTES_MAX, METADATA_DEPTH_MAX, TOKEN_CHARS_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import a_creation
 from incoming_payments.wire import CreateRequest, read_create_request, write_date_time, write_error, write_json
@@ -363,6 +364,30 @@ def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
         assert given.parameters.get(name) == fact
 
 
+# --- what is said of a refusal -----------------------------------------------------------------
+
+EXPLAINED: Final = World(text, "", URL, "Q1X2Z3Q4X5Z6Q7X8", BODY)  # a token of which no piece is a word of ours
+PIECE_CHARS: Final = 8
+
+
+def explanation(data: bytes) -> str:
+    """A `Report`, and no exception; of the reason that `verify` has; in printable ASCII, bounded, without the token."""
+    draft, choice = play(data, EXPLAINED)
+    policy = POLICIES[choice % len(POLICIES)]
+    request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
+    report = explain(request, _keys(ed25519.BACKEND), policy=policy, now=draft.now)
+    outcome = _verified(draft, policy, ed25519.BACKEND)
+    assert report.reason == (outcome if isinstance(outcome, Reason) else None)
+    assert (report.reason is None) is (report.causes == ())
+    lines = str(report).split("\n")
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    assert len(str(report)) < EXPLAIN_CHARS_MAX + 100
+    token, said = EXPLAINED.token, f"{report}{report!r}"
+    for piece in [token[at : at + PIECE_CHARS] for at in range(len(token) - PIECE_CHARS + 1)]:
+        assert piece not in said or not any(piece in value for value in draft.values("authorization"))
+    return report.reason or "proven"
+
+
 # --- the whole service -------------------------------------------------------------------------
 
 
@@ -484,5 +509,6 @@ TARGETS: Final[Mapping[str, Target]] = {
     "authorization": Target(authorization, bytes_max=TOKEN_CHARS_MAX + 16),
     "create-request": Target(create_request, bytes_max=1024),
     "verify": Target(whole_verify, bytes_max=2048),
+    "explanation": Target(explanation, bytes_max=2048),
     "service": Target(whole_service, bytes_max=2048),
 }
