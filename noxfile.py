@@ -4,6 +4,7 @@ nox                      format, lint, types, tests with coverage, docs, example
 nox -s demo              the whole story, between real processes
 nox -s docs              write the generated parts of the docs anew
 nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
+nox -s mutants           whether the tests notice small changes of the code; or `-- FOLDER_OR_FILE...` of the package
 """
 
 import os
@@ -80,6 +81,13 @@ def bench(session: nox.Session) -> None:
     _install(session, "tests", "bench")
     name, *arguments = session.posargs
     session.run("python", f"benchmarks/{name}.py", *arguments)
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Mutation testing, some ten minutes: `nox -s mutants [-- FOLDER_OR_FILE...]`; `-- --help` for more."""
+    _install(session, "tests")
+    session.run("python", "tests/mutation/run.py", *session.posargs)
 
 
 if __name__ == "__main__":
