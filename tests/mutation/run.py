@@ -40,6 +40,7 @@ import sys
 import time
 import tomllib
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -97,15 +98,16 @@ class Module:
         return (SOURCE / self.path).read_text("utf-8")
 
     @property
-    def tests(self) -> list[str]:
+    def tests(self) -> tuple[list[str], list[str]]:
+        """Its own test file and its doctests, which are the likeliest to fail; and the others that belong to it."""
         folder, _, name = self.path.partition("/")
-        own = [f"tests/{folder}/test_{name}"] if (ROOT / f"tests/{folder}/test_{name}").exists() else []
-        others = [
-            str(path.relative_to(ROOT))
+        own = [f"tests/{folder}/test_{name}", f"src/{PACKAGE}/{self.path}"]
+        found = [
+            path.relative_to(ROOT).as_posix()
             for entry in TESTS[folder]
             for path in ([ROOT / entry] if entry.endswith(".py") else sorted((ROOT / entry).glob("test_*.py")))
         ]
-        return list(dict.fromkeys([*own, f"src/{PACKAGE}/{self.path}", *others]))
+        return [path for path in own if (ROOT / path).exists()], [path for path in found if path not in own]
 
 
 class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -119,7 +121,8 @@ class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def pytest_configure(self) -> None:
         """As a plugin of pytest: before its own importer, which rewrites assertions in whatever it is told to test."""
-        sys.meta_path.insert(0, self)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
@@ -152,7 +155,11 @@ def _run_tests(module: Module, mutant: Mutant | None, tree: ast.Module, cpu_s_ma
         return _NOT_APPLIED  # no Python: the rule that made it is at fault
     options = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what the parent has imported
-    code = int(pytest.main([*options, *module.tests], plugins=[mutated]))
+    code = _NOT_APPLIED
+    for paths in module.tests:
+        code = int(pytest.main([*options, *paths], plugins=[mutated]))
+        if code != _OK or not mutated.done:
+            break
     return code if mutated.done else _NOT_APPLIED
 
 
@@ -243,8 +250,8 @@ def _warm_up(module: Module) -> float:
         if os.waitstatus_to_exitcode(status) != _OK:
             raise SystemExit(f"the tests of {module.path} fail without a mutant:\n{LOG.read_text()}")
         for name in IMPORTS.read_text().split():
-            with suppress(Exception):  # what cannot be imported alone is imported in each child
-                importlib.import_module(name)
+            with suppress(Exception), warnings.catch_warnings(action="ignore"):
+                importlib.import_module(name)  # what cannot be imported alone is imported in each child
         IMPORTS.unlink()
         LOG.unlink()
         cpu_s = usage.ru_utime + usage.ru_stime
@@ -271,6 +278,13 @@ class Runner:
     def run(self, module: Module, todo: list[int]) -> None:
         """Run those mutants of `module`, by their place in the list."""
         cpu_s_max = SLOWER_MAX * _warm_up(module)
+        try:
+            self._run(module, todo, cpu_s_max)
+        finally:
+            for pid in self.running:
+                _end_group(pid)
+
+    def _run(self, module: Module, todo: list[int], cpu_s_max: float) -> None:
         for done, index in enumerate(todo):
             while len(self.running) >= self.workers:
                 self.wait()
