@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa, x25519
 
 from incoming_payments.errors import MalformedKey
 from incoming_payments.httpsig import Algorithm, PrivateKey, load_jwk, load_private_jwk
@@ -329,7 +329,8 @@ def test_pem_with_a_password() -> None:
         (private(Algorithm.PS512).to_pem(), Algorithm.ED25519),
         (pem(ec.generate_private_key(ec.SECP521R1())), None),
         (pem(ec.generate_private_key(ec.SECP256K1())), Algorithm.ES256),
-        (pem(dsa.generate_private_key(2048)), None),
+        (pem(ed448.Ed448PrivateKey.generate()), None),
+        (pem(x25519.X25519PrivateKey.generate()), None),
     ],
 )
 def test_pem_refused(encoded: bytes, algorithm: Algorithm | None) -> None:

@@ -28,6 +28,7 @@ run, or hangs, is killed. Hypothesis is deterministic here, and does not shrink 
 
 import argparse
 import ast
+import gc
 import hashlib
 import importlib
 import importlib.abc
@@ -236,6 +237,7 @@ def _prepare() -> None:
     os.chdir(ROOT)
     os.environ.pop("INCOMING_PAYMENTS_VECTORS", None)
     os.environ["PYTEST_ADDOPTS"] = ""
+    sys.dont_write_bytecode = False  # of what is not mutated
     from hypothesis import Phase, settings
 
     settings.register_profile("mutants", derandomize=True, phases=[Phase.explicit, Phase.generate], deadline=None)
@@ -285,15 +287,14 @@ class Runner:
                 _end_group(pid)
 
     def _run(self, module: Module, todo: list[int], cpu_s_max: float) -> None:
-        for done, index in enumerate(todo):
+        tree = ast.parse(module.source)
+        found = mutants(tree)
+        gc.freeze()  # what is here belongs to all children, which need not look through it again and again
+        for index in todo:
             while len(self.running) >= self.workers:
                 self.wait()
-            tree = ast.parse(module.source)
-            mutant = mutants(tree)[index]
-            pid = _fork(module, mutant, tree, cpu_s_max)
-            self.running[pid] = f"{module.path}::{mutant.name}", time.monotonic()
-            if sys.stdout.isatty():
-                print(f"\r{module.path}: {done + 1} of {len(todo)}", end="", flush=True)
+            pid = _fork(module, found[index], tree, cpu_s_max)  # the edit is made in the child's copy of the tree
+            self.running[pid] = f"{module.path}::{found[index].name}", time.monotonic()
         while self.running:
             self.wait()
 
