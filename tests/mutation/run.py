@@ -47,7 +47,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Final
+from typing import Any, Final
 
 from attrs import define, field, frozen
 
@@ -74,6 +74,7 @@ TESTS: Final = {
 KILLED_MIN: Final = 0.95  # of all mutants, listed survivors included
 SLOWER_MAX: Final = 10  # times the processor time of the unchanged run, then it is taken for a loop without end
 WAIT_S_MAX: Final = 600  # of the clock: for one that waits for ever, however busy the machine is
+EXAMPLES_MAX: Final = 50  # of one property
 MEMORY_BYTES_MAX: Final = 4 * 2**30
 
 KILLED, SURVIVED = "killed", "survived"
@@ -124,6 +125,17 @@ class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """As a plugin of pytest: before its own importer, which rewrites assertions in whatever it is told to test."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Fewer examples for the property tests: what they would find by chance is worth a test of its own."""
+        from hypothesis import settings
+
+        for item in items:
+            function = getattr(item, "obj", None)
+            if hasattr(function, "hypothesis"):
+                given = function._hypothesis_internal_use_settings
+                few = settings(given, max_examples=min(given.max_examples, EXAMPLES_MAX))
+                function._hypothesis_internal_use_settings = few
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
@@ -276,12 +288,15 @@ class Runner:
     state: State
     workers: int
     running: dict[int, tuple[str, float]] = field(factory=dict)
+    cpu_s: dict[str, float] = field(factory=dict)
 
     def run(self, module: Module, todo: list[int]) -> None:
         """Run those mutants of `module`, by their place in the list."""
-        cpu_s_max = SLOWER_MAX * _warm_up(module)
+        folder = module.path.partition("/")[0]
+        if folder not in self.cpu_s:  # one set of tests
+            self.cpu_s[folder] = _warm_up(module)
         try:
-            self._run(module, todo, cpu_s_max)
+            self._run(module, todo, SLOWER_MAX * self.cpu_s[folder])
         finally:
             for pid in self.running:
                 _end_group(pid)
