@@ -1,11 +1,20 @@
 """Messages, and the parts of a target that components are derived from."""
 
+import string
+from typing import Final
+
 import pytest
 
+from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Reason, Request, Response
+from incoming_payments.httpsig import message as module
 from incoming_payments.httpsig.message import Target
-from incoming_payments.limits import URL_CHARS_MAX
+from incoming_payments.limits import TARGETS_REMEMBERED_MAX, URL_CHARS_MAX
+
+OCTETS: Final = [chr(octet) for octet in range(256)]
+UNRESERVED: Final = string.ascii_letters + string.digits + "-._~"
+VISIBLE: Final = string.ascii_letters + string.digits + string.punctuation
 
 
 def test_values_by_name_whatever_the_case() -> None:
@@ -14,6 +23,13 @@ def test_values_by_name_whatever_the_case() -> None:
     for message in (Request("GET", "https://a.example/", headers), Response(200, headers)):
         assert message.values("x-a") == ("1", "3")
         assert message.values("x-c") == ()
+
+
+def test_messages_do_not_change() -> None:
+    """What is verified is what was received, and what is acted on."""
+    request = Request("GET", "https://a.example/", ())
+    assert_frozen(request, request.target, Response(200, ()))
+    assert (request.body, Response(200, ()).body, Response(200, ()).request) == (b"", b"", None)
 
 
 def test_a_message_does_not_show_its_secrets() -> None:
@@ -72,6 +88,48 @@ def test_what_is_no_target(uri: str) -> None:
     assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param("https://a", "b", UNRESERVED + "!$&'()*+,;=%" + "/?", id="host"),
+        pytest.param("https://[a", "]", string.hexdigits + ":.", id="IPv6 address"),
+        pytest.param("https://a:1", "2", string.digits + "/?", id="port"),
+        pytest.param("https://a:", "/", string.digits + "/?", id="port, alone"),
+        pytest.param("https://a", "", UNRESERVED + "!$&'()*+,;=%" + ":/?", id="end of the host"),
+        pytest.param("https://a/", "", VISIBLE.replace("#", ""), id="path"),
+        pytest.param("https://a?", "", VISIBLE.replace("#", ""), id="query"),
+    ],
+)
+def test_each_character_of_a_target(before: str, after: str, expected: str) -> None:
+    """RFC 3986's characters, which WHATWG's take in path and query: no blank, no control character, no fragment."""
+    taken = []
+    for octet in OCTETS:
+        try:
+            assert Request("GET", f"{before}{octet}{after}", ()).target.uri == f"{before}{octet}{after}"
+        except MalformedField:
+            continue
+        taken.append(octet)
+    assert taken == sorted(expected)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "HTTP", "HTTPS"])
+def test_each_scheme(scheme: str) -> None:
+    """Two schemes, in any case."""
+    assert Request("GET", f"{scheme}://a/", ()).target.scheme == scheme.lower()
+
+
+def test_each_character_of_a_query_has_one_spelling() -> None:
+    """The application/x-www-form-urlencoded percent-encode set of the URL standard: all but these are encoded."""
+    plain = string.ascii_letters + string.digits + "*-._"
+    for octet in range(128):
+        request = Request("GET", f"https://a.example/?a=%{octet:02x}", ())
+        spelling = chr(octet) if chr(octet) in plain else f"%{octet:02X}"
+        assert request.query_parameters == {"a": [spelling]}
+    text = "".join(map(chr, range(128, 256)))
+    encoded = "".join(f"%{octet:02X}" for octet in text.encode())
+    assert Request("GET", f"https://a.example/?a={encoded.lower()}", ()).query_parameters == {"a": [encoded]}
+
+
 def test_query_parameters_have_one_spelling() -> None:
     """RFC 9421 §2.2.8: decoded as a form is, and encoded again, with %20 for a space. The RFC's own example first."""
     query = "?var=this%20is%20a%20big%0Amultiline%20value&bar=with+plus+whitespace&fa%C3%A7ade%22%3A%20=something"
@@ -95,8 +153,16 @@ def test_a_query_that_is_not_utf_8() -> None:
         _ = Request("GET", "https://a.example/?a=%FF", ()).query_parameters
 
 
-def test_a_target_that_is_too_long_to_remember() -> None:
-    """It has the same parts as any other."""
-    path = "/" + "a" * URL_CHARS_MAX
+@pytest.mark.parametrize(("chars", "remembered"), [(URL_CHARS_MAX, 1), (URL_CHARS_MAX + 1, 0)])
+def test_a_target_that_is_too_long_to_remember(chars: int, remembered: int) -> None:
+    """It has the same parts as any other, and takes no memory."""
+    module._remembered_target.cache_clear()
+    path = "/" + "a" * (chars - len("https://ase.example/"))
     target = Request("GET", f"https://ase.example{path}", ()).target
     assert (target.authority, target.path, target.query) == ("ase.example", path, None)
+    assert module._remembered_target.cache_info().currsize == remembered
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Nobody fills our memory by sending many targets."""
+    assert module._remembered_target.cache_parameters()["maxsize"] == TARGETS_REMEMBERED_MAX

@@ -1,5 +1,6 @@
 """What is remembered of a signature, and for how long."""
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -28,6 +29,16 @@ def test_a_key_tells_signers_keys_and_nonces_apart() -> None:
     assert len(set(different)) == len(different)
     assert replay_key(evolve(nonce, base_sha256=bytes(32)), "a") == replay_key(nonce, "a")
     assert {len(key) for key in different} == {64}
+
+
+def test_a_key_outlives_a_release() -> None:
+    """What a store remembers has to be found again by the next version."""
+    digest = PROOF.base_sha256.hex()
+    expected = [hashlib.sha256(text.encode()).hexdigest() for text in (
+        f'["a", "key-1", "base", "{digest}"]',
+        '["a", "key-1", "nonce", "n"]',
+    )]  # fmt: skip
+    assert expected == [replay_key(PROOF, "a"), replay_key(evolve(PROOF, nonce="n"), "a")]
 
 
 @pytest.mark.parametrize(
