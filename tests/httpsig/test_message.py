@@ -78,6 +78,7 @@ def test_parts_of_a_target(uri: str, expected: tuple[str, str, str, str | None])
         "https://a.example:port/",
         "https://a.example\\b/",
         "https://[::1/",
+        "https://[]/",
         "https://a.example/\x7f",
     ],
 )

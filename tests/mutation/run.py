@@ -131,7 +131,7 @@ class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         from hypothesis import settings
 
         for item in items:
-            function = getattr(item, "obj", None)
+            function: Any = getattr(item, "obj", None)
             if hasattr(function, "hypothesis"):
                 given = function._hypothesis_internal_use_settings
                 few = settings(given, max_examples=min(given.max_examples, EXAMPLES_MAX))
@@ -158,6 +158,7 @@ def _run_tests(module: Module, mutant: Mutant | None, tree: ast.Module, cpu_s_ma
     """In a process of its own: the exit code of pytest with `mutant` in place."""
     import pytest
 
+    gc.disable()  # the process is gone before it would pay
     resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s_max) + 1, int(cpu_s_max) + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     if mutant is not None:
@@ -345,7 +346,7 @@ def _outcome(key: str, code: int) -> str:
 # --- the report ------------------------------------------------------------------------------------------
 
 
-def _listed() -> dict[str, str]:
+def listed() -> dict[str, str]:
     """The survivors that are known, with the reason."""
     listed: dict[str, str] = {}
     for group in tomllib.loads(SURVIVORS.read_text("utf-8")).get("group", []):
@@ -423,7 +424,7 @@ def main(arguments: Sequence[str]) -> int:
         if todo:
             runner.run(module, todo)
             print(f"\r{module.path}: {len(todo)} run, {time.monotonic() - began:.0f} s", flush=True)
-    return report(modules, state.outcomes, _listed())
+    return report(modules, state.outcomes, listed())
 
 
 if __name__ == "__main__":
