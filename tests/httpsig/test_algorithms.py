@@ -1,5 +1,7 @@
 """Algorithms: what a signature by each looks like, and what is none."""
 
+from itertools import count
+
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding
@@ -79,6 +81,18 @@ def test_ecdsa_is_what_rfc_9421_says(algorithm: Algorithm, hash_: hashes.HashAlg
         r, s = decode_dss_signature(key.sign(data, ec.ECDSA(hash_)))
         assert private(algorithm).public_key().verify(r.to_bytes(octets) + s.to_bytes(octets), data)
         assert len(private(algorithm).sign(data)) == 2 * octets
+
+
+@pytest.mark.parametrize(("algorithm", "octets"), [(Algorithm.ES256, 32), (Algorithm.ES384, 48)])
+def test_ecdsa_numbers_have_one_length(algorithm: Algorithm, octets: int) -> None:
+    """The same s with a zero before it, or without the zero it begins with, is another form of a good signature."""
+    key = private(algorithm)
+    signatures = (key.sign(b"data") for _ in count())
+    signature = next(signature for signature in signatures if signature[octets] == 0)
+    r, s = signature[:octets], signature[octets:]
+    assert key.public_key().verify(signature, b"data")
+    assert not key.public_key().verify(r + b"\0" + s, b"data")
+    assert not key.public_key().verify(r + s[1:], b"data")
 
 
 def test_registered_names() -> None:

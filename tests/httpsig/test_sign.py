@@ -135,8 +135,9 @@ def test_no_digest_without_a_body() -> None:
 def test_times_need_a_zone() -> None:
     """A naive datetime is refused by the name of its argument."""
     naive = NOW.replace(tzinfo=None)
-    with pytest.raises(InvalidValue, match=r"^created"):
+    with pytest.raises(InvalidValue, match=r"^created") as caught:
         sign(get(), KEY, created=naive)
+    assert caught.value.details == {"member": "created"}
     with pytest.raises(InvalidValue, match=r"^expires"):
         sign(get(), KEY, created=NOW, expires=naive)
 
