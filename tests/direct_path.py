@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig import fields
+from incoming_payments.errors import IncomingPaymentsError, MalformedField, SignatureRefused
+from incoming_payments.httpsig import digest, fields, verify_digest
 
 _NOTHING: Final = re.compile(r"(?!)")
 
@@ -16,20 +16,29 @@ def _outcome(parse: Callable[[Sequence[str]], Any], lines: Sequence[str]) -> str
     # As text, because 1 and True are equal, and so are a string and a Token.
     try:
         return repr(list(parse(lines).items()))
-    except MalformedField as error:
-        return repr((error.description, error.details))
+    except (MalformedField, SignatureRefused) as error:
+        return _refusal(error)
 
 
-def dictionary(lines: Sequence[str]) -> dict[str, Any]:
-    """The members of a dictionary, with the types that a direct reading cannot give made one."""
-    parsed = fields.parse_dictionary(lines, "X")
-    return {key: (value, dict(parameters)) for key, (value, parameters) in parsed.items()}
+def _refusal(error: IncomingPaymentsError) -> str:
+    return repr((error.description, error.details))
+
+
+def digest_of(body: bytes) -> Callable[[Sequence[str]], Any]:
+    """What reads a Content-Digest for `body`, as a parser: it gives nothing, or its one error."""
+
+    def parse(lines: Sequence[str]) -> dict[str, Any]:
+        verify_digest(lines, body)
+        return {}
+
+    return parse
 
 
 def both_ways(parse: Callable[[Sequence[str]], Any], lines: Sequence[str]) -> tuple[str, str]:
     """What `parse` gives for `lines`, or its one error: with the direct path, and without."""
     direct = _outcome(parse, lines)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fields, "_ONE_INPUT", _NOTHING)
+        patch.setattr(fields, "_head", lambda _: None)
         patch.setattr(fields, "_ONE_BYTE_SEQUENCE", _NOTHING)
+        patch.setattr(digest, "_field", lambda *_: "")
         return direct, _outcome(parse, lines)

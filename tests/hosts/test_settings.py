@@ -17,6 +17,7 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
 from incoming_payments.hosts import settings
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import Policy as SignaturePolicy
+from incoming_payments.httpsig import Shape
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
 
@@ -68,6 +69,7 @@ metadata_bytes_max = 100
 metadata_depth_max = 3
 signature_age_s = 30
 clock_skew_s = 5
+signature_shapes = ["rust-sdk"]
 """
 
 # Only what has to be there.
@@ -130,7 +132,7 @@ def test_every_setting_is_what_the_file_says(load: Load, tmp_path: Path) -> None
     policy = ServicePolicy(
         base_url="https://bank.example/op",
         auth_server="https://auth.bank.example",
-        signature=SignaturePolicy(max_age_s=30, clock_skew_s=5),
+        signature=SignaturePolicy(max_age_s=30, clock_skew_s=5, shapes=[Shape.RUST_SDK]),
         public_get=False,
         allow_identical=False,
         expiry_s_max=3600,
@@ -302,6 +304,9 @@ WRONG: Final = [
     ("signature_age_s", "signature_age_s = 86401", "limits.signature_age_s", "must be at most 86400"),
     ("clock_skew_s", "clock_skew_s = 3601", "limits.clock_skew_s", "must be at most 3600"),
     ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "is a whole number of seconds"),
+    ("signature_shapes", 'signature_shapes = ["go"]', "limits.signature_shapes", "must be an array of 'php-sdk' and"),
+    ("signature_shapes", "signature_shapes = [1]", "limits.signature_shapes", "must be an array of"),
+    ("signature_shapes", 'signature_shapes = "php-sdk"', "limits.signature_shapes", "must be an array"),
     # unknown, or misspelt
     ("base_url", 'base_ulr = "https://bank.example"', "base_url", "(base_ulr is not a setting: is it misspelt?)"),
     ("base_url", 'base_url = "https://a.example"\ndebug = true', "debug", "is not a setting"),

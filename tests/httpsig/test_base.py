@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 from unittest.mock import Mock
 
 import http_sf
@@ -10,7 +11,7 @@ from http_sf import Token
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Component, Reason, Request, Response, signature_base
-from incoming_payments.httpsig.base import BaseBuilder, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import BaseBuilder, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
 HEADERS = (
@@ -284,10 +285,26 @@ def test_true_is_not_one() -> None:
     """`;sf` is remembered, and `;sf=1` refused all the same, though Python says that they are equal."""
     request = Request("GET", "https://ase.example/", (("Priority", "u=1"),))
     builder = BaseBuilder(request)
-    assert builder.build([Component("priority", (("sf", True),))], ())
+    assert builder.build(Coverage((Component("priority", (("sf", True),)),)), "")
     with pytest.raises(MalformedField) as caught:
-        builder.build([Component("priority", (("sf", 1),))], ())
+        builder.build(Coverage((Component("priority", (("sf", 1),)),)), "")
     assert caught.value.details["reason"] is Reason.COMPONENT_UNSUPPORTED
+
+
+def test_a_builder_reads_a_component_with_parameters_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many signatures of one message cover it: serialising it costs more than all else here."""
+    serialised: list[object] = []
+
+    def ser(structure: Any, *, ser: Any = http_sf.ser) -> str:
+        serialised.append(structure)
+        return str(ser(structure))
+
+    monkeypatch.setattr(http_sf, "ser", ser)
+    builder = BaseBuilder(Request("GET", "https://ase.example/", (("Priority", "u=1,  i"),)))
+    priority = Component("priority", (("sf", True),))
+    bases = [builder.build(Coverage(covered), "()") for covered in [(priority,), (Component("@method"), priority)]]
+    assert bases == [b'"priority";sf: u=1, i\n"@signature-params": ()', b'"@method": GET\n' + bases[0]]
+    assert len(serialised) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from http_sf import Token
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Component, SignatureInput, parse_signature, parse_signature_input
+from incoming_payments.httpsig.base import Coverage
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_dictionary
 from incoming_payments.limits import (
     COMPONENTS_MAX,
@@ -32,29 +33,51 @@ def test_signature_input() -> None:
     assert parse_signature_input([value]) == {
         "sig1": SignatureInput(
             "sig1",
-            (
-                Component("@query-param", (("name", "a"),)),
-                Component("b"),
-                Component("c", (("key", "d"), ("sf", True))),
+            Coverage(
+                (
+                    Component("@query-param", (("name", "a"),)),
+                    Component("b"),
+                    Component("c", (("key", "d"), ("sf", True))),
+                )
             ),
-            (
-                ("tag", "t"),
-                ("x", Token("tok")),
-                ("created", 5),
-                ("alg", "ed25519"),
-                ("expires", 9),
-                ("keyid", 'k"'),
-                ("nonce", "n"),
-            ),
-            created=5,
-            expires=9,
-            key_id='k"',
-            alg="ed25519",
-            nonce="n",
-            tag="t",
+            {
+                "tag": "t",
+                "x": Token("tok"),
+                "created": 5,
+                "alg": "ed25519",
+                "expires": 9,
+                "keyid": 'k"',
+                "nonce": "n",
+            },
+            value[5:].removesuffix(", *2.-_=()"),
         ),
-        "*2.-_": SignatureInput("*2.-_", (), ()),
+        "*2.-_": SignatureInput("*2.-_", Coverage(()), {}, "()"),
     }
+
+
+def test_a_signature_input_says_what_was_sent() -> None:
+    """The parameters of RFC 9421 §2.3 by name, all of them in order, and none where none was sent."""
+    given = parse_signature_input(['a=("b";sf);x;tag="t";alg="z";nonce="n";keyid="k";expires=9;created=5'])["a"]
+    assert (given.created, given.expires, given.key_id) == (5, 9, "k")
+    assert (given.alg, given.nonce, given.tag) == ("z", "n", "t")
+    assert [name for name, _ in given.parameters] == ["x", "tag", "alg", "nonce", "keyid", "expires", "created"]
+    assert given.components == (Component("b", (("sf", True),)),)
+    nothing = parse_signature_input(["a=()"])["a"]
+    assert {nothing.created, nothing.expires, nothing.key_id, nothing.alg, nothing.nonce, nothing.tag} == {None}
+
+
+@pytest.mark.parametrize(
+    ("sent", "signed"),
+    [
+        ('a=( "b"   "c" );  x;y=?1; z=01', '("b" "c");x;y;z=1'),
+        ('a=("b";sf=?1);d=1.50', '("b";sf);d=1.5'),
+        ("a=();k=:AQ==:", "();k=:AQ==:"),
+        ('a=("b");created=1', '("b");created=1'),
+    ],
+)
+def test_signature_params_are_in_the_strict_form(sent: str, signed: str) -> None:
+    """RFC 9421 §2.5: what is signed is the serialisation of what was read, however it was written."""
+    assert parse_signature_input([sent])["a"].signature_params == signed
 
 
 def test_lines_are_one_list() -> None:

@@ -77,6 +77,7 @@ secret_files = ["{secret}"]
 # metadata_depth_max = 8
 # signature_age_s = 300       # how old a signature may be, in seconds
 # clock_skew_s = 60           # how many seconds a client's clock may be ahead
+# signature_shapes = []       # "php-sdk", "rust-sdk": signature fields as these SDKs write them are read too
 """
 
 

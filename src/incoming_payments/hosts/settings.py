@@ -23,7 +23,7 @@ from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospector
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.httpsig import load_jwk
+from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp.credentials import DerivedMethods
 from incoming_payments.limits import (
     CLOCK_SKEW_S_MAX,
@@ -158,6 +158,7 @@ def _policy(limits: "Table", base_url: str, auth_server: str) -> ServicePolicy:
     }
     given: dict[str, Any] = {name: limits.take(name, kind) for name, kind in kinds.items() if name in limits}
     age, skew = limits.integer("signature_age_s", SIGNATURE_AGE_S_MAX), limits.integer("clock_skew_s", CLOCK_SKEW_S_MAX)
+    shapes = _shapes(limits)
     limits.finish()
     for name, seconds, most in (
         ("signature_age_s", age, SIGNATURE_AGE_SETTING_S_MAX),
@@ -166,9 +167,16 @@ def _policy(limits: "Table", base_url: str, auth_server: str) -> ServicePolicy:
         if seconds > most:
             raise limits.wrong(name, f"must be at most {most}")
     with naming(limits.name, max_age_s="signature_age_s", clock_skew_s="clock_skew_s"):
-        signature = SignaturePolicy(max_age_s=age, clock_skew_s=skew)
+        signature = SignaturePolicy(max_age_s=age, clock_skew_s=skew, shapes=shapes)
     with naming("", base_url="base_url", auth_server="auth_server", **{name: f"limits.{name}" for name in kinds}):
         return ServicePolicy(base_url=base_url, auth_server=auth_server, signature=signature, **given)
+
+
+def _shapes(limits: "Table") -> list[Shape]:
+    names = limits.take("signature_shapes", list, [])
+    if not all(name in list(Shape) for name in names):
+        raise limits.wrong("signature_shapes", f"must be an array of {' and '.join(map(repr, map(str, Shape)))}")
+    return [Shape(name) for name in names]
 
 
 def _wallet_addresses(tables: Sequence["Table"], auth_server: str) -> dict[str, WalletAddress]:

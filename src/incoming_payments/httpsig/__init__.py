@@ -12,6 +12,7 @@ from incoming_payments.httpsig.keys import PrivateKey, PublicKey, load_jwk, load
 from incoming_payments.httpsig.message import Request, Response
 from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.httpsig.replay import fresh_until, replay_key
+from incoming_payments.httpsig.shapes import Shape
 from incoming_payments.httpsig.sign import sign
 from incoming_payments.httpsig.verify import Policy, Proof, verify
 
@@ -25,6 +26,7 @@ __all__ = [
     "Reason",
     "Request",
     "Response",
+    "Shape",
     "SignatureInput",
     "content_digest",
     "fresh_until",

@@ -7,7 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import http_sf
 from attrs import evolve, frozen
@@ -26,6 +26,8 @@ _METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: 
 SF_KEY: Final = re.compile(r"[a-z*][a-z0-9_\-.*]*")  # RFC 9651 §3.1.2
 _INTEGER_MAX: Final = 999_999_999_999_999  # RFC 9651 §3.3.1
 _PLAIN_STRING: Final = re.compile(r"[ !#-\[\]-~]*")  # what a String holds without escapes, RFC 9651 §3.3.3
+# RFC 9110 §5.3: these are no lists. When one occurs twice, two readers may act on different ones.
+_SINGLETONS: Final = frozenset({"authorization", "content-length", "content-type", "date", "host"})
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
 _UNSIGNABLE_BYTES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 _SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
@@ -46,8 +48,18 @@ _FIELD_TYPES: Final[Mapping[str, str]] = {
     "want-repr-digest": "dictionary",
 }
 
+_USUAL_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
+
+
+def _method_of(request: Request) -> str:
+    method = request.method
+    if method not in _USUAL_METHODS and not _METHOD.fullmatch(method):
+        raise MalformedField("@method is not an HTTP method", reason=Reason.COMPONENT_VALUE, component="@method")
+    return method
+
+
 _DERIVED: Final[Mapping[str, Callable[[Request], str]]] = {
-    "@method": lambda request: request.method,  # §2.2.1
+    "@method": _method_of,  # §2.2.1
     "@target-uri": lambda request: request.target.uri,  # §2.2.2: as it is, once it is known to be one
     "@authority": lambda request: request.target.authority,  # §2.2.3
     "@scheme": lambda request: request.target.scheme,  # §2.2.4
@@ -82,8 +94,62 @@ class Component:
     @cached_property
     def identifier(self) -> str:
         """The component identifier in its strict form. Raises `MalformedField` when it has none."""
-        name = _serialise(self.name)
-        return name + serialise_parameters(self.parameters) if self.parameters else name
+        try:
+            return _serialise(self.name) + serialise_parameters(self.parameters)
+        except MalformedField as error:
+            _refuse(self, Reason.COMPONENT_UNSUPPORTED, f"cannot be written: {error.description}")
+
+
+# How a line begins; its field, or how to derive its value from a request, when there are no parameters
+_Line = tuple[str, str | None, Callable[[Request], str] | None, Component]
+
+
+@frozen
+class Coverage:
+    """The components that a signature covers, in order, and what is known of them without a message.
+
+    >>> Coverage((Component("@method"), Component("date"))).inner_list
+    '("@method" "date")'
+    """
+
+    components: tuple[Component, ...]
+
+    @cached_property
+    def plain(self) -> frozenset[str]:
+        """The names of those without parameters. A parameter changes what is covered."""
+        return frozenset([component.name for component in self.components if not component.parameters])
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of all of them, whatever their parameters."""
+        return frozenset([component.name for component in self.components])
+
+    @cached_property
+    def inner_list(self) -> str:
+        """Their identifiers in the strict form of RFC 9651 §4.1.1.1. Raises `MalformedField` when one has none."""
+        return f"({' '.join([component.identifier for component in self.components])})"
+
+    @cached_property
+    def lines(self) -> tuple["_Line", ...]:
+        """What a builder needs to know of each line of a signature base.
+
+        Raises `MalformedField`, with `details["reason"]`, when there are too many or one is repeated.
+        """
+        if len(self.components) > COMPONENTS_MAX:
+            text = f"a signature covers more than {COMPONENTS_MAX} components"
+            raise MalformedField(text, reason=Reason.COMPONENT_UNSUPPORTED)
+        unique: set[object] = set()
+        lines = []
+        for component in self.components:
+            # RFC 9421 §2: two that differ in the order of their parameters only are the same.
+            key = component.name, frozenset(component.parameters)
+            if key in unique:
+                _refuse(component, Reason.COMPONENT_REPEATED, "is named twice; each goes once (RFC 9421 §2.5)")
+            unique.add(key)
+            field = component.name if component.is_field and not component.parameters else None
+            derive = None if component.parameters else _DERIVED.get(component.name)
+            lines.append((f"{component.identifier}: ", field, derive, component))
+        return tuple(lines)
 
 
 def serialise_parameters(parameters: Parameters) -> str:
@@ -128,7 +194,8 @@ def signature_base(message: Request | Response, components: Sequence[Component],
     "accept": text/html
     "@signature-params": ("@path" "accept");created=1
     """
-    return BaseBuilder(message).build(components, params)
+    coverage = Coverage(tuple(components))
+    return BaseBuilder(message).build(coverage, coverage.inner_list + serialise_parameters(params))
 
 
 class BaseBuilder:
@@ -136,36 +203,32 @@ class BaseBuilder:
 
     def __init__(self, message: Request | Response) -> None:
         self._message = message
-        self._structures: dict[str, http_sf.StructuredType] = {}
         self._structured_bytes = 0
-        self._values: dict[object, str] = {}  # of components with parameters, which cost more
 
-    def build(self, components: Sequence[Component], params: Parameters) -> bytes:
-        """As `signature_base`."""
-        if len(components) > COMPONENTS_MAX:
-            text = f"a signature covers more than {COMPONENTS_MAX} components"
-            raise MalformedField(text, reason=Reason.COMPONENT_UNSUPPORTED)
-        unique: set[object] = set()
-        identifiers: list[str] = []
-        lines: list[str] = []
-        for component in components:
-            key: object = component.name
-            if component.parameters:
-                # RFC 9421 §2: two that differ in the order of their parameters only are the same.
-                key = component.name, frozenset(component.parameters)
-                value = self._remembered(component)
-            elif component.name[:1] == "@":
-                value = self._derived(component)
+    @cached_property
+    def _structures(self) -> dict[str, http_sf.StructuredType]:
+        return {}
+
+    @cached_property
+    def _values(self) -> dict[object, str]:
+        return {}  # of components with parameters, which cost more
+
+    def build(self, coverage: Coverage, signature_params: str) -> bytes:
+        """As `signature_base`; `signature_params` is the value of its last line."""
+        message = self._message
+        fields: Mapping[Any, tuple[str, ...]] = message.fields
+        base = ""
+        for start, field, derive, component in coverage.lines:
+            values = fields.get(field)  # nothing is called None
+            # What everybody sends: one line of visible ASCII and spaces. All else takes its time.
+            if values and len(values) == 1 and (value := values[0]).isascii() and value.isprintable():
+                value = value.strip(" ") if len(value) <= HEADER_BYTES_MAX else self.value(component)
+            elif derive and isinstance(message, Request):
+                value = derive(message)
             else:
-                value = self._field(component)
-            identifier = component.identifier
-            if key in unique:
-                _refuse(component, Reason.COMPONENT_REPEATED, "is named twice; each goes once (RFC 9421 §2.5)")
-            unique.add(key)
-            identifiers.append(identifier)
-            lines.append(f"{identifier}: {value}\n")
-        inner_list = f"({' '.join(identifiers)}){serialise_parameters(params)}"
-        return f'{"".join(lines)}"@signature-params": {inner_list}'.encode("ascii")
+                value = self._remembered(component) if component.parameters else self.value(component)
+            base += f"{start}{value}\n"
+        return f'{base}"@signature-params": {signature_params}'.encode("ascii")
 
     def _remembered(self, component: Component) -> str:
         # With the types, as True and 1 are equal but ;sf and ;sf=1 are not.
@@ -193,10 +256,7 @@ class BaseBuilder:
     # --- fields, RFC 9421 §2.1 ---
 
     def _field(self, component: Component) -> str:
-        lines = self._lines(component)
-        if len(lines) == 1 and lines[0].isascii() and lines[0].isprintable():
-            return lines[0].strip(" ")  # what everybody sends: no tab, no line folding
-        value = ", ".join([_strip(line) for line in lines])
+        value = ", ".join([_strip(line) for line in self._lines(component)])
         if _UNSIGNABLE.search(value):
             # RFC 9421 §2.5: the base is ASCII, and a newline in a value could forge a line of it.
             _refuse(component, Reason.COMPONENT_VALUE, "has control characters, or is not ASCII: cover it with ;bs")
@@ -208,7 +268,9 @@ class BaseBuilder:
         lines = self._message.values(component.name)
         if not lines:
             _refuse(component, Reason.COMPONENT_ABSENT, "is covered but not there")
-        if (len(lines[0]) if len(lines) == 1 else sum(map(len, lines))) > HEADER_BYTES_MAX:
+        if len(lines) > 1 and component.name in _SINGLETONS:
+            _refuse(component, Reason.FIELD_REPEATED, "is there more than once: send it once")
+        if sum(map(len, lines)) > HEADER_BYTES_MAX:
             _refuse(component, Reason.COMPONENT_VALUE, f"is longer than {HEADER_BYTES_MAX} bytes")
         return lines
 
@@ -272,10 +334,7 @@ class BaseBuilder:
         if derive is None or component.parameters:
             text = "is not a component of a request, or has a parameter that it cannot have (RFC 9421 §2.2)"
             _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
-        value = derive(message)
-        if component.name == "@method" and not _METHOD.fullmatch(value):
-            _refuse(component, Reason.COMPONENT_VALUE, "is not an HTTP method")
-        return value
+        return derive(message)
 
     def _query_param(self, request: Request, component: Component) -> str:
         parameters = dict(component.parameters)

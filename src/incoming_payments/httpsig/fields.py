@@ -5,6 +5,7 @@ One function a field, and out of each comes a value or `MalformedField`, never a
 
 import re
 from base64 import b64decode, b64encode
+from binascii import a2b_base64
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NoReturn, cast
@@ -14,7 +15,7 @@ from attrs import frozen
 from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig.base import Component, Parameters
+from incoming_payments.httpsig.base import Component, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import (
     COMPONENTS_MAX,
     COVERAGES_REMEMBERED_MAX,
@@ -26,6 +27,14 @@ from incoming_payments.limits import (
 )
 
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, where calendars and `datetime` end
+# The signature parameters of RFC 9421 §2.3: the times, and how many characters the others may have.
+_TIMES: Final = frozenset({"created", "expires"})
+_STRINGS: Final = {
+    "keyid": KEY_ID_CHARS_MAX,
+    "alg": KEY_ID_CHARS_MAX,
+    "nonce": NONCE_CHARS_MAX,
+    "tag": NONCE_CHARS_MAX,
+}
 Member = tuple[Any, Mapping[str, BareItemType]]  # an item, or a list of items that are pairs in turn; its parameters
 
 # What can stand in a well-formed field, so that a byte sequence is told from a colon within something else.
@@ -40,30 +49,63 @@ _BYTE_SEQUENCES: Final = re.compile(
 _KEY: Final = r"[a-z*][a-z0-9_\-.*]*"
 _STRING: Final = r'"[ !#-\[\]-~]*"'  # without escapes
 _ONE_BYTE_SEQUENCE: Final = re.compile(rf"({_KEY})=:([A-Za-z0-9+/]*(?:[AEIMQUYcgkosw048]=|[AQgw]==)?):")  # canonical
-_ONE_INPUT: Final = re.compile(
-    rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})\)"
-    rf"((?:;{_KEY}=(?:{_STRING}|[0-9]{{1,15}})){{0,{SF_PARAMETERS_MAX}}})"
-)
-_PARAMETERS: Final = re.compile(rf";({_KEY})=(?:\"([^\"]*)\"|([0-9]+))")
+_COVERAGE: Final = re.compile(rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})")
+_PARAMETER: Final = re.compile(rf";({_KEY})=(?:({_STRING})|(0|[1-9][0-9]{{0,14}}))|([\s\S]+)")
 
 
 @frozen
 class SignatureInput:
     """One member of `Signature-Input`: what a signature covers, and its parameters. RFC 9421 §2.3.
 
-    `parameters` holds all of them, the unknown ones too, in the order sent, because all of them are signed; the other
-    attributes are those that RFC 9421 defines. `created` and `expires` are POSIX times in seconds.
+    `values` are those of all parameters by name, the unknown ones too, because all of them are signed.
+    `signature_params` is the value of the component of that name, the last line of the signature base: coverage and
+    parameters in their strict form, in the order sent. `created` and `expires` are POSIX times in seconds.
     """
 
     label: str
-    components: tuple[Component, ...]
-    parameters: Parameters
-    created: int | None = None
-    expires: int | None = None
-    key_id: str | None = None
-    alg: str | None = None
-    nonce: str | None = None
-    tag: str | None = None
+    coverage: Coverage
+    values: Mapping[str, BareItemType]
+    signature_params: str
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """What the signature covers, in the order sent."""
+        return self.coverage.components
+
+    @property
+    def parameters(self) -> Parameters:
+        """All parameters, in the order sent."""
+        return tuple(self.values.items())
+
+    @property
+    def created(self) -> int | None:
+        """When the signature was made."""
+        return self.values.get("created")  # type: ignore[return-value] # as was seen to when it was parsed
+
+    @property
+    def expires(self) -> int | None:
+        """When the signer takes it back."""
+        return self.values.get("expires")  # type: ignore[return-value] # as was seen to when it was parsed
+
+    @property
+    def key_id(self) -> str | None:
+        """Which key it says it is by: `keyid`."""
+        return self.values.get("keyid")  # type: ignore[return-value] # as was seen to when it was parsed
+
+    @property
+    def alg(self) -> str | None:
+        """By which algorithm, when it says so."""
+        return self.values.get("alg")  # type: ignore[return-value] # as was seen to when it was parsed
+
+    @property
+    def nonce(self) -> str | None:
+        """What is unique to this signature."""
+        return self.values.get("nonce")  # type: ignore[return-value] # as was seen to when it was parsed
+
+    @property
+    def tag(self) -> str | None:
+        """The application that it is for."""
+        return self.values.get("tag")  # type: ignore[return-value] # as was seen to when it was parsed
 
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
@@ -85,18 +127,27 @@ def _one_input(lines: Sequence[str]) -> SignatureInput | None:
     """The one signature that an honest client describes; None when it is written in any other way."""
     if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
         return None
-    match = _ONE_INPUT.fullmatch(lines[0])
-    if match is None:
+    head, _, rest = lines[0].partition(")")
+    known = _head(head)
+    pairs = _PARAMETER.findall(rest)
+    if known is None or len(pairs) > SF_PARAMETERS_MAX or (pairs and pairs[-1][3]):  # there is more than parameters
         return None
-    label, names, rest = match.groups()
-    pairs = _PARAMETERS.findall(rest)
-    parameters = {key: int(digits) if digits else text for key, text, digits in pairs}
-    return _signature_input(label, _plain(names), parameters) if len(parameters) == len(pairs) else None
+    parameters = {key: int(digits) if digits else string[1:-1] for key, string, digits, _ in pairs}
+    if len(parameters) < len(pairs):  # one is repeated
+        return None
+    label, coverage = known
+    # It is in the strict form already: that of RFC 9651 §4.1 has no other way to write it.
+    return _signature_input(label, coverage, parameters, f"{coverage.inner_list}{rest}")
 
 
 @lru_cache(maxsize=COVERAGES_REMEMBERED_MAX)  # each client covers the same components in each request
-def _plain(names: str) -> tuple[Component, ...]:
-    return tuple([Component(name) for name in names[1:-1].split('" "')])
+def _head(head: str) -> tuple[str, Coverage] | None:
+    """The label and the components, which stand before the closing parenthesis."""
+    match = _COVERAGE.fullmatch(head)
+    if match is None:
+        return None
+    label, names = match.groups()
+    return label, Coverage(tuple([Component(name) for name in names[1:-1].split('" "')]))
 
 
 def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
@@ -108,6 +159,8 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
     >>> parse_signature(["sig1=:AQID:"])
     {'sig1': b'\\x01\\x02\\x03'}
     """
+    if direct := _one_byte_sequence(lines):
+        return direct
     signatures = {}
     for label, (value, parameters) in parse_dictionary(lines, "Signature").items():
         if type(value) is not bytes or parameters:
@@ -115,6 +168,16 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
             raise MalformedField(text, field="Signature")
         signatures[label] = value
     return signatures
+
+
+def _one_byte_sequence(lines: Sequence[str]) -> dict[str, bytes] | None:
+    """The one signature that an honest client sends; None when it is written in any other way."""
+    if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
+        return None
+    match = _ONE_BYTE_SEQUENCE.fullmatch(lines[0])
+    if match is None or len(match[2]) % 4:
+        return None
+    return {match[1]: a2b_base64(match[2])}
 
 
 def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
@@ -126,8 +189,6 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     text = ", ".join(lines)  # RFC 9651 §4.2: lines are one list
     if len(text) > HEADER_BYTES_MAX:
         raise MalformedField(f"{name} is longer than {HEADER_BYTES_MAX} bytes", field=name)
-    if (direct := _ONE_BYTE_SEQUENCE.fullmatch(text)) and len(direct[2]) % 4 == 0:
-        return {direct[1]: (b64decode(direct[2]), {})}
 
     def repeated(_key: str, where: str) -> NoReturn:
         # RFC 9651 lets the last one win; but somebody else may have read the first.
@@ -169,23 +230,21 @@ def _member(label: str, member: Member) -> SignatureInput:
     if len(items) > COMPONENTS_MAX:
         raise _malformed(f"a signature covers at most {COMPONENTS_MAX} components")
     _check_count(parameters)
-    return _signature_input(label, tuple([_component(*item) for item in items]), parameters)
+    coverage = Coverage(tuple([_component(*item) for item in items]))
+    text = coverage.inner_list + serialise_parameters(tuple(parameters.items()))
+    return _signature_input(label, coverage, parameters, text)
 
 
 def _signature_input(
-    label: str, components: tuple[Component, ...], parameters: Mapping[str, BareItemType]
+    label: str, coverage: Coverage, parameters: Mapping[str, BareItemType], signature_params: str
 ) -> SignatureInput:
-    return SignatureInput(
-        label,
-        components,
-        tuple(parameters.items()),
-        _posix_time(parameters, "created"),
-        _posix_time(parameters, "expires"),
-        _string(parameters, "keyid", KEY_ID_CHARS_MAX),
-        _string(parameters, "alg", KEY_ID_CHARS_MAX),
-        _string(parameters, "nonce", NONCE_CHARS_MAX),
-        _string(parameters, "tag", NONCE_CHARS_MAX),
-    )
+    for name, value in parameters.items():
+        if name in _STRINGS:
+            if type(value) is not str or len(value) > _STRINGS[name]:
+                raise _malformed(f"{name} is a string in double quotes of at most {_STRINGS[name]} characters")
+        elif name in _TIMES and (type(value) is not int or not 0 <= value <= POSIX_TIME_MAX):  # `type`: True is an int
+            raise _malformed(f"{name} is a whole number of seconds since 1970, written without quotes")
+    return SignatureInput(label, coverage, parameters, signature_params)
 
 
 def _component(name: BareItemType, parameters: Mapping[str, BareItemType]) -> Component:
@@ -200,24 +259,6 @@ def _component(name: BareItemType, parameters: Mapping[str, BareItemType]) -> Co
 def _check_count(parameters: Mapping[str, BareItemType]) -> None:
     if len(parameters) > SF_PARAMETERS_MAX:
         raise _malformed(f"there are at most {SF_PARAMETERS_MAX} parameters on one thing")
-
-
-def _posix_time(parameters: Mapping[str, BareItemType], name: str) -> int | None:
-    value = parameters.get(name)
-    if value is None:
-        return None
-    if type(value) is not int or not 0 <= value <= POSIX_TIME_MAX:  # `type`, because True is an int
-        raise _malformed(f"{name} is a whole number of seconds since 1970, written without quotes")
-    return value
-
-
-def _string(parameters: Mapping[str, BareItemType], name: str, chars_max: int) -> str | None:
-    value = parameters.get(name)
-    if value is None:
-        return None
-    if type(value) is not str or len(value) > chars_max:
-        raise _malformed(f"{name} is a string in double quotes of at most {chars_max} characters")
-    return value
 
 
 def _malformed(text: str) -> MalformedField:

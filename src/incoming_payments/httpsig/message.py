@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.reasons import Reason
@@ -22,6 +22,20 @@ _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 # The application/x-www-form-urlencoded percent-encode set of the URL standard: all but these.
 _UNENCODED: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789*-._"
 _ENCODED: Final = tuple(chr(byte) if byte in _UNENCODED else f"%{byte:02X}" for byte in range(256))
+
+
+def _index(headers: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
+    index: dict[str, tuple[str, ...]] = {name.lower(): (value,) for name, value in headers}
+    if len(index) == len(headers):
+        return index
+    lists: dict[str, list[str]] = {}
+    for name, value in headers:
+        lists.setdefault(name.lower(), []).append(value)
+    return {name: tuple(values) for name, values in lists.items()}
+
+
+# Every verification needs it, so it is made at once; it says nothing that the header fields do not say.
+_FIELDS: Final = Factory(lambda message: _index(message.headers), takes_self=True)
 
 
 @frozen
@@ -53,15 +67,18 @@ class Request:
     target_uri: str
     headers: tuple[tuple[str, str], ...] = field(repr=False)  # one of them is the access token
     body: bytes = field(default=b"", repr=False)
+    # The values of each field by its name in lower case, in the order received: for those who read many.
+    fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, eq=False, default=_FIELDS)
 
     def values(self, name: str) -> tuple[str, ...]:
         """Every value of the field `name` (lower case) in the order received; empty when there is none."""
-        return self._lines.get(name, ())
+        return self.fields.get(name, ())
 
     @property
     def target(self) -> Target:
         """The parts of `target_uri`. Raises `MalformedField` when it is not an absolute http or https URI."""
-        return self._target
+        uri = self.target_uri
+        return _remembered_target(uri) if len(uri) <= URL_CHARS_MAX else self._long_target
 
     @property
     def query_parameters(self) -> Mapping[str, list[str]]:
@@ -69,13 +86,8 @@ class Request:
         return self._query_parameters
 
     @cached_property
-    def _lines(self) -> dict[str, tuple[str, ...]]:
-        return _index(self.headers)
-
-    @cached_property
-    def _target(self) -> Target:
-        uri = self.target_uri
-        return _remembered_target(uri) if len(uri) <= URL_CHARS_MAX else _parse_target(uri)
+    def _long_target(self) -> Target:
+        return _parse_target(self.target_uri)
 
     @cached_property
     def _query_parameters(self) -> dict[str, list[str]]:
@@ -94,25 +106,11 @@ class Response:
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     body: bytes = field(default=b"", repr=False)
     request: Request | None = None
+    fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, eq=False, default=_FIELDS)
 
     def values(self, name: str) -> tuple[str, ...]:
         """Every value of the field `name` (lower case) in the order received; empty when there is none."""
-        return self._lines.get(name, ())
-
-    @cached_property
-    def _lines(self) -> dict[str, tuple[str, ...]]:
-        return _index(self.headers)
-
-
-def _index(headers: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
-    """The values of each field by its lower-case name, in the order received."""
-    index: dict[str, tuple[str, ...]] = {name.lower(): (value,) for name, value in headers}
-    if len(index) == len(headers):
-        return index
-    lists: dict[str, list[str]] = {}
-    for name, value in headers:
-        lists.setdefault(name.lower(), []).append(value)
-    return {name: tuple(values) for name, values in lists.items()}
+        return self.fields.get(name, ())
 
 
 def _parse_target(uri: str) -> Target:

@@ -39,8 +39,8 @@ class Reason(enum.StrEnum):
     EXPIRED = "signature_expired"
 
     # can the signature base be built, RFC 9421 §2.5
-    COMPONENT_UNSUPPORTED = "component_unsupported"  # an unknown name, or a parameter we do not apply
     COMPONENT_REPEATED = "component_repeated"
+    COMPONENT_UNSUPPORTED = "component_unsupported"  # an unknown name, or a parameter we do not apply
     COMPONENT_ABSENT = "component_absent"  # covered, but not in the request
     COMPONENT_VALUE = "component_value"  # its value cannot be signed over: control characters, not ASCII, ambiguous
     FIELD_REPEATED = "field_repeated"  # a field that may occur once occurs twice

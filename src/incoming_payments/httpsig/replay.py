@@ -16,7 +16,7 @@ def replay_key(proof: Proof, signer: str) -> str:
     `signer` is who the key belongs to, so that two signers may use the same nonce.
     """
     # What was signed and not the signature: of an ECDSA signature anybody can make a second one that holds.
-    what = ["base", proof.base_sha256.hex()] if proof.nonce is None else ["nonce", proof.nonce]
+    what = ["base", hashlib.sha256(proof.base).hexdigest()] if proof.nonce is None else ["nonce", proof.nonce]
     return hashlib.sha256(json.dumps([signer, proof.key_id, *what]).encode()).hexdigest()
 
 

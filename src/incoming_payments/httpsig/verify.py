@@ -3,13 +3,12 @@
 Everything cheap is looked at before the curve. The order of the checks is that of `Reason`.
 """
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 
 import attrs
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
 from incoming_payments.httpsig.algorithms import Algorithm
@@ -19,13 +18,16 @@ from incoming_payments.httpsig.fields import SignatureInput, parse_signature, pa
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
 from incoming_payments.httpsig.reasons import Reason
+from incoming_payments.httpsig.shapes import Shape, StrictForm, strict_form
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
 
 __all__ = ["Policy", "Proof", "Reason", "verify"]
 
 _RANKS: Final = {reason: rank for rank, reason in enumerate(Reason)}
-# RFC 9110 §5.3: these are no lists. When one occurs twice, two readers may act on different ones.
-_SINGLETONS: Final = frozenset({"authorization", "content-length", "content-type", "date", "host"})
+
+
+def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
+    return frozenset(shapes)
 
 
 @frozen(kw_only=True)
@@ -35,7 +37,8 @@ class Policy:
     `required` names fields (lower case) and derived components that have to be covered in their plain form, without
     parameters; whenever there is a body, `content-digest` has to be covered as well. `created` has to be there, at
     most `max_age_s` seconds in the past and `clock_skew_s` in the future. `tag`, when given, is what a signature's own
-    has to be. Raises `InvalidValue` for a policy that could not mean anything.
+    has to be. `shapes` are those of clients that do not write the fields as RFC 9421 §4 has them; they loosen the shape
+    of the fields and nothing else. Raises `InvalidValue` for a policy that could not mean anything.
 
     >>> Policy(required=("@method", "@path"), max_age_s=60).clock_skew_s
     60
@@ -46,6 +49,7 @@ class Policy:
     clock_skew_s: int = field(default=CLOCK_SKEW_S_MAX)
     nonce_required: bool = False
     tag: str | None = None
+    shapes: frozenset[Shape] = field(default=frozenset(), converter=_shapes)
 
     @required.validator
     def _components(self, _: object, required: tuple[str, ...]) -> None:
@@ -62,36 +66,61 @@ class Policy:
         if type(seconds) is not int or seconds < (attribute.name == "max_age_s"):
             raise InvalidValue(f"{attribute.name} is a whole number of seconds", member=attribute.name)
 
+    @shapes.validator
+    def _known(self, _: object, shapes: frozenset[Shape]) -> None:
+        if not all(isinstance(shape, Shape) for shape in shapes):
+            raise InvalidValue(f"shapes are of {', '.join(map(str, Shape))}", member="shapes")
+
 
 @frozen
 class Proof:
     """What a signature proved. Act on this, and never on the header fields again.
 
-    `created` and `expires` are in UTC; `components` are those covered, in order. Whether `nonce` was used before is for
-    the caller to know: nothing is remembered here. `base_sha256` is the digest of the signature base: what was signed,
-    whatever the signature looks like. Two ECDSA or PSS signatures over the same have the same one.
+    `key_id` is the `kid` of the key that it is by. `signature_input` is what the signer said of it, now proven; the
+    most of it is at hand here. Whether `nonce` was used before is for the caller to know: nothing is remembered
+    here. `base` is the signature base: what was signed, whatever the signature looks like. Two ECDSA or PSS signatures
+    over the same have the same one.
     """
 
-    label: str
     key_id: str
     algorithm: Algorithm
-    components: tuple[Component, ...]
-    created: datetime
-    expires: datetime | None
-    nonce: str | None
-    tag: str | None
-    base_sha256: bytes = field(repr=False)
+    signature_input: SignatureInput
+    base: bytes = field(repr=False)  # with the access token in it
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """What is covered, in the order signed."""
+        return self.signature_input.coverage.components
+
+    @property
+    def created(self) -> datetime:
+        """When the signature was made, in UTC."""
+        return datetime.fromtimestamp(cast("int", self.signature_input.created), UTC)
+
+    @property
+    def expires(self) -> datetime | None:
+        """When the signer took it back, in UTC; None: never said so."""
+        expires = self.signature_input.expires
+        return None if expires is None else datetime.fromtimestamp(expires, UTC)
+
+    @property
+    def label(self) -> str:
+        """The signature's label, which carries no meaning."""
+        return self.signature_input.label
+
+    @property
+    def nonce(self) -> str | None:
+        """What is unique to this signature, when the signer gave something."""
+        return self.signature_input.nonce
+
+    @property
+    def tag(self) -> str | None:
+        """The application that the signature is for, when the signer said it."""
+        return self.signature_input.tag
 
 
-@frozen
-class _Candidate:
-    """A signature by a known key that has passed all checks but the last two, body and curve."""
-
-    given: SignatureInput
-    created: int
-    key: PublicKey
-    signature: bytes
-    base: bytes
+# A signature by a known key that has passed all checks but the last two, body and curve; with its base
+_Candidate = tuple[SignatureInput, PublicKey, bytes, bytes]
 
 
 def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, now: datetime) -> Proof:
@@ -124,7 +153,7 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
     builder = BaseBuilder(request)
     candidates: list[_Candidate] = []
     refusals: list[SignatureRefused] = []
-    for given, signature, key in _by_known_keys(request, keys):
+    for given, signature, key in _by_known_keys(request, keys, policy):
         try:
             candidates.append(_admit(request, given, signature, key, policy, time_s, builder))
         except SignatureRefused as refusal:
@@ -132,9 +161,9 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
     if not candidates:
         raise max(refusals, key=lambda refusal: _RANKS[Reason(refusal.reason)])
     _check_body(request)
-    for candidate in candidates:
-        if candidate.key.verify(candidate.signature, candidate.base):
-            return _proof(candidate)
+    for given, key, signature, base in candidates:
+        if key.verify(signature, base):
+            return Proof(key.kid, key.algorithm, given, base)
     raise SignatureRefused(
         Reason.SIGNATURE_INVALID,
         "the signature does not fit the key and what was received: compare the covered components, above all "
@@ -142,14 +171,17 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
     )
 
 
-def _by_known_keys(request: Request, keys: Mapping[str, PublicKey]) -> list[tuple[SignatureInput, bytes, PublicKey]]:
+def _by_known_keys(
+    request: Request, keys: Mapping[str, PublicKey], policy: Policy
+) -> list[tuple[SignatureInput, bytes, PublicKey]]:
     """The signatures that say they are by one of `keys`; at least one."""
-    inputs, signatures = _read_fields(request)
+    inputs, signatures = _read_fields(request, policy)
     known = []
     for label, given in inputs.items():
-        key = None if given.key_id is None else keys.get(given.key_id)
+        key_id = given.key_id
+        key = None if key_id is None else keys.get(key_id)
         # Contract section 5: `keyid` equals the `kid`, also when the mapping would have it otherwise.
-        if key is not None and key.kid == given.key_id:
+        if key is not None and key.kid == key_id:
             known.append((given, signatures[label], key))
     if not known:
         if all(given.key_id is None for given in inputs.values()):
@@ -161,12 +193,15 @@ def _by_known_keys(request: Request, keys: Mapping[str, PublicKey]) -> list[tupl
     return known
 
 
-def _read_fields(request: Request) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
-    input_lines, signature_lines = request.values("signature-input"), request.values("signature")
+def _read_fields(request: Request, policy: Policy) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
+    input_lines, signature_lines = request.fields.get("signature-input"), request.fields.get("signature")
     if not input_lines or not signature_lines:
         raise SignatureRefused(
             Reason.SIGNATURE_MISSING, "sign the request: it needs the fields Signature-Input and Signature"
         )
+    shaped = _of_shape(policy.shapes, input_lines, signature_lines) if policy.shapes else None
+    if shaped:
+        input_lines, signature_lines = (shaped.signature_input,), (shaped.signature,)
     reason = Reason.SIGNATURE_INPUT_MALFORMED
     try:
         inputs = parse_signature_input(input_lines)
@@ -180,7 +215,14 @@ def _read_fields(request: Request) -> tuple[dict[str, SignatureInput], dict[str,
         )
     if not inputs:
         raise SignatureRefused(Reason.SIGNATURE_MISSING, "sign the request: the signature fields are empty")
+    if shaped and shaped.signature_params:
+        inputs = {label: evolve(given, signature_params=shaped.signature_params) for label, given in inputs.items()}
     return inputs, signatures
+
+
+def _of_shape(shapes: Iterable[Shape], input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
+    forms = [strict_form(shape, input_lines, signature_lines) for shape in shapes]
+    return next(filter(None, forms), None)  # no two shapes are alike, and none is strict
 
 
 def _admit(
@@ -193,33 +235,25 @@ def _admit(
     builder: BaseBuilder,
 ) -> _Candidate:
     """All checks of one signature that cost little, in the order of `Reason`."""
-    if given.alg is not None and given.alg != key.algorithm.registered:
+    alg = given.alg
+    if alg is not None and alg != key.algorithm.registered:
         text = "alg is not what the key is for; leave it out, the JWK decides (contract section 5)"
         raise SignatureRefused(Reason.ALGORITHM_MISMATCH, text)
-    _check_coverage(given, policy, has_body=bool(request.body))
-    created = _check_times(given, policy, time_s)
+    size = len(request.body)
+    _check_coverage(given, policy, has_body=size > 0)
+    _check_times(given, policy, time_s)
     try:
-        base = builder.build(given.components, given.parameters)
+        base = builder.build(given.coverage, given.signature_params)
     except MalformedField as error:
         raise SignatureRefused(str(error.details["reason"]), error.description) from error
-    for component in given.components:
-        name = component.name
-        if name in _SINGLETONS:
-            if len(request.values(name)) > 1:
-                raise SignatureRefused(Reason.FIELD_REPEATED, f"send {name} once")
-            if name == "content-length" and _length(request) != str(len(request.body)):
-                text = f"Content-Length is not the {len(request.body)} bytes that were received"
-                raise SignatureRefused(Reason.CONTENT_LENGTH_MISMATCH, text)
-    return _Candidate(given, created, key, signature, base)
-
-
-def _length(request: Request) -> str:
-    return request.values("content-length")[0].strip(" \t")
+    if "content-length" in given.coverage.names and request.values("content-length")[0].strip(" \t") != str(size):
+        text = f"Content-Length is not the {size} bytes that were received"
+        raise SignatureRefused(Reason.CONTENT_LENGTH_MISMATCH, text)
+    return given, key, signature, base
 
 
 def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) -> None:
-    # A parameter changes what is covered: `"authorization";bs` is not `"authorization"`.
-    covered = {component.name for component in given.components if not component.parameters}
+    covered = given.coverage.plain
     for name in policy.required:
         if name not in covered:
             text = f'cover "{name}", without parameters'
@@ -233,7 +267,7 @@ def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) ->
         raise SignatureRefused(Reason.NONCE_MISSING, "give the signature a nonce, a new one each time")
 
 
-def _check_times(given: SignatureInput, policy: Policy, time_s: float) -> int:
+def _check_times(given: SignatureInput, policy: Policy, time_s: float) -> None:
     created, expires = given.created, given.expires
     if created is None:
         raise SignatureRefused(Reason.CREATED_MISSING, "say when the signature was made: created=<POSIX time>")
@@ -249,26 +283,10 @@ def _check_times(given: SignatureInput, policy: Policy, time_s: float) -> int:
             raise SignatureRefused(Reason.EXPIRES_BEFORE_CREATED, "expires has to be later than created")
         if time_s > expires:
             raise SignatureRefused(Reason.EXPIRED, f"expires passed {time_s - expires:.0f} s ago: sign anew")
-    return created
 
 
 def _check_body(request: Request) -> None:
     # A digest that is there is checked even when there is no body: a field that lies is not passed on.
-    digests = request.values("content-digest")
-    if request.body or digests:
+    digests = request.fields.get("content-digest", ())
+    if digests or request.body:
         verify_digest(digests, request.body)
-
-
-def _proof(candidate: _Candidate) -> Proof:
-    given = candidate.given
-    return Proof(
-        given.label,
-        candidate.key.kid,
-        candidate.key.algorithm,
-        given.components,
-        datetime.fromtimestamp(candidate.created, UTC),
-        None if given.expires is None else datetime.fromtimestamp(given.expires, UTC),
-        given.nonce,
-        given.tag,
-        hashlib.sha256(candidate.base).digest(),
-    )

@@ -1,0 +1,205 @@
+"""The shapes of two SDKs: read where a policy names them, and nowhere else; and nothing but the shape is loosened."""
+
+import re
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from incoming_payments.errors import InvalidValue, SignatureRefused
+from incoming_payments.httpsig import Policy, Reason, Request, Shape, verify
+from incoming_payments.httpsig.shapes import strict_form
+from signed_requests import BODY, KEY, KEYS, NOW, NOW_S, URL, get, post, put, signed_get, signed_post
+
+STRICT = Policy()
+PHP = Policy(shapes=[Shape.PHP_SDK])
+RUST = Policy(shapes=[Shape.RUST_SDK])
+BOTH = Policy(shapes=Shape)
+
+
+def php(request: Request) -> Request:
+    """`request`, signed already, as the PHP SDK writes its signature: without colons."""
+    (signature,) = request.values("signature")
+    return put(request, "Signature", signature.replace(":", ""))
+
+
+def rust(request: Request, *covered: str) -> Request:
+    """`request` signed as the Rust SDK does it: no quotes, also in what is signed; neither label nor colons."""
+    names = ["@method", "@target-uri", "content-type", "authorization", *covered]
+    derived = {"@method": request.method, "@target-uri": request.target_uri}
+    params = f'({" ".join(names)});created={NOW_S};keyid="key-1"'
+    lines = [f'"{name}": {derived[name] if name in derived else request.values(name)[0]}' for name in names]
+    signature = b64encode(KEY.sign("\n".join([*lines, f'"@signature-params": {params}']).encode())).decode()
+    return put(put(request, "Signature-Input", f"sig1={params}"), "Signature", signature)
+
+
+PHP_GET, PHP_POST = php(signed_get()), php(signed_post())
+RUST_GET = rust(get(("Content-Type", "application/json")))
+DIGEST = ("Content-Digest", signed_post().values("content-digest")[0])
+RUST_POST = rust(post(DIGEST), "content-digest", "content-length")
+
+
+def reason(request: Request, policy: Policy) -> Reason:
+    """Why `request` is refused."""
+    with pytest.raises(SignatureRefused) as caught:
+        verify(request, KEYS, policy=policy, now=NOW)
+    return Reason(caught.value.reason)
+
+
+@pytest.mark.parametrize(
+    ("request_", "policy"),
+    [(PHP_GET, PHP), (PHP_POST, PHP), (PHP_POST, BOTH), (RUST_GET, RUST), (RUST_POST, RUST), (RUST_POST, BOTH)],
+)
+def test_a_shape_is_read_where_it_is_named(request_: Request, policy: Policy) -> None:
+    """And what is proven is what is proven of everybody else."""
+    proof = verify(request_, KEYS, policy=policy, now=NOW)
+    assert (proof.label, proof.key_id, proof.created) == ("sig1", "key-1", NOW)
+    assert {"@method", "@target-uri", "authorization"} <= {component.name for component in proof.components}
+
+
+@pytest.mark.parametrize(
+    ("request_", "policy", "expected"),
+    [
+        (PHP_GET, STRICT, Reason.SIGNATURE_MALFORMED),
+        (PHP_GET, RUST, Reason.SIGNATURE_MALFORMED),
+        (RUST_GET, STRICT, Reason.SIGNATURE_INPUT_MALFORMED),
+        (RUST_GET, PHP, Reason.SIGNATURE_INPUT_MALFORMED),
+    ],
+)
+def test_a_shape_is_not_read_elsewhere(request_: Request, policy: Policy, expected: Reason) -> None:
+    """Strict is the default, and one shape does not bring the other."""
+    assert reason(request_, policy) is expected
+
+
+@pytest.mark.parametrize("request_", [signed_get(), signed_post()])
+@pytest.mark.parametrize("policy", [PHP, RUST, BOTH])
+def test_the_strict_form_is_always_read(request_: Request, policy: Policy) -> None:
+    """As it is without shapes."""
+    assert verify(request_, KEYS, policy=policy, now=NOW) == verify(request_, KEYS, policy=STRICT, now=NOW)
+
+
+def edited(request: Request, name: str, pattern: str, new: str) -> Request:
+    """`request` with what `pattern` finds first in the field `name` exchanged for `new`."""
+    (value,) = request.values(name.lower())
+    changed, count = re.subn(pattern, new, value, count=1)
+    assert count == 1
+    return put(request, name, changed)
+
+
+# What is changed in each of the shapes, and the reason that it has in the strict form too
+CHANGES: list[tuple[str, Any, Reason]] = [
+    ("a label repeated", lambda r: put(r, "Signature", *r.values("signature") * 2), Reason.SIGNATURE_MALFORMED),
+    ("not canonical base64", lambda r: edited(r, "Signature", "[AQgw]==(:?)$", r"x==\1"), Reason.SIGNATURE_MALFORMED),
+    ("no padding", lambda r: edited(r, "Signature", "==(:?)$", r"\1"), Reason.SIGNATURE_MALFORMED),
+    ("a newline after it", lambda r: edited(r, "Signature", "$", "\n"), Reason.SIGNATURE_MALFORMED),
+    ("a parameter after it", lambda r: edited(r, "Signature", "$", ";a"), Reason.SIGNATURE_MALFORMED),
+    ("created is a string", lambda r: edited(r, "Signature-Input", "created=([0-9]+)", r'created="\1"'),
+     Reason.SIGNATURE_INPUT_MALFORMED),
+    ("a parameter repeated", lambda r: edited(r, "Signature-Input", "$", ";created=1"),
+     Reason.SIGNATURE_INPUT_MALFORMED),
+    ("another input", lambda r: edited(r, "Signature-Input", "$", ', sig2=("@method")'), Reason.LABELS_DIFFER),
+    ("another key", lambda r: edited(r, "Signature-Input", "key-1", "key-2"), Reason.KEY_UNKNOWN),
+    ("the method not covered", lambda r: edited(r, "Signature-Input", '"?@method"? ', ""),
+     Reason.COMPONENT_NOT_COVERED),
+    ("a body added", lambda r: evolve(r, body=BODY), Reason.BODY_NOT_COVERED),
+    ("created long ago", lambda r: edited(r, "Signature-Input", "created=[0-9]+", "created=1"), Reason.STALE),
+    ("a component twice", lambda r: edited(r, "Signature-Input", r'\(("?@method"?)', r"(\1 \1"),
+     Reason.COMPONENT_REPEATED),
+    ("a component that is none", lambda r: edited(r, "Signature-Input", r'\(("?)', r"(\1@x\1 \1"),
+     Reason.COMPONENT_UNSUPPORTED),
+    ("the token taken away", lambda r: put(r, "Authorization"), Reason.COMPONENT_ABSENT),
+    ("the token twice", lambda r: put(r, "Authorization", "GNAP token", "GNAP other"), Reason.FIELD_REPEATED),
+    ("another token", lambda r: put(r, "Authorization", "GNAP other"), Reason.SIGNATURE_INVALID),
+    ("another target", lambda r: evolve(r, target_uri=f"{URL}/x"), Reason.SIGNATURE_INVALID),
+    ("another time", lambda r: edited(r, "Signature-Input", str(NOW_S), str(NOW_S + 1)), Reason.SIGNATURE_INVALID),
+    ("zeros", lambda r: edited(r, "Signature", "[A-Za-z0-9+/]{86}==", "A" * 86 + "=="), Reason.SIGNATURE_INVALID),
+    ("one octet less", lambda r: edited(r, "Signature", "[A-Za-z0-9+/]{4}(?=.{2}==:?$)", ""),
+     Reason.SIGNATURE_INVALID),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "expected"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
+@pytest.mark.parametrize(
+    ("request_", "policy"), [(PHP_GET, PHP), (RUST_GET, RUST), (signed_get(), BOTH)], ids=["php", "rust", "strict"]
+)
+def test_nothing_else_is_loosened(request_: Request, policy: Policy, change: Any, expected: Reason) -> None:
+    """The same attack is refused for the same reason in each shape."""
+    assert reason(change(request_), policy) in {expected, *_EARLIER.get(expected, ())}
+
+
+# A field that has no shape any more is not of the strict form either, and that is found sooner.
+_EARLIER = {
+    Reason.SIGNATURE_MALFORMED: {Reason.SIGNATURE_INPUT_MALFORMED},
+    Reason.SIGNATURE_INVALID: {Reason.SIGNATURE_MALFORMED},
+}
+
+
+def test_the_body_is_checked_in_each_shape() -> None:
+    """The digest is covered, and holds for the very bytes received."""
+    for request, policy in ((PHP_POST, PHP), (RUST_POST, RUST)):
+        assert reason(evolve(request, body=BODY.replace(b"alice", b"bobby")), policy) is Reason.DIGEST_MISMATCH
+        assert reason(put(request, "Content-Length", "5"), policy) is Reason.CONTENT_LENGTH_MISMATCH
+    uncovered = rust(post(DIGEST))
+    assert reason(uncovered, RUST) is Reason.BODY_NOT_COVERED
+
+
+def test_a_signature_holds_in_the_shape_that_was_signed_only() -> None:
+    """What was signed with quotes is not good without, nor the other way round: they are other bytes."""
+    unquoted = put(signed_get(), "Signature-Input", signed_get().values("signature-input")[0].replace('" "', " "))
+    unquoted = edited(edited(unquoted, "Signature-Input", r'\("', "("), "Signature-Input", r'"\)', ")")
+    bare = put(unquoted, "Signature", signed_get().values("signature")[0][6:-1])
+    assert reason(bare, RUST) is Reason.SIGNATURE_INVALID
+    (sent,), (signature,) = RUST_GET.values("signature-input"), RUST_GET.values("signature")
+    quoted = put(RUST_GET, "Signature-Input", re.sub(r"([@a-z][a-z\-]+)(?=[ )])", r'"\1"', sent))
+    assert reason(put(quoted, "Signature", f"sig1=:{signature}:"), BOTH) is Reason.SIGNATURE_INVALID
+
+
+INPUT, BASE64 = 'sig1=("@method");created=1', "bGFiZWw="
+RUST_INPUT = "sig1=(@method a-b);created=1"
+
+
+@pytest.mark.parametrize(
+    ("shape", "input_lines", "signature_lines"),
+    [
+        (Shape.PHP_SDK, [INPUT], [f"sig1=:{BASE64}:"]),
+        (Shape.PHP_SDK, [INPUT], [BASE64]),
+        (Shape.PHP_SDK, [INPUT], [f"Sig1={BASE64}"]),
+        (Shape.PHP_SDK, [INPUT], [f"sig1={BASE64}=="]),
+        (Shape.PHP_SDK, [INPUT], ["sig1="]),
+        (Shape.PHP_SDK, [INPUT], [f"sig1={BASE64}", f"sig2={BASE64}"]),
+        (Shape.PHP_SDK, [INPUT, INPUT], [f"sig1={BASE64}"]),
+        (Shape.PHP_SDK, [], []),
+        (Shape.PHP_SDK, [INPUT], [f"sig1={BASE64}, sig2={BASE64}"]),
+        (Shape.PHP_SDK, [INPUT], [f" sig1={BASE64}"]),
+        (Shape.RUST_SDK, [RUST_INPUT], [f"sig1={BASE64}"]),
+        (Shape.RUST_SDK, [RUST_INPUT], [f":{BASE64}:"]),
+        (Shape.RUST_SDK, [INPUT], [BASE64]),
+        (Shape.RUST_SDK, [RUST_INPUT.removeprefix("sig1=")], [BASE64]),
+        (Shape.RUST_SDK, [RUST_INPUT.replace(" ", "  ")], [BASE64]),
+        (Shape.RUST_SDK, [RUST_INPUT.replace("a-b", "A-b")], [BASE64]),
+        (Shape.RUST_SDK, [RUST_INPUT.replace("a-b", 'a-b" "c')], [BASE64]),
+        (Shape.RUST_SDK, [RUST_INPUT.replace("a-b", "a-b;sf")], [BASE64]),
+        (Shape.RUST_SDK, ["sig1=();created=1"], [BASE64]),
+        (Shape.RUST_SDK, ["sig1=(@method)"], [BASE64]),
+        (Shape.RUST_SDK, [RUST_INPUT + "\n"], [BASE64]),
+        (Shape.RUST_SDK, [RUST_INPUT], [BASE64, BASE64]),
+    ],
+)
+def test_what_is_near_to_a_shape_is_not_of_it(shape: Shape, input_lines: list[str], signature_lines: list[str]) -> None:
+    """One signature, one line a field, and to the letter."""
+    assert strict_form(shape, input_lines, signature_lines) is None
+
+
+def test_strict_form_of_the_rust_sdk() -> None:
+    """Quotes, label and colons are put in; what was signed stays as it was sent."""
+    form = strict_form(Shape.RUST_SDK, [RUST_INPUT], [BASE64])
+    assert form is not None
+    assert (form.signature_input, form.signature) == ('sig1=("@method" "a-b");created=1', f"sig1=:{BASE64}:")
+    assert form.signature_params == "(@method a-b);created=1"
+
+
+def test_a_policy_takes_known_shapes_only() -> None:
+    """A name is not a shape: settings turn one into the other."""
+    with pytest.raises(InvalidValue, match="shapes are of php-sdk, rust-sdk"):
+        Policy(shapes=["php-sdk"])  # type: ignore[list-item]
