@@ -9,8 +9,11 @@ import http_sf
 import pytest
 from http_sf import Token
 
+from characters import DIGITS, HIGH, LOWER, PRINTABLE, TCHAR, UPPER, taken
+from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Component, Reason, Request, Response, signature_base
+from incoming_payments.httpsig import base as module
 from incoming_payments.httpsig.base import BaseBuilder, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
@@ -32,6 +35,9 @@ HEADERS = (
 )
 REQUEST = Request("POST", "https://www.Example.com:443/path?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2", HEADERS)
 BARE = Request("OPTIONS", "http://www.example.com:8080", ())
+
+
+SHOWN = {*LOWER, *UPPER, *DIGITS, *"-_"}
 
 
 def line(message: Request | Response, name: str, *parameters: tuple[str, object]) -> str:
@@ -93,6 +99,62 @@ def test_components_of_a_request(request_: Request, name: str, expected: str) ->
 def test_components_with_parameters(name: str, parameters: list[tuple[str, object]], expected: str) -> None:
     """RFC 9421 §2.1.1 to §2.1.3 and §2.2.8, with the RFC's own examples where it has some."""
     assert line(REQUEST, name, *parameters) == expected
+
+
+def of(value: str, *more: str) -> Request:
+    """A request with the field X."""
+    return Request("GET", "https://ase.example/", tuple(("X", line) for line in (value, *more)))
+
+
+def test_each_character() -> None:
+    """Of names, methods and values: the RFCs' own sets, and nothing beside them."""
+    assert taken(lambda c: Component(c).is_field, MalformedField) == set(TCHAR) - set(UPPER)
+    assert taken(lambda c: line(Request(c, "https://ase.example/", ()), "@method"), MalformedField) == set(TCHAR)
+    assert taken(lambda c: serialise_parameters(((c, 1),)), MalformedField) == {*LOWER, "*"}
+    rest = {*LOWER, *DIGITS, *"_-.*"}
+    assert taken(lambda c: serialise_parameters(((f"a{c}", 1),)), MalformedField) == rest
+    assert taken(lambda c: serialise_parameters((("a", c),)), MalformedField) == set(PRINTABLE)
+    assert taken(lambda c: line(of(f"a{c}b"), "x"), MalformedField) == {*PRINTABLE, "\t"}
+    assert taken(lambda c: line(of(f"a{c}b", "c"), "x"), MalformedField) == {*PRINTABLE, "\t"}
+    assert taken(lambda c: line(of(f"a{c}b"), "x", ("bs", True)), MalformedField) == {*PRINTABLE, *HIGH, "\t"}
+
+
+@pytest.mark.parametrize("character", PRINTABLE)
+def test_each_character_of_a_string_is_written_as_http_sf_writes_it(character: str) -> None:
+    """A backslash and a quote with a backslash before them, all others as they are."""
+    assert serialise_parameters((("a", character),)) == f";a={http_sf.ser(character)}"
+
+
+def test_values_do_not_change() -> None:
+    """What is covered is not changed after it was looked at."""
+    assert_frozen(Component("a"), Coverage(()))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("accept-signature", "dictionary"),
+        ("client-cert", "item"),
+        ("client-cert-chain", "list"),
+        ("content-digest", "dictionary"),
+        ("deprecation", "item"),
+        ("repr-digest", "dictionary"),
+        ("signature", "dictionary"),
+        ("signature-input", "dictionary"),
+        ("want-content-digest", "dictionary"),
+        ("want-repr-digest", "dictionary"),
+        ("priority", "dictionary"),
+    ],
+)
+def test_structured_fields(name: str, kind: str) -> None:
+    """Those of RFCs 9421, 9440, 9530 and 9745, and, as the last row shows, those of the retrofit draft."""
+    text = {"dictionary": "a=1,  b=2", "item": "1.50", "list": "1,  2"}[kind]
+    written = {"dictionary": "a=1, b=2", "item": "1.5", "list": "1, 2"}[kind]
+    request = Request("GET", "https://ase.example/", ((name, text),))
+    assert line(request, name, ("sf", True)) == written
+    with pytest.raises(MalformedField):
+        line(Request("GET", "https://ase.example/", ((name, "a="),)), name, ("sf", True))
+    assert module._FIELD_TYPES[name] == kind
 
 
 BAD = Request(
@@ -247,6 +309,24 @@ def test_refusals_do_not_repeat_what_came_from_outside() -> None:
         line(REQUEST, "x-absent")
     with pytest.raises(MalformedField, match=r"^a covered component is not a field name"):
         line(REQUEST, "<script>")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        *((f"A{character}", character in SHOWN) for character in PRINTABLE),
+        ("@a", True),
+        ("@", False),
+        ("A" * 64, True),
+        ("A" * 65, False),
+    ],
+)
+def test_a_name_is_shown_when_it_could_be_one(name: str, shown: bool) -> None:
+    """Letters, digits, hyphens and underscores, bounded: nothing that means anything in a log or a page."""
+    with pytest.raises(MalformedField) as caught:
+        line(REQUEST, name)
+    assert caught.value.description.startswith(f"{name} is " if shown else "a covered component ")
+    assert caught.value.details["component"] == (name if shown else "a covered component")
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ def test_made() -> None:
 
 def test_not_made() -> None:
     """No digest is made with an algorithm that proves nothing."""
-    with pytest.raises(InvalidValue, match="sha-512"):
+    with pytest.raises(InvalidValue, match="sha-512") as caught:
         content_digest(BODY, "md5")  # type: ignore[arg-type]  # what nobody should ask for
+    assert caught.value.details == {"member": "algorithm"}
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,20 @@ def test_refused(values: list[str], expected: Reason) -> None:
     with pytest.raises(SignatureRefused) as caught:
         verify_digest(values, BODY)
     assert caught.value.reason is expected
+
+
+@pytest.mark.parametrize(
+    ("values", "details"),
+    [
+        ([SHORT_256], {"algorithm": "sha-256"}),
+        ([f"{SHA_256}, {SHORT_256.replace('sha-256', 'sha-512')}"], {"algorithm": "sha-512"}),
+        ([WRONG_256], {"algorithm": "sha-256"}),
+        ([SHA_256, SHA_256], {"field": "Content-Digest"}),
+        (["sha-256=:AQ"], {"field": "Content-Digest", "position": 11}),
+    ],
+)
+def test_refusals_say_where(values: list[str], details: dict[str, object]) -> None:
+    """Which of the digests is at fault, or where the field ends to be one."""
+    with pytest.raises(SignatureRefused) as caught:
+        verify_digest(values, BODY)
+    assert caught.value.details == details

@@ -5,12 +5,14 @@ import base64
 import pytest
 from http_sf import Token
 
+from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig import Component, SignatureInput, parse_signature, parse_signature_input
+from incoming_payments.httpsig import Component, SignatureInput, fields, parse_signature, parse_signature_input
 from incoming_payments.httpsig.base import Coverage
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_dictionary
 from incoming_payments.limits import (
     COMPONENTS_MAX,
+    COVERAGES_REMEMBERED_MAX,
     HEADER_BYTES_MAX,
     KEY_ID_CHARS_MAX,
     NONCE_CHARS_MAX,
@@ -78,6 +80,16 @@ def test_a_signature_input_says_what_was_sent() -> None:
 def test_signature_params_are_in_the_strict_form(sent: str, signed: str) -> None:
     """RFC 9421 §2.5: what is signed is the serialisation of what was read, however it was written."""
     assert parse_signature_input([sent])["a"].signature_params == signed
+
+
+def test_values_do_not_change() -> None:
+    """What was read is what is verified."""
+    assert_frozen(parse_signature_input(["a=()"])["a"])
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Nobody fills our memory by covering many things."""
+    assert fields._head.cache_parameters()["maxsize"] == COVERAGES_REMEMBERED_MAX
 
 
 def test_lines_are_one_list() -> None:

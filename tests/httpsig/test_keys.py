@@ -8,10 +8,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa, x25519
 
+from characters import DIGITS, LOWER, PRINTABLE, UPPER, taken
+from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedKey
-from incoming_payments.httpsig import Algorithm, PrivateKey, load_jwk, load_private_jwk
+from incoming_payments.httpsig import Algorithm, PrivateKey, keys, load_jwk, load_private_jwk
 from incoming_payments.httpsig import ed25519 as backends
-from incoming_payments.limits import JWK_CHARS_MAX, KEY_ID_CHARS_MAX
+from incoming_payments.limits import JWK_CHARS_MAX, KEY_ID_CHARS_MAX, KEYS_REMEMBERED_MAX
 from signed_requests import KEY, OTHER
 from signing_keys import pem, private
 
@@ -40,6 +42,45 @@ def test_json_and_mapping() -> None:
     """A JWK comes as JSON text, JSON bytes or a mapping; members that nobody knows are passed over: RFC 7517 §4."""
     for jwk in (ED, json.dumps(ED), json.dumps(ED).encode(), {**ED, "x5t": 1, "use": "sig", "key_ops": ["verify"]}):
         assert load_jwk(jwk) == KEY.public_key()
+
+
+def test_each_character_of_a_kid() -> None:
+    """Printable ASCII, which a String of RFC 9651 can hold, and as much of it as `keyid` may have."""
+    assert taken(lambda c: load_jwk({**ED, "kid": c}), MalformedKey) == set(PRINTABLE)
+    assert taken(lambda c: load_jwk({**ED, "kid": f"a{c}b"}), MalformedKey) == set(PRINTABLE)
+    assert load_jwk({**ED, "kid": "k" * KEY_ID_CHARS_MAX}).kid == "k" * KEY_ID_CHARS_MAX
+
+
+def test_each_character_of_base64url() -> None:
+    """RFC 4648 §5: a modulus in which all of them are is read."""
+    alphabet = UPPER + LOWER + DIGITS + "-_"
+    assert load_jwk({**RSA, "n": f"_{(alphabet * 6)[:340]}Q"}).kid == "key-1"
+
+
+@pytest.mark.parametrize(
+    "jwk",
+    [
+        {**RSA, "n": uint(2**2047 + 1)},
+        {**RSA, "n": uint(2**8191 + 1)},
+        {**RSA, "e": uint(3)},
+        {**RSA, "e": uint(2**32 - 1)},
+        json.dumps(ED).rjust(JWK_CHARS_MAX),
+    ],
+    ids=["2048 bits", "8192 bits", "least exponent", "largest exponent", "longest text"],
+)
+def test_up_to_the_limits(jwk: dict[str, object] | str) -> None:
+    """What is just within each limit is read."""
+    assert load_jwk(jwk).kid == "key-1"
+
+
+def test_keys_do_not_change() -> None:
+    """A key that was checked stays the one that was checked."""
+    assert_frozen(KEY, KEY.public_key())
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Nobody fills our memory by sending many keys."""
+    assert keys._check_ed25519.cache_parameters()["maxsize"] == KEYS_REMEMBERED_MAX
 
 
 def test_ed25519_by_its_own_name() -> None:

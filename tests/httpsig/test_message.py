@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from characters import DIGITS, LETTERS, PRINTABLE, taken
 from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Reason, Request, Response
@@ -12,9 +13,8 @@ from incoming_payments.httpsig import message as module
 from incoming_payments.httpsig.message import Target
 from incoming_payments.limits import TARGETS_REMEMBERED_MAX, URL_CHARS_MAX
 
-OCTETS: Final = [chr(octet) for octet in range(256)]
-UNRESERVED: Final = string.ascii_letters + string.digits + "-._~"
-VISIBLE: Final = string.ascii_letters + string.digits + string.punctuation
+UNRESERVED: Final = LETTERS + DIGITS + "-._~"
+VISIBLE: Final = PRINTABLE.strip(" ")
 
 
 def test_values_by_name_whatever_the_case() -> None:
@@ -94,8 +94,8 @@ def test_what_is_no_target(uri: str) -> None:
     [
         pytest.param("https://a", "b", UNRESERVED + "!$&'()*+,;=%" + "/?", id="host"),
         pytest.param("https://[a", "]", string.hexdigits + ":.", id="IPv6 address"),
-        pytest.param("https://a:1", "2", string.digits + "/?", id="port"),
-        pytest.param("https://a:", "/", string.digits + "/?", id="port, alone"),
+        pytest.param("https://a:1", "2", DIGITS + "/?", id="port"),
+        pytest.param("https://a:", "/", DIGITS + "/?", id="port, alone"),
         pytest.param("https://a", "", UNRESERVED + "!$&'()*+,;=%" + ":/?", id="end of the host"),
         pytest.param("https://a/", "", VISIBLE.replace("#", ""), id="path"),
         pytest.param("https://a?", "", VISIBLE.replace("#", ""), id="query"),
@@ -103,14 +103,7 @@ def test_what_is_no_target(uri: str) -> None:
 )
 def test_each_character_of_a_target(before: str, after: str, expected: str) -> None:
     """RFC 3986's characters, which WHATWG's take in path and query: no blank, no control character, no fragment."""
-    taken = []
-    for octet in OCTETS:
-        try:
-            assert Request("GET", f"{before}{octet}{after}", ()).target.uri == f"{before}{octet}{after}"
-        except MalformedField:
-            continue
-        taken.append(octet)
-    assert taken == sorted(expected)
+    assert taken(lambda c: Request("GET", f"{before}{c}{after}", ()).target, MalformedField) == set(expected)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "HTTP", "HTTPS"])
@@ -121,7 +114,7 @@ def test_each_scheme(scheme: str) -> None:
 
 def test_each_character_of_a_query_has_one_spelling() -> None:
     """The application/x-www-form-urlencoded percent-encode set of the URL standard: all but these are encoded."""
-    plain = string.ascii_letters + string.digits + "*-._"
+    plain = LETTERS + DIGITS + "*-._"
     for octet in range(128):
         request = Request("GET", f"https://a.example/?a=%{octet:02x}", ())
         spelling = chr(octet) if chr(octet) in plain else f"%{octet:02X}"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, SignatureRefused
 from incoming_payments.httpsig import Policy, Reason, Request, Shape, verify
 from incoming_payments.httpsig.shapes import strict_form
@@ -38,6 +39,13 @@ PHP_GET, PHP_POST = php(signed_get()), php(signed_post())
 RUST_GET = rust(get(("Content-Type", "application/json")))
 DIGEST = ("Content-Digest", signed_post().values("content-digest")[0])
 RUST_POST = rust(post(DIGEST), "content-digest", "content-length")
+
+
+def test_values_do_not_change() -> None:
+    """What is looked at is what is parsed."""
+    form = strict_form(Shape.PHP_SDK, ['sig1=("@method")'], ["sig1=AQID"])
+    assert form is not None
+    assert_frozen(form)
 
 
 def reason(request: Request, policy: Policy) -> Reason:

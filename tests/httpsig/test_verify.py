@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, SignatureRefused
 from incoming_payments.httpsig import (
     Algorithm,
@@ -106,6 +107,11 @@ def test_proof_of_the_node_clients_post() -> None:
     assert (proof.label, proof.key_id, proof.algorithm) == ("sig1", "key-1", Algorithm.ED25519)
     assert proof.components == tuple(Component(name) for name in names)
     assert (proof.created, proof.expires, proof.nonce, proof.tag) == (NOW, None, None, None)
+
+
+def test_values_do_not_change() -> None:
+    """What is proven is not changed by who acts on it, and a policy not between two requests."""
+    assert_frozen(Policy(), verify(signed_post(), KEYS, policy=Policy(), now=NOW))
 
 
 def test_proof_names_what_was_signed_and_not_the_signature() -> None:
