@@ -19,6 +19,7 @@ from incoming_payments.httpsig import (
     PublicKey,
     Reason,
     Request,
+    Shape,
     content_digest,
     load_jwk,
     sign,
@@ -540,8 +541,9 @@ def test_expires_is_taken_at_its_word() -> None:
 
 def test_now_needs_a_zone() -> None:
     """A naive time is the caller's mistake, and not the client's."""
-    with pytest.raises(InvalidValue, match="zone"):
+    with pytest.raises(InvalidValue, match="zone") as caught:
         check(GOOD, now=NOW.replace(tzinfo=None))
+    assert caught.value.details == {"member": "now"}
 
 
 def test_policy_with_a_window_of_its_own() -> None:
@@ -589,18 +591,54 @@ def test_policy_with_a_nonce() -> None:
         {"required": ("@status",)},
         {"required": ("@query-param",)},
         {"required": ("",)},
+        {"required": ("@method", "authorization, date")},
         {"max_age_s": 0},
         {"max_age_s": -1},
         {"max_age_s": 1.5},
         {"max_age_s": True},
         {"clock_skew_s": -1},
         {"clock_skew_s": "1"},
+        {"clock_skew_s": False},
+        {"shapes": ["php-sdk"]},
+        {"shapes": [Shape.PHP_SDK, None]},
     ],
 )
 def test_policies_that_mean_nothing(arguments: dict[str, Any]) -> None:
     """A policy that could not mean anything cannot be made."""
-    with pytest.raises(InvalidValue):
+    with pytest.raises(InvalidValue) as caught:
         Policy(**arguments)
+    assert caught.value.details == {"member": next(iter(arguments))}
+
+
+def test_policy_of_open_payments() -> None:
+    """Contract section 5 by default; and what a caller gave can change without changing the policy."""
+    policy = Policy()
+    assert (policy.required, policy.max_age_s) == (("@method", "@target-uri", "authorization"), 300)
+    assert (policy.clock_skew_s, policy.nonce_required, policy.tag, policy.shapes) == (60, False, None, frozenset())
+    shapes = [Shape.PHP_SDK]
+    policy = Policy(shapes=shapes)
+    shapes.append(Shape.RUST_SDK)
+    assert policy.shapes == {Shape.PHP_SDK}
+    assert hash(policy) == hash(Policy(shapes=[Shape.PHP_SDK]))
+
+
+@pytest.mark.parametrize(
+    ("request_", "details"),
+    [
+        (forge(get(), get_lines()[1:]), {"component": "@method"}),
+        (forge(post(), get_lines()), {"component": "content-digest"}),
+        (get_with(f';keyid="key-1";created={NOW_S - 301}'), {"age_s": 301}),
+        (get_with(f';keyid="key-1";created={NOW_S + 61}'), {"age_s": -61}),
+        (put(signed_get(), "Signature-Input", "sig1=("), {"field": "Signature-Input", "position": 6}),
+        (put(signed_get(), "Signature", "sig1=:A:"), {"field": "Signature", "position": 7}),
+    ],
+    ids=["component", "body", "stale", "ahead", "input", "signature"],
+)
+def test_refusals_say_where(request_: Request, details: dict[str, object]) -> None:
+    """What to change, for who reads it with a program."""
+    with pytest.raises(SignatureRefused) as caught:
+        check(request_)
+    assert caught.value.details == details
 
 
 def test_a_digest_of_nothing() -> None:
