@@ -115,6 +115,11 @@ def test_values_do_not_change() -> None:
     assert_frozen(Policy(), verify(signed_post(), KEYS, policy=Policy(), now=NOW))
 
 
+def test_a_proof_does_not_show_what_was_signed() -> None:
+    """The access token is in it, and proofs may be logged."""
+    assert "GNAP" not in repr(verify(signed_post(), KEYS, policy=Policy(), now=NOW))
+
+
 def test_proof_names_what_was_signed_and_not_the_signature() -> None:
     """Two ECDSA signatures differ, over the same base; the next second has another."""
     key = private(Algorithm.ES256)
@@ -496,6 +501,13 @@ def test_no_signature_is_computed_before_the_rest_is_good(monkeypatch: pytest.Mo
 # --- keys, policy, time ------------------------------------------------------------------------
 
 
+def test_one_signature_without_keyid_beside_a_stranger() -> None:
+    """The reason is that the key is unknown, when there is any `keyid`: that is what can be put right."""
+    nameless = forge(get(), get_lines(), f";created={NOW_S}", label="nameless")
+    assert reason(both(nameless, STRANGER)) is Reason.KEY_UNKNOWN
+    assert reason(nameless) is Reason.KEY_ID_MISSING
+
+
 def test_keyid_is_the_kid_whatever_the_mapping_says() -> None:
     """Contract section 5: `keyid` MUST equal the `kid`, also when a key was filed under another name."""
     assert reason(get_with(f';keyid="alias";created={NOW_S}'), keys={"alias": KEY.public_key()}) is Reason.KEY_UNKNOWN
@@ -620,6 +632,8 @@ def test_policy_of_open_payments() -> None:
     shapes.append(Shape.RUST_SDK)
     assert policy.shapes == {Shape.PHP_SDK}
     assert hash(policy) == hash(Policy(shapes=[Shape.PHP_SDK]))
+    with pytest.raises(TypeError):
+        Policy(("@method",))  # type: ignore[misc] # each is named, so that no number stands for another
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ TESTS: Final = {
     "ilp": ("tests/property/test_ilp.py",),
     "domain": ("tests/property/test_domain.py",),
 }
+ALSO: Final = {"httpsig/verify.py": ("tests/httpsig/test_shapes.py",)}  # what a policy's shapes do is told there
 KILLED_MIN: Final = 0.95  # of all mutants, listed survivors included
 SLOWER_MAX: Final = 10  # times the processor time of the unchanged run, then it is taken for a loop without end
 WAIT_S_MAX: Final = 600  # of the clock: for one that waits for ever, however busy the machine is
@@ -105,7 +106,7 @@ class Module:
         """Its own test file and its doctests, which are the likeliest to fail; and the others that belong to it."""
         folder, _, name = self.path.partition("/")
         own = [f"tests/{folder}/test_{name}", f"src/{PACKAGE}/{self.path}"]
-        return [path for path in own if (ROOT / path).exists()], list(TESTS[folder])
+        return [path for path in own if (ROOT / path).exists()], [*ALSO.get(self.path, ()), *TESTS[folder]]
 
     @property
     def digest(self) -> str:
