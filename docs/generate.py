@@ -3,9 +3,18 @@
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 """
 
+import itertools
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
+sys.path.append(
+    str(Path(__file__).resolve().parents[1] / "tests")
+)  # for the attacks, which need nothing but the library
+
+from attacks.everything import all_rows
+from attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import api, errors
 from incoming_payments.domain.lifecycle import REFUSALS, STAYS, TRANSITIONS
 
@@ -45,7 +54,50 @@ def status_table() -> str:
     return "\n".join(lines)
 
 
-PARTS = {"state diagram": state_diagram, "transitions": transition_table, "statuses": status_table}
+def _shown(answer: Answer) -> str:
+    """Status and code, as far as there are any."""
+    status, code = answer
+    return f"{status or 'no answer'} `{code}`" if code else f"{status or 'no answer'}"
+
+
+def _refusals(rows: Iterable[AnyRow]) -> str:
+    """Each answer to one of `rows`, the most frequent first; those that HTTP gives instead of the verifier last."""
+    counted: Counter[tuple[bool, str]] = Counter()
+    for row in rows:
+        early = isinstance(row, Attack) and row.over_http is not None
+        counted.update({(early, _shown(answer)) for answer in row.answers})
+    return ", ".join(text for (_, text), _ in sorted(counted.items(), key=lambda item: (item[0][0], -item[1])))
+
+
+def attack_table() -> str:
+    """The classes of attacks, how many ways each is tried in, and how they are answered."""
+    rows = list(all_rows())
+    kinds = {(row.family, row.kind) for row in rows}
+    lines = [f"{len(rows)} attacks of {len(kinds)} classes."]
+    for family, of_family in itertools.groupby(rows, lambda row: row.family):
+        lines += ["", f"**{family}**", "", "| class | attacks | answered with |", "|---|---|---|"]
+        for kind, of_kind in itertools.groupby(of_family, lambda row: row.kind):
+            tried = list(of_kind)
+            lines.append(f"| {kind} | {len(tried)} | {_refusals(tried)} |")
+    return "\n".join(lines)
+
+
+def early_answers() -> str:
+    """What HTTP or a rule of the service answers before the verifier sees the request, and why."""
+    early = Counter(row.over_http for row in all_rows() if isinstance(row, Attack) and row.over_http is not None)
+    lines = ["| answer | attacks | why |", "|---|---|---|"]
+    for over_http, number in sorted(early.items(), key=lambda item: (item[0].status or 0, item[0].why)):
+        lines.append(f"| {_shown((over_http.status, over_http.code))} | {number} | {over_http.why} |")
+    return "\n".join(lines)
+
+
+PARTS = {
+    "state diagram": state_diagram,
+    "transitions": transition_table,
+    "statuses": status_table,
+    "attacks": attack_table,
+    "early answers": early_answers,
+}
 
 
 def regenerate(text: str) -> str:

@@ -1,18 +1,21 @@
 """Requests for the tests of signatures: what clients send, and what somebody with a key and bad intentions sends."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from attrs import evolve
+from attrs import evolve, frozen
 from http_sf import ser
 
-from incoming_payments.httpsig import PrivateKey, Request, load_private_jwk, sign
+from incoming_payments.httpsig import Algorithm, PrivateKey, Request, content_digest, load_private_jwk, sign
+from signing_keys import private
 
 NOW: Final = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 NOW_S: Final = int(NOW.timestamp())
 URL: Final = "https://ase.example/incoming-payments"
 BODY: Final = b'{"walletAddress":"https://ase.example/alice"}'
+
+Lines = list[tuple[str, str]]  # of a signature base: a component identifier, and the value the signer gives it
 
 
 def _key(kid: str, d: str, x: str) -> PrivateKey:
@@ -27,25 +30,124 @@ OTHER: Final = _key(
 KEYS: Final = {"key-1": KEY.public_key()}
 
 
-def get(*headers: tuple[str, str], url: str = URL) -> Request:
-    """An unsigned GET with a token, as the Node client builds it, and `headers`."""
-    return Request("GET", url, (("Authorization", "GNAP token"), *headers))
+@frozen(kw_only=True)
+class Scene:
+    """A client and the service it signs for: where, when, with which token and which key.
+
+    `url` is what it reads, `collection` where it creates with `body`. `tokens` are bound to `key`, and the first is the
+    one it uses; a client that signs by another algorithm has a token named after that. `other` is somebody else's key.
+    """
+
+    url: str = URL
+    collection: str = URL
+    body: bytes = BODY
+    now: datetime = NOW
+    tokens: tuple[str, str] = ("token", "other")
+    key: PrivateKey = KEY
+    other: PrivateKey = OTHER
+
+    @property
+    def now_s(self) -> int:
+        """The time, in whole seconds."""
+        return int(self.now.timestamp())
+
+    @property
+    def kid(self) -> str:
+        """What `keyid` has to be."""
+        return self.key.kid
+
+    @property
+    def authorization(self) -> str:
+        """What the `Authorization` field has to be."""
+        return f"GNAP {self.tokens[0]}"
+
+    def by(self, algorithm: Algorithm) -> "Scene":
+        """The same, for the client whose key is of another kind."""
+        return evolve(self, key=private(algorithm), tokens=(algorithm.value, self.tokens[1]))
+
+    # --- what a client sends ---
+
+    def get(self, *headers: tuple[str, str], url: str | None = None) -> Request:
+        """An unsigned GET with a token, as the Node client builds it, and `headers`."""
+        return Request("GET", url or self.url, (("Authorization", self.authorization), *headers))
+
+    def post(self, *headers: tuple[str, str], body: bytes | None = None) -> Request:
+        """An unsigned POST with a token, as the Node client builds it, and `headers`."""
+        body = self.body if body is None else body
+        framing = (("Content-Type", "application/json"), ("Content-Length", str(len(body))))
+        return Request("POST", self.collection, (("Authorization", self.authorization), *framing, *headers), body)
+
+    def signed_get(self, **options: Any) -> Request:
+        """A GET as the Node client signs it; `options` are those of `sign`."""
+        return sign(self.get(), self.key, **{"created": self.now, **options})
+
+    def signed_post(self, body: bytes | None = None, **options: Any) -> Request:
+        """A POST as the Node client signs it; `options` are those of `sign`."""
+        return sign(self.post(body=body), self.key, **{"created": self.now, **options})
+
+    # --- what anybody can make of it ---
+
+    def params(self, more: str = "", *, late_s: int = 0) -> str:
+        """Signature parameters that are good but for `more`, and the seconds that `created` lies ahead."""
+        return f';keyid="{self.kid}";created={self.now_s + late_s}{more}'
+
+    def lines(self, url: str | None = None, authorization: str | None = None) -> Lines:
+        """What has to be covered of `get()`."""
+        return [
+            ('"@method"', "GET"),
+            ('"@target-uri"', url or self.url),
+            ('"authorization"', authorization or self.authorization),
+        ]
+
+    def forge(
+        self,
+        request: Request,
+        lines: Iterable[tuple[str, str]],
+        params: str | None = None,
+        *,
+        by: Callable[[bytes], bytes] | None = None,
+        label: str = "sig1",
+    ) -> Request:
+        """`request` with a signature over exactly `lines`, made by `by`: the client's own key, unless it is given.
+
+        It shares nothing with the library but the raw signature, so that it can sign what the library would not.
+        """
+        pairs = list(lines)
+        inner_list = f"({' '.join(identifier for identifier, _ in pairs)}){self.params() if params is None else params}"
+        base = "".join(f"{identifier}: {value}\n" for identifier, value in pairs) + f'"@signature-params": {inner_list}'
+        signature = ser((by or self.key.sign)(base.encode()))
+        fields = (("Signature-Input", f"{label}={inner_list}"), ("Signature", f"{label}={signature}"))
+        return evolve(request, headers=(*request.headers, *fields))
+
+    def get_with(self, params: str) -> Request:
+        """A GET that is good but for its signature parameters."""
+        return self.forge(self.get(), self.lines(), params)
+
+    def get_by(self, by: Callable[[bytes], bytes], more: str = "") -> Request:
+        """A GET whose signature is what `by` makes of the signature base."""
+        return self.forge(self.get(), self.lines(), self.params(more), by=by)
+
+    def get_covering(self, *lines: tuple[str, str], headers: Sequence[tuple[str, str]] = (), url: str = "") -> Request:
+        """A GET with `headers` that also covers `lines`, with the value its signer gives them."""
+        return self.forge(self.get(*headers, url=url or self.url), [*self.lines(url or self.url), *lines])
+
+    def meant_for(self, url: str) -> Request:
+        """A GET that was signed for `url` and comes to us."""
+        return self.forge(self.get(), self.lines(url))
+
+    def digested(self, *headers: tuple[str, str], body: bytes | None = None, digest: str | None = None) -> Request:
+        """An unsigned POST with a digest, the right one when no other is given."""
+        body = self.body if body is None else body
+        return self.post(("Content-Digest", content_digest(body) if digest is None else digest), *headers, body=body)
+
+    def post_covering(self, request: Request, *names: str, lines: Sequence[tuple[str, str]] = ()) -> Request:
+        """A POST that covers what has to be and `names`, as plain fields, and `lines`."""
+        fields = [(f'"{name}"', ", ".join(request.values(name))) for name in ("authorization", *names)]
+        return self.forge(request, [('"@method"', "POST"), ('"@target-uri"', self.collection), *fields, *lines])
 
 
-def post(*headers: tuple[str, str], body: bytes = BODY) -> Request:
-    """An unsigned POST with a token, as the Node client builds it, and `headers`."""
-    framing = (("Content-Type", "application/json"), ("Content-Length", str(len(body))))
-    return Request("POST", URL, (("Authorization", "GNAP token"), *framing, *headers), body)
-
-
-def signed_get() -> Request:
-    """A GET as the Node client signs it."""
-    return sign(get(), KEY, created=NOW)
-
-
-def signed_post() -> Request:
-    """A POST as the Node client signs it."""
-    return sign(post(), KEY, created=NOW)
+SCENE: Final = Scene()
+get, post, signed_get, signed_post = SCENE.get, SCENE.post, SCENE.signed_get, SCENE.signed_post
 
 
 def put(request: Request, name: str, *values: str) -> Request:
@@ -54,33 +156,20 @@ def put(request: Request, name: str, *values: str) -> Request:
     return evolve(request, headers=(*others, *((name, value) for value in values)))
 
 
+def field(request: Request, name: str) -> str:
+    """The one value of the field `name`, which is given in lower case."""
+    (value,) = request.values(name)
+    return value
+
+
 def replace(request: Request, name: str, old: str, new: str) -> Request:
     """`request` with `old` exchanged for `new` in the field `name`."""
-    (value,) = request.values(name.lower())
+    value = field(request, name.lower())
     assert old in value, f"{old!r} is not in {value!r}"
     return put(request, name, value.replace(old, new))
 
 
-def forge(
-    request: Request,
-    lines: Iterable[tuple[str, str]],
-    params: str = f';keyid="key-1";created={NOW_S}',
-    *,
-    key: PrivateKey = KEY,
-    label: str = "sig1",
-) -> Request:
-    """`request` with a signature over exactly `lines`, each a component identifier and the value the signer gives it.
-
-    It shares nothing with the library but the raw signature, so that it can sign what the library would not.
-    """
-    pairs = list(lines)
-    inner_list = f"({' '.join(identifier for identifier, _ in pairs)}){params}"
-    base = "".join(f"{identifier}: {value}\n" for identifier, value in pairs) + f'"@signature-params": {inner_list}'
-    signature = ser(key.sign(base.encode()))
-    fields = (("Signature-Input", f"{label}={inner_list}"), ("Signature", f"{label}={signature}"))
-    return evolve(request, headers=(*request.headers, *fields))
-
-
-def get_lines(url: str = URL, token: str = "GNAP token") -> list[tuple[str, str]]:  # noqa: S107 - a made-up token
-    """What has to be covered of `get()`."""
-    return [('"@method"', "GET"), ('"@target-uri"', url), ('"authorization"', token)]
+def both(first: Request, second: Request) -> Request:
+    """A request with the signatures of both, those of `first` first."""
+    fields = [(name, value) for name, value in second.headers if name.startswith("Signature")]
+    return evolve(first, headers=(*first.headers, *fields))

@@ -41,10 +41,10 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "stores": {*CORE, "gnap", "ports"},
     "clients": {*CORE, "gnap", "ports"},
     "hosts": EVERYTHING,
-    "testing": EVERYTHING,  # but for hosts.command
+    "testing": EVERYTHING,  # but for the command
     PACKAGE: {*FLOWS, "flows", "api"},  # the public names
 }
-NEVER: Final = {"testing": f"{PACKAGE}.hosts.command"}
+NEVER: Final = {"testing": (f"{PACKAGE}.hosts.command", f"{PACKAGE}.hosts.sign_command")}
 
 # What is installed with the library, and who needs it. Drivers and servers are extras of the edges.
 MAY_INSTALL: Final[dict[str, set[str]]] = {
@@ -139,13 +139,18 @@ def wrong_import(part: str, name: str) -> Iterator[str]:
     """Why `part` may not import `name`, if it may not."""
     root = name.partition(".")[0]
     if root == PACKAGE:
-        if part_of(name) not in {part, *MAY_IMPORT[part]} or f"{name}.".startswith(f"{NEVER.get(part, '-')}."):
+        if part_of(name) not in {part, *MAY_IMPORT[part]} or is_below(name, NEVER.get(part, ())):
             yield f"{part} imports {name}"
     elif root not in sys.stdlib_module_names:
         if root not in MAY_INSTALL[part] | STUBS:
             yield f"{part} needs {root}"
     elif part in PURE and root in IMPURE:
         yield f"{part} imports {root}"
+
+
+def is_below(name: str, modules: tuple[str, ...]) -> bool:
+    """Whether a dotted name is one of `modules`, or in one of them."""
+    return any(f"{name}.".startswith(f"{module}.") for module in modules)
 
 
 def clocks(tree: ast.AST, local: dict[str, str]) -> Iterator[str]:
@@ -296,6 +301,12 @@ def test_the_check_for_optional_dependencies_can_fail() -> None:
             "from incoming_payments.hosts import command",
             ["testing imports incoming_payments.hosts.command"],
         ),
+        (
+            "testing.clock",
+            "from incoming_payments.hosts import sign_command",
+            ["testing imports incoming_payments.hosts.sign_command"],
+        ),
+        ("testing.clock", "import incoming_payments.hosts.curl", []),
         ("__init__", "import incoming_payments.hosts", ["incoming_payments imports incoming_payments.hosts"]),
         *(
             ("gnap.token", f"import {world}", [f"gnap imports {world}"])

@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -87,6 +88,39 @@ def test_the_readme_embeds_the_service(tmp_path: Path, monkeypatch: pytest.Monke
     assert not_found == (in_flask.status_code, in_flask.get_json()["error"]["code"])
     assert not_found == (in_starlette.status_code, in_starlette.json()["error"]["code"])
     assert (created.status_code, created.headers["WWW-Authenticate"]) == (401, "GNAP as_uri=https://auth.bank.example")
+
+
+def test_the_middlewares_of_the_signatures_page_let_only_signed_requests_in() -> None:
+    """Each hands the very bytes and what was proven to the application behind it, and answers who is not signed."""
+    namespace = run_page("docs/signatures.md")
+    signed = [
+        namespace["sign"](namespace["order"], namespace["signer"], created=datetime.now(UTC), nonce=str(number))
+        for number in range(2)
+    ]
+
+    def behind(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [environ["signature.proof"].key_id.encode(), environ["wsgi.input"].read()]
+
+    async def behind_asgi(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": scope["signature.proof"].key_id.encode() + message["body"]})
+
+    wsgi = httpx.WSGITransport(namespace["SignedOnly"](behind))
+    asgi = httpx.ASGITransport(namespace["SignedOnlyAsgi"](behind_asgi))
+    order = {"url": "https://api.bank.example/orders", "content": signed[0].body}
+    with httpx.Client(transport=wsgi) as client:
+        answers = [client.post(**order, headers=signed[0].headers), client.post(**order)]
+
+    async def ask() -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=asgi) as client:
+            return [await client.post(**order, headers=signed[1].headers), await client.post(**order)]
+
+    answers += asyncio.run(ask())
+    assert [answer.status_code for answer in answers] == [200, 401, 200, 401]
+    assert [answer.content for answer in answers[::2]] == [b"partner-1" + signed[0].body] * 2
+    assert [answer.json()["error"]["code"] for answer in answers[1::2]] == ["signature_missing"] * 2
 
 
 # --- what is generated -----------------------------------------------------------------------------

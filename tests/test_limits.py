@@ -58,6 +58,10 @@ def test_every_bound_is_a_positive_number_with_its_reason() -> None:
             "SWEEP_PAYMENTS_MAX: Final = 1000",
             "1001 is more than 1000, but a full sweep has to end: one effect finds, one more a payment",
         ),
+        (
+            "COMMAND_BODY_BYTES_MAX: Final = 16777217",
+            "16777217 is more than 16777216, but a body in a command was read",
+        ),
         ("KEEP_ALIVE_S_MAX: Final = 11", "11 is more than 10, but the wait for a request begins with silence"),
         ("STORE_BATCH_MAX: Final = 10001", "10001 is more than 10000, but a batch comes out of the queue"),
         ("UINT64_DIGITS_MAX: Final = 19", "20 is more than 19, but the largest amount has to be writable"),

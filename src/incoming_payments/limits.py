@@ -84,6 +84,11 @@ REQUEST_S_MAX: Final = 10  # for a whole request to arrive: the largest needs no
 KEEP_ALIVE_S_MAX: Final = 5  # of silence between two requests of a connection: uvicorn's default
 PIPELINED_BYTES_MAX: Final = 64 * 1024  # requests sent ahead of the answer before them: hundreds, and clients send none
 
+# --- the command that signs ---
+
+SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # read into memory to be digested: what tries a server's own limit
+COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoted it can be five times that, and Linux takes 128 KiB as one argument
+
 # --- stores ---
 
 STORE_BATCH_MAX: Final = 256  # updates in one commit: bounds how long one waits behind the others
@@ -104,6 +109,7 @@ for _smaller, _larger, _why in (
     (CLOCK_SKEW_S_MAX, CLOCK_SKEW_SETTING_S_MAX, "the default skew has to be allowed"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA key has to be acceptable"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a full sweep has to end: one effect finds, one more a payment"),
+    (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command was read"),
     (KEEP_ALIVE_S_MAX, REQUEST_S_MAX, "the wait for a request begins with silence"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),

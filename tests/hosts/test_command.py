@@ -391,9 +391,10 @@ def test_serve_on_ipv6() -> None:
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
-        (["--help"], ["init", "serve", "demo"]),
+        (["--help"], ["init", "serve", "sign", "demo"]),
         (["init", "--help"], ["folder", "--port"]),
         (["serve", "--help"], ["--config"]),
+        (["sign", "--help"], ["METHOD", "URL", "--data", "--header", "--config", "--key-id", "--token", "--cover"]),
         (["demo", "--help"], ["usage: incoming-payments demo"]),
     ],
 )

@@ -17,7 +17,7 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
 from incoming_payments.hosts import settings
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.httpsig import Shape
+from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
 
@@ -192,6 +192,16 @@ def test_absolute_paths_stay_what_they_are(load: Load, tmp_path: Path) -> None:
     settings = load(text)
 
     assert (elsewhere / "p.sqlite3", DerivedMethods("g.bank", SECRETS[1:])) == (settings.database, settings.methods)
+
+
+def test_tokens_with_their_files(load: Load, tmp_path: Path) -> None:
+    """What `sign` needs of a token is there: its value, what it stands for, and where the public key lies."""
+    settings = load(FULL)
+    first = settings.tokens[0]
+
+    assert settings.introspector.introspect(first.value) == first.info
+    assert first.jwk_file.read_bytes() == (tmp_path / first.jwk_file.name).read_bytes()
+    assert load_jwk(first.jwk_file.read_bytes()) == load_jwk(first.info.jwk)
 
 
 def test_settings_do_not_show_tokens(load: Load) -> None:

@@ -176,6 +176,44 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
         runner.run(whole())
 
 
+# --- two lengths ---------------------------------------------------------------------------------
+
+TWICE: Final = (
+    b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n12\r\n0\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("before", [b"", GET], ids=["first", "pipelined"])
+def test_nothing_follows_a_request_with_two_lengths(before: bytes) -> None:
+    """It is answered by its chunks; whatever is behind it may be another client's, and is not looked at."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(before + TWICE + GET)
+            for expected in ([b"done"] if before else []) + [b"12"]:
+                assert await client.answer() == expected
+            assert await client.is_cut()
+
+    play(story)
+
+
+@pytest.mark.parametrize("name", [b"Content-Length", b"Transfer-Encoding"])
+def test_others_may_follow_a_request_with_one_length(name: bytes) -> None:
+    """A length or chunks alone leave the connection open."""
+    lines = [line for line in TWICE.partition(b"\r\n\r\n")[0].split(b"\r\n") if not line.startswith(name)]
+    body = b"2\r\n12\r\n0\r\n\r\n" if name == b"Content-Length" else b"1234"
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(b"\r\n".join([*lines, b"", body]) + GET)
+            assert await client.answer() in (b"12", b"1234")
+            assert await client.answer() == b"done"
+
+    play(story)
+
+
 # --- too slow ------------------------------------------------------------------------------------
 
 # what was sent when the client fell silent

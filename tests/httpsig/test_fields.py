@@ -1,10 +1,12 @@
 """Signature-Input and Signature: what is read, and one row a rule for what is refused."""
 
 import base64
+from datetime import UTC, datetime
 
 import pytest
 from http_sf import Token
 
+from characters import DIGITS, LETTERS, LOWER, PRINTABLE, TCHAR, taken
 from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Component, SignatureInput, fields, parse_signature, parse_signature_input
@@ -90,6 +92,76 @@ def test_values_do_not_change() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     """Nobody fills our memory by covering many things."""
     assert fields._head.cache_parameters()["maxsize"] == COVERAGES_REMEMBERED_MAX
+
+
+def directly(text: str) -> bool:
+    """Whether `text` is read without a parser, as what honest clients write is."""
+    return fields._one_input([text]) is not None
+
+
+def byte_sequence(text: str) -> bool:
+    """Likewise, for `Signature`."""
+    return fields._one_byte_sequence([text]) is not None
+
+
+def test_each_character_that_honest_clients_write() -> None:
+    """It is read directly, and no other is: of labels, names of components and parameters, strings and numbers."""
+    start, rest, plain = {*LOWER, "*"}, {*LOWER, *DIGITS, *"_-.*"}, {*PRINTABLE} - {*'"\\'}
+    for write, expected in (
+        (lambda c: f'{c}=("x")', start),
+        (lambda c: f'a{c}=("x")', rest),
+        (lambda c: f'a=("{c}")', plain - {")"}),
+        (lambda c: f'a=("x" "{c}")', plain - {")"}),
+        (lambda c: f'a=("x");{c}=1', start),
+        (lambda c: f'a=("x");a{c}=1', rest),
+        (lambda c: f'a=("x");a="{c}"', plain),
+        (lambda c: f'a=("x");a={c}', {*DIGITS}),
+        (lambda c: f'a=("x");a=1{c}', {*DIGITS}),
+    ):
+        assert taken(lambda c, write=write: directly(write(c)), MalformedField) == expected
+    assert taken(lambda c: byte_sequence(f"{c}=:AQID:"), MalformedField) == start
+    assert taken(lambda c: byte_sequence(f"a{c}=:AQID:"), MalformedField) == rest
+    assert taken(lambda c: byte_sequence(f"a=:A{c}AA:"), MalformedField) == {*LETTERS, *DIGITS, *"+/"}
+
+
+@pytest.mark.parametrize(
+    ("text", "direct"),
+    [
+        ('a=("b")', True),
+        ("a=()", False),
+        ('a=("")', True),
+        (f"a=({' '.join(['%s'] * COMPONENTS_MAX)})" % tuple(f'"{n}"' for n in range(COMPONENTS_MAX)), True),
+        (f"a=({' '.join(['%s'] * (COMPONENTS_MAX + 1))})" % tuple(f'"{n}"' for n in range(COMPONENTS_MAX + 1)), False),
+        ('a=("b")' + many(SF_PARAMETERS_MAX, ";p#=1"), True),
+        ('a=("b")' + many(SF_PARAMETERS_MAX + 1, ";p#=1"), False),
+        ('a=("b");c=0', True),
+        ('a=("b");c=00', False),
+        ('a=("b");c=01', False),
+        ('a=("b");c=' + "9" * 15, True),
+        ('a=("b");c=' + "9" * 16, False),
+        ('a=("b");c=""', True),
+        ('a=("b");c', False),
+        ('a=("b");c=1;c=1', False),
+        ('a=("b");c=1 ', False),
+        (f'a=("b");c="{"d" * (HEADER_BYTES_MAX - 12)}"', True),
+        (f'a=("b");c="{"d" * (HEADER_BYTES_MAX - 11)}"', False),
+    ],
+)
+def test_what_is_read_directly(text: str, direct: bool) -> None:
+    """What a parser would read to the same value; the rest is left to it."""
+    assert directly(text) is direct
+
+
+def test_the_last_characters_of_base64() -> None:
+    """Before a padding stand only those whose last bits are zero, or there would be two ways to write an octet."""
+    one = {base64.b64encode(bytes([octet]))[1:2].decode() for octet in range(256)}
+    two = {base64.b64encode(bytes([0, octet]))[2:3].decode() for octet in range(256)}
+    assert taken(lambda c: byte_sequence(f"a=:A{c}==:"), MalformedField) == one
+    assert taken(lambda c: byte_sequence(f"a=:AA{c}=:"), MalformedField) == {*two, "="}
+    assert byte_sequence("a=::")
+    assert not byte_sequence("a=:A:")
+    assert byte_sequence(f"a=:{'A' * (HEADER_BYTES_MAX - 4)}:")
+    assert not byte_sequence(f"a=:{'A' * HEADER_BYTES_MAX}:")
 
 
 def test_lines_are_one_list() -> None:
@@ -231,6 +303,9 @@ def test_signature_refused(value: str, position: int | None) -> None:
         'a=":AR==:"',
         'a=%":AR==:\\"',
         'a="\\":AR==:"',
+        'a="";b=":AR==:"',
+        'a="\\":AR==:\\""',
+        "a=::;b=:AQ==:",
         "a=tok:AR:tok",
         'a=1;b=":";c=:AQ==:;d=*:AR:',
     ],
@@ -238,6 +313,23 @@ def test_signature_refused(value: str, position: int | None) -> None:
 def test_colons_that_are_no_byte_sequence(value: str) -> None:
     """Only byte sequences are base64: not what looks like one within a string, a display string or a token."""
     assert list(parse_dictionary([value], "X")) == ["a"]
+
+
+def test_each_character_of_a_token() -> None:
+    """RFC 9651 §3.3.4: within a token a colon begins nothing, whatever stands before it."""
+    assert taken(lambda c: parse_dictionary([f"a={c}:AR:"], "X"), MalformedField) == {*LETTERS, "*"}
+    assert taken(lambda c: parse_dictionary([f"a=t{c}:AR:"], "X"), MalformedField) == {*TCHAR, *":/"}
+
+
+def test_a_byte_sequence_between_strings_is_one() -> None:
+    """A string ends where it ends, and hides nothing."""
+    with pytest.raises(MalformedField, match="canonical"):
+        parse_dictionary(['a="x";b=:AR==:;c="y"'], "X")
+
+
+def test_times_end_with_the_calendar() -> None:
+    """No later second has a `datetime`."""
+    assert datetime.fromtimestamp(POSIX_TIME_MAX, UTC) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def test_base64_within_parameters_is_canonical_too() -> None:

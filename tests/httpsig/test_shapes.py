@@ -48,6 +48,19 @@ def test_values_do_not_change() -> None:
     assert_frozen(form)
 
 
+def test_what_the_php_sdk_itself_sends() -> None:
+    """Made by `createHeaders` of interledger/open-payments-php, of June 2026, with our key and time."""
+    (signature_input,), (signature,) = PHP_POST.values("signature-input"), PHP_POST.values("signature")
+    assert signature_input == (
+        'sig1=("@method" "@target-uri" "authorization" "content-digest" "content-length" "content-type")'
+        ';keyid="key-1";created=1893499200'
+    )
+    assert signature == "sig1=APMETfFii+R6ivP+gPOFPP7RnBhS2RqlSPvaYKYNC6vwtKOtcjmzyXVqLid4UF77jy2S+iQdTcMdQAVhtrJ1AA=="
+    assert PHP_GET.values("signature") == (
+        "sig1=L9bx+oOeGNyQiP+xBtHZ/qc6SNcxiIFUeitRvtwbnqNZWniZ4OSCuBuijIkC4LmOBj83gt8Ogl8U3kQQYKRGBQ==",
+    )
+
+
 def reason(request: Request, policy: Policy) -> Reason:
     """Why `request` is refused."""
     with pytest.raises(SignatureRefused) as caught:

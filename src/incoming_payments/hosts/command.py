@@ -1,4 +1,4 @@
-"""The `incoming-payments` command: `init`, `serve` and `demo`."""
+"""The `incoming-payments` command: `init`, `serve`, `demo`, and `sign`, which has a module of its own."""
 
 import argparse
 import importlib.metadata
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
-from incoming_payments.hosts import demo
+from incoming_payments.hosts import demo, sign_command
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import PrivateKey
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
     version = importlib.metadata.version("incoming-payments")
     parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="init | serve | demo")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="init | serve | sign | demo")
     command = commands.add_parser("init", help="write a configuration, keys and a development token")
     command.add_argument("folder", type=Path, help="where to; it is made when it is not there")
     command.add_argument("--port", type=int, default=8080, help="the port to listen on (8080)")
@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("serve", help="serve incoming payments over HTTP")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _serve(load_settings(options.config)))
+    sign_command.add_parser(commands, CONFIGURATION)
     command = commands.add_parser("demo", help="run the whole story: create, read, receive, crash, complete")
     command.set_defaults(run=lambda _: demo.main())
     return parser

@@ -56,6 +56,15 @@ class StaticWalletAddresses:
 
 
 @frozen
+class ConfiguredToken:
+    """A `[[token]]`: the token, what it stands for, and the file with the public key of its client."""
+
+    value: AccessToken
+    info: AccessTokenInfo
+    jwk_file: Path
+
+
+@frozen
 class Settings:
     """What a configuration file says, as the values that the service is put together from."""
 
@@ -67,6 +76,7 @@ class Settings:
     wallet_addresses: StaticWalletAddresses
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
+    tokens: tuple[ConfiguredToken, ...] = ()  # what the introspector knows
     warnings: tuple[str, ...] = ()  # what ought to be changed although the service can run
 
 
@@ -115,7 +125,7 @@ def _settings(table: "Table", path: Path) -> Settings:
     methods = _methods(table.table("ilp"), files)
     table.finish()
     with naming("token"):
-        introspector = StaticIntrospector(tokens)
+        introspector = StaticIntrospector([(token.value, token.info) for token in tokens])
     return Settings(
         policy=policy,
         database=database,
@@ -125,6 +135,7 @@ def _settings(table: "Table", path: Path) -> Settings:
         wallet_addresses=StaticWalletAddresses(list(wallet_addresses.values())),
         introspector=introspector,
         methods=methods,
+        tokens=tuple(tokens),
         warnings=tuple(files.warnings),
     )
 
@@ -199,7 +210,7 @@ def _wallet_address(table: "Table", auth_server: str) -> WalletAddress:
         return WalletAddress(wallet_address_url(url), Asset(code, scale), auth_server)
 
 
-def _token(table: "Table", files: "Files", hosted: Collection[str]) -> tuple[AccessToken, AccessTokenInfo]:
+def _token(table: "Table", files: "Files", hosted: Collection[str]) -> ConfiguredToken:
     value, client = table.text("value"), table.text("client")
     jwk_file = table.text("jwk_file")
     expires_at = table.take("expires_at", datetime, None)
@@ -212,7 +223,8 @@ def _token(table: "Table", files: "Files", hosted: Collection[str]) -> tuple[Acc
     with naming(f"{table.name}.value"):
         token = AccessToken(value)
     with naming(table.name, client="client", rights="rights"):
-        return token, AccessTokenInfo(client, jwk, tuple(rights), expires_at)
+        info = AccessTokenInfo(client, jwk, tuple(rights), expires_at)
+    return ConfiguredToken(token, info, files.folder / jwk_file)
 
 
 def _in_utc(table: "Table", name: str, moment: datetime) -> datetime:

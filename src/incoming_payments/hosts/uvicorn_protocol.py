@@ -1,14 +1,18 @@
 """What uvicorn leaves unbounded: how many connections are open, how long each may dawdle, how far it may run ahead.
 
+And what it leaves open: a connection on which nobody knows where a request ended.
+
 Needs uvicorn, and is imported by `serve` alone.
 """
 
 import asyncio
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, CONNECTIONS_MAX, PIPELINED_BYTES_MAX, REQUEST_S_MAX
+
+_LENGTHS: Final = {b"content-length", b"transfer-encoding"}
 
 
 def room() -> tuple[int, int]:
@@ -62,6 +66,16 @@ class BoundedProtocol(H11Protocol):
         if not self.transport.is_closing() and len(self.conn.trailing_data[0]) > self.pipelined_bytes_max:
             self.transport.abort()
         self._watch()
+
+    def handle_events(self) -> None:
+        """Begin to answer what has arrived. RFC 9112 §6.1: no request follows one that tells its length in two ways.
+
+        A proxy may have gone by the other length: what is left would be another client's request, or be taken for one,
+        and from then on each would get the answer to somebody else's.
+        """
+        super().handle_events()
+        if self.cycle is not None and {name for name, _ in self.cycle.scope["headers"]} >= _LENGTHS:
+            self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         """Wait for the next request, which has all of its time."""

@@ -55,7 +55,7 @@ def sign(
     if request.body and digest is not None:
         others = tuple(header for header in request.headers if header[0].lower() != "content-digest")
         request = evolve(request, headers=(*others, ("Content-Digest", content_digest(request.body, digest))))
-    covered = _default_components(request) if components is None else components
+    covered = default_components(request) if components is None else components
     pieces = [piece if isinstance(piece, Component) else Component(piece) for piece in covered]
     parameters = _parameters(key, created, expires, nonce, tag, alg_param=alg_param)
     signature = key.sign(signature_base(request, pieces, parameters))
@@ -73,7 +73,12 @@ def _labels(request: Request) -> Iterable[str]:
     return inputs.keys() | parse_signature(request.values("signature")).keys()
 
 
-def _default_components(request: Request) -> tuple[str, ...]:
+def default_components(request: Request) -> tuple[str, ...]:
+    """The names of what `sign` covers in `request`, as it is, when it is not told otherwise.
+
+    >>> default_components(Request("GET", "https://ase.example/pay", (("Authorization", "GNAP t"),)))
+    ('@method', '@target-uri', 'authorization')
+    """
     names = _WHEN_THERE + (_WITH_BODY if request.body else ())
     return _ALWAYS + tuple(name for name in names if request.values(name))
 

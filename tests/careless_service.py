@@ -1,0 +1,30 @@
+"""`serve`, with tokens bound to whatever keys: as from an authorization server that takes what it is told.
+
+    python tests/careless_service.py CONFIGURATION TOKENS
+
+TOKENS is a JSON object: JWKs by token.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from attrs import evolve
+
+from incoming_payments import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
+from incoming_payments.hosts import command
+from incoming_payments.hosts.settings import load_settings
+
+
+def main(configuration: str, tokens: str) -> int:
+    """Serve until the process is stopped."""
+    rights = [AccessRight(("create", "read"), None)]
+    introspector = StaticIntrospector(
+        (AccessToken(token), AccessTokenInfo("https://shop.example/", jwk, rights))
+        for token, jwk in json.loads(Path(tokens).read_text("utf-8")).items()
+    )
+    return command._serve(evolve(load_settings(configuration), introspector=introspector))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
