@@ -125,9 +125,58 @@ def test_each_character_of_a_string_is_written_as_http_sf_writes_it(character: s
     assert serialise_parameters((("a", character),)) == f";a={http_sf.ser(character)}"
 
 
+def test_plain_values_are_written_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strings without escapes and integers, which is what everybody sends, cost next to nothing."""
+
+    def ser(_: object) -> str:
+        raise MalformedField("this was to be written directly")
+
+    monkeypatch.setattr(http_sf, "ser", ser)
+    plain = taken(lambda c: serialise_parameters((("a", c),)), MalformedField)
+    assert plain == {*PRINTABLE} - {*'"\\'}
+    assert serialise_parameters((("a", ""), ("b", 0), ("c", 10**15 - 1))) == ';a="";b=0;c=999999999999999'
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND", "x-pay"])
+def test_methods(method: str) -> None:
+    """Any token is one, as it is; nothing is put into upper case, and none is not one."""
+    assert line(Request(method, "https://ase.example/", ()), "@method") == method
+    for other in ("", f"{method} ", f" {method}", f"{method}\n"):
+        with pytest.raises(MalformedField) as caught:
+            line(Request(other, "https://ase.example/", ()), "@method")
+        assert caught.value.details == {"reason": Reason.COMPONENT_VALUE, "component": "@method"}
+
+
+@pytest.mark.parametrize("name", ["authorization", "content-length", "content-type", "date", "host"])
+def test_fields_that_are_no_lists(name: str) -> None:
+    """RFC 9110 §5.3: when one occurs twice, though it says the same, two readers may act on different ones."""
+    assert line(Request("GET", "https://ase.example/", ((name, "a"),)), name) == "a"
+    with pytest.raises(MalformedField) as caught:
+        line(Request("GET", "https://ase.example/", ((name, "a"), (name, "a"))), name)
+    assert caught.value.details == {"reason": Reason.FIELD_REPEATED, "component": name}
+
+
 def test_values_do_not_change() -> None:
-    """What is covered is not changed after it was looked at."""
-    assert_frozen(Component("a"), Coverage(()))
+    """What is covered is not changed after it was looked at, nor what is known of it."""
+    coverage = Coverage((Component("@method"), Component("date"), Component("te", (("sf", True),))))
+    assert_frozen(Component("a"), coverage)
+    assert frozenset({"@method", "date"}) == coverage.plain
+    assert frozenset({"@method", "date", "te"}) == coverage.names
+    assert type(coverage.lines) is tuple
+
+
+def test_derived_components() -> None:
+    """Those of RFC 9421 §2.2 that a request has without parameters."""
+    names = {"@method", "@target-uri", "@authority", "@scheme", "@request-target", "@path", "@query"}
+    assert frozenset(names) == module.REQUEST_COMPONENTS
+
+
+@pytest.mark.parametrize("name", sorted(module.REQUEST_COMPONENTS))
+def test_no_field_stands_in_for_a_derived_component(name: str) -> None:
+    """Whatever a server lets through as the name of a field."""
+    headers = ((name, "forged"), (f'"{name}"', "forged"))
+    bare, forged = (Request("GET", "https://ase.example/", lines) for lines in ((), headers))
+    assert line(forged, name) == line(bare, name)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +212,7 @@ BAD = Request(
     (
         ("X-Newline", 'a\n"@method": POST'),
         ("X-Return", "a\rb"),
+        ("X-Not-Folded", 'a\r\n"@method": POST'),
         ("X-Nul", "a\0b"),
         ("X-Delete", "a\x7fb"),
         ("X-Latin-1", "caf\xe9"),
@@ -222,6 +272,8 @@ NOT_UTF_8 = Request("GET", "https://www.example.com/?a=%ff", ())
         (BAD, "@target-uri", [], Reason.COMPONENT_VALUE),
         (BAD, "@authority", [], Reason.COMPONENT_VALUE),
         (BAD, "x-newline", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-not-folded", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-not-folded", [("bs", True)], Reason.COMPONENT_VALUE),
         (BAD, "x-newline", [("bs", True)], Reason.COMPONENT_VALUE),
         (BAD, "x-return", [], Reason.COMPONENT_VALUE),
         (BAD, "x-nul", [], Reason.COMPONENT_VALUE),

@@ -5,6 +5,7 @@ executed is mutated: functions, decorated or not, validators, decorators, tables
 default arguments. What is left alone, and why:
 
 - annotations, docstrings, `__all__` and the type arguments of `cast` and `Literal`: they mean nothing at run time;
+- `frozenset` around a set of which each element is written there: nobody changes it;
 - the text of an error, which is for people (a string with two words in a row, given to an exception or to a helper that
   raises or makes one): no caller may match on it. Reasons, codes and the names of members are mutated.
 
@@ -183,7 +184,7 @@ def _calls(node: ast.Call) -> Iterator[ast.AST]:
     if isinstance(function, ast.Attribute) and function.attr in _NEARLY_NOTHING:
         yield function.value
     elif isinstance(function, ast.Name) and function.id in _NEARLY_NOTHING and node.args:
-        yield node.args[0]
+        yield from () if isinstance(node.args[0], ast.Set) else node.args[:1]
     if isinstance(function, ast.Attribute | ast.Name) and node.args and isinstance(node.args[-1], ast.Constant):
         value = node.args[-1].value
         name = function.attr if isinstance(function, ast.Attribute) else function.id
