@@ -413,6 +413,46 @@ def test_only_so_much_is_parsed_for_sf_and_key() -> None:
     assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
 
 
+@pytest.mark.parametrize(("chars", "taken"), [(SF_FIELDS_BYTES_MAX, True), (SF_FIELDS_BYTES_MAX + 1, False)])
+def test_the_edge_of_what_is_parsed(chars: int, taken: bool) -> None:
+    """As much as the limit says, to the byte."""
+    request = Request("GET", "https://ase.example/", (("Priority", "a" * chars),))
+    if taken:
+        assert line(request, "priority", ("sf", True)) == "a" * chars
+    else:
+        with pytest.raises(MalformedField) as caught:
+            line(request, "priority", ("sf", True))
+        assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize("lines", [("a" * HEADER_BYTES_MAX,), ("a" * (HEADER_BYTES_MAX - 1), "b")])
+@pytest.mark.parametrize("parameters", [(), (("bs", True),)])
+def test_the_edge_of_what_is_signed(lines: tuple[str, ...], parameters: Parameters) -> None:
+    """A field's lines together are as long as the limit says, to the byte."""
+    assert line(of(*lines), "x", *parameters)
+    with pytest.raises(MalformedField) as caught:
+        line(of(*lines[:-1], lines[-1] + "c"), "x", *parameters)
+    assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize("parameters", [(), (("bs", True),)])
+@pytest.mark.parametrize("lines", [("a", "\0"), ("\0", "a"), ("\u20ac", "a")])
+def test_one_bad_line_is_enough(lines: tuple[str, ...], parameters: Parameters) -> None:
+    """Each line of a field has to be one that can be signed over."""
+    with pytest.raises(MalformedField) as caught:
+        line(of(*lines), "x", *parameters)
+    assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+def test_each_parameter_has_a_value_of_its_own() -> None:
+    """What is remembered of one is not taken for another, of the same field in the same base."""
+    request = Request("GET", "https://ase.example/", (("Priority", "u=1,  i"),))
+    parameters = [("sf", True), ("bs", True), ("key", "u"), ("key", "i")]
+    covered = [Component("priority", (parameter,)) for parameter in parameters]
+    values = [row.partition(b": ")[2] for row in signature_base(request, covered, ()).splitlines()[:4]]
+    assert values == [b"u=1, i", b":dT0xLCAgaQ==:", b"1", b"?1"]
+
+
 def test_true_is_not_one() -> None:
     """`;sf` is remembered, and `;sf=1` refused all the same, though Python says that they are equal."""
     request = Request("GET", "https://ase.example/", (("Priority", "u=1"),))
