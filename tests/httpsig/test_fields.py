@@ -65,6 +65,7 @@ def test_a_signature_input_says_what_was_sent() -> None:
     assert (given.created, given.expires, given.key_id) == (5, 9, "k")
     assert (given.alg, given.nonce, given.tag) == ("z", "n", "t")
     assert [name for name, _ in given.parameters] == ["x", "tag", "alg", "nonce", "keyid", "expires", "created"]
+    assert type(given.parameters) is tuple
     assert given.components == (Component("b", (("sf", True),)),)
     nothing = parse_signature_input(["a=()"])["a"]
     assert {nothing.created, nothing.expires, nothing.key_id, nothing.alg, nothing.nonce, nothing.tag} == {None}
@@ -143,6 +144,8 @@ def test_each_character_that_honest_clients_write() -> None:
         ('a=("b");c', False),
         ('a=("b");c=1;c=1', False),
         ('a=("b");c=1 ', False),
+        ('a=("b")x;c=1', False),
+        ('a=("b");c=1x;d=1', False),
         (f'a=("b");c="{"d" * (HEADER_BYTES_MAX - 12)}"', True),
         (f'a=("b");c="{"d" * (HEADER_BYTES_MAX - 11)}"', False),
     ],
@@ -168,6 +171,8 @@ def test_lines_are_one_list() -> None:
     """RFC 9651 §4.2: several lines are joined, and no lines are an empty dictionary."""
     assert list(parse_signature_input(["b=()", "a=();x=1"])) == ["b", "a"]
     assert parse_signature(["b=:AQ==:", "a=::"]) == {"b": b"\1", "a": b""}
+    assert list(parse_signature_input(['a=("x");created=1', 'b=("y")'])) == ["a", "b"]
+    assert parse_signature(["a=:AQ==:", "b=:Ag==:"]) == {"a": b"\1", "b": b"\2"}
     assert [parse_signature_input([]), parse_signature([]), parse_signature([""])] == [{}, {}, {}]
 
 
@@ -206,6 +211,7 @@ def test_up_to_the_limits(value: str) -> None:
         ('Sig1=("a")', "position 0"),
         ('sig1=("a"),', "position"),
         ('sig1=("a") sig2=()', "position"),
+        ('sig1=("a")x;created=1', "position"),
         ('sig1=("a")\n', "position"),
         ('sig1=("a");x="\0"', "position"),
         ('sig1=("é")', "ASCII"),
@@ -313,6 +319,13 @@ def test_signature_refused(value: str, position: int | None) -> None:
 def test_colons_that_are_no_byte_sequence(value: str) -> None:
     """Only byte sequences are base64: not what looks like one within a string, a display string or a token."""
     assert list(parse_dictionary([value], "X")) == ["a"]
+
+
+def test_where_it_is_not_ascii() -> None:
+    """RFC 9651 §4.2: it cannot be, and the refusal says where."""
+    with pytest.raises(MalformedField) as caught:
+        parse_dictionary(['a="é"'], "X")
+    assert caught.value.details == {"field": "X", "position": 3}
 
 
 def test_each_character_of_a_token() -> None:

@@ -6,7 +6,7 @@ default arguments. What is left alone, and why:
 
 - annotations, docstrings, `__all__` and the type arguments of `cast` and `Literal`: they mean nothing at run time;
 - `frozenset` around a set of which each element is written there: nobody changes it;
-- the text of an error, which is for people (a string with two words in a row, given to an exception or to a helper that
+- the text of an error, which is for people (a string with two words in a row, or an f-string with a space, given to an exception or to a helper that
   raises or makes one): no caller may match on it. Reasons, codes and the names of members are mutated.
 
 The rules are honest rather than many: a change that any import would notice is not made where that can be known, such
@@ -455,7 +455,7 @@ def _callee(call: ast.Call) -> str:
 
 def _is_prose(node: ast.AST) -> bool:
     if isinstance(node, ast.JoinedStr):
-        return any(_is_prose(piece) for piece in node.values)
+        return any(" " in str(piece.value) for piece in node.values if isinstance(piece, ast.Constant))
     if isinstance(node, ast.IfExp):
         return _is_prose(node.body) and _is_prose(node.orelse)
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(_PROSE.search(node.value))
