@@ -6,8 +6,9 @@ default arguments. What is left alone, and why:
 
 - annotations, docstrings, `__all__` and the type arguments of `cast` and `Literal`: they mean nothing at run time;
 - `frozenset` around a set of which each element is written there: nobody changes it;
-- the text of an error, which is for people (a string with two words in a row, or an f-string with a space, given to an exception or to a helper that
-  raises or makes one): no caller may match on it. Reasons, codes and the names of members are mutated.
+- the text of an error, which is for people (a string with two words in a row, or an f-string with a space, given to an
+  exception or to a helper that raises or makes one): no caller may match on it. Reasons, codes and the names of members
+  are mutated.
 
 The rules are honest rather than many: a change that any import would notice is not made where that can be known, such
 as a regular expression that does not compile.
