@@ -3,10 +3,12 @@
 nox                      format, lint, types, tests with coverage, docs, examples, the wheel
 nox -s demo              the whole story, between real processes
 nox -s docs              write the generated parts of the docs anew
+nox -s interop           signatures by other implementations and ours, crossed: [-- --rounds N] [--seed N]
 nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
 nox -s mutants           whether the tests notice small changes of the code; or `-- FOLDER_OR_FILE...` of the package
 """
 
+import argparse
 import os
 import shutil
 import sys
@@ -88,6 +90,20 @@ def mutants(session: nox.Session) -> None:
     """Mutation testing, some ten minutes: `nox -s mutants [-- FOLDER_OR_FILE...]`; `-- --help` for more."""
     _install(session, "tests")
     session.run("python", "tests/mutation/run.py", *session.posargs)
+
+
+@nox.session
+def interop(session: nox.Session) -> None:
+    """Cross-check signatures with other implementations: `nox -s interop [-- --rounds N] [--seed N]`."""
+    parser = argparse.ArgumentParser(prog="nox -s interop --")
+    parser.add_argument(
+        "--rounds", type=int, default=20_000, help="cases for each implementation and direction (20000)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the first case; each takes the next one (1)")
+    options = parser.parse_args(session.posargs)
+    _install(session, "tests")
+    env = {f"INCOMING_PAYMENTS_INTEROP_{name.upper()}": str(value) for name, value in vars(options).items()}
+    session.run("python", "-m", "pytest", "-rA", "-vv", "tests/interop/test_cross_checks.py", env=env)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,10 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from attrs import evolve
 
 sys.path.append(
     str(Path(__file__).resolve().parents[1] / "tests")
@@ -17,6 +20,8 @@ from attacks.everything import all_rows
 from attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import api, errors
 from incoming_payments.domain.lifecycle import REFUSALS, STAYS, TRANSITIONS
+from incoming_payments.httpsig import Policy, PrivateKey, Request, explain, sign
+from incoming_payments.httpsig._hypotheses import HYPOTHESES
 
 DOCS = Path(__file__).resolve().parent
 
@@ -91,12 +96,38 @@ def early_answers() -> str:
     return "\n".join(lines)
 
 
+def report() -> str:
+    """What the log says of a create request that a client signed for http, and that arrived at a service on https."""
+    key, now = PrivateKey.generate_ed25519("client-key-1"), datetime(2030, 1, 1, tzinfo=UTC)
+    body = b'{"walletAddress":"https://bank.example/alice"}'
+    headers = (
+        ("Authorization", "GNAP OS9M2PMHKUR64TB8N6BW7OZB8CDFONP219RP1LT0"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+    )
+    sent = sign(Request("POST", "http://bank.example/op/incoming-payments", headers, body), key, created=now)
+    received = evolve(sent, target_uri=sent.target_uri.replace("http:", "https:"))
+    made = explain(received, {key.kid: key.public_key()}, policy=Policy(), now=now + timedelta(seconds=2))
+    return f"```text\n{made}\n```"
+
+
+def hypothesis_table() -> str:
+    """The mistakes that are looked for, in the order in which they are."""
+    lines = ["| name | what the report says |", "|---|---|"]
+    for row in HYPOTHESES:
+        words = row.words.format(said="...").replace("|", "\\|")
+        lines.append(f"| `{row.name}` | {words} |")
+    return "\n".join(lines)
+
+
 PARTS = {
     "state diagram": state_diagram,
     "transitions": transition_table,
     "statuses": status_table,
     "attacks": attack_table,
     "early answers": early_answers,
+    "report": report,
+    "hypotheses": hypothesis_table,
 }
 
 

@@ -235,7 +235,7 @@ def test_every_setting_is_documented() -> None:
     names = {name for pair in shown for name in pair if name}
     page = PAGES["docs/server.md"].read_text("utf-8")
 
-    assert len(names) == 26
+    assert len(names) == 27
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 

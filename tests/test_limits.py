@@ -50,6 +50,7 @@ def test_every_bound_is_a_positive_number_with_its_reason() -> None:
         ("HEADER_BYTES_MAX: Final = 65537", "65537 is more than 65536, but one field has to fit all fields"),
         ("TOKEN_CHARS_MAX: Final = 16385", "16385 is more than 16384, but a token has to fit its header"),
         ("SIGNATURES_MAX: Final = 33", "33 is more than 32, but candidates are members"),
+        ("EXPLAIN_VALUE_CHARS_MAX: Final = 8193", "8193 is more than 8192, but a value has to fit its report"),
         ("CLOCK_SKEW_S_MAX: Final = 301", "301 is more than 300, but a window smaller than the skew accepts nothing"),
         ("SIGNATURE_AGE_SETTING_S_MAX: Final = 299", "300 is more than 299, but the default age has to be allowed"),
         ("CLOCK_SKEW_SETTING_S_MAX: Final = 59", "60 is more than 59, but the default skew has to be allowed"),

@@ -7,7 +7,7 @@ address of the service comes from its policy, never from the request.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, cast
 
 from attrs import evolve, field, frozen
 
@@ -33,6 +33,7 @@ from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.gnap.access import payment_not_found
 from incoming_payments.gnap.token import challenge
+from incoming_payments.httpsig import Report
 from incoming_payments.httpsig import Request as SignedRequest
 from incoming_payments.limits import (
     BODY_BYTES_MAX,
@@ -79,13 +80,15 @@ class Response:
     """An HTTP response: status, header fields without `Content-Length`, and the bytes of the body.
 
     To a HEAD request it is that of GET, and whoever sends it leaves the body out. RFC 9110 §9.3.2.
-    `cause` is what a port said when it could not do its work: for the host's log, and not for the client.
+    `cause` is what a port said when it could not do its work, and `explain` makes a report of why a signature was
+    refused: both are for the host's log, and not for the client. Nothing is computed before `explain` is called.
     """
 
     status: int
     headers: Headers
     body: bytes = field(repr=False)
     cause: StoreUnavailable | None = field(default=None, repr=False)
+    explain: Callable[[], Report] | None = field(default=None, repr=False, eq=False)
 
 
 # The one table of status codes. A class that is not in it is our fault or the host's, and no client's: the host's
@@ -261,9 +264,13 @@ def _refusal(error: IncomingPaymentsError, policy: ServicePolicy) -> Response:
         return evolve(_response(status, body, ("Retry-After", _RETRY_AFTER_S)), cause=error)
     code = error.reason if isinstance(error, TokenRefused | SignatureRefused) else error.code
     body = write_error(code, error.description, error.details)
-    if status == 401:
-        return _response(status, body, ("WWW-Authenticate", challenge(policy.auth_server)))
-    return _response(status, body)
+    if status != 401:
+        return _response(status, body)
+    response = _response(status, body, ("WWW-Authenticate", challenge(policy.auth_server)))
+    if isinstance(error, SignatureRefused):
+        # `errors` knows nothing of reports; whoever sets it makes one.
+        return evolve(response, explain=cast("Callable[[], Report] | None", error.explain))
+    return response
 
 
 def http_refusal(error: HttpRefused) -> Response:

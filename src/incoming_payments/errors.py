@@ -36,7 +36,7 @@ IncomingPaymentsError              code, description, details: what an error bod
 Callers match on the class or on `code`, never on the message. The HTTP status of each is decided in `api.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 
@@ -117,6 +117,8 @@ class SignatureRefused(Refused):
     """The request is not signed as the policy demands.
 
     `reason` is a `httpsig.Reason`, or `key_unusable`, `nonce_used`, `nonce_unsupported`, `request_repeated`.
+    `explain`, where there is one, makes a `httpsig.Report`: what the likeliest cause is, for the log of whoever
+    refuses, and never for the client. Nothing is computed before it is called.
     """
 
     code = "invalid_signature"
@@ -124,6 +126,7 @@ class SignatureRefused(Refused):
     def __init__(self, reason: str, description: str, **details: object) -> None:
         super().__init__(description, **details)
         self.reason = reason
+        self.explain: Callable[[], object] | None = None
 
 
 class AccessForbidden(Refused):

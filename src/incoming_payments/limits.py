@@ -58,6 +58,14 @@ CLOCK_SKEW_S_MAX: Final = 60  # the default for how far ahead a client's clock m
 SIGNATURE_AGE_SETTING_S_MAX: Final = 24 * 3600  # what a configuration may ask for: no replays of last week
 CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # what a configuration may ask for: an hour off is a wrong time zone, not skew
 
+# --- explaining a refusal, for the log ---
+
+EXPLAIN_VERIFICATIONS_MAX: Final = 128  # one a hypothesis: 90 are tried for one signature; a tenth of a second at worst
+EXPLAIN_CAUSES_MAX: Final = 6  # past the first few nobody reads on
+EXPLAIN_CHARS_MAX: Final = 8 * 1024  # one report: an honest one has some 1,000
+EXPLAIN_VALUE_CHARS_MAX: Final = 200  # one value within it: a target URI, a keyid
+EXPLAINED_A_MINUTE_MAX: Final = 10  # by one host: enough to find a mistake, too few to fill a log or burn a core
+
 # --- keys ---
 
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
@@ -104,6 +112,7 @@ for _smaller, _larger, _why in (
     (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field has to fit all fields"),
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a token has to fit its header"),
     (SIGNATURES_MAX, SF_MEMBERS_MAX, "candidates are members"),
+    (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a value has to fit its report"),
     (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "a window smaller than the skew accepts nothing"),
     (SIGNATURE_AGE_S_MAX, SIGNATURE_AGE_SETTING_S_MAX, "the default age has to be allowed"),
     (CLOCK_SKEW_S_MAX, CLOCK_SKEW_SETTING_S_MAX, "the default skew has to be allowed"),

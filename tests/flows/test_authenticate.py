@@ -11,7 +11,7 @@ from incoming_payments.errors import PolicyRefused, PortMissing, SignatureRefuse
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import Effect, IntrospectToken, UseNonce
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
-from incoming_payments.httpsig import Algorithm, PrivateKey
+from incoming_payments.httpsig import Algorithm, PrivateKey, Report
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Request as SignedRequest
 from incoming_payments.stores.memory import MemoryNonces
@@ -303,3 +303,59 @@ def test_a_policy_that_needs_the_port_says_so(policy: dict[str, Any]) -> None:
     nonce = None if "signature" not in policy else "n"
     with pytest.raises(PortMissing, match="nonces="):
         service.handle(client.creation(nonce=nonce))
+
+
+# --- why a signature was refused -------------------------------------------------------------------
+
+
+def explained(flow: Any, *answers: Any) -> Report:
+    """The report that the refusal of `flow` can make."""
+
+    def answer_all() -> None:
+        for answer in (None, *answers):
+            flow.send(answer)
+
+    with pytest.raises(SignatureRefused) as refused:
+        answer_all()
+    assert refused.value.explain is not None
+    report = refused.value.explain()
+    assert isinstance(report, Report)
+    assert refused.value.reason == report.reason
+    return report
+
+
+def test_a_refused_signature_can_be_explained() -> None:
+    """With the key that the token is bound to, at the moment of the request: what was signed is found."""
+    service = Service()
+    request = evolve(a_get(service.client()), target_uri="http://bank.example/op/incoming-payments/x")
+    report = explained(authenticate(request, service.policy, NOW), an_info())
+    assert (report.causes[0].name, report.causes[0].proved) == ("scheme", True)
+    assert [signature.key_id for signature in report.signatures] == ["ed25519-key"]
+
+
+def test_a_key_that_is_refused_can_be_explained() -> None:
+    """The rule, and what to do, although there is no key to try anything with."""
+    service = Service()
+    report = explained(authenticate(a_get(service.client()), service.policy, NOW), an_info(jwk={}))
+    assert report.description.startswith("the key bound to the access token is refused: ")
+    assert "the client has to register another key" in report.causes[0].text
+
+
+@pytest.mark.parametrize(
+    ("options", "nonce", "reason"), [({}, "n", "nonce_used"), ({"allow_identical": False}, None, "request_repeated")]
+)
+def test_a_repeated_request_can_be_explained(options: dict[str, Any], nonce: str | None, reason: str) -> None:
+    """The signature holds, and the report says what was wrong all the same."""
+    service = Service(**options)
+    flow = authenticate(a_get(service.client(), nonce=nonce), service.policy, NOW)
+    report = explained(flow, an_info(), False)
+    assert reason == report.reason
+    assert [signature.holds for signature in report.signatures] == [True]
+    assert "the client sent the same signed request again" in report.causes[0].text
+
+
+def test_other_refusals_have_nothing_to_explain() -> None:
+    """A token is refused before there is a key, and a response says so."""
+    service = Service()
+    assert service.handle(Request("GET", f"{PATH}/x", headers=[("Authorization", "GNAP a")])).explain is None
+    assert service.handle(service.client().creation({})).explain is None

@@ -485,3 +485,33 @@ def test_over_http_body_over_the_limit() -> None:
         large = Request("POST", PATH, headers=[JSON], body=b"x" * (BODY_BYTES_MAX + 1))
         assert refusal(over_http(port, large)) == (413, "body_too_large")
         assert over_http(port, Request("GET", ID_PATH)).status == 404
+
+
+# --- why a signature was refused -------------------------------------------------------------------
+
+
+def test_refused_signatures_are_explained_when_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why, without the token; the client is told the same, and nobody computes it without being told."""
+    service = Service()
+    client = service.client()
+    request = evolve(client.creation(), query="a=1")
+    silent = call(an_application(service), a_scope(request), *chunks(request.body))
+    assert caplog.records == []
+    telling = call(an_application(service, explain_refusals=True), a_scope(request), *chunks(request.body))
+
+    assert silent == telling
+    assert refusal(telling) == (401, "signature_invalid")
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("incoming_payments.hosts.asgi", "WARNING")
+    assert "  proved: the client signed https://bank.example/op/incoming-payments: the queries differ\n" in caplog.text
+    assert client.token not in caplog.text
+
+
+def test_what_is_not_a_signature_is_not_explained(caplog: pytest.LogCaptureFixture) -> None:
+    """A good request, and one that is refused for anything else, leave the log as it was."""
+    service = Service()
+    client = through(service, explain_refusals=True)
+    assert document(client.get(client.creates()))["completed"] is False
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
+    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
+    assert caplog.records == []

@@ -27,7 +27,7 @@ from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import PrivateKey, load_jwk
 from incoming_payments.limits import KEEP_ALIVE_S_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore
-from processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, unsigned
+from processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
 
 FILES: Final = [SERVER_SECRET, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
 
@@ -105,7 +105,7 @@ def test_each_commented_setting_can_be_uncommented(folder: Path) -> None:
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
     lines = commented_out(text)
-    assert len(lines) == 11
+    assert len(lines) == 12
     for chosen in [[line] for line in lines] + [lines]:
         changed = text
         for line in chosen:
@@ -125,6 +125,7 @@ def test_commented_limits_show_the_defaults(folder: Path) -> None:
     after = load_settings(path)
 
     assert (before.policy, before.mount) == (after.policy, after.mount)
+    assert (before.explain_signatures, after.explain_signatures) == (False, False)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -238,6 +239,32 @@ def test_serve_remembers_nonces_in_the_database(tmp_path: Path) -> None:
 
     assert answers[0].status_code == 201
     assert [code_of(answer) for answer in answers[1:]] == [(401, "nonce_used")] * 3
+
+
+def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
+    """With the setting the log says why, and no token; the client is told the same as without it."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    path = tmp_path / CONFIGURATION
+    text = path.read_text("utf-8")
+    answers, logs = [], []
+    for turn, log_setting in enumerate(("# explain_signatures = false", "explain_signatures = true")):
+        path.write_text(text.replace("# explain_signatures = false", log_setting), "utf-8")
+        log = tmp_path / f"log-{turn}"
+        with serving([*COMMAND, "serve", "--config", path], port, log):
+            # It calls itself by another name, and sends that in Host: what a wrong base_url comes from.
+            client = HttpClient.of(tmp_path, f"http://localhost:{port}")
+            answers.append(client.create())
+        logs.append(log.read_text("utf-8"))
+
+    assert [code_of(answer) for answer in answers] == [(401, "signature_invalid")] * 2
+    assert answers[0].content == answers[1].content
+    assert "proved" not in logs[0]
+    assert logs[1].count("incoming payments: signature refused, signature_invalid: ") == 1
+    said = f"  proved: the client signed http://localhost:{port}/incoming-payments: has base_url the host"
+    assert said in logs[1]
+    assert '    "authorization": GNAP <redacted, 43 characters>\n' in logs[1]
+    assert [log for log in logs if token_in(tmp_path)[:8] in log] == []
 
 
 def test_serve_below_a_path(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ metadata_depth_max = 3
 signature_age_s = 30
 clock_skew_s = 5
 signature_shapes = ["rust-sdk"]
+[log]
+explain_signatures = true
 """
 
 # Only what has to be there.
@@ -264,6 +266,8 @@ WRONG: Final = [
     ("metadata_depth_max", "metadata_depth_max = 1.0", "limits.metadata_depth_max", "must be an integer"),
     ("signature_age_s", 'signature_age_s = "1"', "limits.signature_age_s", "must be an integer"),
     ("clock_skew_s", "clock_skew_s = false", "limits.clock_skew_s", "must be an integer"),
+    ("explain_signatures", "explain_signatures = 1", "log.explain_signatures", "must be true or false"),
+    ("explain_signatures", 'explain_signatures = "yes"', "log.explain_signatures", "must be true or false"),
     # of a value that cannot be
     ("base_url", 'base_url = "bank.example"', "base_url", "must be an absolute http or https URL"),
     ("base_url", 'base_url = "http://[/"', "base_url", "has a host or port that cannot be read"),
@@ -320,6 +324,13 @@ WRONG: Final = [
     # unknown, or misspelt
     ("base_url", 'base_ulr = "https://bank.example"', "base_url", "(base_ulr is not a setting: is it misspelt?)"),
     ("base_url", 'base_url = "https://a.example"\ndebug = true', "debug", "is not a setting"),
+    ("[log]", "[logs]", "log", "is missing (logs is not a setting: is it misspelt?)"),
+    (
+        "explain_signatures",
+        "explain_signature = true",
+        "log.explain_signature",
+        "is not a setting: is explain_signatures meant?",
+    ),
     ("[limits]", "[limit]", "limits", "is missing (limit is not a setting: is it misspelt?)"),
     ("[ilp]", "[ipl]", "ilp", "is missing (ipl is not a setting: is it misspelt?)"),
     ("port", "prot = 9001", "listen.prot", "is not a setting: is port meant?"),

@@ -438,3 +438,33 @@ def test_fields_that_a_server_gives_twice_count_once() -> None:
     request = service.client().creation()
     twice = {"HTTP_CONTENT_TYPE": "application/json", "HTTP_CONTENT_LENGTH": str(len(request.body))}
     assert call(an_application(service), an_environ(request, **twice)).status == 201
+
+
+# --- why a signature was refused -------------------------------------------------------------------
+
+
+def test_refused_signatures_are_explained_when_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why, without the token; the client is told the same, and nobody computes it without being told."""
+    service = Service()
+    client = service.client()
+    request = evolve(client.creation(), query="a=1")
+    silent = call(an_application(service), an_environ(request))
+    assert caplog.records == []
+    telling = call(an_application(service, explain_refusals=True), an_environ(request))
+
+    assert silent == telling
+    assert refusal(telling) == (401, "signature_invalid")
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("incoming_payments.hosts.wsgi", "WARNING")
+    assert "  proved: the client signed https://bank.example/op/incoming-payments: the queries differ\n" in caplog.text
+    assert client.token not in caplog.text
+
+
+def test_what_is_not_a_signature_is_not_explained(caplog: pytest.LogCaptureFixture) -> None:
+    """A good request, and one that is refused for anything else, leave the log as it was."""
+    service = Service()
+    client = through(service, explain_refusals=True)
+    assert document(client.get(client.creates()))["completed"] is False
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
+    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
+    assert caplog.records == []

@@ -49,6 +49,8 @@ def test_a_message_does_not_show_its_secrets() -> None:
         ("https://a.example:/", ("https", "a.example", "/", None)),
         ("http://a.example:80/", ("http", "a.example", "/", None)),
         ("http://a.example:443/", ("http", "a.example:443", "/", None)),
+        ("https://a.example:0443/", ("https", "a.example", "/", None)),  # RFC 3986 §3.2.3: the same by its value
+        ("https://a.example:08443/", ("https", "a.example:08443", "/", None)),
         ("http://[2001:DB8::1]:8080/", ("http", "[2001:db8::1]:8080", "/", None)),
         ("https://a.example/p?a?b/c", ("https", "a.example", "/p", "?a?b/c")),
     ],

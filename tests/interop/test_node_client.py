@@ -1,14 +1,6 @@
-"""A real client: npm @interledger/open-payments drives a real `serve` process, and validates what it gets.
-
-The client is installed once into pytest's cache, in a folder named after its version. The tests are skipped, saying
-why, where Node.js is missing, or where npm cannot reach its registry. Any other failure of the installation is
-skipped on a developer's machine as well, but fails where `CI` is set, as nobody would notice there.
-"""
+"""A real client: npm @interledger/open-payments drives a real `serve` process, and validates what it gets."""
 
 import json
-import os
-import re
-import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+import node_packages
 from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
 from incoming_payments.httpsig import PrivateKey
 from processes import COMMAND, HttpClient, free_port, run_command, serving
@@ -26,42 +19,11 @@ SCRIPT: Final = Path(__file__).with_name("node_client.mjs")
 READ_ONLY_TOKEN: Final = "READ-ONLY-TOKEN"
 UNKNOWN_ID: Final = "019b76da-a800-7000-8000-000000000000"
 
-# How npm says that the registry is out of reach, or that this machine may not have the package from it.
-_UNREACHABLE: Final = re.compile(
-    r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ERR_SOCKET_TIMEOUT|ENETUNREACH|EHOSTUNREACH|EPROTO"
-    r"|CERT|E40[137]|E50\d|network request to|ENOTCACHED"
-)
-_INSTALL_S_MAX: Final = 180
-
 
 @pytest.fixture(scope="module")
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which the client is installed."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("Node.js with npm is not installed")
-    cache = getattr(request.config, "cache", None)  # pytest may be told to have none
-    folder = Path(cache.mkdir(f"open-payments-{VERSION}")) if cache else tmp_path_factory.mktemp("open-payments")
-    if not (folder / "installed").exists():
-        _install(folder)
-        (folder / "installed").touch()  # only now: an installation that was broken off is begun again
-    return folder
-
-
-def _install(folder: Path) -> None:
-    (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": {PACKAGE: VERSION}}), "utf-8")
-    npm = str(shutil.which("npm"))
-    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"]
-    try:
-        done = subprocess.run(
-            [npm, "install", *options], cwd=folder, capture_output=True, text=True, timeout=_INSTALL_S_MAX
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"npm could not install {PACKAGE} within {_INSTALL_S_MAX} seconds")
-    if done.returncode:
-        why = f"npm could not install {PACKAGE}@{VERSION}: {done.stderr.strip()[-2000:]}"
-        if os.environ.get("CI") and not _UNREACHABLE.search(done.stderr):
-            pytest.fail(why)
-        pytest.skip(why)
+    return node_packages.installed({PACKAGE: VERSION}, request, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

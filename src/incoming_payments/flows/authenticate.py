@@ -1,6 +1,7 @@
 """Who is calling: the access token first, then the signature by the key that it is bound to, then whether it is new."""
 
 from datetime import datetime
+from functools import partial
 
 from attrs import frozen
 
@@ -11,7 +12,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, require_active
 from incoming_payments.gnap.token import parse_authorization
-from incoming_payments.httpsig import Proof, Request, fresh_until, load_jwk, replay_key, verify
+from incoming_payments.httpsig import Proof, PublicKey, Request, explain, fresh_until, load_jwk, replay_key, verify
 
 
 @frozen
@@ -26,26 +27,33 @@ class Caller:
 def authenticate(request: Request, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
     """The caller of `request`. Contract section 5.
 
-    Raises `TokenRefused` or `SignatureRefused`; `StoreUnavailable` when there is no room for another nonce. No key is
-    looked at before the token is known to be active: the key is the one the token is bound to (RFC 9635 §7.2), never
-    one that the request names. Nothing is remembered before the signature has held, so that nobody without the key
-    can use up a nonce, or the room for them.
+    Raises `TokenRefused`, or `SignatureRefused` with its `explain`; `StoreUnavailable` when there is no room for
+    another nonce. No key is looked at before the token is known to be active: the key is the one the token is bound to
+    (RFC 9635 §7.2), never one that the request names. Nothing is remembered before the signature has held, so that
+    nobody without the key can use up a nonce, or the room for them.
     """
     token = parse_authorization(request.values("authorization"))
     info = require_active((yield from IntrospectToken(token)), now)
-    caller = _prove(request, info, policy, now)
-    if caller.proof.nonce is not None or not policy.allow_identical:
-        yield from _require_new(caller, policy, now)
+    keys: dict[str, PublicKey] = {}
+    try:
+        key = _load_key(info)
+        keys[key.kid] = key
+        caller = Caller(info.client, info.rights, verify(request, keys, policy=policy.signature, now=now))
+        if caller.proof.nonce is not None or not policy.allow_identical:
+            yield from _require_new(caller, policy, now)
+    except SignatureRefused as refusal:
+        # Of a copy, as one that refers to itself would keep the request until the garbage collector comes by.
+        copy = SignatureRefused(refusal.reason, refusal.description)
+        refusal.explain = partial(explain, request, keys, policy=policy.signature, now=now, refusal=copy)
+        raise
     return caller
 
 
-def _prove(request: Request, info: AccessTokenInfo, policy: ServicePolicy, now: datetime) -> Caller:
+def _load_key(info: AccessTokenInfo) -> PublicKey:
     try:
-        key = load_jwk(info.jwk)
+        return load_jwk(info.jwk)
     except MalformedKey as error:
         raise SignatureRefused("key_unusable", f"the key bound to the access token is refused: {error}") from error
-    proof = verify(request, {key.kid: key}, policy=policy.signature, now=now)
-    return Caller(info.client, info.rights, proof)
 
 
 def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:

@@ -14,6 +14,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import arun
 from incoming_payments.hosts.clock import utc_now
 from incoming_payments.hosts.paths import below, encoded, origin_form
+from incoming_payments.hosts.refusals import RefusalLog
 from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.ports import AsyncPorts, Ports
 
@@ -30,6 +31,8 @@ class AsgiApplication:
 
     `mount` is the path the server puts before the service's own paths; by default what `root_path` says. `clock`
     tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
+    `explain_refusals` logs why signatures were refused, with the likeliest cause and no secret, at most
+    `limits.EXPLAINED_A_MINUTE_MAX` times a minute.
     `on_shutdown` is awaited when the server stops, the place to close a store.
     """
 
@@ -40,12 +43,14 @@ class AsgiApplication:
         ports: AsyncPorts | Ports,
         mount: str | None = None,
         clock: Callable[[], datetime] = utc_now,
+        explain_refusals: bool = False,
         on_shutdown: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._policy = policy
         self._ports = ports
         self._mount = mount
         self._clock = clock
+        self._refusals = RefusalLog(logger) if explain_refusals else None
         self._on_shutdown = on_shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,7 +69,8 @@ class AsgiApplication:
         """The response to the request of `scope`, for a framework's own route to send. Raises nothing."""
         try:
             request = await read_request(scope, receive, mount=self._mount)
-            response = await arun(handle(request, policy=self._policy, now=self._clock()), self._ports)
+            now = self._clock()
+            response = await arun(handle(request, policy=self._policy, now=now), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
@@ -72,6 +78,8 @@ class AsgiApplication:
             return internal_error()
         if response.cause is not None:
             logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
+        if self._refusals is not None:
+            self._refusals.note(response, now)
         return response
 
     async def _live(self, receive: Receive, send: Send) -> None:

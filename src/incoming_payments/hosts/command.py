@@ -69,6 +69,9 @@ address = "test.bank"
 # drop the last when no payment made under it can receive any more. Whoever holds one can read STREAM packets.
 secret_files = ["{secret}"]
 
+[log]
+# explain_signatures = false  # whether to say why a signature was refused, 10 times a minute at most
+
 [limits]
 # public_get = true           # whether anybody who knows a payment's URL may see how much it has received
 # allow_identical = true      # whether a signed request without nonce may come again while it is fresh
@@ -219,7 +222,13 @@ def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
         nonces=store.nonces,
         methods=settings.methods,
     )
-    return AsgiApplication(policy=settings.policy, ports=ports, mount=settings.mount, on_shutdown=store.close)
+    return AsgiApplication(
+        policy=settings.policy,
+        ports=ports,
+        mount=settings.mount,
+        explain_refusals=settings.explain_signatures,
+        on_shutdown=store.close,
+    )
 
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ class Settings:
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
     tokens: tuple[ConfiguredToken, ...] = ()  # what the introspector knows
+    explain_signatures: bool = False  # whether the log says why a signature was refused
     warnings: tuple[str, ...] = ()  # what ought to be changed although the service can run
 
 
@@ -123,6 +124,7 @@ def _settings(table: "Table", path: Path) -> Settings:
     wallet_addresses = _wallet_addresses(table.tables("wallet_address", least="[[wallet_address]]"), auth_server)
     tokens = [_token(entry, files, wallet_addresses) for entry in table.tables("token")]
     methods = _methods(table.table("ilp"), files)
+    explain_signatures = _log(table.table("log"))
     table.finish()
     with naming("token"):
         introspector = StaticIntrospector([(token.value, token.info) for token in tokens])
@@ -136,6 +138,7 @@ def _settings(table: "Table", path: Path) -> Settings:
         introspector=introspector,
         methods=methods,
         tokens=tuple(tokens),
+        explain_signatures=explain_signatures,
         warnings=tuple(files.warnings),
     )
 
@@ -268,6 +271,12 @@ def _methods(table: "Table", files: "Files") -> DerivedMethods:
             secrets.append(_secret(files, name))
     with naming(table.name, ilpAddress="address", secrets="secret_files"):
         return DerivedMethods(address, secrets)
+
+
+def _log(table: "Table") -> bool:
+    explain_signatures = table.take("explain_signatures", bool, False)
+    table.finish()
+    return explain_signatures
 
 
 def _secret(files: "Files", name: str) -> bytes:

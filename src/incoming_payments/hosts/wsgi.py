@@ -16,6 +16,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
 from incoming_payments.hosts.clock import utc_now
 from incoming_payments.hosts.paths import below, encoded, origin_form
+from incoming_payments.hosts.refusals import RefusalLog
 from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.ports import Ports
 
@@ -32,6 +33,8 @@ class WsgiApplication:
 
     `mount` is the path the server puts before the service's own paths; by default what `SCRIPT_NAME` says. `clock`
     tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
+    `explain_refusals` logs why signatures were refused, with the likeliest cause and no secret, at most
+    `limits.EXPLAINED_A_MINUTE_MAX` times a minute.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class WsgiApplication:
         ports: Ports,
         mount: str | None = None,
         clock: Callable[[], datetime] = utc_now,
+        explain_refusals: bool = False,
     ) -> None:
         self._policy = policy
         self._ports = ports
         self._mount = mount
         self._clock = clock
+        self._refusals = RefusalLog(logger) if explain_refusals else None
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer one request: the WSGI interface."""
@@ -59,7 +64,8 @@ class WsgiApplication:
         """The response to the request in `environ`, for a framework's own route to send. Raises nothing."""
         try:
             request = read_request(environ, mount=self._mount)
-            response = run(handle(request, policy=self._policy, now=self._clock()), self._ports)
+            now = self._clock()
+            response = run(handle(request, policy=self._policy, now=now), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
@@ -67,6 +73,8 @@ class WsgiApplication:
             return internal_error()
         if response.cause is not None:
             logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
+        if self._refusals is not None:
+            self._refusals.note(response, now)
         return response
 
 

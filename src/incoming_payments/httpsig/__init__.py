@@ -7,6 +7,7 @@
 from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import Component, signature_base
 from incoming_payments.httpsig.digest import content_digest, verify_digest
+from incoming_payments.httpsig.explain import Cause, ExplainedSignature, Report, explain
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey, PublicKey, load_jwk, load_private_jwk
 from incoming_payments.httpsig.message import Request, Response
@@ -18,17 +19,21 @@ from incoming_payments.httpsig.verify import Policy, Proof, verify
 
 __all__ = [
     "Algorithm",
+    "Cause",
     "Component",
+    "ExplainedSignature",
     "Policy",
     "PrivateKey",
     "Proof",
     "PublicKey",
     "Reason",
+    "Report",
     "Request",
     "Response",
     "Shape",
     "SignatureInput",
     "content_digest",
+    "explain",
     "fresh_until",
     "load_jwk",
     "load_private_jwk",

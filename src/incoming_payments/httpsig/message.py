@@ -123,7 +123,7 @@ def _parse_target(uri: str) -> Target:
     scheme, host, port, path, query = match.groups()
     scheme = scheme.lower()
     authority = host.lower()
-    if port and port != _DEFAULT_PORTS[scheme]:  # RFC 9421 §2.2.3: the default port is left out
+    if port and port.lstrip("0") != _DEFAULT_PORTS[scheme]:  # RFC 9421 §2.2.3: the default port is left out
         authority = f"{authority}:{port}"
     return Target(uri, scheme, authority, path or "/", query)  # RFC 9421 §2.2.6: an empty path is a slash
 

@@ -1,0 +1,479 @@
+"""Random requests and what is to be signed of them, each made from one `Random`: the same seed, the same case.
+
+A case stays within what the `Range` of a peer allows: what the peer is known to do otherwise than RFC 9421 is left out,
+and listed in `interop/test_cross_checks.py`. A request comes with what can be changed about it so that a signature no
+longer holds.
+"""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from attrs import evolve, frozen
+from http_sf.types import BareItemType
+
+from incoming_payments.httpsig import Algorithm, Component, PrivateKey, Reason, Request, content_digest
+from incoming_payments.httpsig.base import serialise_parameters
+from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
+from signed_requests import put
+from signing_keys import private
+
+Header = tuple[str, str]
+T = TypeVar("T")
+
+# Created long ago and expiring long from now, so that a peer that looks at the clock of the machine is content.
+_CREATED_S_MAX: Final = 1_700_000_000
+_EXPIRES_S: Final = (4_000_000_000, 253_402_300_799)
+
+_LOWER: Final = "abcdefghijklmnopqrstuvwxyz"
+_DIGITS: Final = "0123456789"
+_PRINTABLE: Final = "".join(map(chr, range(0x20, 0x7F)))
+_TOKEN: Final = f"!#$%&'*+-.^_`|~{_DIGITS}{_LOWER}"
+_PCHARS: Final = f"{_LOWER}{_LOWER.upper()}{_DIGITS}-._~!$&()*+,;=:@"
+_BLANKS: Final = ("", "", "", " ", "\t", "  ", " \t ")
+_FOLDS: Final = ("\r\n ", " \r\n\t", "\t \r\n  \r\n ")
+
+FOREIGN: Final = "proxy"  # the label of a signature that is there before, by a key that nobody knows
+ORDER: Final = ("keyid", "created", "expires", "nonce", "alg", "tag")  # in which this library writes the parameters
+
+
+@frozen(kw_only=True)
+class Range:
+    """What a peer does as RFC 9421 says, so that cases are made of it."""
+
+    algorithms: tuple[Algorithm, ...]
+    derived: tuple[str, ...]
+    field_parameters: tuple[str, ...] = ()
+    parameters: tuple[str, ...] | None = ORDER  # in the order in which they are written; None for any order
+    query: str = f"{_PCHARS}/?'%"  # characters of names and values in a query, as they are or encoded
+    methods: tuple[str, ...] = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "M-SEARCH", "X!#~")
+    bytes_in_bs: str = _PRINTABLE
+    label: str | None = None  # the only one it knows
+    empty_query: bool = True  # whether it tells a question mark from none
+    folds: bool = False  # whether it knows obsolete line folding
+    blanks: bool = True  # whether it strips white space around field values
+    unread: re.Pattern[str] | None = None  # what it cannot read in a structured field
+    foreign: bool = True  # whether it gets along with more than one signature
+    open_payments: bool = False  # whether it asks for what that does: a body in JSON, its fields, and what to cover
+
+
+@frozen(kw_only=True)
+class Case:
+    """A request and how it is to be signed. `order` is that of all signature parameters, those not there as well."""
+
+    request: Request
+    key: PrivateKey
+    label: str
+    components: tuple[Component, ...]
+    created: int
+    expires: int | None = None
+    nonce: str | None = None
+    tag: str | None = None
+    alg: bool = False
+    order: tuple[str, ...] = ORDER
+
+    @property
+    def parameters(self) -> tuple[tuple[str, int | str], ...]:
+        """The signature parameters, in order."""
+        values: dict[str, int | str | None] = {
+            "keyid": self.key.kid,
+            "created": self.created,
+            "expires": self.expires,
+            "nonce": self.nonce,
+            "alg": self.key.algorithm.registered if self.alg else None,
+            "tag": self.tag,
+        }
+        return tuple((name, value) for name in self.order if (value := values[name]) is not None)
+
+
+# --- pieces ------------------------------------------------------------------------------------
+
+
+def _some(random: Random, alphabet: str, least: int, most: int) -> str:
+    return "".join(random.choices(alphabet, k=random.randint(least, most)))
+
+
+def _maybe(random: Random, value: T) -> T | None:
+    return value if random.random() < 0.5 else None
+
+
+def _label(random: Random) -> str:
+    label = random.choice(f"{_LOWER}*") + _some(random, f"{_LOWER}{_DIGITS}_-.*", 0, 12)
+    return f"{label}1" if label == FOREIGN else label
+
+
+def _letter_cases(random: Random, text: str) -> str:
+    return "".join([random.choice((letter, letter.upper())) for letter in text])
+
+
+def _line(random: Random, range_: Range, inner: str) -> str:
+    """`inner` with white space around it."""
+    return f"{random.choice(_BLANKS)}{inner}{random.choice(_BLANKS)}" if range_.blanks else inner
+
+
+def _plain_line(random: Random, range_: Range) -> str:
+    inner = _some(random, _PRINTABLE + "\t" if range_.blanks else _PRINTABLE, 0, 12).strip()
+    if range_.folds and random.random() < 0.2:
+        inner = inner.replace(random.choice(inner or "x"), random.choice(_FOLDS), 1)
+    return _line(random, range_, inner)
+
+
+def _encoded(random: Random, text: str) -> str:
+    """`text` in a query, each character in one of the ways in which it can be written."""
+    written = []
+    for character in text:
+        as_is = character in _PCHARS and character not in "&=+"
+        encoded = "".join([f"%{octet:02{random.choice('Xx')}}" for octet in character.encode()])
+        written.append("+" if character == " " and random.random() < 0.5 else encoded)
+        if as_is and random.random() < 0.8:
+            written[-1] = character
+    return "".join(written)
+
+
+def _query_name(text: str) -> str:
+    """The name of a query parameter as a component names it: RFC 9421 §2.2.8."""
+    return quote(text, safe="*").replace("~", "%7E")
+
+
+def _query(random: Random, range_: Range) -> tuple[str, list[str]]:
+    """A query with its question mark, or nothing; and the names that are there once."""
+    if random.random() < 0.3:
+        return random.choice(("", "?")) if range_.empty_query else "", []
+    text = f"{range_.query} äß€😀"
+    pairs = [(_some(random, text, 0, 4), _some(random, text, 0, 8)) for _ in range(random.randint(1, 4))]
+    written = [
+        _encoded(random, name) + (f"={_encoded(random, value)}" if value or not name or random.random() < 0.5 else "")
+        for name, value in pairs
+    ]
+    names = [name for name, _ in pairs]
+    query = random.choice(("&", "&", "&&")).join(written)
+    return f"?{query}", [name for name in dict.fromkeys(names) if names.count(name) == 1]
+
+
+def _target(random: Random, range_: Range) -> tuple[str, list[str]]:
+    """A target URI, and the names in its query that are there once."""
+    scheme = random.choice(("https", "https", "http", "HTTPS", "Http"))
+    host = random.choice(
+        ("bank.example", "BANK.Example", "a-b.c", "xn--bcher-kva.example", "127.0.0.1", "[2001:DB8::1]")
+    )
+    default = 443 if scheme.lower() == "https" else 80
+    port = random.choice(("", "", "", ":", f":{default}", f":0{default}", f":{523 - default}", ":8443", ":1"))
+    segments = [_some(random, _PCHARS, 0, 6) for _ in range(random.randint(0, 4))]
+    path = "".join([f"/{'x' if set(segment) <= {'.'} and segment else segment}" for segment in segments])
+    query, names = _query(random, range_)
+    return f"{scheme}://{host}{port}{path or '/'}{query}", names
+
+
+# --- structured fields -------------------------------------------------------------------------
+
+
+def _string(random: Random) -> str:
+    escaped = _some(random, _PRINTABLE, 0, 8).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+_BARE_ITEMS: Final[Sequence[Callable[[Random], str]]] = (
+    lambda random: str(random.randint(-(10**15) + 1, 10**15 - 1)),
+    lambda random: f"{random.randint(-999_999, 999_999)}.{random.randint(0, 99):02}{random.randint(1, 9)}",
+    _string,
+    lambda random: random.choice("*aZ") + _some(random, f"{_TOKEN}:/", 0, 6),
+    lambda random: f":{b64encode(random.randbytes(random.randint(0, 9))).decode()}:",
+    lambda random: random.choice(("?0", "?1")),
+    lambda random: f"@{random.randint(-(10**10), 10**10)}",
+    lambda random: f'%"{random.choice(("", "a", "f%c3%bc", "%e2%82%ac b"))}"',
+)
+
+
+def _sf_key(random: Random) -> str:
+    return random.choice(f"{_LOWER}*") + _some(random, f"{_LOWER}{_DIGITS}_-.*", 0, 4)
+
+
+def _bare_item(random: Random) -> str:
+    return random.choice(_BARE_ITEMS)(random)
+
+
+def _sf_parameters(random: Random) -> str:
+    keys = {_sf_key(random) for _ in range(random.choice((0, 0, 0, 1, 2)))}
+    gap = random.choice(("", " "))
+    return "".join(
+        [f";{gap}{key}" + (f"={_bare_item(random)}" if random.random() < 0.7 else "") for key in sorted(keys)]
+    )
+
+
+def _item(random: Random) -> str:
+    return _bare_item(random) + _sf_parameters(random)
+
+
+def _member(random: Random) -> str:
+    if random.random() < 0.75:
+        return _item(random)
+    items = random.choice((" ", "  ")).join([_item(random) for _ in range(random.randint(0, 3))])
+    blank = random.choice(("", " "))
+    return f"({blank}{items}{blank}){_sf_parameters(random)}"
+
+
+def _members(random: Random) -> list[str]:
+    return [_member(random) for _ in range(random.randint(1, 4))]
+
+
+def _dictionary(random: Random) -> list[str]:
+    keys = list(dict.fromkeys([_sf_key(random) for _ in range(random.randint(1, 4))]))
+    first, *others = keys
+    written = [key + (f"={_member(random)}" if random.random() < 0.7 else _sf_parameters(random)) for key in others]
+    return [f"{first}={_member(random)}", *written]
+
+
+# Fields whose type everybody knows
+STRUCTURED: Final[dict[str, Callable[[Random], list[str]]]] = {
+    "accept": _members,
+    "vary": _members,
+    "cache-control": _dictionary,
+    "priority": _dictionary,
+    "age": lambda random: [_item(random)],
+    "sf-date": lambda random: [_item(random)],
+}
+
+
+def _structured(random: Random, range_: Range, make: Callable[[Random], list[str]]) -> list[str]:
+    """What `make` gives as one list, broken into lines at some of its commas."""
+    while True:
+        first, *others = make(random)
+        lines = [first]
+        for member in others:
+            if random.random() < 0.3:
+                lines.append(member)
+            else:
+                lines[-1] += f"{random.choice(_BLANKS)},{random.choice(_BLANKS)}{member}"
+        lines = [_line(random, range_, line) for line in lines]
+        if range_.unread is None or not range_.unread.search(", ".join(lines)):
+            return lines
+
+
+# --- a whole case ------------------------------------------------------------------------------
+
+
+def _plain_fields(random: Random, range_: Range) -> Iterator[tuple[str, list[str]]]:
+    for _ in range(random.randint(0, 3)):
+        lines = [_plain_line(random, range_) for _ in range(random.choice((1, 1, 1, 2, 3)))]
+        yield f"x-{_some(random, _TOKEN, 1, 6)}", lines
+
+
+def _body(random: Random, range_: Range) -> tuple[bytes, list[Header]]:
+    """A body, or none; and its fields."""
+    if random.random() < 0.5:
+        return b"", []
+    text = json.dumps({"value": _some(random, f"{_PRINTABLE}ä€😀", 0, 20)}, separators=(",", ":"), ensure_ascii=False)
+    body = text.encode() if range_.open_payments or random.random() < 0.5 else random.randbytes(random.randint(1, 40))
+    both = [content_digest(body, "sha-512"), content_digest(body, "sha-256")]
+    digests = random.choice((both, both[:1], both[1:]))
+    framing = [("Content-Length", f"{len(body)}"), ("Content-Type", random.choice(("application/json", "a/b; c=d")))]
+    lines = _structured(random, evolve(range_, blanks=False), lambda _: digests)  # as a server has taken them off
+    headers = [("Content-Digest", line) for line in lines]
+    return body, headers + (framing if range_.open_payments else framing[: random.randint(0, 2)])
+
+
+def _with_parameters(random: Random, range_: Range, fields: dict[str, list[str]]) -> Iterator[Component]:
+    """Components of `fields` with parameters that can be applied to them."""
+    flags = [flag for flag in ("sf", "bs") if flag in range_.field_parameters]
+    for name in fields:
+        flag = random.choice([*flags, None])
+        if flag == "bs" or (flag == "sf" and name in STRUCTURED):
+            yield Component(name, ((flag, True),))
+        members = ", ".join(fields[name])
+        if "key" in range_.field_parameters and name in ("cache-control", "priority", "content-digest"):
+            key = members.strip().partition("=")[0]
+            also = (("sf", True),) if "sf" in range_.field_parameters and random.random() < 0.3 else ()
+            pair = [("key", key), *also]
+            yield Component(name, tuple(random.sample(pair, len(pair))))
+
+
+def _fields(random: Random, range_: Range) -> dict[str, list[str]]:
+    fields = dict(_plain_fields(random, range_))
+    if range_.field_parameters:
+        chosen = random.sample(sorted(STRUCTURED), random.randint(0, 3))
+        fields |= {name: _structured(random, range_, STRUCTURED[name]) for name in chosen}
+    if "bs" in range_.field_parameters and random.random() < 0.3:
+        fields["x-bytes"] = [_line(random, range_, f"-{_some(random, range_.bytes_in_bs, 0, 9)}-")]
+    if random.random() < 0.6:
+        fields["authorization"] = [_line(random, range_, f"GNAP {_some(random, f'{_LOWER}{_DIGITS}', 1, 20)}")]
+    return fields
+
+
+def _components(random: Random, range_: Range, fields: dict[str, list[str]], names: list[str]) -> list[Component]:
+    plain = [
+        *(name for name in range_.derived if name != "@query-param"),
+        *(name for name in fields if name != "x-bytes"),
+    ]
+    chosen = [Component(name) for name in random.sample(plain, random.randint(1, len(plain)))]
+    chosen += [component for component in _with_parameters(random, range_, fields) if random.random() < 0.7]
+    if "@query-param" in range_.derived:
+        chosen += [Component("@query-param", (("name", _query_name(name)),)) for name in names]
+    return chosen
+
+
+def _demanded(range_: Range, fields: dict[str, list[str]]) -> list[Component]:
+    """What has to be covered: by this library with a body, and by the clients of Open Payments."""
+    names = ["content-digest"]
+    if range_.open_payments:
+        names += ["@method", "@target-uri", "authorization"]
+    return [Component(name) for name in names if name in fields or name.startswith("@")]
+
+
+def _headers(random: Random, fields: dict[str, list[str]]) -> list[Header]:
+    """The lines of all fields, mixed, but for the order of those of one field."""
+    waiting = {name: list(lines) for name, lines in fields.items()}
+    order = random.sample(names := [name for name, lines in fields.items() for _ in lines], len(names))
+    return [(_letter_cases(random, name), waiting[name].pop(0)) for name in order]
+
+
+def a_case(random: Random, range_: Range) -> Case:
+    """A random case within `range_`."""
+    algorithm = random.choice(range_.algorithms)
+    key = evolve(private(algorithm), kid=_some(random, _PRINTABLE, 1, 20))
+    target, names = _target(random, range_)
+    body, framing = _body(random, range_)
+    fields = _fields(random, range_)
+    for name, line in framing:
+        fields.setdefault(name.lower(), []).append(line)
+    components = _components(random, range_, fields, names)
+    missing = [component for component in _demanded(range_, fields) if component not in components]
+    request = Request(random.choice(range_.methods), target, tuple(_headers(random, fields)), body)
+    if range_.foreign and random.random() < 0.2:
+        request = _signed_before(request)
+        if "key" in range_.field_parameters:
+            components.append(Component("signature", (("key", FOREIGN),)))
+    order = random.sample(ORDER, len(ORDER)) if range_.parameters is None else range_.parameters
+    return Case(
+        request=request,
+        key=key,
+        label=range_.label or _label(random),
+        components=tuple(random.sample(components + missing, len(components + missing))),
+        created=random.randint(1, _CREATED_S_MAX),
+        expires=_maybe(random, random.randint(*_EXPIRES_S)),
+        nonce=_maybe(random, _some(random, _PRINTABLE, 1, 20)),
+        tag=_maybe(random, _some(random, _PRINTABLE, 1, 20)),
+        alg=random.random() < 0.5,
+        order=tuple(order),
+    )
+
+
+def an_open_payments_case(random: Random, range_: Range) -> Case:
+    """A random case as the Open Payments clients sign it, whose signer adds the content fields."""
+    authorization = [(random.choice(("Authorization", "authorization")), f"GNAP {_some(random, _LOWER, 1, 9)}")]
+    other = [("Accept", "application/json")]
+    headers = random.choice((authorization, other, [*authorization, *other], [*other, *authorization]))
+    body, framing = _body(random, range_)
+    names = ["@method", "@target-uri", *(["authorization"] if headers != other else [])]
+    names += ["content-digest", "content-length", "content-type"] if framing else []
+    target, _ = _target(random, range_)
+    request = Request(random.choice(range_.methods), target, tuple(headers), body)
+    key = evolve(private(Algorithm.ED25519), kid=_some(random, _PRINTABLE, 1, 20))
+    return Case(
+        request=request,
+        key=key,
+        label="sig1",
+        components=tuple(Component(name) for name in names),
+        created=random.randint(1, _CREATED_S_MAX),
+    )
+
+
+def _signed_before(request: Request) -> Request:
+    fields = (
+        ("Signature-Input", f'{FOREIGN}=("@method");created=1;keyid="nobody\'s"'),
+        ("Signature", f"{FOREIGN}=:AQID:"),
+    )
+    return evolve(request, headers=(*request.headers, *fields))
+
+
+# --- changes -----------------------------------------------------------------------------------
+
+Change = tuple[str, Request, set[Reason]]  # what was changed, what came of it, and why that may be refused
+
+_INVALID: Final = {Reason.SIGNATURE_INVALID}
+_SINGLE: Final = {"authorization", "content-type"}
+_CHECKED: Final = {"content-digest", "content-length"}  # which are compared with the body as well
+
+
+def changes(random: Random, case: Case, signed: Request) -> list[Change]:
+    """What can be done to `signed`, each of which breaks the signature of `case`."""
+    return [
+        *_changed_parts(case, signed),
+        *_changed_fields(random, case, signed),
+        *_changed_coverage(random, case, signed),
+    ]
+
+
+def _changed_parts(case: Case, signed: Request) -> Iterator[Change]:
+    covered = {component.name for component in case.components}
+    before, mark, query = signed.target_uri.partition("?")
+    scheme, _, rest = before.partition("://")
+    path = rest[rest.index("/") :]
+    if "@method" in covered:
+        yield "method", evolve(signed, method=f"{signed.method}X"), _INVALID
+    if covered & {"@target-uri", "@request-target", "@path"}:
+        yield "path", evolve(signed, target_uri=f"{before}/x{mark}{query}"), _INVALID
+    if covered & {"@target-uri", "@request-target", "@query"}:
+        yield "query", evolve(signed, target_uri=f"{signed.target_uri}{'&' if mark else '?'}changed=1"), _INVALID
+    if "@query-param" in covered:
+        yield "query parameter", evolve(signed, target_uri=before), {Reason.COMPONENT_ABSENT}
+    if covered & {"@target-uri", "@authority"}:
+        yield "authority", evolve(signed, target_uri=f"{scheme}://other.example{path}{mark}{query}"), _INVALID
+    if signed.body:
+        yield "body", evolve(signed, body=signed.body + b"x"), {Reason.DIGEST_MISMATCH, Reason.CONTENT_LENGTH_MISMATCH}
+
+
+def _changed_fields(random: Random, case: Case, signed: Request) -> Iterator[Change]:
+    plain = {component.name for component in case.components if not component.parameters}
+    names = sorted({component.name for component in case.components if component.is_field} - {"signature"})
+    if not names:
+        return
+    name = random.choice(names)
+    lines = signed.values(name)
+    yield "field removed", put(signed, name), {Reason.COMPONENT_ABSENT}
+    if name in plain - _CHECKED:
+        reasons = _INVALID | {Reason.COMPONENT_VALUE} if name in STRUCTURED else _INVALID  # it may be none any more
+        yield "field changed", put(signed, name, f"{lines[0]}x", *lines[1:]), reasons
+        reasons = {Reason.FIELD_REPEATED} if name in _SINGLE else reasons
+        yield "field with one more line", put(signed, name, *lines, "x"), reasons
+
+
+def _changed_coverage(random: Random, case: Case, signed: Request) -> Iterator[Change]:
+    inputs = parse_signature_input(signed.values("signature-input"))
+    components, parameters = list(case.components), dict(inputs[case.label].parameters)
+
+    def rewritten(components: Sequence[Component], parameters: Mapping[str, BareItemType]) -> Request:
+        others = {label: _written(given.components, dict(given.parameters)) for label, given in inputs.items()}
+        members = {**others, case.label: _written(components, parameters)}
+        return put(signed, "Signature-Input", ", ".join([f"{label}={member}" for label, member in members.items()]))
+
+    later = {**parameters, "created": int(str(parameters["created"])) + 1}
+    yield "created", rewritten(components, later), _INVALID
+    yield "order of the parameters", rewritten(components, dict(reversed(parameters.items()))), _INVALID
+    optional = [component for component in components if component != required(case)]
+    optional = [component for component in optional if component != Component("content-digest")]
+    if optional:
+        left = list(components)
+        left.remove(random.choice(optional))
+        yield "one component less", rewritten(left, parameters), _INVALID
+    if len(components) > 1:
+        yield "order of the components", rewritten(components[1:] + components[:1], parameters), _INVALID
+    signatures = parse_signature(signed.values("signature"))
+    octets = bytearray(signatures[case.label])
+    octets[random.randrange(len(octets))] ^= 1 << random.randrange(8)
+    written = {**signatures, case.label: bytes(octets)}
+    line = ", ".join(f"{label}=:{b64encode(value).decode()}:" for label, value in written.items())
+    yield "signature", put(signed, "Signature", line), _INVALID
+
+
+def required(case: Case) -> Component:
+    """A component that a policy can ask for: the first one covered in its plain form."""
+    return next(component for component in case.components if not component.parameters)
+
+
+def _written(components: Sequence[Component], parameters: Mapping[str, BareItemType]) -> str:
+    identifiers = " ".join([component.identifier for component in components])
+    return f"({identifiers}){serialise_parameters(tuple(parameters.items()))}"
