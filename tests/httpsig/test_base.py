@@ -450,8 +450,8 @@ def test_one_bad_line_is_enough(lines: tuple[str, ...], parameters: Parameters) 
 def test_each_parameter_has_a_value_of_its_own() -> None:
     """What is remembered of one is not taken for another, of the same field in the same base."""
     request = Request("GET", "https://ase.example/", (("Priority", "u=1,  i"),))
-    parameters = [("sf", True), ("bs", True), ("key", "u"), ("key", "i")]
-    covered = [Component("priority", (parameter,)) for parameter in parameters]
+    parameters: list[Parameters] = [(("sf", True),), (("bs", True),), (("key", "u"),), (("key", "i"),)]
+    covered = [Component("priority", parameter) for parameter in parameters]
     values = [row.partition(b": ")[2] for row in signature_base(request, covered, ()).splitlines()[:4]]
     assert values == [b"u=1, i", b":dT0xLCAgaQ==:", b"1", b"?1"]
 

@@ -7,6 +7,7 @@ from base64 import urlsafe_b64encode
 from typing import Final
 
 import pytest
+from cryptography.exceptions import InvalidSignature
 from nacl import bindings as sodium
 
 from frozen_values import assert_frozen
@@ -118,6 +119,53 @@ def test_a_second_form_of_s(added: int) -> None:
     signature = _signature(_point(99), 99, POINT, b"data")
     s = int.from_bytes(signature[32:], "little") + added
     assert _verify(POINT, signature[:32] + s.to_bytes(32, "little"), b"data") is False
+
+
+class TakesAnything:
+    """A library that checks nothing, so that what is refused is refused here."""
+
+    def verify(self, signature: bytes, data: bytes) -> None:
+        """It is fine."""
+
+
+def _taken(r: bytes, s: bytes) -> bool:
+    try:
+        module.verify(TakesAnything(), r + s, b"data")
+    except InvalidSignature:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("s", "expected"),
+    [
+        (0, True),
+        (2**252 - 1, True),
+        (2**252, True),
+        (module.ORDER - 1, True),
+        (module.ORDER, False),
+        (module.ORDER + 1, False),
+        (2**253 - 1, False),
+        (2**253, False),
+        (2**256 - 1, False),
+    ],
+)
+def test_s_is_below_the_order_whatever_the_library_says(s: int, expected: bool) -> None:
+    """RFC 8032 §5.1.7, to the number."""
+    assert _taken(_point(99), s.to_bytes(32, "little")) is expected
+
+
+@pytest.mark.parametrize("y", SMALL_ORDER_Y)
+@pytest.mark.parametrize("sign", [0, 1 << 255])
+def test_an_r_of_small_order_whatever_the_library_says(y: int, sign: int) -> None:
+    """It is refused here, so that both libraries give one answer."""
+    assert _taken((y + sign).to_bytes(32, "little"), bytes(32)) is False
+
+
+@pytest.mark.parametrize("octets", [31, 33, 64])
+def test_the_length_whatever_the_library_says(octets: int) -> None:
+    """Zeros after S would not change the number."""
+    assert _taken(_point(99), bytes(octets)) is False
 
 
 @pytest.mark.parametrize("length", [0, 1, 32, 63, 65, 128])

@@ -442,7 +442,7 @@ def test_policy_of_open_payments() -> None:
     assert policy.shapes == {Shape.PHP_SDK}
     assert hash(policy) == hash(Policy(shapes=[Shape.PHP_SDK]))
     with pytest.raises(TypeError):
-        Policy(("@method",))  # type: ignore[misc] # each is named, so that no number stands for another
+        Policy(("@method",))  # type: ignore[call-arg] # each is named, so that no number stands for another
 
 
 @pytest.mark.parametrize(
@@ -469,6 +469,20 @@ def test_a_digest_of_nothing() -> None:
     assert check(covering(headers=[("Content-Digest", content_digest(b""))])).key_id == "key-1"
     field = ("Content-Digest", content_digest(b""))
     assert check(covering(('"content-digest"', field[1]), headers=[field])).key_id == "key-1"
+
+
+def test_a_body_of_one_octet_is_a_body() -> None:
+    """It has to be covered as any other."""
+    assert reason(forge(post(body=b"1"), [('"@method"', "POST"), *lines()[1:]])) is Reason.BODY_NOT_COVERED
+
+
+@pytest.mark.parametrize("around", [("", ""), (" ", ""), ("", " "), ("\t", ""), ("", "\t"), (" \t", "\t ")])
+def test_blanks_around_a_content_length(around: tuple[str, str]) -> None:
+    """RFC 9110 §5.5: they are no part of the value."""
+    request = digested()
+    value = f"{around[0]}{len(request.body)}{around[1]}"
+    signed = sign(put(request, "Content-Length", value), KEY, created=NOW)
+    assert "content-length" in {component.name for component in check(signed).components}
 
 
 def test_content_length_that_is_not_covered_is_not_looked_at() -> None:
