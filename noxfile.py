@@ -4,6 +4,7 @@ nox                      format, lint, types, tests with coverage, docs, example
 nox -s demo              the whole story, between real processes
 nox -s docs              write the generated parts of the docs anew
 nox -s interop           signatures by other implementations and ours, crossed: [-- --rounds N] [--seed N]
+nox -s fuzz              each parser, the whole verification and the whole service, a minute each; takes -- --help
 nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
 nox -s mutants           whether the tests notice small changes of the code; or `-- FOLDER_OR_FILE...` of the package
 """
@@ -15,6 +16,7 @@ import sys
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
@@ -104,6 +106,18 @@ def interop(session: nox.Session) -> None:
     _install(session, "tests")
     env = {f"INCOMING_PAYMENTS_INTEROP_{name.upper()}": str(value) for name, value in vars(options).items()}
     session.run("python", "-m", "pytest", "-rA", "-vv", "tests/interop/test_cross_checks.py", env=env)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Fuzz with coverage as the guide: `nox -s fuzz [-- --seconds N | --runs N] [--json] [TARGET...]`."""
+    _install(session, "tests")
+    try:
+        # Built from source it would need a clang with libFuzzer.
+        session.install("--only-binary=atheris", *nox.project.dependency_groups(PYPROJECT, "fuzz"))
+    except CommandFailed:
+        session.skip("atheris has no wheel for this platform and this Python")
+    session.run("python", "-m", "fuzz.run", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 if __name__ == "__main__":

@@ -36,9 +36,13 @@ def digest_of(body: bytes) -> Callable[[Sequence[str]], Any]:
 
 def both_ways(parse: Callable[[Sequence[str]], Any], lines: Sequence[str]) -> tuple[str, str]:
     """What `parse` gives for `lines`, or its one error: with the direct path, and without."""
-    direct = _outcome(parse, lines)
+    return _outcome(parse, lines), long_way(parse, lines)
+
+
+def long_way(parse: Callable[[Sequence[str]], Any], lines: Sequence[str]) -> str:
+    """What `parse` gives for `lines` without the direct path, or its one error, as text."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fields, "_head", lambda _: None)
         patch.setattr(fields, "_ONE_BYTE_SEQUENCE", _NOTHING)
         patch.setattr(digest, "_field", lambda *_: "")
-        return direct, _outcome(parse, lines)
+        return _outcome(parse, lines)

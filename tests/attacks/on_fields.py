@@ -173,7 +173,7 @@ def signature_syntax(at: Scene) -> Family:
         ],
         "base64 in another spelling": [
             ("base64url", _in_base64url(at), malformed),
-            ("no padding", with_signature(value.replace("=:", ":")), malformed),
+            ("no padding", with_signature(value.replace("==:", ":")), malformed),
             ("half of the padding", with_signature(value.replace("==:", "=:")), malformed),
             ("too much padding", with_signature(value.replace("==:", "===:")), malformed),
             ("bits past the end", with_signature(f"{value[:-4]}{chr(ord(value[-4]) + 1)}==:"), malformed),

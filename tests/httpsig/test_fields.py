@@ -210,10 +210,13 @@ def test_up_to_the_limits(value: str) -> None:
         ("sig1=:AQID:", "in parentheses"),
         ("sig1", "in parentheses"),
         ("sig1=(", "position 6"),
+        ('sig1=("@method" "@target-uri"', "position 29"),  # as the direct path has it, but for the end
         ("sig1=(@method @target-uri)", "position"),
         ('sig1=("a""b")', "position"),
         ('sig1=("a", "b")', "position"),
         ('sig1=("a);created=1', "position"),
+        ('sig1=("a"', "position 9"),
+        ('sig1=("a" "b"', "position 13"),
         ('Sig1=("a")', "position 0"),
         ('sig1=("a"),', "position"),
         ('sig1=("a") sig2=()', "position"),

@@ -173,6 +173,8 @@ def test_what_a_point_of_small_order_would_do() -> None:
         ({**ED, "kty": "oct", "k": "AQID"}, "kty"),
         ({"kty": "oct", "alg": "HS256", "k": "AQID", "kid": "key-1"}, "kty"),
         ({**RSA, "alg": "HS256"}, "kty"),
+        # what cannot be shown as text
+        *(({**ED, member: 10**5000}, member) for member in ("kty", "alg", "crv", "kid", "x", "use", "key_ops")),
         # private
         *(({**ED, member: "AQID"}, member) for member in ("d", "p", "q", "dp", "dq", "qi", "oth", "k")),
         ({**ED, "d": None}, "d"),

@@ -208,6 +208,7 @@ mutated_inputs = st.tuples(plain_inputs, edits).map(lambda pair: _edited(*pair))
 
 @many
 @given(text=st.one_of(plain_inputs, odd_inputs, mutated_inputs))
+@example(text='sig1=("a"')
 @example(text='sig1=("a");created=1;created=1')
 @example(text=f"sig1=({' '.join([chr(34) * 2] * 64)})")
 @example(text=f"sig1=({' '.join([chr(34) * 2] * 65)})")

@@ -127,8 +127,8 @@ def _one_input(lines: Sequence[str]) -> SignatureInput | None:
     """The one signature that an honest client describes; None when it is written in any other way."""
     if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
         return None
-    head, _, rest = lines[0].partition(")")
-    known = _head(head)
+    head, closing, rest = lines[0].partition(")")
+    known = _head(head) if closing else None
     pairs = _PARAMETER.findall(rest)
     if known is None or len(pairs) > SF_PARAMETERS_MAX or (pairs and pairs[-1][3]):  # there is more than parameters
         return None

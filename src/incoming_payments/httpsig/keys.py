@@ -99,7 +99,8 @@ def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
     PublicKey(kid='k', algorithm=<Algorithm.ED25519: 'EdDSA'>)
     """
     members = _members(jwk)
-    if members.get("kty") == "oct" or str(members.get("alg")).startswith("HS"):
+    alg = members.get("alg")
+    if members.get("kty") == "oct" or (isinstance(alg, str) and alg.startswith("HS")):
         _refuse("kty", "is a shared secret: whoever can check with it can sign with it. Use a key pair")
     for member in _PRIVATE:
         if member in members:
