@@ -1,6 +1,8 @@
 """Messages, and the parts of a target that components are derived from."""
 
 import string
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import pytest
@@ -30,6 +32,17 @@ def test_messages_do_not_change() -> None:
     request = Request("GET", "https://a.example/", ())
     assert_frozen(request, request.target, Response(200, ()))
     assert (request.body, Response(200, ()).body, Response(200, ()).request) == (b"", b"", None)
+
+
+def test_the_fields_are_those_of_the_headers() -> None:
+    """Nobody can give others, and they make no difference: messages with the same header fields are one in a set."""
+    headers = (("X-A", "1"),)
+    assert len({Request("GET", "https://a.example/", headers) for _ in range(2)}) == 1
+    assert len({Response(200, headers) for _ in range(2)}) == 1
+    makers: list[Callable[..., object]] = [partial(Request, "GET", "https://a.example/"), partial(Response, 200)]
+    for make in makers:
+        with pytest.raises(TypeError):
+            make(headers, fields={"x-a": ("2",)})
 
 
 def test_a_message_does_not_show_its_secrets() -> None:
@@ -145,8 +158,9 @@ def test_query_parameters_have_one_spelling() -> None:
 
 def test_a_query_that_is_not_utf_8() -> None:
     """It is refused, because replacing what cannot be decoded makes different queries look the same."""
-    with pytest.raises(MalformedField, match="UTF-8"):
+    with pytest.raises(MalformedField, match="UTF-8") as caught:
         _ = Request("GET", "https://a.example/?a=%FF", ()).query_parameters
+    assert caught.value.details == {"reason": Reason.COMPONENT_VALUE}
 
 
 @pytest.mark.parametrize(("chars", "remembered"), [(URL_CHARS_MAX, 1), (URL_CHARS_MAX + 1, 0)])
