@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 from attrs import evolve
 
+from frozen_values import assert_frozen
 from incoming_payments.domain.payment import ClientId, WalletAddressUrl
 from incoming_payments.errors import AccessForbidden, InvalidValue, PaymentNotFound, TokenRefused
 from incoming_payments.gnap.access import (
@@ -32,6 +33,12 @@ def test_the_wires_names() -> None:
     """Type and actions are Open Payments' own."""
     assert RIGHT_TYPE == "incoming-payment"
     assert [action.value for action in Action] == ["create", "read", "read-all", "complete", "list", "list-all"]
+    assert [reach.value for reach in Reach] == ["own", "all"]
+
+
+def test_values_do_not_change() -> None:
+    """What a token allows is decided once."""
+    assert_frozen(AccessRight(["read"]), authorize([AccessRight(["read"])], Action.READ))
 
 
 # --- rights --------------------------------------------------------------------------------------
@@ -101,6 +108,7 @@ def test_authorize(held: Action, asked: Action) -> None:
         assert caught.value.reason == "insufficient_rights"
         assert str(caught.value) == f"the access token has no right to {asked}: ask for a grant with that action"
         assert caught.value.details == {"action": asked.value}
+        assert type(caught.value.details["action"]) is str
     else:
         assert authorize(rights, asked).reach(ALICE) is reach
 

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, TokenRefused
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospector, require_active
@@ -29,6 +30,11 @@ def test_info_keeps_what_it_was_given() -> None:
     assert built.rights == (RIGHT,)
     with pytest.raises(TypeError):
         built.jwk["kid"] = "key-2"  # type: ignore[index] # on purpose
+
+
+def test_info_does_not_change() -> None:
+    """Neither can another value be put in the place of one."""
+    assert_frozen(info())
 
 
 def test_info_does_not_show_the_key() -> None:

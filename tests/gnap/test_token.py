@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 
+from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, TokenRefused
 from incoming_payments.gnap.token import AccessToken, challenge, parse_authorization
 
@@ -34,6 +35,11 @@ def test_access_token_is_never_shown() -> None:
     token = AccessToken("OS9M2PMH")
     assert {repr(token), str(token), f"{token}", f"{token!r}"} == {"AccessToken(<hidden>)"}
     assert "OS9M2PMH" not in repr([token])
+
+
+def test_access_token_does_not_change() -> None:
+    """A token that has been checked stays the one that was checked."""
+    assert_frozen(AccessToken("a"))
 
 
 def test_digest_is_the_sha_256_of_the_token() -> None:

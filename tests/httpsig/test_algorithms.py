@@ -1,11 +1,16 @@
 """Algorithms: what a signature by each looks like, and what is none."""
 
+from itertools import count
+
 import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from incoming_payments.httpsig import Algorithm, load_jwk
 from incoming_payments.httpsig.ed25519 import ORDER
 from signed_requests import KEY
-from signing_keys import private
+from signing_keys import private, rsa_key
 
 P_256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
@@ -46,6 +51,48 @@ def test_one_algorithm_a_key(algorithm: Algorithm) -> None:
     public = private(algorithm).public_key()
     for other in (Algorithm.PS256, Algorithm.PS384, Algorithm.PS512, Algorithm.RS256):
         assert public.verify(private(other).sign(b"data"), b"data") is (other is algorithm)
+
+
+RSA = {
+    Algorithm.PS256: (padding.PSS(padding.MGF1(hashes.SHA256()), 32), hashes.SHA256()),
+    Algorithm.PS384: (padding.PSS(padding.MGF1(hashes.SHA384()), 48), hashes.SHA384()),
+    Algorithm.PS512: (padding.PSS(padding.MGF1(hashes.SHA512()), 64), hashes.SHA512()),
+    Algorithm.RS256: (padding.PKCS1v15(), hashes.SHA256()),
+}
+
+
+@pytest.mark.parametrize("algorithm", RSA)
+def test_rsa_is_what_rfc_7518_says(algorithm: Algorithm) -> None:
+    """§3.3 and §3.5: the hash, and for PSS the same in MGF1, with a salt as long as its digest. Made without ours."""
+    pad, hash_ = RSA[algorithm]
+    signature = rsa_key().sign(b"data", pad, hash_)
+    assert private(algorithm).public_key().verify(signature, b"data")
+    rsa_key().public_key().verify(private(algorithm).sign(b"data"), b"data", pad, hash_)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "hash_", "octets"), [(Algorithm.ES256, hashes.SHA256(), 32), (Algorithm.ES384, hashes.SHA384(), 48)]
+)
+def test_ecdsa_is_what_rfc_9421_says(algorithm: Algorithm, hash_: hashes.HashAlgorithm, octets: int) -> None:
+    """§3.3.4 and §3.3.5: r and s in full length, one after the other. Made without ours, with leading zeros too."""
+    key = serialization.load_pem_private_key(private(algorithm).to_pem(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    for data in (bytes([number]) for number in range(20)):
+        r, s = decode_dss_signature(key.sign(data, ec.ECDSA(hash_)))
+        assert private(algorithm).public_key().verify(r.to_bytes(octets) + s.to_bytes(octets), data)
+        assert len(private(algorithm).sign(data)) == 2 * octets
+
+
+@pytest.mark.parametrize(("algorithm", "octets"), [(Algorithm.ES256, 32), (Algorithm.ES384, 48)])
+def test_ecdsa_numbers_have_one_length(algorithm: Algorithm, octets: int) -> None:
+    """The same s with a zero before it, or without the zero it begins with, is another form of a good signature."""
+    key = private(algorithm)
+    signatures = (key.sign(b"data") for _ in count())
+    signature = next(signature for signature in signatures if signature[octets] == 0)
+    r, s = signature[:octets], signature[octets:]
+    assert key.public_key().verify(signature, b"data")
+    assert not key.public_key().verify(r + b"\0" + s, b"data")
+    assert not key.public_key().verify(r + s[1:], b"data")
 
 
 def test_registered_names() -> None:

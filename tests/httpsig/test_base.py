@@ -9,8 +9,11 @@ import http_sf
 import pytest
 from http_sf import Token
 
+from characters import DIGITS, HIGH, LOWER, PRINTABLE, TCHAR, UPPER, taken
+from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Component, Reason, Request, Response, signature_base
+from incoming_payments.httpsig import base as module
 from incoming_payments.httpsig.base import BaseBuilder, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
@@ -32,6 +35,9 @@ HEADERS = (
 )
 REQUEST = Request("POST", "https://www.Example.com:443/path?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2", HEADERS)
 BARE = Request("OPTIONS", "http://www.example.com:8080", ())
+
+
+SHOWN = {*LOWER, *UPPER, *DIGITS, *"-_"}
 
 
 def line(message: Request | Response, name: str, *parameters: tuple[str, object]) -> str:
@@ -95,12 +101,119 @@ def test_components_with_parameters(name: str, parameters: list[tuple[str, objec
     assert line(REQUEST, name, *parameters) == expected
 
 
+def of(value: str, *more: str) -> Request:
+    """A request with the field X."""
+    return Request("GET", "https://ase.example/", tuple(("X", line) for line in (value, *more)))
+
+
+def test_each_character() -> None:
+    """Of names, methods and values: the RFCs' own sets, and nothing beside them."""
+    assert taken(lambda c: Component(c).is_field, MalformedField) == set(TCHAR) - set(UPPER)
+    assert taken(lambda c: line(Request(c, "https://ase.example/", ()), "@method"), MalformedField) == set(TCHAR)
+    assert taken(lambda c: serialise_parameters(((c, 1),)), MalformedField) == {*LOWER, "*"}
+    rest = {*LOWER, *DIGITS, *"_-.*"}
+    assert taken(lambda c: serialise_parameters(((f"a{c}", 1),)), MalformedField) == rest
+    assert taken(lambda c: serialise_parameters((("a", c),)), MalformedField) == set(PRINTABLE)
+    assert taken(lambda c: line(of(f"a{c}b"), "x"), MalformedField) == {*PRINTABLE, "\t"}
+    assert taken(lambda c: line(of(f"a{c}b", "c"), "x"), MalformedField) == {*PRINTABLE, "\t"}
+    assert taken(lambda c: line(of(f"a{c}b"), "x", ("bs", True)), MalformedField) == {*PRINTABLE, *HIGH, "\t"}
+
+
+@pytest.mark.parametrize("character", PRINTABLE)
+def test_each_character_of_a_string_is_written_as_http_sf_writes_it(character: str) -> None:
+    """A backslash and a quote with a backslash before them, all others as they are."""
+    assert serialise_parameters((("a", character),)) == f";a={http_sf.ser(character)}"
+
+
+def test_plain_values_are_written_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strings without escapes and integers, which is what everybody sends, cost next to nothing."""
+
+    def ser(_: object) -> str:
+        raise MalformedField("this was to be written directly")
+
+    monkeypatch.setattr(http_sf, "ser", ser)
+    plain = taken(lambda c: serialise_parameters((("a", c),)), MalformedField)
+    assert plain == {*PRINTABLE} - {*'"\\'}
+    assert serialise_parameters((("a", ""), ("b", 0), ("c", 10**15 - 1))) == ';a="";b=0;c=999999999999999'
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND", "x-pay"])
+def test_methods(method: str) -> None:
+    """Any token is one, as it is; nothing is put into upper case, and none is not one."""
+    assert line(Request(method, "https://ase.example/", ()), "@method") == method
+    for other in ("", f"{method} ", f" {method}", f"{method}\n"):
+        with pytest.raises(MalformedField) as caught:
+            line(Request(other, "https://ase.example/", ()), "@method")
+        assert caught.value.details == {"reason": Reason.COMPONENT_VALUE, "component": "@method"}
+
+
+@pytest.mark.parametrize("name", ["authorization", "content-length", "content-type", "date", "host"])
+def test_fields_that_are_no_lists(name: str) -> None:
+    """RFC 9110 §5.3: when one occurs twice, though it says the same, two readers may act on different ones."""
+    for value in ("a", "a\tb"):
+        assert line(Request("GET", "https://ase.example/", ((name, value),)), name) == value
+    with pytest.raises(MalformedField) as caught:
+        line(Request("GET", "https://ase.example/", ((name, "a"), (name, "a"))), name)
+    assert caught.value.details == {"reason": Reason.FIELD_REPEATED, "component": name}
+
+
+def test_values_do_not_change() -> None:
+    """What is covered is not changed after it was looked at, nor what is known of it."""
+    coverage = Coverage((Component("@method"), Component("date"), Component("te", (("sf", True),))))
+    assert_frozen(Component("a"), coverage)
+    assert frozenset({"@method", "date"}) == coverage.plain
+    assert frozenset({"@method", "date", "te"}) == coverage.names
+    assert type(coverage.lines) is tuple
+
+
+def test_derived_components() -> None:
+    """Those of RFC 9421 §2.2 that a request has without parameters."""
+    names = {"@method", "@target-uri", "@authority", "@scheme", "@request-target", "@path", "@query"}
+    assert frozenset(names) == module.REQUEST_COMPONENTS
+
+
+@pytest.mark.parametrize("name", sorted(module.REQUEST_COMPONENTS))
+def test_no_field_stands_in_for_a_derived_component(name: str) -> None:
+    """Whatever a server lets through as the name of a field."""
+    headers = ((name, "forged"), (f'"{name}"', "forged"))
+    bare, forged = (Request("GET", "https://ase.example/", lines) for lines in ((), headers))
+    assert line(forged, name) == line(bare, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("accept-signature", "dictionary"),
+        ("client-cert", "item"),
+        ("client-cert-chain", "list"),
+        ("content-digest", "dictionary"),
+        ("deprecation", "item"),
+        ("repr-digest", "dictionary"),
+        ("signature", "dictionary"),
+        ("signature-input", "dictionary"),
+        ("want-content-digest", "dictionary"),
+        ("want-repr-digest", "dictionary"),
+        ("priority", "dictionary"),
+    ],
+)
+def test_structured_fields(name: str, kind: str) -> None:
+    """Those of RFCs 9421, 9440, 9530 and 9745, and, as the last row shows, those of the retrofit draft."""
+    text = {"dictionary": "a=1,  b=2", "item": "1.50", "list": "1,  2"}[kind]
+    written = {"dictionary": "a=1, b=2", "item": "1.5", "list": "1, 2"}[kind]
+    request = Request("GET", "https://ase.example/", ((name, text),))
+    assert line(request, name, ("sf", True)) == written
+    with pytest.raises(MalformedField):
+        line(Request("GET", "https://ase.example/", ((name, "a="),)), name, ("sf", True))
+    assert module._FIELD_TYPES[name] == kind
+
+
 BAD = Request(
     "GE T",
     "https://user@www.example.com/",
     (
         ("X-Newline", 'a\n"@method": POST'),
         ("X-Return", "a\rb"),
+        ("X-Not-Folded", 'a\r\n"@method": POST'),
         ("X-Nul", "a\0b"),
         ("X-Delete", "a\x7fb"),
         ("X-Latin-1", "caf\xe9"),
@@ -132,6 +245,9 @@ NOT_UTF_8 = Request("GET", "https://www.example.com/?a=%ff", ())
         (REQUEST, "@method", [("req", True)], Reason.COMPONENT_UNSUPPORTED),
         (REQUEST, "x-tab", [("tr", True)], Reason.COMPONENT_UNSUPPORTED),
         (REQUEST, "x-tab", [("unknown", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("tr", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("sf", True), ("unknown", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("key", "a"), ("tr", True)], Reason.COMPONENT_UNSUPPORTED),
         (REQUEST, "x-tab", [("bs", False)], Reason.COMPONENT_UNSUPPORTED),
         (REQUEST, "x-tab", [("bs", 1)], Reason.COMPONENT_UNSUPPORTED),
         (REQUEST, "accept", [("sf", "true")], Reason.COMPONENT_UNSUPPORTED),
@@ -160,6 +276,8 @@ NOT_UTF_8 = Request("GET", "https://www.example.com/?a=%ff", ())
         (BAD, "@target-uri", [], Reason.COMPONENT_VALUE),
         (BAD, "@authority", [], Reason.COMPONENT_VALUE),
         (BAD, "x-newline", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-not-folded", [], Reason.COMPONENT_VALUE),
+        (BAD, "x-not-folded", [("bs", True)], Reason.COMPONENT_VALUE),
         (BAD, "x-newline", [("bs", True)], Reason.COMPONENT_VALUE),
         (BAD, "x-return", [], Reason.COMPONENT_VALUE),
         (BAD, "x-nul", [], Reason.COMPONENT_VALUE),
@@ -250,6 +368,24 @@ def test_refusals_do_not_repeat_what_came_from_outside() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        *((f"A{character}", character in SHOWN) for character in PRINTABLE),
+        ("@a", True),
+        ("@", False),
+        ("A" * 64, True),
+        ("A" * 65, False),
+    ],
+)
+def test_a_name_is_shown_when_it_could_be_one(name: str, shown: bool) -> None:
+    """Letters, digits, hyphens and underscores, bounded: nothing that means anything in a log or a page."""
+    with pytest.raises(MalformedField) as caught:
+        line(REQUEST, name)
+    assert caught.value.description.startswith(f"{name} is " if shown else "a covered component ")
+    assert caught.value.details["component"] == (name if shown else "a covered component")
+
+
+@pytest.mark.parametrize(
     ("parameters", "expected"),
     [
         ((), ""),
@@ -279,6 +415,46 @@ def test_only_so_much_is_parsed_for_sf_and_key() -> None:
     with pytest.raises(MalformedField) as caught:
         signature_base(request, [*covered, Component("te", (("sf", True),))], ())
     assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize(("chars", "taken"), [(SF_FIELDS_BYTES_MAX, True), (SF_FIELDS_BYTES_MAX + 1, False)])
+def test_the_edge_of_what_is_parsed(chars: int, taken: bool) -> None:
+    """As much as the limit says, to the byte."""
+    request = Request("GET", "https://ase.example/", (("Priority", "a" * chars),))
+    if taken:
+        assert line(request, "priority", ("sf", True)) == "a" * chars
+    else:
+        with pytest.raises(MalformedField) as caught:
+            line(request, "priority", ("sf", True))
+        assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize("lines", [("a" * HEADER_BYTES_MAX,), ("a" * (HEADER_BYTES_MAX - 1), "b")])
+@pytest.mark.parametrize("parameters", [(), (("bs", True),)])
+def test_the_edge_of_what_is_signed(lines: tuple[str, ...], parameters: Parameters) -> None:
+    """A field's lines together are as long as the limit says, to the byte."""
+    assert line(of(*lines), "x", *parameters)
+    with pytest.raises(MalformedField) as caught:
+        line(of(*lines[:-1], lines[-1] + "c"), "x", *parameters)
+    assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize("parameters", [(), (("bs", True),)])
+@pytest.mark.parametrize("lines", [("a", "\0"), ("\0", "a"), ("\u20ac", "a")])
+def test_one_bad_line_is_enough(lines: tuple[str, ...], parameters: Parameters) -> None:
+    """Each line of a field has to be one that can be signed over."""
+    with pytest.raises(MalformedField) as caught:
+        line(of(*lines), "x", *parameters)
+    assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+def test_each_parameter_has_a_value_of_its_own() -> None:
+    """What is remembered of one is not taken for another, of the same field in the same base."""
+    request = Request("GET", "https://ase.example/", (("Priority", "u=1,  i"),))
+    parameters: list[Parameters] = [(("sf", True),), (("bs", True),), (("key", "u"),), (("key", "i"),)]
+    covered = [Component("priority", parameter) for parameter in parameters]
+    values = [row.partition(b": ")[2] for row in signature_base(request, covered, ()).splitlines()[:4]]
+    assert values == [b"u=1, i", b":dT0xLCAgaQ==:", b"1", b"?1"]
 
 
 def test_true_is_not_one() -> None:

@@ -6,7 +6,7 @@ from base64 import b64encode
 import pytest
 
 from incoming_payments.errors import InvalidValue, SignatureRefused
-from incoming_payments.httpsig import Reason, content_digest, verify_digest
+from incoming_payments.httpsig import Reason, content_digest, digest, verify_digest
 
 BODY = b'{"hello": "world"}'
 # RFC 9530 Appendix D, for the same body
@@ -24,8 +24,9 @@ def test_made() -> None:
 
 def test_not_made() -> None:
     """No digest is made with an algorithm that proves nothing."""
-    with pytest.raises(InvalidValue, match="sha-512"):
+    with pytest.raises(InvalidValue, match="sha-512") as caught:
         content_digest(BODY, "md5")  # type: ignore[arg-type]  # what nobody should ask for
+    assert caught.value.details == {"member": "algorithm"}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,15 @@ def test_not_made() -> None:
 def test_good(values: list[str]) -> None:
     """One known digest is enough, all known ones have to match, and unknown ones are passed over beside a known one."""
     verify_digest(values, BODY)
+
+
+@pytest.mark.parametrize("value", [SHA_256, SHA_512])
+def test_an_honest_digest_is_not_parsed(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what we would send, to the letter: comparing costs next to nothing."""
+    monkeypatch.delattr(digest, "parse_dictionary")
+    verify_digest([value], BODY)
+    with pytest.raises(NameError):
+        verify_digest([f"{value} "], BODY)
 
 
 @pytest.mark.parametrize(
@@ -70,3 +80,20 @@ def test_refused(values: list[str], expected: Reason) -> None:
     with pytest.raises(SignatureRefused) as caught:
         verify_digest(values, BODY)
     assert caught.value.reason is expected
+
+
+@pytest.mark.parametrize(
+    ("values", "details"),
+    [
+        ([SHORT_256], {"algorithm": "sha-256"}),
+        ([f"{SHA_256}, {SHORT_256.replace('sha-256', 'sha-512')}"], {"algorithm": "sha-512"}),
+        ([WRONG_256], {"algorithm": "sha-256"}),
+        ([SHA_256, SHA_256], {"field": "Content-Digest"}),
+        (["sha-256=:AQ"], {"field": "Content-Digest", "position": 11}),
+    ],
+)
+def test_refusals_say_where(values: list[str], details: dict[str, object]) -> None:
+    """Which of the digests is at fault, or where the field ends to be one."""
+    with pytest.raises(SignatureRefused) as caught:
+        verify_digest(values, BODY)
+    assert caught.value.details == details

@@ -7,8 +7,10 @@ from base64 import urlsafe_b64encode
 from typing import Final
 
 import pytest
+from cryptography.exceptions import InvalidSignature
 from nacl import bindings as sodium
 
+from frozen_values import assert_frozen
 from incoming_payments.httpsig import ed25519 as module
 from incoming_payments.httpsig import load_jwk
 from signed_requests import KEY
@@ -18,7 +20,15 @@ SCALAR: Final = 0x1234567890ABCDEF1234567890ABCDEF
 POINT: Final = sodium.crypto_scalarmult_ed25519_base_noclamp(SCALAR.to_bytes(32, "little"))
 IDENTITY: Final = (1).to_bytes(32, "little")
 ORDER_8: Final = bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a")
-ORDER_2: Final = (module.P - 1).to_bytes(32, "little")
+ORDER_2: Final = (2**255 - 20).to_bytes(32, "little")
+# All points whose order divides 8, by their y, without the sign of x
+SMALL_ORDER_Y: Final = (
+    0,
+    1,
+    2**255 - 20,
+    int.from_bytes(ORDER_8, "little"),
+    2**255 - 19 - int.from_bytes(ORDER_8, "little"),
+)
 
 
 @pytest.fixture(params=BACKENDS, autouse=True)
@@ -60,12 +70,27 @@ def test_a_signature_made_by_hand_verifies(data: bytes) -> None:
     assert _verify(POINT, _signature(_point(99), 99, POINT, data), data) is True
 
 
-@pytest.mark.parametrize("y", sorted(module.SMALL_ORDER_Y))
+@pytest.mark.parametrize("y", SMALL_ORDER_Y)
 @pytest.mark.parametrize("sign", [0, 1 << 255])
 def test_an_r_of_small_order(y: int, sign: int) -> None:
     """OpenSSL would take the identity as R; we do not, as libsodium does not."""
     r = (y + sign).to_bytes(32, "little")
     assert _verify(POINT, _signature(r, 0, POINT, b"data"), b"data") is False
+
+
+def test_keys_do_not_change(backend: str) -> None:
+    """A point that was checked stays the one that was checked."""
+    if backend == "PyNaCl":
+        assert_frozen(module._SodiumKey(POINT))
+
+
+def test_the_points_of_small_order() -> None:
+    """They are these, and they are kept: what is refused does not depend on what the library underneath refuses."""
+    assert frozenset(SMALL_ORDER_Y) == module.SMALL_ORDER_Y
+    encoded = {(y + sign).to_bytes(32, "little") for y in SMALL_ORDER_Y for sign in (0, 1 << 255)}
+    assert encoded == module._SMALL_ORDER
+    assert module.P == 2**255 - 19
+    assert module.ORDER == 2**252 + 27742317777372353535851937790883648493
 
 
 @pytest.mark.parametrize("torsion", [ORDER_8, ORDER_2])
@@ -96,6 +121,53 @@ def test_a_second_form_of_s(added: int) -> None:
     assert _verify(POINT, signature[:32] + s.to_bytes(32, "little"), b"data") is False
 
 
+class TakesAnything:
+    """A library that checks nothing, so that what is refused is refused here."""
+
+    def verify(self, signature: bytes, data: bytes) -> None:
+        """It is fine."""
+
+
+def _taken(r: bytes, s: bytes) -> bool:
+    try:
+        module.verify(TakesAnything(), r + s, b"data")
+    except InvalidSignature:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("s", "expected"),
+    [
+        (0, True),
+        (2**252 - 1, True),
+        (2**252, True),
+        (module.ORDER - 1, True),
+        (module.ORDER, False),
+        (module.ORDER + 1, False),
+        (2**253 - 1, False),
+        (2**253, False),
+        (2**256 - 1, False),
+    ],
+)
+def test_s_is_below_the_order_whatever_the_library_says(s: int, expected: bool) -> None:
+    """RFC 8032 §5.1.7, to the number."""
+    assert _taken(_point(99), s.to_bytes(32, "little")) is expected
+
+
+@pytest.mark.parametrize("y", SMALL_ORDER_Y)
+@pytest.mark.parametrize("sign", [0, 1 << 255])
+def test_an_r_of_small_order_whatever_the_library_says(y: int, sign: int) -> None:
+    """It is refused here, so that both libraries give one answer."""
+    assert _taken((y + sign).to_bytes(32, "little"), bytes(32)) is False
+
+
+@pytest.mark.parametrize("octets", [31, 33, 64])
+def test_the_length_whatever_the_library_says(octets: int) -> None:
+    """Zeros after S would not change the number."""
+    assert _taken(_point(99), bytes(octets)) is False
+
+
 @pytest.mark.parametrize("length", [0, 1, 32, 63, 65, 128])
 def test_signatures_of_another_length(length: int) -> None:
     """64 bytes, and not one less or more, whatever is signed."""
@@ -108,7 +180,7 @@ def test_the_choice(missing: str | None, expected: str, monkeypatch: pytest.Monk
     """PyNaCl when it can be imported, and OpenSSL when it cannot; the module says which."""
     if missing is not None:
         monkeypatch.setitem(sys.modules, missing, None)
-    spec = importlib.util.spec_from_file_location("another", str(module.__file__))
+    spec = module.__spec__
     assert spec is not None
     assert spec.loader is not None
     another = importlib.util.module_from_spec(spec)

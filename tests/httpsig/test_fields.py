@@ -1,16 +1,21 @@
 """Signature-Input and Signature: what is read, and one row a rule for what is refused."""
 
 import base64
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from http_sf import Token
 
+from characters import DIGITS, LETTERS, LOWER, PRINTABLE, TCHAR, taken
+from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig import Component, SignatureInput, parse_signature, parse_signature_input
+from incoming_payments.httpsig import Component, SignatureInput, fields, parse_signature, parse_signature_input
 from incoming_payments.httpsig.base import Coverage
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_dictionary
 from incoming_payments.limits import (
     COMPONENTS_MAX,
+    COVERAGES_REMEMBERED_MAX,
     HEADER_BYTES_MAX,
     KEY_ID_CHARS_MAX,
     NONCE_CHARS_MAX,
@@ -61,6 +66,7 @@ def test_a_signature_input_says_what_was_sent() -> None:
     assert (given.created, given.expires, given.key_id) == (5, 9, "k")
     assert (given.alg, given.nonce, given.tag) == ("z", "n", "t")
     assert [name for name, _ in given.parameters] == ["x", "tag", "alg", "nonce", "keyid", "expires", "created"]
+    assert type(given.parameters) is tuple
     assert given.components == (Component("b", (("sf", True),)),)
     nothing = parse_signature_input(["a=()"])["a"]
     assert {nothing.created, nothing.expires, nothing.key_id, nothing.alg, nothing.nonce, nothing.tag} == {None}
@@ -80,10 +86,99 @@ def test_signature_params_are_in_the_strict_form(sent: str, signed: str) -> None
     assert parse_signature_input([sent])["a"].signature_params == signed
 
 
+def test_values_do_not_change() -> None:
+    """What was read is what is verified."""
+    assert_frozen(parse_signature_input(["a=()"])["a"])
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Nobody fills our memory by covering many things."""
+    assert fields._head.cache_parameters()["maxsize"] == COVERAGES_REMEMBERED_MAX
+
+
+def directly(text: str) -> bool:
+    """Whether `text` is read without a parser, as what honest clients write is."""
+    return fields._one_input([text]) is not None
+
+
+def directly_with(shape: str, character: str) -> bool:
+    """Likewise, with `character` in place of the #."""
+    return directly(shape.replace("#", character))
+
+
+def byte_sequence(text: str) -> bool:
+    """Likewise, for `Signature`."""
+    return fields._one_byte_sequence([text]) is not None
+
+
+def test_each_character_that_honest_clients_write() -> None:
+    """It is read directly, and no other is: of labels, names of components and parameters, strings and numbers."""
+    start, rest, plain = {*LOWER, "*"}, {*LOWER, *DIGITS, *"_-.*"}, {*PRINTABLE} - {*'"\\'}
+    for shape, expected in (
+        ('#=("x")', start),
+        ('a#=("x")', rest),
+        ('a=("#")', plain - {")"}),
+        ('a=("x" "#")', plain - {")"}),
+        ('a=("x");#=1', start),
+        ('a=("x");a#=1', rest),
+        ('a=("x");a="#"', plain),
+        ('a=("x");a=#', {*DIGITS}),
+        ('a=("x");a=1#', {*DIGITS}),
+    ):
+        assert taken(partial(directly_with, shape), MalformedField) == expected
+    assert taken(lambda c: byte_sequence(f"{c}=:AQID:"), MalformedField) == start
+    assert taken(lambda c: byte_sequence(f"a{c}=:AQID:"), MalformedField) == rest
+    assert taken(lambda c: byte_sequence(f"a=:A{c}AA:"), MalformedField) == {*LETTERS, *DIGITS, *"+/"}
+
+
+@pytest.mark.parametrize(
+    ("text", "direct"),
+    [
+        ('a=("b")', True),
+        ("a=()", False),
+        ('a=("")', True),
+        (f"a=({' '.join(['%s'] * COMPONENTS_MAX)})" % tuple(f'"{n}"' for n in range(COMPONENTS_MAX)), True),
+        (f"a=({' '.join(['%s'] * (COMPONENTS_MAX + 1))})" % tuple(f'"{n}"' for n in range(COMPONENTS_MAX + 1)), False),
+        ('a=("b")' + many(SF_PARAMETERS_MAX, ";p#=1"), True),
+        ('a=("b")' + many(SF_PARAMETERS_MAX + 1, ";p#=1"), False),
+        ('a=("b");c=0', True),
+        ('a=("b");c=00', False),
+        ('a=("b");c=01', False),
+        ('a=("b");c=' + "9" * 15, True),
+        ('a=("b");c=' + "9" * 16, False),
+        ('a=("b");c=""', True),
+        ('a=("b");c', False),
+        ('a=("b");c=1;c=1', False),
+        ('a=("b");c=1 ', False),
+        ('a=("b")x;c=1', False),
+        ('a=("b");c=1x;d=1', False),
+        (f'a=("b");c="{"d" * (HEADER_BYTES_MAX - 12)}"', True),
+        (f'a=("b");c="{"d" * (HEADER_BYTES_MAX - 11)}"', False),
+    ],
+)
+def test_what_is_read_directly(text: str, direct: bool) -> None:
+    """What a parser would read to the same value; the rest is left to it."""
+    assert directly(text) is direct
+
+
+def test_the_last_characters_of_base64() -> None:
+    """Before a padding stand only those whose last bits are zero, or there would be two ways to write an octet."""
+    one = {base64.b64encode(bytes([octet]))[1:2].decode() for octet in range(256)}
+    two = {base64.b64encode(bytes([0, octet]))[2:3].decode() for octet in range(256)}
+    assert taken(lambda c: byte_sequence(f"a=:A{c}==:"), MalformedField) == one
+    assert taken(lambda c: byte_sequence(f"a=:AA{c}=:"), MalformedField) == {*two, "="}
+    assert byte_sequence("a=::")
+    assert not byte_sequence("a=:A:")
+    assert byte_sequence(f"a=:{'A' * (HEADER_BYTES_MAX - 4)}:")
+    assert not byte_sequence(f"a=:{'A' * HEADER_BYTES_MAX}:")
+
+
 def test_lines_are_one_list() -> None:
     """RFC 9651 §4.2: several lines are joined, and no lines are an empty dictionary."""
     assert list(parse_signature_input(["b=()", "a=();x=1"])) == ["b", "a"]
     assert parse_signature(["b=:AQ==:", "a=::"]) == {"b": b"\1", "a": b""}
+    assert list(parse_signature_input(['a=("x");created=1', 'b=("y")'])) == ["a", "b"]
+    assert parse_signature(["a=:AQ==:", "b=:Ag==:"]) == {"a": b"\1", "b": b"\2"}
     assert [parse_signature_input([]), parse_signature([]), parse_signature([""])] == [{}, {}, {}]
 
 
@@ -125,6 +220,7 @@ def test_up_to_the_limits(value: str) -> None:
         ('Sig1=("a")', "position 0"),
         ('sig1=("a"),', "position"),
         ('sig1=("a") sig2=()', "position"),
+        ('sig1=("a")x;created=1', "position"),
         ('sig1=("a")\n', "position"),
         ('sig1=("a");x="\0"', "position"),
         ('sig1=("é")', "ASCII"),
@@ -222,6 +318,9 @@ def test_signature_refused(value: str, position: int | None) -> None:
         'a=":AR==:"',
         'a=%":AR==:\\"',
         'a="\\":AR==:"',
+        'a="";b=":AR==:"',
+        'a="\\":AR==:\\""',
+        "a=::;b=:AQ==:",
         "a=tok:AR:tok",
         'a=1;b=":";c=:AQ==:;d=*:AR:',
     ],
@@ -229,6 +328,30 @@ def test_signature_refused(value: str, position: int | None) -> None:
 def test_colons_that_are_no_byte_sequence(value: str) -> None:
     """Only byte sequences are base64: not what looks like one within a string, a display string or a token."""
     assert list(parse_dictionary([value], "X")) == ["a"]
+
+
+def test_where_it_is_not_ascii() -> None:
+    """RFC 9651 §4.2: it cannot be, and the refusal says where."""
+    with pytest.raises(MalformedField) as caught:
+        parse_dictionary(['a="é"'], "X")
+    assert caught.value.details == {"field": "X", "position": 3}
+
+
+def test_each_character_of_a_token() -> None:
+    """RFC 9651 §3.3.4: within a token a colon begins nothing, whatever stands before it."""
+    assert taken(lambda c: parse_dictionary([f"a={c}:AR:"], "X"), MalformedField) == {*LETTERS, "*"}
+    assert taken(lambda c: parse_dictionary([f"a=t{c}:AR:"], "X"), MalformedField) == {*TCHAR, *":/"}
+
+
+def test_a_byte_sequence_between_strings_is_one() -> None:
+    """A string ends where it ends, and hides nothing."""
+    with pytest.raises(MalformedField, match="canonical"):
+        parse_dictionary(['a="x";b=:AR==:;c="y"'], "X")
+
+
+def test_times_end_with_the_calendar() -> None:
+    """No later second has a `datetime`."""
+    assert datetime.fromtimestamp(POSIX_TIME_MAX, UTC) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def test_base64_within_parameters_is_canonical_too() -> None:

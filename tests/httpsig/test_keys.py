@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa, x25519
 
+from characters import DIGITS, LOWER, PRINTABLE, UPPER, taken
+from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedKey
-from incoming_payments.httpsig import Algorithm, PrivateKey, load_jwk, load_private_jwk
+from incoming_payments.httpsig import Algorithm, PrivateKey, keys, load_jwk, load_private_jwk
 from incoming_payments.httpsig import ed25519 as backends
-from incoming_payments.limits import JWK_CHARS_MAX, KEY_ID_CHARS_MAX
+from incoming_payments.limits import JWK_CHARS_MAX, KEY_ID_CHARS_MAX, KEYS_REMEMBERED_MAX
 from signed_requests import KEY, OTHER
-from signing_keys import pem, private
+from signing_keys import pem, private, rsa_key
 
 P = 2**255 - 19
 
@@ -40,6 +42,56 @@ def test_json_and_mapping() -> None:
     """A JWK comes as JSON text, JSON bytes or a mapping; members that nobody knows are passed over: RFC 7517 §4."""
     for jwk in (ED, json.dumps(ED), json.dumps(ED).encode(), {**ED, "x5t": 1, "use": "sig", "key_ops": ["verify"]}):
         assert load_jwk(jwk) == KEY.public_key()
+
+
+def test_each_character_of_a_kid() -> None:
+    """Printable ASCII, which a String of RFC 9651 can hold, and as much of it as `keyid` may have."""
+    assert taken(lambda c: load_jwk({**ED, "kid": c}), MalformedKey) == set(PRINTABLE)
+    assert taken(lambda c: load_jwk({**ED, "kid": f"a{c}b"}), MalformedKey) == set(PRINTABLE)
+    assert load_jwk({**ED, "kid": "k" * KEY_ID_CHARS_MAX}).kid == "k" * KEY_ID_CHARS_MAX
+
+
+def test_each_character_of_base64url() -> None:
+    """RFC 4648 §5: a modulus in which all of them are is read."""
+    alphabet = UPPER + LOWER + DIGITS + "-_"
+    assert load_jwk({**RSA, "n": f"_{(alphabet * 6)[:340]}Q"}).kid == "key-1"
+
+
+@pytest.mark.parametrize(
+    "jwk",
+    [
+        {**RSA, "n": uint(2**2047 + 1)},
+        {**RSA, "n": uint(2**8191 + 1)},
+        {**RSA, "e": uint(3)},
+        {**RSA, "e": uint(2**32 - 1)},
+        json.dumps(ED).rjust(JWK_CHARS_MAX),
+    ],
+    ids=["2048 bits", "8192 bits", "least exponent", "largest exponent", "longest text"],
+)
+def test_up_to_the_limits(jwk: dict[str, object] | str) -> None:
+    """What is just within each limit is read."""
+    assert load_jwk(jwk).kid == "key-1"
+
+
+@pytest.mark.parametrize("jwk", [ED, EC, RSA], ids=["Ed25519", "EC", "RSA"])
+def test_equal_keys_are_one(jwk: dict[str, str]) -> None:
+    """Whatever the library underneath makes of its own."""
+    assert len({load_jwk(jwk), load_jwk(jwk)}) == 1
+
+
+def test_a_member_of_another_kind_of_key() -> None:
+    """An RSA key has no curve, so that one beside it is a member that nobody knows."""
+    assert load_jwk({**RSA, "crv": "P-256"}) == load_jwk(RSA)
+
+
+def test_keys_do_not_change() -> None:
+    """A key that was checked stays the one that was checked."""
+    assert_frozen(KEY, KEY.public_key())
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Nobody fills our memory by sending many keys."""
+    assert keys._check_ed25519.cache_parameters()["maxsize"] == KEYS_REMEMBERED_MAX
 
 
 def test_ed25519_by_its_own_name() -> None:
@@ -83,6 +135,20 @@ def test_points_that_are_no_key(encoded: str) -> None:
     with pytest.raises(MalformedKey) as caught:
         load_jwk({**ED, "x": b64(octets)})
     assert caught.value.details["member"] == "x"
+
+
+@pytest.mark.parametrize("y", range(2, 60))
+def test_a_point_is_on_the_curve_or_refused(y: int) -> None:
+    """RFC 8032 §5.1.3: there is an x for it when x² = (y² - 1) / (dy² + 1) is a square."""
+    d = -121665 * pow(121666, -1, P) % P
+    square = (y * y - 1) * pow(d * y * y + 1, -1, P) % P
+    jwk = {**ED, "x": b64(y.to_bytes(32, "little"))}
+    if pow(square, (P - 1) // 2, P) == 1:
+        assert load_jwk(jwk).kid == "key-1"
+    else:
+        with pytest.raises(MalformedKey, match="curve") as caught:
+            load_jwk(jwk)
+        assert caught.value.details == {"member": "x"}
 
 
 def test_the_points_of_order_eight_are_those() -> None:
@@ -309,6 +375,32 @@ def test_pem_tells_its_algorithm(algorithm: Algorithm, expected: Algorithm) -> N
     assert PrivateKey.from_pem(private(algorithm).to_pem(), kid="k").algorithm is expected
 
 
+@pytest.mark.parametrize("algorithm", [Algorithm.PS256, Algorithm.PS384, Algorithm.PS512, Algorithm.RS256])
+def test_pem_of_an_rsa_key_for(algorithm: Algorithm) -> None:
+    """An RSA key signs by the algorithm that it is read for."""
+    assert PrivateKey.from_pem(pem(rsa_key()), kid="k", algorithm=algorithm).algorithm is algorithm
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm"), [(KEY, Algorithm.ES256), (private(Algorithm.ES256), Algorithm.ES384), (KEY, Algorithm.PS512)]
+)
+def test_pem_of_a_key_for_something_else(key: PrivateKey, algorithm: Algorithm) -> None:
+    """The kind of key does not go with the algorithm, and the refusal says so."""
+    with pytest.raises(MalformedKey) as caught:
+        PrivateKey.from_pem(key.to_pem(), kid="k", algorithm=algorithm)
+    assert caught.value.details == {"member": "alg"}
+
+
+def test_a_key_that_is_read_twice() -> None:
+    """It is the same, by its `kid` and algorithm; another `kid` makes it another."""
+    assert PrivateKey.from_pem(KEY.to_pem(), kid="key-1") == KEY
+    assert PrivateKey.from_pem(KEY.to_pem(), kid="key-2") != KEY
+
+
+# PKCS #8 with a key of the kind 1.2.3.4
+UNKNOWN_KIND = b"-----BEGIN PRIVATE KEY-----\nMBgCAQAwBQYDKgMEBAwECmFhYWFhYWFhYWE=\n-----END PRIVATE KEY-----\n"
+
+
 def test_pem_with_a_password() -> None:
     """An encrypted PEM needs its password."""
     key = ed25519.Ed25519PrivateKey.generate()
@@ -326,12 +418,14 @@ def test_pem_with_a_password() -> None:
     [
         (b"", None),
         (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", None),
+        (UNKNOWN_KIND, None),
         (KEY.to_pem(), Algorithm.ES256),
         (private(Algorithm.ES256).to_pem(), Algorithm.ES384),
         (private(Algorithm.PS512).to_pem(), Algorithm.ED25519),
         (pem(ec.generate_private_key(ec.SECP521R1())), None),
         (pem(ec.generate_private_key(ec.SECP256K1())), Algorithm.ES256),
-        (pem(dsa.generate_private_key(2048)), None),
+        (pem(ed448.Ed448PrivateKey.generate()), None),
+        (pem(x25519.X25519PrivateKey.generate()), None),
     ],
 )
 def test_pem_refused(encoded: bytes, algorithm: Algorithm | None) -> None:

@@ -1,11 +1,22 @@
 """Messages, and the parts of a target that components are derived from."""
 
+import string
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
 import pytest
 
+from characters import DIGITS, LETTERS, PRINTABLE, taken
+from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Reason, Request, Response
+from incoming_payments.httpsig import message as module
 from incoming_payments.httpsig.message import Target
-from incoming_payments.limits import URL_CHARS_MAX
+from incoming_payments.limits import TARGETS_REMEMBERED_MAX, URL_CHARS_MAX
+
+UNRESERVED: Final = LETTERS + DIGITS + "-._~"
+VISIBLE: Final = PRINTABLE.strip(" ")
 
 
 def test_values_by_name_whatever_the_case() -> None:
@@ -14,6 +25,24 @@ def test_values_by_name_whatever_the_case() -> None:
     for message in (Request("GET", "https://a.example/", headers), Response(200, headers)):
         assert message.values("x-a") == ("1", "3")
         assert message.values("x-c") == ()
+
+
+def test_messages_do_not_change() -> None:
+    """What is verified is what was received, and what is acted on."""
+    request = Request("GET", "https://a.example/", ())
+    assert_frozen(request, request.target, Response(200, ()))
+    assert (request.body, Response(200, ()).body, Response(200, ()).request) == (b"", b"", None)
+
+
+def test_the_fields_are_those_of_the_headers() -> None:
+    """Nobody can give others, and they make no difference: messages with the same header fields are one in a set."""
+    headers = (("X-A", "1"),)
+    assert len({Request("GET", "https://a.example/", headers) for _ in range(2)}) == 1
+    assert len({Response(200, headers) for _ in range(2)}) == 1
+    makers: list[Callable[..., object]] = [partial(Request, "GET", "https://a.example/"), partial(Response, 200)]
+    for make in makers:
+        with pytest.raises(TypeError):
+            make(headers, fields={"x-a": ("2",)})
 
 
 def test_a_message_does_not_show_its_secrets() -> None:
@@ -64,6 +93,7 @@ def test_parts_of_a_target(uri: str, expected: tuple[str, str, str, str | None])
         "https://a.example:port/",
         "https://a.example\\b/",
         "https://[::1/",
+        "https://[]/",
         "https://a.example/\x7f",
     ],
 )
@@ -72,6 +102,41 @@ def test_what_is_no_target(uri: str) -> None:
     with pytest.raises(MalformedField) as caught:
         _ = Request("GET", uri, ()).target
     assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param("https://a", "b", UNRESERVED + "!$&'()*+,;=%" + "/?", id="host"),
+        pytest.param("https://[a", "]", string.hexdigits + ":.", id="IPv6 address"),
+        pytest.param("https://a:1", "2", DIGITS + "/?", id="port"),
+        pytest.param("https://a:", "/", DIGITS + "/?", id="port, alone"),
+        pytest.param("https://a", "", UNRESERVED + "!$&'()*+,;=%" + ":/?", id="end of the host"),
+        pytest.param("https://a/", "", VISIBLE.replace("#", ""), id="path"),
+        pytest.param("https://a?", "", VISIBLE.replace("#", ""), id="query"),
+    ],
+)
+def test_each_character_of_a_target(before: str, after: str, expected: str) -> None:
+    """RFC 3986's characters, which WHATWG's take in path and query: no blank, no control character, no fragment."""
+    assert taken(lambda c: Request("GET", f"{before}{c}{after}", ()).target, MalformedField) == set(expected)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "HTTP", "HTTPS"])
+def test_each_scheme(scheme: str) -> None:
+    """Two schemes, in any case."""
+    assert Request("GET", f"{scheme}://a/", ()).target.scheme == scheme.lower()
+
+
+def test_each_character_of_a_query_has_one_spelling() -> None:
+    """The application/x-www-form-urlencoded percent-encode set of the URL standard: all but these are encoded."""
+    plain = LETTERS + DIGITS + "*-._"
+    for octet in range(128):
+        request = Request("GET", f"https://a.example/?a=%{octet:02x}", ())
+        spelling = chr(octet) if chr(octet) in plain else f"%{octet:02X}"
+        assert request.query_parameters == {"a": [spelling]}
+    text = "".join(map(chr, range(128, 256)))
+    encoded = "".join(f"%{octet:02X}" for octet in text.encode())
+    assert Request("GET", f"https://a.example/?a={encoded.lower()}", ()).query_parameters == {"a": [encoded]}
 
 
 def test_query_parameters_have_one_spelling() -> None:
@@ -93,12 +158,21 @@ def test_query_parameters_have_one_spelling() -> None:
 
 def test_a_query_that_is_not_utf_8() -> None:
     """It is refused, because replacing what cannot be decoded makes different queries look the same."""
-    with pytest.raises(MalformedField, match="UTF-8"):
+    with pytest.raises(MalformedField, match="UTF-8") as caught:
         _ = Request("GET", "https://a.example/?a=%FF", ()).query_parameters
+    assert caught.value.details == {"reason": Reason.COMPONENT_VALUE}
 
 
-def test_a_target_that_is_too_long_to_remember() -> None:
-    """It has the same parts as any other."""
-    path = "/" + "a" * URL_CHARS_MAX
+@pytest.mark.parametrize(("chars", "remembered"), [(URL_CHARS_MAX, 1), (URL_CHARS_MAX + 1, 0)])
+def test_a_target_that_is_too_long_to_remember(chars: int, remembered: int) -> None:
+    """It has the same parts as any other, and takes no memory."""
+    module._remembered_target.cache_clear()
+    path = "/" + "a" * (chars - len("https://ase.example/"))
     target = Request("GET", f"https://ase.example{path}", ()).target
     assert (target.authority, target.path, target.query) == ("ase.example", path, None)
+    assert module._remembered_target.cache_info().currsize == remembered
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Nobody fills our memory by sending many targets."""
+    assert module._remembered_target.cache_parameters()["maxsize"] == TARGETS_REMEMBERED_MAX

@@ -37,6 +37,16 @@ def test_a_key_tells_signers_keys_and_nonces_apart() -> None:
     assert {len(key) for key in different} == {64}
 
 
+def test_a_key_outlives_a_release() -> None:
+    """What a store remembers has to be found again by the next version."""
+    digest = hashlib.sha256(PROOF.base).hexdigest()
+    expected = [hashlib.sha256(text.encode()).hexdigest() for text in (
+        f'["a", "key-1", "base", "{digest}"]',
+        '["a", "key-1", "nonce", "n"]',
+    )]  # fmt: skip
+    assert expected == [replay_key(PROOF, "a"), replay_key(saying(nonce="n"), "a")]
+
+
 @pytest.mark.parametrize(
     ("expires_s", "fresh_s"), [(None, 360), (1000, 360), (300, 360), (10, 70)], ids=["none", "late", "even", "early"]
 )

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from characters import DIGITS, LETTERS, LOWER, PRINTABLE, taken
+from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, SignatureRefused
 from incoming_payments.httpsig import Policy, Reason, Request, Shape, verify
-from incoming_payments.httpsig.shapes import strict_form
+from incoming_payments.httpsig.shapes import StrictForm, strict_form
 from signed_requests import BODY, KEY, KEYS, NOW, NOW_S, URL, get, post, put, signed_get, signed_post
 
 STRICT = Policy()
@@ -38,6 +40,64 @@ PHP_GET, PHP_POST = php(signed_get()), php(signed_post())
 RUST_GET = rust(get(("Content-Type", "application/json")))
 DIGEST = ("Content-Digest", signed_post().values("content-digest")[0])
 RUST_POST = rust(post(DIGEST), "content-digest", "content-length")
+
+
+def test_values_do_not_change() -> None:
+    """What is looked at is what is parsed."""
+    form = strict_form(Shape.PHP_SDK, ['sig1=("@method")'], ["sig1=AQID"])
+    assert form is not None
+    assert_frozen(form)
+
+
+SHAPES = {
+    # of each shape: the two lines with a # for the character, and what may stand there
+    "php, label": (Shape.PHP_SDK, "sig1=()", "#=AQID", {*LOWER, "*"}),
+    "php, rest of the label": (Shape.PHP_SDK, "sig1=()", "a#=AQID", {*LOWER, *DIGITS, *"_-.*"}),
+    "php, base64": (Shape.PHP_SDK, "sig1=()", "a=#QID", {*LETTERS, *DIGITS, *"+/"}),
+    "php, end": (Shape.PHP_SDK, "sig1=()", "a=AQID#", {*LETTERS, *DIGITS, *"+/="}),
+    "rust, label": (Shape.RUST_SDK, "#=(a);a", "AQID", {*LOWER, "*"}),
+    "rust, rest of the label": (Shape.RUST_SDK, "a#=(a);a", "AQID", {*LOWER, *DIGITS, *"_-.*"}),
+    "rust, name": (Shape.RUST_SDK, "a=(#a);a", "AQID", {*LOWER, "@"}),
+    "rust, name alone": (Shape.RUST_SDK, "a=(#);a", "AQID", {*LOWER}),
+    "rust, rest of the name": (Shape.RUST_SDK, "a=(a#b);a", "AQID", {*LOWER, *DIGITS, *"- "}),
+    "rust, second name": (Shape.RUST_SDK, "a=(a #b);a", "AQID", {*LOWER, "@"}),
+    "rust, second name alone": (Shape.RUST_SDK, "a=(a #);a", "AQID", {*LOWER}),
+    "rust, rest of the second name": (Shape.RUST_SDK, "a=(a b#c);a", "AQID", {*LOWER, *DIGITS, *"- "}),
+    "rust, parameters": (Shape.RUST_SDK, "a=(a);#", "AQID", {*PRINTABLE}),
+    "rust, base64": (Shape.RUST_SDK, "a=(a);a", "#QID", {*LETTERS, *DIGITS, *"+/"}),
+}
+
+
+@pytest.mark.parametrize(("shape", "input_line", "signature", "expected"), SHAPES.values(), ids=SHAPES)
+def test_each_character_of_a_shape(shape: Shape, input_line: str, signature: str, expected: set[str]) -> None:
+    """It is loosened by the characters that the SDK writes, and by no other."""
+
+    def form(character: str) -> object:
+        return strict_form(shape, [input_line.replace("#", character)], [signature.replace("#", character)])
+
+    assert taken(form, InvalidValue) == expected
+
+
+@pytest.mark.parametrize("shape", Shape)
+@pytest.mark.parametrize(
+    ("input_lines", "signature_lines"),
+    [([], ["AQID"]), (["a=(a);a"], []), (["a=(a);a"] * 2, ["AQID"]), (["a=(a);a"], ["a=AQID"] * 2), ([], ["a=AQID"])],
+)
+def test_a_shape_is_one_line_of_each(shape: Shape, input_lines: list[str], signature_lines: list[str]) -> None:
+    """None and two are not the SDK's."""
+    assert strict_form(shape, input_lines, signature_lines) is None
+
+
+def test_the_least_of_a_shape() -> None:
+    """One component, no parameter; and a padding of up to two."""
+    for base64 in ("AQID", "AQI=", "AQ=="):
+        assert strict_form(Shape.RUST_SDK, ["a=(@b c-1);"], [base64]) == StrictForm(
+            'a=("@b" "c-1");', f"a=:{base64}:", "(@b c-1)"
+        )
+        assert strict_form(Shape.PHP_SDK, ["x"], [f"a={base64}"]) == StrictForm("x", f"a=:{base64}:", None)
+    for base64 in ("", "=", "AQID===", "A=Q="):
+        assert strict_form(Shape.RUST_SDK, ["a=(a);"], [base64]) is None
+        assert strict_form(Shape.PHP_SDK, ["x"], [f"a={base64}"]) is None
 
 
 def test_what_the_php_sdk_itself_sends() -> None:

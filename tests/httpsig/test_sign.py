@@ -19,6 +19,7 @@ from incoming_payments.httpsig import (
     verify,
 )
 from signed_requests import BODY, KEY, KEYS, NOW, NOW_S, URL, get, post, put, signed_get, signed_post
+from signing_keys import private
 
 
 def test_adds_fields_and_touches_no_other() -> None:
@@ -108,15 +109,35 @@ def test_a_second_signature() -> None:
 @pytest.mark.parametrize("label", ["Sig", "", "a b", "a=();x, b"])
 def test_labels_that_cannot_be_written(label: str) -> None:
     """A label is a key of RFC 9651 §3.1.2, and can smuggle nothing in."""
-    with pytest.raises(InvalidValue):
+    with pytest.raises(InvalidValue) as caught:
         sign(get(), KEY, created=NOW, label=label)
+    assert caught.value.details == {"member": "label"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("Signature-Input", 'sig1=("@method")'), ("Signature", "sig1=:AQID:")],
+    ids=["input", "signature"],
+)
+def test_a_label_that_one_field_has(field: str, value: str) -> None:
+    """It is in use, whichever of the two fields it stands in; another one is not."""
+    request = get((field, value))
+    with pytest.raises(InvalidValue, match="label"):
+        sign(request, KEY, created=NOW)
+    assert len(sign(request, KEY, created=NOW, label="sig2").values(field.lower())) == 2
+
+
+def test_no_digest_without_a_body() -> None:
+    """There is nothing to digest."""
+    assert [name for name, _ in signed_get().headers] == ["Authorization", "Signature-Input", "Signature"]
 
 
 def test_times_need_a_zone() -> None:
     """A naive datetime is refused by the name of its argument."""
     naive = NOW.replace(tzinfo=None)
-    with pytest.raises(InvalidValue, match=r"^created"):
+    with pytest.raises(InvalidValue, match=r"^created") as caught:
         sign(get(), KEY, created=naive)
+    assert caught.value.details == {"member": "created"}
     with pytest.raises(InvalidValue, match=r"^expires"):
         sign(get(), KEY, created=NOW, expires=naive)
 
@@ -124,8 +145,16 @@ def test_times_need_a_zone() -> None:
 def test_alg_for_a_key_whose_algorithm_has_no_name() -> None:
     """There is nothing that PS256 could be called."""
     key = PrivateKey("k", Algorithm.PS256, None)
-    with pytest.raises(InvalidValue, match="PS256"):
+    with pytest.raises(InvalidValue, match="PS256") as caught:
         sign(get(), key, created=NOW, alg_param=True)
+    assert caught.value.details == {"member": "alg_param"}
+
+
+def test_a_key_whose_algorithm_has_no_name() -> None:
+    """It signs, as `alg` is left out unless it is asked for."""
+    key = private(Algorithm.PS256)
+    proof = verify(sign(get(), key, created=NOW), {"key-1": key.public_key()}, policy=Policy(), now=NOW)
+    assert proof.algorithm is Algorithm.PS256
 
 
 def test_what_cannot_be_signed_over() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from attacks.rows import Attack
 from attacks.signatures import attacks
+from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, SignatureRefused
 from incoming_payments.httpsig import (
     Algorithm,
@@ -38,8 +39,10 @@ from signed_requests import (
     URL,
     both,
     get,
+    post,
     put,
     replace,
+    signed_get,
     signed_post,
 )
 from signing_keys import private
@@ -89,6 +92,16 @@ def test_proof_of_the_node_clients_post() -> None:
     assert (proof.label, proof.key_id, proof.algorithm) == ("sig1", "key-1", Algorithm.ED25519)
     assert proof.components == tuple(Component(name) for name in names)
     assert (proof.created, proof.expires, proof.nonce, proof.tag) == (NOW, None, None, None)
+
+
+def test_values_do_not_change() -> None:
+    """What is proven is not changed by who acts on it, and a policy not between two requests."""
+    assert_frozen(Policy(), verify(signed_post(), KEYS, policy=Policy(), now=NOW))
+
+
+def test_a_proof_does_not_show_what_was_signed() -> None:
+    """The access token is in it, and proofs may be logged."""
+    assert "GNAP" not in repr(verify(signed_post(), KEYS, policy=Policy(), now=NOW))
 
 
 def test_proof_names_what_was_signed_and_not_the_signature() -> None:
@@ -297,6 +310,13 @@ def test_no_signature_is_computed_before_the_rest_is_good(monkeypatch: pytest.Mo
 # --- keys, policy, time ------------------------------------------------------------------------
 
 
+def test_one_signature_without_keyid_beside_a_stranger() -> None:
+    """The reason is that the key is unknown, when there is any `keyid`: that is what can be put right."""
+    nameless = forge(get(), lines(), f";created={NOW_S}", label="nameless")
+    assert reason(both(nameless, STRANGER)) is Reason.KEY_UNKNOWN
+    assert reason(nameless) is Reason.KEY_ID_MISSING
+
+
 def test_keyid_is_the_kid_whatever_the_mapping_says() -> None:
     """Contract section 5: `keyid` MUST equal the `kid`, also when a key was filed under another name."""
     assert reason(get_with(f';keyid="alias";created={NOW_S}'), keys={"alias": KEY.public_key()}) is Reason.KEY_UNKNOWN
@@ -342,8 +362,9 @@ def test_expires_is_taken_at_its_word() -> None:
 
 def test_now_needs_a_zone() -> None:
     """A naive time is the caller's mistake, and not the client's."""
-    with pytest.raises(InvalidValue, match="zone"):
+    with pytest.raises(InvalidValue, match="zone") as caught:
         check(GOOD, now=NOW.replace(tzinfo=None))
+    assert caught.value.details == {"member": "now"}
 
 
 def test_policy_with_a_window_of_its_own() -> None:
@@ -391,18 +412,56 @@ def test_policy_with_a_nonce() -> None:
         {"required": ("@status",)},
         {"required": ("@query-param",)},
         {"required": ("",)},
+        {"required": ("@method", "authorization, date")},
         {"max_age_s": 0},
         {"max_age_s": -1},
         {"max_age_s": 1.5},
         {"max_age_s": True},
         {"clock_skew_s": -1},
         {"clock_skew_s": "1"},
+        {"clock_skew_s": False},
+        {"shapes": ["php-sdk"]},
+        {"shapes": [Shape.PHP_SDK, None]},
     ],
 )
 def test_policies_that_mean_nothing(arguments: dict[str, Any]) -> None:
     """A policy that could not mean anything cannot be made."""
-    with pytest.raises(InvalidValue):
+    with pytest.raises(InvalidValue) as caught:
         Policy(**arguments)
+    assert caught.value.details == {"member": next(iter(arguments))}
+
+
+def test_policy_of_open_payments() -> None:
+    """Contract section 5 by default; and what a caller gave can change without changing the policy."""
+    policy = Policy()
+    assert (policy.required, policy.max_age_s) == (("@method", "@target-uri", "authorization"), 300)
+    assert (policy.clock_skew_s, policy.nonce_required, policy.tag, policy.shapes) == (60, False, None, frozenset())
+    shapes = [Shape.PHP_SDK]
+    policy = Policy(shapes=shapes)
+    shapes.append(Shape.RUST_SDK)
+    assert policy.shapes == {Shape.PHP_SDK}
+    assert hash(policy) == hash(Policy(shapes=[Shape.PHP_SDK]))
+    with pytest.raises(TypeError):
+        Policy(("@method",))  # type: ignore[call-arg] # each is named, so that no number stands for another
+
+
+@pytest.mark.parametrize(
+    ("request_", "details"),
+    [
+        (forge(get(), lines()[1:]), {"component": "@method"}),
+        (forge(post(), lines()), {"component": "content-digest"}),
+        (get_with(f';keyid="key-1";created={NOW_S - 301}'), {"age_s": 301}),
+        (get_with(f';keyid="key-1";created={NOW_S + 61}'), {"age_s": -61}),
+        (put(signed_get(), "Signature-Input", "sig1=("), {"field": "Signature-Input", "position": 6}),
+        (put(signed_get(), "Signature", "sig1=:A:"), {"field": "Signature", "position": 7}),
+    ],
+    ids=["component", "body", "stale", "ahead", "input", "signature"],
+)
+def test_refusals_say_where(request_: Request, details: dict[str, object]) -> None:
+    """What to change, for who reads it with a program."""
+    with pytest.raises(SignatureRefused) as caught:
+        check(request_)
+    assert caught.value.details == details
 
 
 def test_a_digest_of_nothing() -> None:
@@ -410,6 +469,20 @@ def test_a_digest_of_nothing() -> None:
     assert check(covering(headers=[("Content-Digest", content_digest(b""))])).key_id == "key-1"
     field = ("Content-Digest", content_digest(b""))
     assert check(covering(('"content-digest"', field[1]), headers=[field])).key_id == "key-1"
+
+
+def test_a_body_of_one_octet_is_a_body() -> None:
+    """It has to be covered as any other."""
+    assert reason(forge(post(body=b"1"), [('"@method"', "POST"), *lines()[1:]])) is Reason.BODY_NOT_COVERED
+
+
+@pytest.mark.parametrize("around", [("", ""), (" ", ""), ("", " "), ("\t", ""), ("", "\t"), (" \t", "\t ")])
+def test_blanks_around_a_content_length(around: tuple[str, str]) -> None:
+    """RFC 9110 §5.5: they are no part of the value."""
+    request = digested()
+    value = f"{around[0]}{len(request.body)}{around[1]}"
+    signed = sign(put(request, "Content-Length", value), KEY, created=NOW)
+    assert "content-length" in {component.name for component in check(signed).components}
 
 
 def test_content_length_that_is_not_covered_is_not_looked_at() -> None:

@@ -106,7 +106,7 @@ def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
     rights = tuple(rights)
     wide = _ALL_FORM.get(action)
     own = tuple(right for right in rights if action in right.actions)
-    every = tuple(right for right in rights if wide is not None and wide in right.actions)
+    every = tuple(right for right in rights if wide in right.actions)
     if not own and not every:
         raise TokenRefused(
             "insufficient_rights",

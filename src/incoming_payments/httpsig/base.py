@@ -48,12 +48,10 @@ _FIELD_TYPES: Final[Mapping[str, str]] = {
     "want-repr-digest": "dictionary",
 }
 
-_USUAL_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
-
 
 def _method_of(request: Request) -> str:
     method = request.method
-    if method not in _USUAL_METHODS and not _METHOD.fullmatch(method):
+    if not _METHOD.fullmatch(method):
         raise MalformedField("@method is not an HTTP method", reason=Reason.COMPONENT_VALUE, component="@method")
     return method
 

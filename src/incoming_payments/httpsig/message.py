@@ -20,7 +20,7 @@ _TARGET: Final = re.compile(
 )
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 # The application/x-www-form-urlencoded percent-encode set of the URL standard: all but these.
-_UNENCODED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789*-._")
+_UNENCODED: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789*-._"
 _ENCODED: Final = tuple(chr(byte) if byte in _UNENCODED else f"%{byte:02X}" for byte in range(256))
 
 
