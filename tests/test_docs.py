@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -121,6 +122,74 @@ def test_the_middlewares_of_the_signatures_page_let_only_signed_requests_in() ->
     assert [answer.status_code for answer in answers] == [200, 401, 200, 401]
     assert [answer.content for answer in answers[::2]] == [b"partner-1" + signed[0].body] * 2
     assert [answer.json()["error"]["code"] for answer in answers[1::2]] == ["signature_missing"] * 2
+
+
+def signed_fields(namespace: dict[str, Any], method: str, url: str) -> tuple[tuple[str, str], ...]:
+    """The header fields of a request of the partner of the signatures page."""
+    request = namespace["Request"](method, url, ())
+    signed = namespace["sign"](
+        request, namespace["signer"], created=datetime.now(UTC), nonce=namespace["token_urlsafe"]()
+    )
+    return tuple(signed.headers)
+
+
+@pytest.mark.parametrize("target", [".example.net/orders", ":8443/orders", "", "*"])
+def test_a_target_that_goes_on_with_the_host_is_not_let_in(target: str) -> None:
+    """What was signed for another host is no request to ours, though servers take a target without its slash."""
+    namespace = run_page("docs/signatures.md")
+    fields = signed_fields(namespace, "GET", f"https://api.bank.example{target}")
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": target, "RAW_URI": target, "wsgi.input": BytesIO()}
+    environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in fields}
+    answers: list[str] = []
+    namespace["SignedOnly"](None)(environ, lambda status, _: answers.append(status))
+    assert answers == ["400 Refused"]
+
+
+def asgi_answers(
+    namespace: dict[str, Any], method: str, raw_path: str, fields: tuple[tuple[str, str], ...]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The scopes that get to the application behind the ASGI middleware, and the messages that are sent."""
+    scopes: list[dict[str, Any]] = []
+    sent: list[dict[str, Any]] = []
+
+    async def behind(scope: Any, _receive: Any, _send: Any) -> None:
+        scopes.append(scope)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": raw_path,
+        "raw_path": raw_path.encode(),
+        "headers": [(name.lower().encode(), value.encode()) for name, value in fields],
+    }
+    asyncio.run(namespace["SignedOnlyAsgi"](behind)(scope, receive, send))
+    return scopes, sent
+
+
+@pytest.mark.parametrize(
+    ("target", "proved"), [("http://other.example/a%2Fb", "/a%2Fb"), ("admin", "/"), ("/a%2Fb", "/a%2Fb")]
+)
+def test_the_application_gets_the_path_that_was_proved(target: str, proved: str) -> None:
+    """Whatever the target of the request is, the verifier and the application behind it go by one path."""
+    namespace = run_page("docs/signatures.md")
+    fields = signed_fields(namespace, "GET", f"https://api.bank.example{proved}")
+    scopes, _ = asgi_answers(namespace, "GET", target, fields)
+    assert [(proved.encode(), proved.replace("%2F", "/"))] == [(scope["raw_path"], scope["path"]) for scope in scopes]
+
+
+def test_a_refused_head_has_no_body() -> None:
+    """RFC 9110 §9.3.2: some servers would send it, and the client take it for the next response."""
+    namespace = run_page("docs/signatures.md")
+    environ = {"REQUEST_METHOD": "HEAD", "PATH_INFO": "/orders", "wsgi.input": BytesIO()}
+    assert namespace["SignedOnly"](None)(environ, lambda *_: None) == []
+    _, sent = asgi_answers(namespace, "HEAD", "/orders", ())
+    assert [message.get("body") for message in sent] == [None, b""]
 
 
 # --- what is generated -----------------------------------------------------------------------------

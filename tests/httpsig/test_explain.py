@@ -1,6 +1,7 @@
 """Explaining a refusal: each honest mistake is made with a real key, and the report names it; no secret is in it."""
 
 import hashlib
+import itertools
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
@@ -30,8 +31,9 @@ from incoming_payments.httpsig import (
     signature_base,
     verify,
 )
-from incoming_payments.httpsig._case import Drafter
-from incoming_payments.httpsig._hypotheses import ADVICE, HYPOTHESES
+from incoming_payments.httpsig._case import Drafter, Trial, open_case
+from incoming_payments.httpsig._hypotheses import ADVICE, HYPOTHESES, _first
+from incoming_payments.httpsig._redaction import Redactor
 from incoming_payments.limits import EXPLAIN_CHARS_MAX, EXPLAIN_VERIFICATIONS_MAX
 from signed_requests import (
     BODY,
@@ -578,6 +580,27 @@ def test_fields_that_cannot_be_read() -> None:
     assert str(report(get())).splitlines()[-2:] == ["  Signature-Input: absent or empty", "  Signature: absent"]
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ('sig1=(;nonce="a;b;CNONCE12";keyid="k"', 'sig1=(;nonce=<redacted>;keyid="k"'),
+        ('sig1=(;nonce ="SECRETNONCE"', "sig1=(;nonce=<redacted>"),
+        ('sig1=(;nonce:"SECRETNONCE"', "sig1=(;nonce:<redacted>"),
+        ("sig1=(;nonce='a b c d e f';tag=\"t\"", 'sig1=(;nonce=<redacted>;tag="t"'),
+        ('sig1=("@method"), nonce="SECRETNONCE"', 'sig1=("@method"), nonce=<redacted>'),
+        ('sig1=(;keyid="k" "SECRETNONCE"', 'sig1=(;keyid="k" <redacted>'),
+        ('sig1=(;keyid="SECRETNONCE', "sig1=(;keyid=<redacted>"),
+        ("sig1=(;SECRETNONCE;SECRETNONCE=x", "sig1=(;<redacted>;<redacted>=<redacted>"),
+        ("sig1=(@method content-digest x-a);created=5 ", "sig1=(@method content-digest x-a);created=5"),
+        ('keyId="k",algorithm="hs2019",signature="QUJDREVG"', 'keyId="k",algorithm=<redacted>'),
+    ],
+)
+def test_what_cannot_be_read_hides_what_would_be_hidden_otherwise(written: str, shown: str) -> None:
+    """A nonce or a signature in the wrong form, or in the wrong place, is hidden as well."""
+    text = str(report(put(signed_get(), "Signature-Input", written)))
+    assert f"  Signature-Input: {shown}" == text.splitlines()[-2].rstrip()
+
+
 def test_a_signature_before_the_text_undefined_is_not_shown() -> None:
     """The client may send both, and only the text is said."""
     request = signature_text(lambda text: f"{text}, sig2=undefined")
@@ -679,6 +702,19 @@ def test_a_secret_in_another_place_is_masked() -> None:
     assert f'{"*" * 32} by keyid "key{"*" * 33}"' in text
 
 
+def test_a_secret_in_another_spelling_is_masked() -> None:
+    """A token is hidden also percent-encoded, as a URL has to write it, and in small letters, as we might write it."""
+    token = "A1B2C3+D4E5F6/G7H8I9="
+    request = put(get(url=f"{URL}/A1B2C3%2bD4E5F6%2FG7H8I9%3D/y"), "Authorization", f"GNAP {token}")
+    found = report(sign(request, OTHER, created=NOW))
+    assert found.signatures[0].base[1] == f'"@target-uri": {URL}/{"*" * 27}/y'
+    token = "OS9M2PMHKUR64TB8"
+    signed = sign(evolve(put(get(), "Authorization", f"GNAP {token}"), method=token.lower()), KEY, created=NOW)
+    found = report(evolve(signed, method=token))
+    assert [cause.name for cause in found.causes] == ["method"]
+    assert token.lower() not in str(found)
+
+
 @pytest.mark.parametrize(
     ("secrets", "shown"), [(("A" * 9,), "*" * 9), (("A" * 9, "*" * 9), "#" * 9), (("A" * 9, "*" * 9, "#" * 9), "")]
 )
@@ -722,6 +758,16 @@ def test_verifications_are_bounded() -> None:
     _, found = counted(hostile)
     assert f"more than {EXPLAIN_VERIFICATIONS_MAX} hypotheses: not all of them were tried" in str(found)
     assert 50 < alone <= EXPLAIN_VERIFICATIONS_MAX < CountedKey.uses <= EXPLAIN_VERIFICATIONS_MAX + 8
+
+
+def test_no_more_bases_are_made_than_are_tried() -> None:
+    """However many a request leads to: they are made one at a time, and none when the budget is spent."""
+    redactor, made = Redactor(get()), itertools.count()
+    case = open_case(forge(get(), get_lines(), key=OTHER), KEYS, Policy(), NOW_S, Reason.SIGNATURE_INVALID, redactor)
+    endless = (Trial(f"{number}".encode()) for number in made)
+    assert _first(case, lambda _case, _signed: endless, case.by_known_keys()) is None
+    assert next(made) == EXPLAIN_VERIFICATIONS_MAX + 1
+    assert case.is_exhausted
 
 
 def test_reports_are_bounded() -> None:

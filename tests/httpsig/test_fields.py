@@ -120,6 +120,8 @@ def test_up_to_the_limits(value: str) -> None:
         ('sig1=("a""b")', "position"),
         ('sig1=("a", "b")', "position"),
         ('sig1=("a);created=1', "position"),
+        ('sig1=("a"', "position 9"),
+        ('sig1=("a" "b"', "position 13"),
         ('Sig1=("a")', "position 0"),
         ('sig1=("a"),', "position"),
         ('sig1=("a") sig2=()', "position"),

@@ -24,11 +24,11 @@ def php(request: Request) -> Request:
     return put(request, "Signature", signature.replace(":", ""))
 
 
-def rust(request: Request, *covered: str) -> Request:
+def rust(request: Request, *covered: str, written: str = f';created={NOW_S};keyid="key-1"') -> Request:
     """`request` signed as the Rust SDK does it: no quotes, also in what is signed; neither label nor colons."""
     names = ["@method", "@target-uri", "content-type", "authorization", *covered]
     derived = {"@method": request.method, "@target-uri": request.target_uri}
-    params = f'({" ".join(names)});created={NOW_S};keyid="key-1"'
+    params = f"({' '.join(names)}){written}"
     lines = [f'"{name}": {derived[name] if name in derived else request.values(name)[0]}' for name in names]
     signature = b64encode(KEY.sign("\n".join([*lines, f'"@signature-params": {params}']).encode())).decode()
     return put(put(request, "Signature-Input", f"sig1={params}"), "Signature", signature)
@@ -168,6 +168,17 @@ def test_a_signature_holds_in_the_shape_that_was_signed_only() -> None:
     assert reason(put(quoted, "Signature", f"sig1=:{signature}:"), BOTH) is Reason.SIGNATURE_INVALID
 
 
+@pytest.mark.parametrize("zeros", ["", "000"])
+@pytest.mark.parametrize("space", ["", " "])
+def test_parameters_are_signed_in_the_strict_form(space: str, zeros: str) -> None:
+    """RFC 9421 §2.5: in this shape as in any, what is signed is the serialisation of what was read."""
+    request = rust(get(("Content-Type", "application/json")), written=f';{space}created={zeros}{NOW_S};keyid="key-1"')
+    if space or zeros:
+        assert reason(request, RUST) is Reason.SIGNATURE_INVALID
+    else:
+        assert verify(request, KEYS, policy=RUST, now=NOW).created == NOW
+
+
 INPUT, BASE64 = 'sig1=("@method");created=1', "bGFiZWw="
 RUST_INPUT = "sig1=(@method a-b);created=1"
 
@@ -209,7 +220,7 @@ def test_strict_form_of_the_rust_sdk() -> None:
     form = strict_form(Shape.RUST_SDK, [RUST_INPUT], [BASE64])
     assert form is not None
     assert (form.signature_input, form.signature) == ('sig1=("@method" "a-b");created=1', f"sig1=:{BASE64}:")
-    assert form.signature_params == "(@method a-b);created=1"
+    assert form.components == "(@method a-b)"
 
 
 def test_a_policy_takes_known_shapes_only() -> None:

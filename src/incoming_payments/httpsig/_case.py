@@ -12,7 +12,7 @@ from incoming_payments.httpsig.fields import SignatureInput, parse_signature, pa
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
 from incoming_payments.httpsig.shapes import Shape, strict_form
-from incoming_payments.httpsig.verify import Policy
+from incoming_payments.httpsig.verify import Policy, as_signed
 from incoming_payments.limits import EXPLAIN_VERIFICATIONS_MAX, HEADER_BYTES_MAX, SIGNATURES_MAX
 
 _PARAMS: Final = '"@signature-params"'  # RFC 9421 §2.5
@@ -161,9 +161,8 @@ def read_fields(
         for shape in shapes:
             if form := strict_form(shape, inputs, signatures):
                 given = parse_signature_input([form.signature_input])
-                if params := form.signature_params:
-                    given = {label: evolve(one, signature_params=params) for label, one in given.items()}
-                return given, parse_signature([form.signature])
+                signed = {label: as_signed(form, one) for label, one in given.items()}
+                return signed, parse_signature([form.signature])
         return parse_signature_input(inputs), parse_signature(signatures)
     except MalformedField:
         return {}, {}

@@ -77,6 +77,8 @@ def _first(case: Case, trials: _trials.Trials, pairs: Iterable[tuple[Signed, Pub
             signature = signed.signature if trial.signature is None else trial.signature
             if case.holds(trial.key or key, signature, trial.base):
                 return Found(True, trial.said)
+            if case.is_exhausted:  # to make more bases costs as well
+                return None
     return None
 
 

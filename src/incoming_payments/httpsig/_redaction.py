@@ -5,11 +5,13 @@ into a field for secrets is masked wherever else it may have put it.
 """
 
 import re
+import string
+from collections.abc import Sequence
 from typing import Final
 
 from http_sf.types import BareItemType
 
-from incoming_payments.httpsig.base import SF_KEY, Component, Parameters
+from incoming_payments.httpsig.base import REQUEST_COMPONENTS, SF_KEY, Component, Parameters
 from incoming_payments.httpsig.message import Request
 from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX
 
@@ -17,11 +19,26 @@ PIECE_CHARS: Final = 8  # no piece of a secret that is as long as this is ever s
 
 _SECRET_FIELDS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 _SHOWN_FIELDS: Final = frozenset({"accept", "content-encoding", "content-length", "content-type", "date", "host"})
-SHOWN_PARAMETERS: Final = frozenset({"alg", "created", "expires", "keyid", "tag"})
+_SHOWN_PARAMETERS: Final = ("alg", "created", "expires", "keyid", "tag")
 _SCHEME: Final = re.compile(r"(GNAP|Bearer|Basic|DPoP) +", re.IGNORECASE)
 _DIGEST: Final = re.compile(r"([A-Za-z0-9\-]{1,16})=:([A-Za-z0-9+/=]*):")
 _UNSHOWABLE: Final = re.compile(r"[^ -\[\]-~]")  # a backslash too, as it begins what stands for the others
 _MASKS: Final = "*#"  # two, as one may itself be in the secret
+_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)  # `lower` may change the length
+_OCTET: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+
+# A Signature-Input that cannot be read: parameters that are shown; others, to the semicolon behind them; single words.
+_UNREAD: Final = re.compile(
+    rf"(?:^|(?<=[;,\s]))(?P<shown>(?:{'|'.join(_SHOWN_PARAMETERS)})=(?:\"[^\"]*\"|[^\"'=;,\s()]*))(?=[;,\s)]|$)"
+    r"|(?P<name>[^\s\"'();,=]+)\s*=\s*(?!\()(?:\"[^\"]*\"?|'[^']*'?|[^;\"'])+"
+    r"|(?P<word>\"[^\"]*\"?|'[^']*'?|[^\s\"'();,=]+)",
+    re.IGNORECASE,
+)
+_WORDS: Final = REQUEST_COMPONENTS | {
+    "(request-target)", "algorithm", "authorization", "content-digest", "content-length", "content-type", "signature",
+    "undefined",
+}  # fmt: skip
+_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # it may be a signature in the wrong field
 
 
 class Redactor:
@@ -30,22 +47,39 @@ class Redactor:
     def __init__(self, request: Request) -> None:
         secrets = [value for name in _SECRET_FIELDS for value in request.values(name)]
         self._pieces = {
-            secret[at : at + PIECE_CHARS] for secret in secrets for at in range(len(secret) - PIECE_CHARS + 1)
+            secret[at : at + PIECE_CHARS].translate(_LOWER)
+            for secret in secrets
+            for at in range(len(secret) - PIECE_CHARS + 1)
         }
 
     def mask(self, text: str) -> str:
-        """`text` without any piece of a secret."""
+        """`text` without any piece of a secret, in capitals or small letters, percent-encoded or not."""
         for mask in _MASKS:
-            if not (found := self._found(text)):
+            if not (hidden := self._found(text)):
                 return text
-            hidden = {place for at in found for place in range(at, at + PIECE_CHARS)}
             text = "".join([mask if place in hidden else character for place, character in enumerate(text)])
         return "" if self._found(text) else text
 
-    def _found(self, text: str) -> list[int]:
+    def _found(self, text: str) -> set[int]:
+        """The places in `text` that are part of a piece of a secret."""
         if not self._pieces:
-            return []
-        return [at for at in range(len(text) - PIECE_CHARS + 1) if text[at : at + PIECE_CHARS] in self._pieces]
+            return set()
+        lower = text.translate(_LOWER)
+        places = range(len(text) + 1)
+        found = self._spans(lower, places)
+        if "%" in text:
+            starts = [place for octet in _OCTET.finditer(text) for place in (octet.start() + 1, octet.start() + 2)]
+            decoded = _OCTET.sub(lambda octet: chr(int(octet[0][1:], 16)), text).translate(_LOWER)
+            found |= self._spans(decoded, sorted({*places}.difference(starts)))
+        return found
+
+    def _spans(self, text: str, places: Sequence[int]) -> set[int]:
+        """Where the pieces in `text` are, when its characters stand at `places`, and it ends at the last of them."""
+        found: set[int] = set()
+        for at in range(len(text) - PIECE_CHARS + 1):
+            if text[at : at + PIECE_CHARS] in self._pieces:
+                found.update(range(places[at], places[at + PIECE_CHARS]))
+        return found
 
     def show(self, text: str, chars_max: int = EXPLAIN_VALUE_CHARS_MAX) -> str:
         """`text` from outside as printable ASCII of bounded length, with no secret in it.
@@ -53,8 +87,8 @@ class Redactor:
         >>> Redactor(Request("GET", "", (("Authorization", "GNAP 0123456789"),))).show("x\\n0123456789")
         'x\\\\x0a**********'
         """
-        # A piece that begins before the cut ends within this.
-        shown = _UNSHOWABLE.sub(_escaped, self.mask(text[: chars_max + PIECE_CHARS])[:chars_max])
+        # A piece that begins before the cut ends within this, percent-encoded too.
+        shown = _UNSHOWABLE.sub(_escaped, self.mask(text[: chars_max + 3 * PIECE_CHARS])[:chars_max])
         if len(text) <= chars_max and len(shown) <= 2 * chars_max:
             return shown
         return f"{shown[: 2 * chars_max]}... ({len(text)} characters)"
@@ -103,10 +137,20 @@ class Redactor:
         """The parameters of a signature. Those that RFC 9421 does not define are hidden, and so is `nonce`."""
         return "".join(
             [
-                self._parameter(name, value) if name in SHOWN_PARAMETERS else f";{self.show(name)}={_hidden(value)}"
+                self._parameter(name, value) if name in _SHOWN_PARAMETERS else f";{self.show(name)}={_hidden(value)}"
                 for name, value in parameters
             ]
         )
+
+    def unread(self, text: str) -> str:
+        """A `Signature-Input` that cannot be read, without what would be hidden if it could.
+
+        Where a value ends is not known in it: what is no name that clients write, and as long as a piece, is hidden.
+
+        >>> Redactor(Request("GET", "", ())).unread('sig1=(@path "x");nonce ="OS9M";keyid="k" PMHKUR64')
+        'sig1=(@path "x");nonce=<redacted>;keyid="k" <redacted>'
+        """
+        return self.show(_LONG.sub("<redacted>", _UNREAD.sub(_of_unread, text[: 2 * EXPLAIN_VALUE_CHARS_MAX])))
 
     def _parameter(self, name: str, value: BareItemType) -> str:
         if value is True and SF_KEY.fullmatch(name):
@@ -125,6 +169,15 @@ def hidden(value: str) -> str:
 
 def _hidden(value: BareItemType) -> str:
     return f'"{hidden(value)}"' if type(value) is str else "<redacted>"
+
+
+def _of_unread(match: re.Match[str]) -> str:
+    if match["shown"]:
+        return match[0]
+    word = match["name"] or match["word"]
+    if len(word.strip("\"'")) >= PIECE_CHARS and word.strip("\"'").lower() not in _WORDS:
+        word = "<redacted>"
+    return f"{word}=<redacted>" if match["name"] else word
 
 
 def _escaped(match: re.Match[str]) -> str:

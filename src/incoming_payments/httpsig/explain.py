@@ -5,7 +5,6 @@ holds then. What it says is safe in a log: no secret is in it, nothing that coul
 `limits.EXPLAIN_CHARS_MAX` characters.
 """
 
-import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -16,7 +15,7 @@ from attrs import evolve, field, frozen
 from incoming_payments.errors import InvalidValue, SignatureRefused
 from incoming_payments.httpsig._case import Case, Line, Signed, open_case
 from incoming_payments.httpsig._hypotheses import ADVICE, HYPOTHESES
-from incoming_payments.httpsig._redaction import SHOWN_PARAMETERS, Redactor
+from incoming_payments.httpsig._redaction import Redactor
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
 from incoming_payments.httpsig.reasons import Reason
@@ -30,8 +29,6 @@ from incoming_payments.limits import (
 
 _SIGNATURE_FIELDS: Final = frozenset({"signature-input", "signature"})
 _FIELD_LINES_MAX: Final = 4  # shown of a field that could not be read
-_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # it may be a signature in the wrong field
-_VALUE: Final = re.compile(r";\s*([A-Za-z0-9_\-.*]+)=([^;]*)")  # of a parameter
 _DESCRIPTION_CHARS_MAX: Final = 4 * EXPLAIN_VALUE_CHARS_MAX  # of a refusal: our own words
 
 
@@ -219,17 +216,12 @@ def _heading(signature: ExplainedSignature) -> str:
 
 def _unread(case: Case) -> list[str]:
     """What may be shown of fields that could not be read: of `Signature` how long it is, and no more."""
-    written = case.text("signature-input")[: 2 * EXPLAIN_VALUE_CHARS_MAX]
-    shown = case.redactor.show(_LONG.sub("<redacted>", _VALUE.sub(_parameter, written)))
+    shown = case.redactor.unread(case.text("signature-input"))
     lengths = [str(len(value)) for value in case.request.values("signature")[:_FIELD_LINES_MAX]]
     return [
         f"Signature-Input: {shown or 'absent or empty'}",
         f"Signature: {' and '.join(lengths)} characters" if lengths else "Signature: absent",
     ]
-
-
-def _parameter(match: re.Match[str]) -> str:
-    return match[0] if match[1].lower() in SHOWN_PARAMETERS else f";{match[1]}=<redacted>"
 
 
 def _bounded(lines: Sequence[str]) -> str:

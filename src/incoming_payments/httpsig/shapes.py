@@ -28,18 +28,26 @@ class Shape(enum.StrEnum):
 
 @frozen
 class StrictForm:
-    """The two field lines in the form of RFC 9421 §4, and `@signature-params` as its signer wrote it, if otherwise."""
+    """The two field lines in the form of RFC 9421 §4, and the list of components that is signed, if another."""
 
     signature_input: str
     signature: str
-    signature_params: str | None
+    components: str | None
+
+    def signature_params(self, inner_list: str, strict: str) -> str:
+        """The value of `@signature-params` that is signed; in the `strict` form, it begins with `inner_list`.
+
+        >>> StrictForm("", "", "(@method)").signature_params('("@method")', '("@method");created=1')
+        '(@method);created=1'
+        """
+        return strict if self.components is None else self.components + strict.removeprefix(inner_list)
 
 
 _LABEL: Final = r"[a-z*][a-z0-9_\-.*]*"
 _BASE64: Final = r"[A-Za-z0-9+/]+={0,2}"
 _PHP_SIGNATURE: Final = re.compile(f"({_LABEL})=({_BASE64})")
 _RUST_SIGNATURE: Final = re.compile(_BASE64)
-_RUST_INPUT: Final = re.compile(rf"({_LABEL})=(\((@?[a-z][a-z0-9\-]*(?: @?[a-z][a-z0-9\-]*)*)\)(;[ -~]*))")
+_RUST_INPUT: Final = re.compile(rf"({_LABEL})=\((@?[a-z][a-z0-9\-]*(?: @?[a-z][a-z0-9\-]*)*)\)(;[ -~]*)")
 
 
 def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
@@ -59,6 +67,6 @@ def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Seque
     given, signature = _RUST_INPUT.fullmatch(input_line), _RUST_SIGNATURE.fullmatch(signature_line)
     if given is None or signature is None:
         return None
-    label, sent, names, parameters = given.groups()
+    label, names, parameters = given.groups()
     components = " ".join([f'"{name}"' for name in names.split(" ")])
-    return StrictForm(f"{label}=({components}){parameters}", f"{label}=:{signature[0]}:", sent)
+    return StrictForm(f"{label}=({components}){parameters}", f"{label}=:{signature[0]}:", f"({names})")

@@ -215,9 +215,15 @@ def _read_fields(request: Request, policy: Policy) -> tuple[dict[str, SignatureI
         )
     if not inputs:
         raise SignatureRefused(Reason.SIGNATURE_MISSING, "sign the request: the signature fields are empty")
-    if shaped and shaped.signature_params:
-        inputs = {label: evolve(given, signature_params=shaped.signature_params) for label, given in inputs.items()}
+    if shaped:
+        inputs = {label: as_signed(shaped, given) for label, given in inputs.items()}
     return inputs, signatures
+
+
+def as_signed(form: StrictForm, given: SignatureInput) -> SignatureInput:
+    """What was read of a strict form, with the text that is signed: the list of components in it may be another."""
+    params = form.signature_params(given.coverage.inner_list, given.signature_params)
+    return evolve(given, signature_params=params)
 
 
 def _of_shape(shapes: Iterable[Shape], input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
