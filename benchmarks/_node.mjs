@@ -1,13 +1,15 @@
 // Verifies one signed request with npm @interledger/http-signature-utils, for as long as it is asked to.
-// It reads lines of {"seconds": S} and answers each with {"seconds": of one verification, the best of short rounds}.
+// It reads lines of JSON: first {"jwk", "request"}, and then {"seconds": S}, each of which it answers with {"seconds": of one
+// verification, the best of short rounds}.
 
 import { createInterface } from 'node:readline'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 
-const given = JSON.parse(process.argv[2])
-const require = createRequire(join(given.installed, 'package.json'))
+const require = createRequire(join(process.argv[2], 'package.json'))
 const { validateSignature } = require('@interledger/http-signature-utils')
+
+let given
 
 // The same as `best` in verify.py.
 const best = async (seconds) => {
@@ -23,5 +25,7 @@ const best = async (seconds) => {
 }
 
 for await (const line of createInterface({ input: process.stdin })) {
-  console.log(JSON.stringify({ seconds: await best(JSON.parse(line).seconds) }))
+  const asked = JSON.parse(line)
+  if (asked.jwk) given = asked
+  console.log(JSON.stringify(asked.jwk ? { ready: true } : { seconds: await best(asked.seconds) }))
 }

@@ -11,12 +11,8 @@ its own, as a server has it: nothing about the request is remembered from the on
 import argparse
 import itertools
 import json
-import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from http_message_signatures import HTTPMessageVerifier, HTTPSignatureKeyResolver
 from http_message_signatures.algorithms import ED25519
 
+from _npm import node
 from _report import finish, table
 from incoming_payments.httpsig import (
     Policy,
@@ -40,8 +37,7 @@ from incoming_payments.httpsig import (
     verify,
 )
 
-NODE_PACKAGE: Final = "@interledger/http-signature-utils"
-NODE_VERSION: Final = "2.0.3"
+PACKAGES: Final = {"@interledger/http-signature-utils": "2.0.3"}
 TURNS: Final = 12
 KEY: Final = PrivateKey.generate_ed25519("key-1")
 NOW: Final = datetime.now(UTC)
@@ -128,41 +124,6 @@ def pyauth() -> Callable[[], object]:
     return lambda: verifier.verify(_Message(), body=SIGNED.body)
 
 
-@contextmanager
-def node(folder: Path) -> Iterator[Callable[[float], float] | str]:
-    """A running Node: from the seconds to measure to those of one verification. Or why there is none."""
-    npm, executable = shutil.which("npm"), shutil.which("node")
-    if npm is None or executable is None:
-        yield "Node.js with npm is not installed"
-        return
-    if not (folder / "installed").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        dependencies = {NODE_PACKAGE: NODE_VERSION}
-        (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": dependencies}))
-        options = ["--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1"]
-        done = subprocess.run([npm, "install", *options], cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            yield f"npm could not install {NODE_PACKAGE}: {done.stderr.strip().splitlines()[-1:]}"
-            return
-        (folder / "installed").touch()  # only now: an installation that was broken off is begun again
-    given = {"installed": str(folder), "jwk": KEY.public_jwk(), "request": _node_request()}
-    script = Path(__file__).with_name("_node.mjs")
-    with subprocess.Popen(
-        [executable, str(script), json.dumps(given)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        stdin, stdout = process.stdin, process.stdout
-
-        def measure(seconds: float) -> float:
-            stdin.write(json.dumps({"seconds": seconds}) + "\n")
-            stdin.flush()
-            return float(json.loads(stdout.readline())["seconds"])
-
-        yield measure
-        stdin.close()
-
-
 def _node_request() -> dict[str, Any]:
     headers = {name.lower(): value for name, value in SIGNED.headers}
     return {"method": SIGNED.method, "url": SIGNED.target_uri, "headers": headers, "body": SIGNED.body.decode()}
@@ -179,7 +140,7 @@ def best(action: Callable[[], object], seconds: float) -> float:
     return shortest
 
 
-def measure(seconds: float, folder: Path) -> tuple[dict[str, float], str | None]:
+def measure(seconds: float) -> tuple[dict[str, float], str | None]:
     """The seconds of one verification by each, in turns; and why Node is missing, if it is."""
     actions: dict[str, Callable[[], object]] = {}
     for backend in ("OpenSSL", "PyNaCl"):
@@ -187,12 +148,15 @@ def measure(seconds: float, folder: Path) -> tuple[dict[str, float], str | None]
             actions |= {f"raw, {backend}": bare, f"ours, {backend}": ours(backend)}
     actions["http-message-signatures"] = pyauth()
     times = dict.fromkeys(actions, float("inf"))
-    with node(folder) as other:
+    with node(Path(__file__).with_name("_node.mjs"), PACKAGES) as other:
+        if not isinstance(other, str):
+            assert other({"jwk": KEY.public_jwk(), "request": _node_request()}) == {"ready": True}
         for _ in range(TURNS):
             for name, action in actions.items():
                 times[name] = min(times[name], best(action, seconds / TURNS))
             if not isinstance(other, str):
-                times["Node"] = min(times.get("Node", float("inf")), other(seconds / TURNS))
+                spent = float(other({"seconds": seconds / TURNS})["seconds"])
+                times["Node"] = min(times.get("Node", float("inf")), spent)
     return times, other if isinstance(other, str) else None
 
 
@@ -221,8 +185,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long each of them is measured (4)")
     options = parser.parse_args()
-    folder = Path(sys.prefix) / f"http-signature-utils-{NODE_VERSION}"  # the environment's own, outside of the project
-    times, missing = measure(options.seconds, folder)
+    times, missing = measure(options.seconds)
     figures = figures_of(times)
     own = times[f"ours, {ed25519.BACKEND}"]
     rows = [[name, f"{seconds * 1e6:.1f}", f"{seconds / own:.2f}"] for name, seconds in times.items()]

@@ -15,7 +15,7 @@ from attrs import frozen
 from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig.base import Component, Coverage, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import SF_KEY, Component, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import (
     COMPONENTS_MAX,
     COVERAGES_REMEMBERED_MAX,
@@ -45,8 +45,8 @@ _BYTE_SEQUENCES: Final = re.compile(
     r"|:([^:]*):"
 )
 # What the three fields look like when they are honest: read here in a fraction of the time, and to the same value. What
-# these do not match goes the long way, which decides. Neither can be matched in two ways, so that time is linear.
-_KEY: Final = r"[a-z*][a-z0-9_\-.*]*"
+# these do not match goes the long way, which decides. None can be matched in two ways, so that time is linear.
+_KEY: Final = SF_KEY.pattern
 _STRING: Final = r'"[ !#-\[\]-~]*"'  # without escapes
 _ONE_BYTE_SEQUENCE: Final = re.compile(rf"({_KEY})=:([A-Za-z0-9+/]*(?:[AEIMQUYcgkosw048]=|[AQgw]==)?):")  # canonical
 _COVERAGE: Final = re.compile(rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})")

@@ -11,6 +11,8 @@ from typing import Final
 
 from attrs import frozen
 
+from incoming_payments.httpsig.base import SF_KEY
+
 
 class Shape(enum.StrEnum):
     """A known way to write `Signature-Input` and `Signature` that RFC 9421 §4 does not know, by who writes it.
@@ -43,7 +45,7 @@ class StrictForm:
         return strict if self.components is None else self.components + strict.removeprefix(inner_list)
 
 
-_LABEL: Final = r"[a-z*][a-z0-9_\-.*]*"
+_LABEL: Final = SF_KEY.pattern
 _BASE64: Final = r"[A-Za-z0-9+/]+={0,2}"
 _PHP_SIGNATURE: Final = re.compile(f"({_LABEL})=({_BASE64})")
 _RUST_SIGNATURE: Final = re.compile(_BASE64)
