@@ -8,8 +8,10 @@ from attrs import evolve
 from incoming_payments.domain.lifecycle import Tolerance
 from incoming_payments.errors import (
     AmountOverflow,
+    AmountTooLarge,
     InvalidValue,
     MalformedAddress,
+    PacketExpired,
     PaymentNotFound,
     PaymentRefused,
     PolicyRefused,
@@ -38,25 +40,26 @@ def arrival(prepare: Prepare, receiver: Receiver = RECEIVER) -> Arrival:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "brings_money"),
+    ("prepare", "may_be_fulfilled"),
     [
         (a_sender().prepare(1), True),
         (a_sender().prepare(1, least=1), True),
         (a_sender().prepare(1, least=2), False),
-        (a_sender().prepare(0), False),
+        (a_sender().prepare(0), True),
+        (a_sender().prepare(0, least=1), False),
         (a_sender().probe(1), False),
     ],
 )
-def test_brings_money(prepare: Prepare, brings_money: bool) -> None:
-    """There is something to book when the condition is ours, the amount enough, and not zero."""
-    assert arrival(prepare).brings_money is brings_money
+def test_may_be_fulfilled(prepare: Prepare, may_be_fulfilled: bool) -> None:
+    """It is an offer when the condition is ours, and the amount enough."""
+    assert arrival(prepare).may_be_fulfilled is may_be_fulfilled
 
 
 def test_what_is_no_question_of_money_is_never_fulfilled() -> None:
     """A probe cannot be fulfilled, not even by a mistake of ours, whether assertions are on or off."""
     probe = arrival(a_sender().probe(1))
     with pytest.raises((AssertionError, InvalidValue)):
-        probe.fulfilled(a_creation().answer)
+        probe.fulfilled(a_creation().answer, NOW)
 
 
 def test_credit_id_is_that_of_the_data() -> None:
@@ -96,7 +99,7 @@ def test_receivers_with_other_secrets_remember_apart() -> None:
 def test_margin_is_a_count(margin_ms: object) -> None:
     """A margin is a whole number of milliseconds, not below zero."""
     with pytest.raises(InvalidValue) as caught:
-        Receiver(METHODS, margin_ms=margin_ms)  # type: ignore[arg-type] # on purpose
+        Receiver(METHODS, margin_ms=margin_ms)
     assert caught.value.details == {"member": "margin_ms"}
 
 
@@ -105,7 +108,7 @@ def test_margin() -> None:
     prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN - 1))
     late = open_packet(encode(prepare), peer=PEER, receiver=RECEIVER, nonce=NONCE, now=NOW)
     assert isinstance(late, Reject)
-    assert arrival(prepare, Receiver(METHODS, margin_ms=0)).brings_money
+    assert arrival(prepare, Receiver(METHODS, margin_ms=0)).may_be_fulfilled
 
 
 def test_nothing_secret_is_shown() -> None:
@@ -119,10 +122,16 @@ def test_nothing_secret_is_shown() -> None:
 
 
 def test_every_refusal_has_its_code() -> None:
-    """Each that a packet can meet is in the table; a packet that would overflow is one that brings too much."""
-    met = {*PaymentRefused.__subclasses__(), PaymentNotFound, PolicyRefused, StoreError} - {AmountOverflow}
-    assert set(REFUSALS) == met
-    assert all(isinstance(code, ErrorCode) and message for code, message in REFUSALS.values())
+    """Each that a packet can meet is in the table, one of a host's own as well."""
+    prepare = a_sender().prepare(1)
+    own = type("Frozen", (PaymentRefused,), {})
+    for refusal in (*PaymentRefused.__subclasses__(), PaymentNotFound, PolicyRefused, StoreError, PacketExpired, own):
+        code, message = next(row for cls, row in REFUSALS.items() if issubclass(refusal, cls))
+        assert isinstance(code, ErrorCode)
+        made = refusal("", remaining=0) if refusal is AmountTooLarge else refusal("")
+        reject = arrival(prepare).refused(made)
+        assert (reject.code, reject.message) == (code, message)
+    assert arrival(prepare).refused(own("")).code == arrival(prepare).refused(AmountOverflow("")).code == "F07"
 
 
 def test_default_tolerance() -> None:
