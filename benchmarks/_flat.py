@@ -9,6 +9,7 @@ payments, which is what a service has under way.
 import asyncio
 import itertools
 import multiprocessing
+import os
 import secrets
 import sqlite3
 import statistics
@@ -77,6 +78,8 @@ def fill(path: Path, credits: int) -> PaymentId:
         for statement in (_CREDITS, _CREDITED, _CREATED):
             connection.execute(statement, (int(began.timestamp()) * 1_000_000,))
         connection.execute("COMMIT")
+    with path.open("rb") as file:
+        os.fsync(file.fileno())  # now, and not while something is measured
     return ids[0]
 
 
