@@ -18,7 +18,6 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +36,7 @@ from incoming_payments import (
     run,
 )
 from incoming_payments.domain.payment import PaymentId
+from incoming_payments.hosts.clock import utc_now
 from incoming_payments.ilp.packet import PacketType
 from incoming_payments.stores import _sqlite_rows as statements
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
@@ -61,7 +61,7 @@ def credit_ids(prefix: str) -> Iterator[str]:
 
 def endless(store: SqliteStore) -> PaymentId:
     """A new payment that takes any number of credits."""
-    created = a_creation(limit=None, now=datetime.now(UTC))
+    created = a_creation(limit=None, now=utc_now())
     store.insert(created)
     return created.answer.id
 
@@ -134,7 +134,7 @@ def credits_one_by_one(store: SqliteStore, id: PaymentId, names: Iterator[str], 
     ports = Ports(store=store)
     start, done = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < seconds:
-        run(receive(id, credit=next(names), amount=UNIT, now=datetime.now(UTC)), ports)
+        run(receive(id, credit=next(names), amount=UNIT, now=utc_now()), ports)
         done += 1
     return done / spent
 
@@ -149,7 +149,7 @@ async def credits_at_once(
     async def caller(until: float) -> None:
         nonlocal done
         while time.perf_counter() < until:
-            await arun(receive(next(ids), credit=next(names), amount=UNIT, now=datetime.now(UTC)), ports)
+            await arun(receive(next(ids), credit=next(names), amount=UNIT, now=utc_now()), ports)
             done += 1
 
     await asyncio.gather(*(caller(start + seconds) for _ in range(in_flight)))
@@ -161,7 +161,7 @@ def packets_one_by_one(store: SqliteStore, packets: list[bytes]) -> float:
     ports = Ports(store=store)
     start = time.perf_counter()
     for packet in packets:
-        reply = run(receive_packet(packet, peer=PEER, receiver=RECEIVER, now=datetime.now(UTC)), ports)
+        reply = run(receive_packet(packet, peer=PEER, receiver=RECEIVER, clock=utc_now), ports)
         assert reply[0] == PacketType.FULFILL
     return len(packets) / (time.perf_counter() - start)
 
@@ -173,7 +173,7 @@ async def packets_at_once(store: AsyncSqliteStore, packets: list[bytes]) -> floa
     async def caller() -> None:
         while packets:
             packet = packets.pop()
-            reply = await arun(receive_packet(packet, peer=PEER, receiver=RECEIVER, now=datetime.now(UTC)), ports)
+            reply = await arun(receive_packet(packet, peer=PEER, receiver=RECEIVER, clock=utc_now), ports)
             assert reply[0] == PacketType.FULFILL
 
     start = time.perf_counter()
@@ -193,7 +193,7 @@ async def measure(folder: Path, turns: int) -> Rates:
         one_id = endless(one)
         one_names, many_names = credit_ids("ledger"), credit_ids("ledger")
         for turn in range(turns):
-            now = datetime.now(UTC)
+            now = utc_now()
             few, lot = (
                 prepares(RECEIVER.methods, [id], count, amount=1, now=now, first=turn * count + 1)
                 for id, count in ((one_id, PACKETS[1]), (many_id, PACKETS[IN_FLIGHT]))
