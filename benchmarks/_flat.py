@@ -13,7 +13,7 @@ import os
 import secrets
 import sqlite3
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -26,9 +26,13 @@ from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 SIZES: Final = (1_000, 100_000, 1_000_000, 10_000_000)
 EACH: Final = 100  # credits in a payment, but for the large one
-TURNS: Final = 8
-TURN_S: Final = 0.25
-KINDS: Final = ("large payment, 1 in flight", "large payment, 64 in flight", "64 payments, 64 in flight")
+TURNS: Final = 15
+TURN_S: Final = 0.15
+PAYMENTS: Final = 64  # new ones, each turn
+KINDS: Final = ((False, 1), (False, IN_FLIGHT), (True, IN_FLIGHT))  # into the new ones, or the large one; in flight
+NAMES: Final = tuple(
+    f"{f'{PAYMENTS} payments' if spread else 'large payment'}, {in_flight} in flight" for spread, in_flight in KINDS
+)
 
 _HISTORY: Final = "CREATE TEMP TABLE history (id TEXT PRIMARY KEY, credits INTEGER NOT NULL)"
 _PAYMENTS: Final = """
@@ -83,23 +87,21 @@ def fill(path: Path, credits: int) -> PaymentId:
     return ids[0]
 
 
-async def book(path: Path, large: PaymentId, turn: int) -> tuple[list[float], float]:
-    """Microseconds of one credit by `KINDS`, and the most memory that this process has had, in MB."""
-    with SqliteStore(path) as made:
-        new = [endless(made) for _ in range(IN_FLIGHT)]
-    names = credit_ids(f"turn-{turn:02}")
+async def book(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[float, float]:
+    """Microseconds of one credit of that kind, and the most memory that this process has had, in MB."""
+    spread, in_flight = KINDS[kind]
+    ids: Iterator[PaymentId] = itertools.repeat(large)
+    if spread:
+        with SqliteStore(path) as made:
+            ids = itertools.cycle([endless(made) for _ in range(PAYMENTS)])
     async with AsyncSqliteStore(path) as store:
-        one, many = itertools.repeat(large), itertools.cycle(new)
-        rates = [
-            await credits_at_once(store, ids, names, TURN_S, in_flight)
-            for ids, in_flight in ((one, 1), (one, IN_FLIGHT), (many, IN_FLIGHT))
-        ]
-    return [1e6 / rate for rate in rates], _memory_mb()
+        rate = await credits_at_once(store, ids, credit_ids(f"turn-{turn:02}-{kind}"), TURN_S, in_flight)
+    return 1e6 / rate, _memory_mb()
 
 
-def book_in_turn(path: Path, large: PaymentId, turn: int) -> tuple[list[float], float]:
+def book_in_turn(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[float, float]:
     """`book`, for a process of its own."""
-    return asyncio.run(book(path, large, turn))
+    return asyncio.run(book(path, large, kind, turn))
 
 
 def _memory_mb() -> float:
@@ -110,38 +112,39 @@ def _memory_mb() -> float:
 
 
 def measure(folder: Path, credits_max: int) -> tuple[dict[int, list[list[float]]], dict[int, float]]:
-    """By how many credits the file held: microseconds by turn and kind; and the memory in MB."""
+    """By how many credits the file held: microseconds by kind and turn; and the memory in MB."""
     sizes = [size for size in SIZES if size < credits_max] + [credits_max]
     filled = {size: fill(folder / f"{size}.db", size) for size in sizes}
-    spent: dict[int, list[list[float]]] = {size: [] for size in sizes}
+    spent: dict[int, list[list[float]]] = {size: [[] for _ in KINDS] for size in sizes}
     memory: dict[int, float] = {}
     fresh = multiprocessing.get_context("spawn")
     pools = {size: ProcessPoolExecutor(1, fresh) for size in sizes}
-    for turn in range(TURNS):
-        for size, large in filled.items():
-            times, memory[size] = pools[size].submit(book_in_turn, folder / f"{size}.db", large, turn).result()
-            spent[size].append(times)
+    # Those that are compared come one after the other, as the speed of a disk changes from second to second.
+    for turn, kind, (size, large) in itertools.product(range(TURNS), range(len(KINDS)), filled.items()):
+        asked = pools[size].submit(book_in_turn, folder / f"{size}.db", large, kind, turn)
+        time, memory[size] = asked.result()
+        spent[size][kind].append(time)
     for pool in pools.values():
         pool.shutdown()
     return spent, memory
 
 
-def medians(turns: Sequence[Sequence[float]]) -> list[float]:
+def medians(kinds: Sequence[Sequence[float]]) -> list[float]:
     """The median of each kind over the turns."""
-    return [statistics.median(times) for times in zip(*turns, strict=True)]
+    return [statistics.median(times) for times in kinds]
 
 
 def figures_of(spent: Mapping[int, list[list[float]]], memory: Mapping[int, float]) -> dict[str, object]:
     """`flatness` is what the dearest kind of credit costs in the largest file, beside the same in the smallest."""
     least, most = min(spent), max(spent)
     ratios = {
-        kind: statistics.median(big[place] / small[place] for small, big in zip(spent[least], spent[most], strict=True))
-        for place, kind in enumerate(KINDS)
+        name: round(statistics.median(big / small for small, big in zip(smaller, bigger, strict=True)), 3)
+        for name, smaller, bigger in zip(NAMES, spent[least], spent[most], strict=True)
     }
     return {
-        "flatness": round(max(ratios.values()), 3),
+        "flatness": max(ratios.values()),
         "flatness_credits": most,
-        "flatness_of": {kind: round(value, 3) for kind, value in ratios.items()},
+        "flatness_of": ratios,
         "flatness_memory": round(memory[most] / memory[least], 3),
         "memory_mb": {f"{size:,}": round(value, 1) for size, value in memory.items()},
     }

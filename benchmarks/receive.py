@@ -144,10 +144,10 @@ def measure_flat(options: argparse.Namespace) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         spent, memory = _flat.measure(Path(folder), options.credits)
     rows = [
-        [f"{size:,}", *(f"{median:.1f}" for median in _flat.medians(turns)), f"{memory[size]:.1f}"]
-        for size, turns in spent.items()
+        [f"{size:,}", *(f"{median:.1f}" for median in _flat.medians(kinds)), f"{memory[size]:.1f}"]
+        for size, kinds in spent.items()
     ]
-    table("us of a durable credit", ["credits in the file", *_flat.KINDS, "memory in MB"], rows)
+    table("us of a durable credit", ["credits in the file", *_flat.NAMES, "memory in MB"], rows)
     return _flat.figures_of(spent, memory)
 
 
@@ -173,7 +173,8 @@ def main() -> None:
     figures: dict[str, object] = {}
     for part in options.only:
         figures |= PARTS[part](options)
-    table("Wanted", ["", "figure", "wanted"], [[name, str(figures.get(name)), want] for name, want in WANTED.items()])
+    rows = [[name, str(figures[name]), wanted] for name, wanted in WANTED.items() if name in figures]
+    table("Wanted", ["", "figure", "wanted"], rows)
     finish(figures, as_json=options.json)
 
 
