@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from attrs import evolve, fields
 
+from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.oer import write_var_uint
 from incoming_payments.ilp.packet import PacketType
@@ -188,6 +190,28 @@ def test_keys_are_not_shown() -> None:
 
 
 # --- values ------------------------------------------------------------------------------------------
+
+MEMBERS = [(frame, member.name) for frame, _ in KNOWN for member in fields(type(frame))]
+
+
+@pytest.mark.parametrize(("frame", "member"), MEMBERS, ids=lambda part: getattr(part, "__name__", str(part)))
+def test_what_a_member_of_a_frame_can_be(frame: Any, member: str) -> None:
+    """An integer has the range of its field, to both ends, and all else its type; the rest cannot be built."""
+    kind = type(getattr(frame, member))
+    most = 255 if member in {"code", "asset_scale"} else UINT64_MAX
+    good, bad = ([0, most], [-1, most + 1, "1", None]) if issubclass(kind, int) else ([kind()], [0, None])
+    for value in good:
+        packet = StreamPacket(PacketType.PREPARE, 0, 0, [evolve(frame, **{member: value})])
+        assert decode_stream(encode_stream(packet)) == packet
+    for value in bad:
+        with pytest.raises(InvalidValue) as caught:
+            evolve(frame, **{member: value})
+        assert caught.value.details == {"member": member}
+
+
+def test_frames_and_packets_are_frozen() -> None:
+    """What was decrypted is what is judged."""
+    assert_frozen(PACKET, *(frame for frame, _ in KNOWN))
 
 
 @pytest.mark.parametrize(
