@@ -40,6 +40,8 @@ PEER_TOKENS_MAX: Final = 8  # of one peer: two while one is replaced by another,
 # --- STREAM: RFC 29 ---
 
 STREAM_FRAMES_MAX: Final = 256  # in one packet: senders put in some ten, and thousands would fit
+STREAM_FRAMES_REMEMBERED_MAX: Final = 1024  # frames that are not read anew: they come with every packet
+STREAM_FRAME_REMEMBERED_BYTES_MAX: Final = 32  # a frame about money has at most 28 bytes of contents
 STREAMS_ANSWERED_MAX: Final = 10  # streams of one packet that get frames in the reply: those of RFC 29 §3.3 at a time
 STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments whose derived keys are kept at hand: some 2 KB each
 EXCESS_UNITS_MAX: Final = 1  # the default for what a packet may bring too much, in minor units: rounding of a rate

@@ -42,7 +42,7 @@ def test_response() -> None:
     ("data", "message"),
     [
         ("", "a length is missing, at byte 0"),
-        ("03672e61", "an integer of 1 bytes is cut short, at byte 4"),
+        ("03672e61", "a byte is missing, at byte 4"),
         ("03672e6109", "a length is missing, at byte 5"),
         ("01670903585250", "neither address nor asset may be like that, at byte 0"),
         ("03672ee90903585250", "neither address nor asset may be like that, at byte 0"),

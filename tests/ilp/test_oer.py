@@ -10,32 +10,24 @@ from incoming_payments.ilp.oer import (
     read_octets,
     read_saturated_uint,
     read_text,
-    read_uint,
+    read_uint8,
     read_var_uint,
     write_length,
     write_octets,
     write_text,
     write_uint8,
-    write_var_uint,
+    write_var_uints,
 )
 from incoming_payments.limits import UINT64_MAX
 
 Read = Callable[[bytes, int, int], tuple[Any, int]]
 
 
-@pytest.mark.parametrize(
-    ("octets", "value"),
-    [
-        ("00", 0),
-        ("1234", 4660),
-        ("ABABABAB", 2880154539),
-        ("AC01055A1DEBAC1E", 12394193534107495454),
-    ],
-)
-def test_rfc_30_fixed_length_integers(octets: str, value: int) -> None:
-    """The examples of UInt8, UInt16, UInt32 and UInt64."""
-    data = bytes.fromhex(octets)
-    assert read_uint(data, 0, len(data), len(data)) == (value, len(data))
+@pytest.mark.parametrize(("octets", "value"), [("00", 0), ("7B", 123), ("FF", 255)])
+def test_an_integer_of_one_byte(octets: str, value: int) -> None:
+    """UInt8, read and written."""
+    assert read_uint8(bytes.fromhex(octets), 0, 1) == (value, 1)
+    assert write_uint8(value) == bytes.fromhex(octets)
 
 
 @pytest.mark.parametrize(("octets", "length"), [("07", 7), ("8182", 130), ("821234", 4660), ("83ABCDEF", 11259375)])
@@ -78,7 +70,7 @@ def test_octets(length: int) -> None:
 def test_var_uint(value: int, octets: str) -> None:
     """An integer has one spelling, its shortest; zero takes one byte."""
     data = bytes.fromhex(octets)
-    assert write_var_uint(value) == data
+    assert write_var_uints(value) == data
     assert read_var_uint(data, 0, len(data)) == (value, len(data))
     assert read_saturated_uint(data, 0, len(data)) == (value, len(data))
 
@@ -96,10 +88,6 @@ def test_text_and_uint8() -> None:
     assert write_uint8(255) == b"\xff"
 
 
-def read_uint64(data: bytes, at: int, end: int) -> tuple[int, int]:
-    return read_uint(data, at, end, 8)
-
-
 SHORTEST = "a length is not in its shortest form"
 INTEGER = "an integer is not in its shortest form"
 
@@ -107,7 +95,7 @@ INTEGER = "an integer is not in its shortest form"
 @pytest.mark.parametrize(
     ("read", "octets", "message"),
     [
-        pytest.param(read_uint64, "00000000000000", "an integer of 8 bytes is cut short", id="uint64 cut short"),
+        pytest.param(read_uint8, "", "a byte is missing", id="no byte"),
         pytest.param(read_octets, "", "a length is missing", id="nothing"),
         pytest.param(read_octets, "0200", "2 bytes were announced, but only 1 are there", id="too few bytes"),
         pytest.param(read_octets, "82ff", "a length is cut short", id="length cut short"),
@@ -136,7 +124,7 @@ def test_refused(read: Read, octets: str, message: str) -> None:
         assert caught.value.details == {"position": len(before)}
 
 
-@pytest.mark.parametrize("read", [read_uint64, read_octets, read_text, read_var_uint, read_saturated_uint])
+@pytest.mark.parametrize("read", [read_octets, read_text, read_var_uint, read_saturated_uint])
 def test_nothing_is_read_past_the_end(read: Read) -> None:
     """A value ends where what holds it ends, whatever stands behind."""
     data = b"\x04abcd0123456789"

@@ -162,7 +162,7 @@ FIXED = bytes.fromhex(PREPARE_HEX)[2 : 2 + 57]
 @pytest.mark.parametrize(
     ("packet", "message", "position"),
     [
-        pytest.param(b"", "an integer of 1 bytes is cut short", 0, id="nothing"),
+        pytest.param(b"", "a byte is missing", 0, id="nothing"),
         pytest.param(b"\x0c", "a length is missing", 1, id="type alone"),
         pytest.param(bytes.fromhex(FULFILL_HEX), "a packet of type 13 is not a Prepare", 0, id="Fulfill"),
         pytest.param(b"\x0c\x00", "amount, expiry and condition of a Prepare are cut short", 2, id="empty"),
@@ -196,7 +196,7 @@ def test_no_prepare(packet: bytes, message: str, position: int) -> None:
 @pytest.mark.parametrize(
     ("packet", "message", "position"),
     [
-        pytest.param(b"", "an integer of 1 bytes is cut short", 0, id="nothing"),
+        pytest.param(b"", "a byte is missing", 0, id="nothing"),
         pytest.param(bytes.fromhex(PREPARE_HEX), "a packet of type 12 is not a Reject", 0, id="Prepare"),
         pytest.param(a_packet(13, bytes(31)), "a fulfillment is cut short", 2, id="fulfillment of 31 bytes"),
         pytest.param(a_packet(13, bytes(32)), "a length is missing", 34, id="Fulfill without data"),

@@ -7,7 +7,7 @@ from attrs import evolve, fields
 
 from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.oer import write_var_uint
+from incoming_payments.ilp.oer import write_var_uints
 from incoming_payments.ilp.packet import PacketType
 from incoming_payments.ilp.stream import (
     FRAMES,
@@ -117,9 +117,9 @@ def test_rfc_29_what_does_not_fit_64_bits_saturates(octets: str, frame: Frame) -
 @pytest.mark.parametrize(
     ("octets", "message"),
     [
-        pytest.param("", "an integer of 1 bytes is cut short, at byte 0", id="nothing"),
+        pytest.param("", "a byte is missing, at byte 0", id="nothing"),
         pytest.param("020c010001000100", "STREAM version 2 is unknown, at byte 0", id="version"),
-        pytest.param("01", "an integer of 1 bytes is cut short, at byte 1", id="no type"),
+        pytest.param("01", "a byte is missing, at byte 1", id="no type"),
         pytest.param(
             "010b010001000100", "a STREAM packet does not belong on an ILP packet of type 11, at byte 1", id="t"
         ),
@@ -127,7 +127,7 @@ def test_rfc_29_what_does_not_fit_64_bits_saturates(octets: str, frame: Frame) -
         pytest.param("010c010009" + "01" * 9, "an integer has more than 64 bits, at byte 4", id="amount"),
         pytest.param("010c01000100", "a length is missing, at byte 6", id="no count"),
         pytest.param("010c01000100020101", "a packet has more than 256 frames, at byte 6", id="257 frames"),
-        pytest.param("010c010001000101", "an integer of 1 bytes is cut short, at byte 8", id="no frame"),
+        pytest.param("010c010001000101", "a byte is missing, at byte 8", id="no frame"),
         pytest.param("010c01000100010111", "a length is missing, at byte 9", id="no contents"),
         pytest.param(HEAD + "1102010101", "a length is missing, at byte 12", id="frame cut short"),
         pytest.param(HEAD + "01030101ff", "a text is not UTF-8, at byte 11", id="message"),
@@ -143,7 +143,7 @@ def test_malformed(octets: str, message: str) -> None:
 
 def test_as_many_frames_as_are_allowed() -> None:
     """256 frames are read."""
-    octets = bytes.fromhex("010c01000100") + write_var_uint(256) + bytes.fromhex("110401010101") * 256
+    octets = bytes.fromhex("010c01000100") + write_var_uints(256) + bytes.fromhex("110401010101") * 256
     assert len(decode_stream(octets).frames) == 256
 
 

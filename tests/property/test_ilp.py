@@ -23,7 +23,7 @@ from incoming_payments.ilp.oer import (
     read_var_uint,
     write_octets,
     write_text,
-    write_var_uint,
+    write_var_uints,
 )
 from incoming_payments.ilp.packet import (
     ErrorCode,
@@ -235,7 +235,7 @@ def test_any_bytes(read: Callable[[bytes], object], data: bytes) -> None:
 def test_what_reads_has_one_spelling(data: bytes) -> None:
     """An integer, an octet string and a text that read are written as the very same bytes."""
     spellings: list[tuple[Callable[[bytes, int, int], tuple[Any, int]], Callable[[Any], bytes]]] = [
-        (read_var_uint, write_var_uint),
+        (read_var_uint, write_var_uints),
         (read_octets, write_octets),
         (read_text, write_text),
     ]

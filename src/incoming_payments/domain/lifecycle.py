@@ -58,7 +58,7 @@ from incoming_payments.limits import EXCESS_BASIS_POINTS_MAX, EXCESS_UNITS_MAX, 
 T = TypeVar("T")
 
 
-class State(enum.Enum):
+class State(enum.StrEnum):
     """Where a payment stands. Derived by `state_of`, never stored."""
 
     PENDING = "pending"  # nothing received yet
@@ -67,7 +67,7 @@ class State(enum.Enum):
     EXPIRED = "expired"  # its time is over: takes nothing more
 
 
-class Trigger(enum.Enum):
+class Trigger(enum.StrEnum):
     """What can happen to a payment."""
 
     CREATE = "create"
@@ -294,10 +294,10 @@ def credit_packet(
         _same(earlier, amount)
         return Decision(payment)
     before = _open_for(payment, amount, Trigger.PACKET, now)
-    if payment.received.value + amount.value > receive_max(payment) + tolerance.excess_max(payment.limit):
+    excess = payment.received.value + amount.value - receive_max(payment)
+    if excess > 0 and excess > tolerance.excess_max(payment.limit):
         raise AmountTooLarge(
-            "the packet brings more than the payment can still take: send less",
-            remaining=receive_max(payment) - payment.received.value,
+            "the packet brings more than the payment can still take: send less", remaining=amount.value - excess
         )
     after, booked, events = _book(payment, before, Trigger.PACKET, id, amount, now)
     return Decision(after, after, events, booked)
@@ -315,7 +315,8 @@ def require_open(payment: IncomingPayment, now: datetime) -> None:
 
 def require_asset(payment: IncomingPayment, amount: Amount) -> None:
     """Raise `AssetMismatch` unless `amount` is in the asset of `payment`."""
-    if amount.asset != payment.asset:
+    asset = payment.received.asset
+    if amount.asset is not asset and amount.asset != asset:
         raise AssetMismatch(f"the payment takes {payment.asset.code} at scale {payment.asset.scale} only")
 
 
@@ -390,13 +391,15 @@ def _step(
 
     A step that the table lacks is our own bug: `KeyError`.
     """
-    kinds = _EVENTS[before, trigger, state_of(after, now)]
+    first, *others = _EVENTS[before, trigger, state_of(after, now)]
     at = _later(after, now)
-    events = []
-    for version, kind in enumerate(kinds, start=after.version):
-        named = credit if kind is EventKind.CREDITED else None
-        events.append(Event(after.id, version, kind, at, after.received, named))
-    return (after if len(kinds) == 1 else evolve(after, version=version)), tuple(events)
+    event = Event(after.id, after.version, first, at, after.received, credit)
+    if not others:
+        return after, (event,)
+    more = [
+        Event(after.id, version, kind, at, after.received) for version, kind in enumerate(others, event.version + 1)
+    ]
+    return evolve(after, version=more[-1].version), (event, *more)
 
 
 def _later(payment: IncomingPayment, now: datetime) -> datetime:

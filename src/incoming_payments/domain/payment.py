@@ -6,10 +6,9 @@ Nothing here changes anything: what may happen to a payment, and when, is `lifec
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final, NewType, Self
 
-from attrs import field, fields, frozen
+from attrs import field, frozen
 from attrs.validators import optional
 
 from incoming_payments.domain.amount import Amount, Asset
@@ -166,11 +165,12 @@ class Credit:
 
     @received.validator
     def _holds_the_amount(self, _: object, received: Amount) -> None:
-        if received.asset != self.amount.asset or not 0 < self.amount.value <= received.value:
+        same = received.asset is self.amount.asset or received.asset == self.amount.asset
+        if not same or not 0 < self.amount.value <= received.value:
             raise InvalidValue("a credit is greater than zero and part of the total received", member="amount")
 
 
-@frozen
+@frozen(slots=False)  # `with_received` copies all members at once
 class IncomingPayment:
     """The resource of contract section 2.2, as stored.
 
@@ -233,18 +233,10 @@ class IncomingPayment:
         if foreign or version <= self.version or at < self.updated_at:
             raise InvalidValue("a credit is of the payment's asset, and later than what was before", member="received")
         after = object.__new__(type(self))
-        take = partial(object.__setattr__, after)
-        for name in _MEMBERS:
-            take(name, getattr(self, name))
-        take("received", received)
-        take("updated_at", at)
-        take("version", version)
+        vars(after).update(vars(self), received=received, updated_at=at, version=version)
         return after
 
     @property
     def asset(self) -> Asset:
         """The asset of the wallet address, in which everything about this payment is counted."""
         return self.received.asset
-
-
-_MEMBERS: Final = tuple(member.name for member in fields(IncomingPayment))

@@ -55,7 +55,7 @@ def run(flow: Flow[T], ports: Ports) -> T:
         for _ in range(FLOW_STEPS_MAX):
             try:
                 answer = _ask(effect, ports)
-                if inspect.isawaitable(answer):
+                if hasattr(answer, "__await__"):
                     _discard(answer)
                     raise PortMissing(f"the port for {type(effect).__name__} is async: drive this flow with arun")
             except Exception as error:  # noqa: BLE001 - whatever a port raises is the flow's to handle
@@ -81,7 +81,7 @@ async def arun(flow: Flow[T], ports: AsyncPorts | Ports) -> T:
         for _ in range(FLOW_STEPS_MAX):
             try:
                 answer = _ask(effect, ports)
-                if inspect.isawaitable(answer):
+                if hasattr(answer, "__await__"):
                     answer = await answer
             except Exception as error:  # noqa: BLE001 - whatever a port raises is the flow's to handle
                 effect = flow.throw(error)

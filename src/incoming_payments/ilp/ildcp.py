@@ -12,7 +12,7 @@ from attrs import field, frozen
 from incoming_payments.domain.amount import Asset
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.address import IlpAddress, ilp_address
-from incoming_payments.ilp.oer import read_octets, read_text, read_uint, write_octets, write_text, write_uint8
+from incoming_payments.ilp.oer import read_octets, read_text, read_uint8, write_octets, write_text, write_uint8
 from incoming_payments.ilp.packet import CONDITION_BYTES, Fulfill, Prepare
 
 ILDCP_ADDRESS: Final = ilp_address("peer.config")
@@ -48,7 +48,7 @@ def read_ildcp_response(data: bytes) -> Peer:
     """What the `data` of the answer says. Raises `MalformedPacket`."""
     end = len(data)
     address, scale_at = read_octets(data, 0, end)
-    scale, code_at = read_uint(data, scale_at, end, 1)
+    scale, code_at = read_uint8(data, scale_at, end)
     code, _ = read_text(data, code_at, end)
     try:
         return Peer(address.decode("ascii"), Asset(code, scale))

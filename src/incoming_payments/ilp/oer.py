@@ -19,23 +19,18 @@ _UINT64_BYTES: Final = 8
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def read_uint(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
-    """An unsigned integer of exactly `size` bytes: 1, 2, 4 or 8.
-
-    >>> read_uint(bytes.fromhex("1234"), 0, 2, 2)
-    (4660, 2)
-    """
-    stop = at + size
-    if stop > end:
-        raise MalformedPacket(f"an integer of {size} bytes is cut short", at)
-    return int.from_bytes(data[at:stop]), stop
+def read_uint8(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """An unsigned integer of one byte."""
+    if at >= end:
+        raise MalformedPacket("a byte is missing", at)
+    return data[at], at + 1
 
 
-def read_octets(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """A variable-length octet string: a length, and so many bytes.
+def read_span(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Where a variable-length octet string begins and stops: a length, and so many bytes.
 
-    >>> read_octets(b"\\x03abc...", 0, 7)
-    (b'abc', 4)
+    >>> read_span(b"\\x03abc...", 0, 7)
+    (1, 4)
     """
     if at >= end:
         raise MalformedPacket("a length is missing", at)
@@ -45,6 +40,16 @@ def read_octets(data: bytes, at: int, end: int) -> tuple[bytes, int]:
     stop = start + length
     if stop > end:
         raise MalformedPacket(f"{length} bytes were announced, but only {end - start} are there", at)
+    return start, stop
+
+
+def read_octets(data: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """A variable-length octet string, and where the next value begins.
+
+    >>> read_octets(b"\\x03abc...", 0, 7)
+    (b'abc', 4)
+    """
+    start, stop = read_span(data, at, end)
     return data[start:stop], stop
 
 
@@ -54,11 +59,14 @@ def read_var_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
     >>> read_var_uint(bytes.fromhex("021234"), 0, 3)
     (4660, 3)
     """
-    # Zero is one byte; no other integer begins with a byte of zeros.
     if at < end and 0 < (size := data[at]) <= _UINT64_BYTES:
         start, stop = at + 1, at + 1 + size
-        if stop <= end and (size == 1 or data[start]):
-            return int.from_bytes(data[start:stop]), stop
+        if stop <= end:
+            first = data[start]
+            if size == 1:
+                return first, stop
+            if first:  # only zero itself, which is one byte, begins with a byte of zeros
+                return int.from_bytes(data[start:stop]), stop
     octets, _ = read_octets(data, at, end)
     why = "is not in its shortest form" if len(octets) <= _UINT64_BYTES else "has more than 64 bits"
     raise MalformedPacket(f"an integer {why}", at)
@@ -111,17 +119,21 @@ def write_length(length: int) -> bytes:
 
 def write_octets(octets: bytes) -> bytes:
     """A variable-length octet string."""
-    return write_length(len(octets)) + octets
+    length = len(octets)
+    return (length.to_bytes(1) if length < 128 else write_length(length)) + octets
 
 
-def write_var_uint(value: int) -> bytes:
-    """A variable-length unsigned integer of at most 64 bits, in its shortest form.
+def write_var_uints(*values: int) -> bytes:
+    """Variable-length unsigned integers of at most 64 bits, each in its shortest form, one after the other.
 
-    >>> write_var_uint(0).hex(), write_var_uint(4660).hex()
-    ('0100', '021234')
+    >>> write_var_uints(0, 4660).hex()
+    '0100021234'
     """
-    size = (value.bit_length() + 7) // 8 or 1
-    return (size << 8 * size | value).to_bytes(size + 1)  # the length, and so many bytes, written as one integer
+    octets = b""
+    for value in values:
+        size = (value.bit_length() + 7) // 8 or 1
+        octets += (size << 8 * size | value).to_bytes(size + 1)  # the length, and so many bytes, as one integer
+    return octets
 
 
 def write_uint8(value: int) -> bytes:

@@ -15,7 +15,15 @@ from attrs import Attribute, field, frozen
 from incoming_payments.domain.payment import check_moment
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.address import IlpAddress, ilp_address
-from incoming_payments.ilp.oer import read_octets, read_text, read_uint, write_length, write_octets, write_text
+from incoming_payments.ilp.oer import (
+    read_octets,
+    read_span,
+    read_text,
+    read_uint8,
+    write_length,
+    write_octets,
+    write_text,
+)
 from incoming_payments.limits import (
     ILP_DATA_BYTES_MAX,
     ILP_MESSAGE_CHARS_MAX,
@@ -24,9 +32,9 @@ from incoming_payments.limits import (
 
 CONDITION_BYTES: Final = 32
 _TIMESTAMP_CHARS: Final = 17  # YYYYMMDDHHmmSSfff
-_DIGITS: Final = re.compile(rb"[0-9]{17}")
 _CODE: Final = re.compile(r"[FTR][0-9]{2}")
 _FIXED: Final = struct.Struct(f"!Q{_TIMESTAMP_CHARS}s{CONDITION_BYTES}s")  # amount, expiresAt, executionCondition
+_NO_ADDRESS: Final = "an ILP address is not as RFC 15 has it"
 _WITHOUT_MARKS: Final = str.maketrans("", "", "-T:.")
 _AMOUNTS: Final = struct.Struct("!QQ")
 
@@ -152,9 +160,11 @@ def decode_prepare(packet: bytes) -> Prepare:
     expires_at = _moment(timestamp, at + 8)
     address_at = at + _FIXED.size
     address, data_at = read_octets(packet, address_at, end)
-    destination = _address(address, address_at)
     data = _data(packet, data_at, end)
-    return Prepare(amount, expires_at, condition, destination, data)
+    try:
+        return Prepare(amount, expires_at, condition, address.decode("ascii"), data)
+    except (InvalidValue, UnicodeDecodeError):  # of the address: all else has been read as what it is
+        raise MalformedPacket(_NO_ADDRESS, address_at) from None
 
 
 def decode_reply(packet: bytes) -> Reply:
@@ -187,16 +197,15 @@ def read_amounts(data: bytes) -> tuple[int, int]:
 
 def _contents(packet: bytes, expected: PacketType) -> tuple[int, int]:
     """Where the contents of a packet of type `expected` begin, and where they end."""
-    kind, at = read_uint(packet, 0, len(packet), 1)
+    kind, at = read_uint8(packet, 0, len(packet))
     if kind != expected:
         raise MalformedPacket(f"a packet of type {kind} is not a {expected.name.capitalize()}", 0)
-    contents, end = read_octets(packet, at, len(packet))
-    return end - len(contents), end
+    return read_span(packet, at, len(packet))
 
 
 def _moment(timestamp: bytes, at: int) -> datetime:
     """An Interledger timestamp. RFC 30: 17 digits, in UTC; no leap second, and midnight is of the following day."""
-    if _DIGITS.fullmatch(timestamp) and timestamp[8:10] != b"24":  # which newer Pythons read as the following day
+    if timestamp.isdigit() and timestamp[8:10] != b"24":  # which newer Pythons read as the following day
         text = timestamp.decode("ascii")
         try:
             return datetime.fromisoformat(f"{text[:8]}T{text[8:14]}.{text[14:]}Z")
@@ -209,7 +218,7 @@ def _address(octets: bytes, at: int) -> IlpAddress:
     try:
         return ilp_address(octets.decode("ascii"))
     except (InvalidValue, UnicodeDecodeError):
-        raise MalformedPacket("an ILP address is not as RFC 15 has it", at) from None
+        raise MalformedPacket(_NO_ADDRESS, at) from None
 
 
 def _data(packet: bytes, at: int, end: int) -> bytes:

@@ -107,15 +107,20 @@ class Receiver:
     tolerance: Tolerance = field(factory=Tolerance)
     margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, validator=_not_negative)
     find: Callable[[str], tuple[PaymentId, StreamKeys]] = field(init=False, eq=False, repr=False)
+    _margin: timedelta = field(init=False, eq=False, repr=False)
 
     @find.default
     def _remembering(self) -> Callable[[str], tuple[PaymentId, StreamKeys]]:
         # What is not an address of ours raises, and is not remembered: strangers cannot fill the memory.
         return lru_cache(maxsize=STREAM_KEYS_REMEMBERED_MAX)(partial(_derive, self.methods))
 
+    @_margin.default
+    def _of_margin_ms(self) -> timedelta:
+        return timedelta(milliseconds=self.margin_ms)
+
     def in_time(self, prepare: Prepare, now: datetime) -> bool:
         """Whether there is time enough at `now` to answer `prepare`."""
-        return prepare.expires_at - now >= timedelta(milliseconds=self.margin_ms)
+        return prepare.expires_at - now >= self._margin
 
     def reject(self, code: ErrorCode, message: str, data: bytes = b"") -> Reject:
         """A Reject in the name of this service."""
@@ -229,7 +234,7 @@ class Arrival:
         received = payment.received.value
         receive_max = max(lifecycle.receive_max(payment), received)
         frames: list[Frame] = [StreamMaxMoney(stream, receive_max, received) for stream in self._streams()]
-        if any(isinstance(frame, ConnectionNewAddress) for frame in self.request.frames):
+        if ConnectionNewAddress in map(type, self.request.frames):
             frames.append(ConnectionAssetDetails(payment.asset.code, payment.asset.scale))
         return frames
 
@@ -238,8 +243,11 @@ class Arrival:
 
     def _streams(self) -> list[int]:
         """The streams of the packet's money, not too many of them; the first one, when it names none."""
-        named = {frame.stream_id: None for frame in self.request.frames if isinstance(frame, StreamMoney)}
-        return list(named)[:STREAMS_ANSWERED_MAX] or [_FIRST_STREAM]
+        named: list[int] = []
+        for frame in self.request.frames:
+            if isinstance(frame, StreamMoney) and frame.stream_id not in named and len(named) < STREAMS_ANSWERED_MAX:
+                named.append(frame.stream_id)
+        return named or [_FIRST_STREAM]
 
     def _sealed(self, kind: PacketType, frames: Sequence[Frame]) -> bytes:
         reply = StreamPacket(kind, self.request.sequence, self.amount.value, frames)
@@ -282,7 +290,7 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
         nonce,
         receiver,
     )
-    return arrival.closed() if any(isinstance(frame, ConnectionClose) for frame in request.frames) else arrival
+    return arrival.closed() if ConnectionClose in map(type, request.frames) else arrival
 
 
 def _configure(prepare: Prepare, peer: Peer, receiver: Receiver) -> Reply:

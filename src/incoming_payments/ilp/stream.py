@@ -16,6 +16,8 @@ import enum
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, ClassVar, Final, TypeAlias
 
 from attrs import Attribute, field, fields, frozen
@@ -26,16 +28,22 @@ from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.oer import (
     read_octets,
     read_saturated_uint,
+    read_span,
     read_text,
-    read_uint,
+    read_uint8,
     read_var_uint,
     write_octets,
     write_text,
     write_uint8,
-    write_var_uint,
+    write_var_uints,
 )
 from incoming_payments.ilp.packet import PacketType
-from incoming_payments.limits import STREAM_FRAMES_MAX, UINT64_MAX
+from incoming_payments.limits import (
+    STREAM_FRAME_REMEMBERED_BYTES_MAX,
+    STREAM_FRAMES_MAX,
+    STREAM_FRAMES_REMEMBERED_MAX,
+    UINT64_MAX,
+)
 
 STREAM_VERSION: Final = 1
 NONCE_BYTES: Final = 12
@@ -66,13 +74,9 @@ class _Kind:
     write: Callable[[Any], bytes]
 
 
-def _read_uint8(data: bytes, at: int, end: int) -> tuple[int, int]:
-    return read_uint(data, at, end, 1)
-
-
-_VAR_UINT: Final = _Kind(read_var_uint, write_var_uint)
-_SATURATED: Final = _Kind(read_saturated_uint, write_var_uint)
-_UINT8: Final = _Kind(_read_uint8, write_uint8)
+_VAR_UINT: Final = _Kind(read_var_uint, write_var_uints)
+_SATURATED: Final = _Kind(read_saturated_uint, write_var_uints)
+_UINT8: Final = _Kind(read_uint8, write_uint8)
 _TEXT: Final = _Kind(read_text, write_text)
 _OCTETS: Final = _Kind(read_octets, write_octets)
 
@@ -254,12 +258,25 @@ FRAMES: Final[tuple[type[Frame], ...]] = (
     StreamDataBlocked,
 )
 
-_BY_TYPE: Final[Mapping[int, tuple[type[Frame], tuple[Callable[[bytes, int, int], tuple[Any, int]], ...]]]] = {
+
+def _writer(frame: type[Frame]) -> Callable[[Frame], bytes]:
+    """How a frame of this type is written. Most have nothing but numbers, and those are written at once."""
+    type_ = bytes((frame.type,))
+    names = [member.name for member in fields(frame)]
+    writers = [member.metadata["kind"].write for member in fields(frame)]
+    members: Callable[[Frame], Any] = attrgetter(*names)
+    if len(names) > 1 and set(writers) == {write_var_uints}:
+        return lambda frame: type_ + write_octets(write_var_uints(*members(frame)))
+    return lambda frame: (
+        type_
+        + write_octets(b"".join([write(getattr(frame, name)) for name, write in zip(names, writers, strict=True)]))
+    )
+
+
+_READERS: Final[Mapping[int, tuple[type[Frame], tuple[Callable[[bytes, int, int], tuple[Any, int]], ...]]]] = {
     frame.type: (frame, tuple(member.metadata["kind"].read for member in fields(frame))) for frame in FRAMES
 }
-_WRITERS: Final[Mapping[type[Frame], tuple[tuple[str, Callable[[Any], bytes]], ...]]] = {
-    frame: tuple((member.name, member.metadata["kind"].write) for member in fields(frame)) for frame in FRAMES
-}
+_WRITERS: Final[Mapping[type[Frame], Callable[[Frame], bytes]]] = {frame: _writer(frame) for frame in FRAMES}
 
 
 def _frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -290,10 +307,10 @@ def decode_stream(plaintext: bytes) -> StreamPacket:
     Raises `MalformedPacket`, for a version other than 1 as well.
     """
     end = len(plaintext)
-    version, at = read_uint(plaintext, 0, end, 1)
+    version, at = read_uint8(plaintext, 0, end)
     if version != STREAM_VERSION:
         raise MalformedPacket(f"STREAM version {version} is unknown", 0)
-    kind, at = read_uint(plaintext, at, end, 1)
+    kind, at = read_uint8(plaintext, at, end)
     if kind not in _KINDS:
         raise MalformedPacket(f"a STREAM packet does not belong on an ILP packet of type {kind}", 1)
     sequence, at = read_var_uint(plaintext, at, end)
@@ -303,17 +320,17 @@ def decode_stream(plaintext: bytes) -> StreamPacket:
         raise MalformedPacket(f"a packet has more than {STREAM_FRAMES_MAX} frames", at)
     frames = []
     for _ in range(count):
-        type_, at = read_uint(plaintext, after, end, 1)
-        contents, after = read_octets(plaintext, at, end)
-        if type_ in _BY_TYPE:
-            frames.append(_read_frame(type_, plaintext, after - len(contents), after))
+        type_, at = read_uint8(plaintext, after, end)
+        at, after = read_span(plaintext, at, end)
+        if type_ in _READERS:
+            frames.append(_read_frame(type_, plaintext, at, after))
     return StreamPacket(_KINDS[kind], sequence, amount, frames)
 
 
 def encode_stream(packet: StreamPacket) -> bytes:
     """`packet` in the one canonical spelling, in the clear."""
-    head = bytes((STREAM_VERSION, packet.kind)) + write_var_uint(packet.sequence) + write_var_uint(packet.amount)
-    return head + write_var_uint(len(packet.frames)) + b"".join(map(_write_frame, packet.frames))
+    head = bytes((STREAM_VERSION, packet.kind)) + write_var_uints(packet.sequence, packet.amount, len(packet.frames))
+    return head + b"".join([_WRITERS[type(frame)](frame) for frame in packet.frames])
 
 
 _KINDS: Final = {int(kind): kind for kind in PacketType}
@@ -321,7 +338,16 @@ _KINDS: Final = {int(kind): kind for kind in PacketType}
 
 def _read_frame(type_: int, data: bytes, at: int, end: int) -> Frame:
     """The frame whose contents are `data[at:end]`. What follows its last field is ignored."""
-    frame, readers = _BY_TYPE[type_]
+    if end - at <= STREAM_FRAME_REMEMBERED_BYTES_MAX:
+        try:
+            return _remembered_frame(type_, data[at:end])
+        except MalformedPacket:
+            pass  # it is read once more, to say at which byte of the packet
+    return _read_members(type_, data, at, end)
+
+
+def _read_members(type_: int, data: bytes, at: int, end: int) -> Frame:
+    frame, readers = _READERS[type_]
     members = []
     for read in readers:
         member, at = read(data, at, end)
@@ -329,9 +355,10 @@ def _read_frame(type_: int, data: bytes, at: int, end: int) -> Frame:
     return frame(*members)
 
 
-def _write_frame(frame: Frame) -> bytes:
-    contents = b"".join([write(getattr(frame, name)) for name, write in _WRITERS[type(frame)]])
-    return bytes((frame.type,)) + write_octets(contents)
+@lru_cache(maxsize=STREAM_FRAMES_REMEMBERED_MAX)
+def _remembered_frame(type_: int, contents: bytes) -> Frame:
+    """A short frame: all packets of a payment bring the same ones, so most are read once."""
+    return _read_members(type_, contents, 0, len(contents))
 
 
 # --- the keys: RFC 29 §5.1, §6 -----------------------------------------------------------------------
