@@ -23,7 +23,7 @@ payment is open for in all, and what it has received in all.
 import binascii
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Final
 
 from attrs import Attribute, field, frozen
@@ -107,15 +107,14 @@ class Receiver:
     tolerance: Tolerance = field(factory=Tolerance)
     margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, validator=_not_negative)
     find: Callable[[str], tuple[PaymentId, StreamKeys]] = field(init=False, eq=False, repr=False)
-    _margin: timedelta = field(init=False, eq=False, repr=False)
 
     @find.default
     def _remembering(self) -> Callable[[str], tuple[PaymentId, StreamKeys]]:
         # What is not an address of ours raises, and is not remembered: strangers cannot fill the memory.
         return lru_cache(maxsize=STREAM_KEYS_REMEMBERED_MAX)(partial(_derive, self.methods))
 
-    @_margin.default
-    def _of_margin_ms(self) -> timedelta:
+    @cached_property
+    def _margin(self) -> timedelta:
         return timedelta(milliseconds=self.margin_ms)
 
     def in_time(self, prepare: Prepare, now: datetime) -> bool:
