@@ -604,6 +604,11 @@ def test_rule_for_too_much(limit: int | None, received: int, tolerance: Toleranc
         assert str(caught.value) == "the packet brings more than the payment can still take: send less"
 
 
+def test_without_a_limit_there_is_nothing_to_pass() -> None:
+    """No tolerance makes more of 64 bits."""
+    assert Tolerance(50, 100).excess_max(None) == 0
+
+
 @pytest.mark.parametrize("member", ["units", "basis_points"])
 @pytest.mark.parametrize("value", [-1, 2**64, True, 1.0, None])
 def test_tolerance_is_a_count(member: str, value: object) -> None:

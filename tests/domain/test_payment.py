@@ -328,6 +328,12 @@ def test_credit_is_part_of_the_total(amount: Any, received: Any) -> None:
     assert caught.value.details == {"member": "amount"}
 
 
+def test_a_credit_and_its_total_may_name_their_asset_apart() -> None:
+    """Assets are one when they are equal, as those are that a store has read."""
+    amount, received = Amount(1, USD), Amount(2, Asset("USD", 2))
+    assert Credit(ID, CreditId("wire-1"), amount, received, completes=False, at=NOW).received == received
+
+
 @pytest.mark.parametrize("asset", [None, "USD", ("USD", 2)])
 def test_a_wallet_address_holds_an_asset(asset: Any) -> None:
     """What stands for an asset is one."""

@@ -204,6 +204,7 @@ def test_no_prepare(packet: bytes, message: str, position: int) -> None:
         pytest.param(a_packet(14, b"F\xb2\xb2"), "an error code is F, T or R and two digits", 2, id="no digits"),
         pytest.param(a_packet(14, b"F00"), "a length is missing", 5, id="no address"),
         pytest.param(a_packet(14, b"F00\x01g"), "an ILP address is not as RFC 15 has it", 5, id="no ILP address"),
+        pytest.param(a_packet(14, b"F00\x03g.\xe9"), "an ILP address is not as RFC 15 has it", 5, id="not ASCII"),
         pytest.param(a_packet(14, b"F00\x00\x01\xff\x00"), "a text is not UTF-8", 6, id="message"),
         pytest.param(
             a_packet(14, b"F00\x00", write_octets(b"x" * 8192), b"\x00"),
