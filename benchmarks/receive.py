@@ -38,6 +38,11 @@ PEER: Final = Peer("test.bank.connector", Asset("USD", 2))
 CREATED: Final = [a_creation(limit=10**12, now=NOW) for _ in range(PAYMENTS)]
 
 
+def clock() -> datetime:
+    """The one moment of the run: to read the real clock is the host's part."""
+    return NOW
+
+
 def packets() -> list[bytes]:
     """Packets as senders make them in the middle of a payment: one frame, for the money."""
     made = []
@@ -60,7 +65,7 @@ def take(packets: Sequence[bytes]) -> float:
     ports = Ports(store=store)
     start = time.perf_counter()
     for packet in packets:
-        reply = run(receive_packet(packet, peer=PEER, receiver=RECEIVER, now=NOW), ports)
+        reply = run(receive_packet(packet, peer=PEER, receiver=RECEIVER, clock=clock), ports)
         assert reply[0] == PacketType.FULFILL
     spent = time.perf_counter() - start
     assert sum(store.load(created.answer.id).received.value for created in CREATED) == PACKETS * AMOUNT
@@ -74,9 +79,9 @@ def decide(packets: Sequence[bytes]) -> float:
     for packet in packets:
         arrival = open_packet(packet, peer=PEER, receiver=RECEIVER, nonce=os.urandom(12), now=NOW)
         assert isinstance(arrival, Arrival)
-        decided = arrival.decide(arrival.credit_id, NOW)(payments[arrival.payment_id], None)
+        decided = arrival.decide(arrival.credit_id, clock)(payments[arrival.payment_id], None)
         payments[arrival.payment_id] = decided.answer
-        assert encode(arrival.fulfilled(decided.answer))[0] == PacketType.FULFILL
+        assert encode(arrival.fulfilled(decided.answer, NOW))[0] == PacketType.FULFILL
     return (time.perf_counter() - start) / len(packets)
 
 

@@ -25,58 +25,59 @@ from incoming_payments.ilp.stream import NONCE_BYTES
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.wire import PaymentView, PublicView
 
-Settle = Callable[[Arrival, datetime], Flow[Reply]]
+Clock = Callable[[], datetime]
+Settle = Callable[[Arrival, Clock], Flow[Reply]]
 
 
 def receiver(settle: Settle) -> Callable[..., Flow[bytes]]:
     """`receive_packet`, but for what becomes of a packet that has to be settled with the payment."""
 
-    def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, now: datetime) -> Flow[bytes]:
+    def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Clock) -> Flow[bytes]:
         nonce = yield from DrawRandomness(NONCE_BYTES)
-        arrived = open_packet(packet, peer=peer, receiver=receiver, nonce=nonce, now=now)
-        return encode((yield from settle(arrived, now)) if isinstance(arrived, Arrival) else arrived)
+        arrived = open_packet(packet, peer=peer, receiver=receiver, nonce=nonce, now=clock())
+        return encode((yield from settle(arrived, clock)) if isinstance(arrived, Arrival) else arrived)
 
     return receive_packet
 
 
-def _settling(book: Callable[[Arrival, datetime], Flow[IncomingPayment]]) -> Settle:
-    def settle(arrival: Arrival, now: datetime) -> Flow[Reply]:
+def _settling(book: Callable[[Arrival, Clock], Flow[IncomingPayment]]) -> Settle:
+    def settle(arrival: Arrival, clock: Clock) -> Flow[Reply]:
         try:
-            if arrival.brings_money:
-                return arrival.fulfilled((yield from book(arrival, now)))
-            return arrival.quoted((yield from LoadPayment(arrival.payment_id)), now)
+            if arrival.may_be_fulfilled:
+                return arrival.fulfilled((yield from book(arrival, clock)), clock())
+            return arrival.quoted((yield from LoadPayment(arrival.payment_id)), clock())
         except (PaymentRefused, PaymentNotFound, StoreError) as refusal:
             return arrival.refused(refusal)
 
     return settle
 
 
-def _booking(id_of: Callable[[Arrival], str], arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+def _booking(id_of: Callable[[Arrival], str], arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     id = CreditId(id_of(arrival))
-    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, now), id))
+    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id))
 
 
-def _fulfils_first(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+def _fulfils_first(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     """Looks whether the payment is open, fulfils, and leaves the credit to somebody who never comes."""
     payment = yield from LoadPayment(arrival.payment_id)
-    lifecycle.require_open(payment, now)
+    lifecycle.require_open(payment, clock())
     return payment
 
 
-def _fulfils_anyway(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+def _fulfils_anyway(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     """Takes a store that has no answer for one that will have done it."""
     try:
-        return (yield from _booking(lambda arrival: arrival.credit_id, arrival, now))
+        return (yield from _booking(lambda arrival: arrival.credit_id, arrival, clock))
     except StoreError:
         return (yield from LoadPayment(arrival.payment_id))
 
 
-def _books_twice(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+def _books_twice(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     """Tries again under another id when the store has trouble."""
     try:
-        return (yield from _booking(lambda arrival: arrival.credit_id, arrival, now))
+        return (yield from _booking(lambda arrival: arrival.credit_id, arrival, clock))
     except StoreError:
-        return (yield from _booking(lambda arrival: f"{arrival.credit_id}:2", arrival, now))
+        return (yield from _booking(lambda arrival: f"{arrival.credit_id}:2", arrival, clock))
 
 
 def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -90,9 +91,9 @@ def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any,
     return deciding
 
 
-def _never_expires(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+def _never_expires(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     id = arrival.credit_id
-    decide = _without_expiry(arrival.decide(id, now), lambda _, after: after)
+    decide = _without_expiry(arrival.decide(id, clock), lambda _, after: after)
     after: IncomingPayment = yield from UpdatePayment(arrival.payment_id, decide, id)
     return after
 
@@ -127,28 +128,28 @@ def receive_that_doubles(id: PaymentId, *, credit: str, amount: Amount, now: dat
 _calls = itertools.count()
 
 
-def _decides_by_chance(arrival: Arrival, now: datetime) -> Flow[IncomingPayment]:
+def _decides_by_chance(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     """Makes the time of a credit its own each time it is asked."""
     id = arrival.credit_id
 
     def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
-        return arrival.decide(id, now + timedelta(microseconds=next(_calls) % 2))(payment, earlier)
+        return arrival.decide(id, lambda: clock() + timedelta(microseconds=next(_calls) % 2))(payment, earlier)
 
     return (yield from UpdatePayment(arrival.payment_id, decide, id))
 
 
-def _asks_for_events(arrival: Arrival, _now: datetime) -> Flow[IncomingPayment]:
+def _asks_for_events(arrival: Arrival, _clock: Clock) -> Flow[IncomingPayment]:
     """Needs what no simulation has been told of."""
     yield from LoadEvents(arrival.payment_id)
     return (yield from LoadPayment(arrival.payment_id))
 
 
-def _books_questions(arrival: Arrival, now: datetime) -> Flow[Reply]:
+def _books_questions(arrival: Arrival, clock: Clock) -> Flow[Reply]:
     """Books what only asks what would arrive."""
     id = arrival.credit_id
     if arrival.amount.value:
-        yield from UpdatePayment(arrival.payment_id, arrival.decide(id, now), id)
-    return arrival.quoted((yield from LoadPayment(arrival.payment_id)), now)
+        yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id)
+    return arrival.quoted((yield from LoadPayment(arrival.payment_id)), clock())
 
 
 RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {

@@ -111,7 +111,7 @@ class Service:
 
     def answer(self, packet: bytes, peer: Peer = PEER) -> bytes:
         """The reply to a packet, in bytes."""
-        return run(receive_packet(packet, peer=peer, receiver=self.receiver, now=self.now), self.ports)
+        return run(receive_packet(packet, peer=peer, receiver=self.receiver, clock=lambda: self.now), self.ports)
 
     def send(self, prepare: Prepare, peer: Peer = PEER) -> Answer:
         """The reply to a Prepare, once everything about it is as it has to be."""

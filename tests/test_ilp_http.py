@@ -24,7 +24,9 @@ from stream_kit import METHODS, PEER, Service
 def answer(request: Request, service: Service | None = None) -> Response:
     """The response to `request`."""
     service = service or Service()
-    return run(handle_packet(request, policy=a_policy(receiver=service.receiver), now=service.now), service.ports)
+    return run(
+        handle_packet(request, policy=a_policy(receiver=service.receiver), clock=lambda: service.now), service.ports
+    )
 
 
 # --- packets -----------------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ def test_schemes_have_no_case(scheme: str) -> None:
 def test_without_a_peer_nobody_is_one() -> None:
     """A policy may begin with no peers; then every token is refused."""
     policy = a_policy(peers=[])
-    refused = run(handle_packet(a_request(), policy=policy, now=NOW), Ports())
+    refused = run(handle_packet(a_request(), policy=policy, clock=lambda: NOW), Ports())
     assert refusal(refused, challenge="Bearer") == (401, "invalid_token")
 
 

@@ -214,6 +214,12 @@ class PaymentNotFound(Refused):
     code = "payment_not_found"
 
 
+class PacketExpired(Refused):
+    """An ILP packet waited for the store until its sender was about to give it up. Nothing was booked."""
+
+    code = "packet_expired"
+
+
 class WalletAddressNotFound(Refused):
     """The wallet address is not hosted here."""
 

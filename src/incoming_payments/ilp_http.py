@@ -10,7 +10,7 @@ be short, only their digests are kept, and the time it takes to refuse one says 
 
 import hmac
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 from attrs import field, frozen
 
 from incoming_payments.api import Request, Response, body_too_large, http_refusal, require_content
-from incoming_payments.errors import HttpRefused, InvalidValue
+from incoming_payments.errors import HttpRefused, InvalidValue, StoreError
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.flows.receive_packet import answer_packet
@@ -120,7 +120,7 @@ class PacketPolicy:
         return Response(200, _HEADERS, encode(reject))
 
 
-def handle_packet(request: Request, *, policy: PacketPolicy, now: datetime) -> Flow[Response]:
+def handle_packet(request: Request, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
     """Answer one request of a peer's; the host has compared its path with `policy.path`.
 
     The answer to anything that a peer can send is a response, and never a 5xx: what is wrong with a packet, and trouble
@@ -136,8 +136,9 @@ def handle_packet(request: Request, *, policy: PacketPolicy, now: datetime) -> F
         peer = policy.peer_of(request.values("authorization"))
     except HttpRefused as error:
         return http_refusal(error)
-    answer = yield from answer_packet(request.body, peer=peer, receiver=policy.receiver, now=now)
-    return Response(200, _HEADERS, answer.reply, answer.cause)
+    answer = yield from answer_packet(request.body, peer=peer, receiver=policy.receiver, clock=clock)
+    cause = answer.cause if isinstance(answer.cause, StoreError) else None
+    return Response(200, _HEADERS, answer.reply, cause)
 
 
 def _unauthorized(code: str, description: str) -> HttpRefused:

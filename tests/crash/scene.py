@@ -55,7 +55,7 @@ class Scene:
         assert packets is not None
         peer, now = packets.peer_of([f"Bearer {token_of(self.service.folder)}"]), datetime.now(UTC)
         reply = run(
-            receive_packet(bytes.fromhex(asked.packet), peer=peer, receiver=packets.receiver, now=now),
+            receive_packet(bytes.fromhex(asked.packet), peer=peer, receiver=packets.receiver, clock=lambda: now),
             Ports(store=store),
         )
         said = said_to(asked, decode_reply(reply))

@@ -557,11 +557,17 @@ def test_packet_again_with_another_amount(state: State, value: int, asset: Asset
     assert str(caught.value) == REUSED
 
 
+@pytest.mark.parametrize("state", State)
+def test_packet_of_nothing_changes_nothing(state: State) -> None:
+    """It only moves frames: the answer is the payment as it is, whatever its state is."""
+    payment = a_payment(state)
+    assert credit_packet(payment, 0, now_of(state)) == Decision(payment)
+
+
 @pytest.mark.parametrize(
     ("state", "value", "asset", "refusal"),
     [
         (State.COMPLETED, 0, EUR, AssetMismatch),
-        (State.COMPLETED, 0, USD, InvalidValue),
         (State.COMPLETED, 2**64 - 1, USD, PaymentCompleted),
         (State.EXPIRED, 2**64 - 1, USD, PaymentExpired),
         (State.PENDING, 2**64 - 1, USD, AmountTooLarge),

@@ -1,8 +1,12 @@
 """`flows.receive_packet`: what becomes of each packet, what is booked, and what the sender is told."""
 
 import asyncio
+import sqlite3
+import threading
+import time
 from collections.abc import Callable
-from datetime import timedelta
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +16,7 @@ from attrs import evolve
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.lifecycle import Tolerance, complete
+from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import (
     IncomingPaymentsError,
     InvalidValue,
@@ -38,11 +43,12 @@ from incoming_payments.ilp.stream import (
     StreamError,
     StreamMaxMoney,
     StreamMoney,
+    StreamMoneyBlocked,
     condition_of,
 )
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import AsyncPorts, Ports
-from incoming_payments.stores.sqlite import AsyncSqliteStore
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation, a_wallet_address
 from service_kit import Crash, watched
 from stream_kit import METHODS, PEER, SECRET, USD, Sender, Service
@@ -93,6 +99,11 @@ def test_payment_without_an_amount_takes_all_that_64_bits_hold() -> None:
     [
         pytest.param((), (max_money(400),), id="no stream: the first one"),
         pytest.param((StreamMoney(5, 1),), (max_money(400, stream=5),), id="another stream"),
+        pytest.param(
+            (StreamMoneyBlocked(7, 9, 0), StreamMoney(5, 1), StreamMaxMoney(5, 0, 0), StreamClose(9, 1, "")),
+            (max_money(400, stream=5), max_money(400, stream=7)),
+            id="streams without money: after those with it, and not those that are closed",
+        ),
         pytest.param(
             (StreamMoney(1, 9), StreamMoney(3, 0), StreamMoney(1, 1)),
             (max_money(400), max_money(400, stream=3)),
@@ -175,7 +186,7 @@ def test_same_packet_with_another_expiry_or_by_another_peer() -> None:
     assert service.received == 400
 
 
-@pytest.mark.parametrize("amount", [1, 399, 401, 1000])
+@pytest.mark.parametrize("amount", [0, 1, 399, 401, 1000])
 @pytest.mark.parametrize("full", [False, True])
 def test_same_packet_with_another_amount(amount: int, full: bool) -> None:
     """No fulfillment leaves but for exactly what is booked: a copy with another amount is refused for good."""
@@ -285,6 +296,13 @@ ROWS: Final[list[tuple[str, Callable[[Service], None], Make, str, Any]]] = [
     ("completed, probed", completed, lambda s: s.probe(1), "F99", CLOSE),
     ("completed, under the minimum", completed, lambda s: s.prepare(1, least=2), "F99", CLOSE),
     ("completed, nothing", completed, lambda s: s.prepare(0), "fulfilled", CLOSE),
+    (
+        "completed, and a sender that is blocked on another stream",
+        completed,
+        lambda s: s.prepare(0, frames=[StreamMaxMoney(3, 0, 0), StreamMoneyBlocked(3, 600, 200)]),
+        "fulfilled",
+        (StreamClose(3, StreamError.NO_ERROR, ""),),
+    ),
     ("expired", expired, lambda s: s.prepare(1), "F99", CLOSE),
     ("expired, probed", expired, lambda s: s.probe(1), "F99", CLOSE),
     ("expired, nothing", expired, lambda s: s.prepare(0), "fulfilled", CLOSE),
@@ -430,13 +448,13 @@ def test_trouble_of_the_store(error: IncomingPaymentsError, code: str, make: Mak
 
 @pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1)])
 def test_what_the_store_said_is_for_the_host(make: Make) -> None:
-    """`answer_packet` gives the host the reason of a T00, and of nothing else."""
+    """`answer_packet` gives the host the reason of a refusal, in the words that no sender gets to see."""
     service = Service(limit=1000)
     packet = encode(make(service.sender))
-    full = StoreUnavailable("the disk is full")
-    for store, cause in ((service.store, None), (Broken(PolicyRefused("frozen")), None), (Broken(full), full)):
+    full, frozen = StoreUnavailable("the disk is full"), PolicyRefused("frozen")
+    for store, cause in ((service.store, None), (Broken(frozen), frozen), (Broken(full), full)):
         service.replace(store=store)
-        answer = run(answer_packet(packet, peer=PEER, receiver=service.receiver, now=NOW), service.ports)
+        answer = run(answer_packet(packet, peer=PEER, receiver=service.receiver, clock=lambda: NOW), service.ports)
         assert answer.cause is cause
 
 
@@ -445,7 +463,7 @@ def test_credit_whose_answer_was_lost() -> None:
     service = Service(limit=1000)
     prepare = service.sender.prepare(400)
     seen: list[Effect[Any]] = []
-    flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, now=NOW)
+    flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, clock=lambda: NOW)
     with pytest.raises(Crash):
         run(watched(flow, seen, crash_after=2), service.ports)
     assert service.received == 400
@@ -454,16 +472,16 @@ def test_credit_whose_answer_was_lost() -> None:
 
 
 def test_what_is_asked_of_the_world() -> None:
-    """Randomness first, and then one question to the store: money is one update, a probe does not write."""
+    """Randomness first, and then one question to the store: an offer is one update, a probe does not write."""
     service = Service(limit=1000)
     for prepare, question in (
         (service.sender.prepare(1), UpdatePayment),
-        (service.sender.prepare(0), LoadPayment),
+        (service.sender.prepare(0), UpdatePayment),
         (service.sender.probe(1), LoadPayment),
         (evolve(service.sender.prepare(1), destination="test.other.x"), None),
     ):
         seen: list[Effect[Any]] = []
-        flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, now=NOW)
+        flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, clock=lambda: NOW)
         run(watched(flow, seen), service.ports)
         assert [type(effect) for effect in seen] == [DrawRandomness, *([question] if question else [])]
 
@@ -472,7 +490,7 @@ def test_the_fulfillment_waits_for_the_store() -> None:
     """Until the store has answered there is no reply, and none when it refuses."""
     service = Service(limit=1000)
     prepare = service.sender.prepare(400)
-    flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, now=NOW)
+    flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, clock=lambda: NOW)
     assert next(flow) == DrawRandomness(12)
     question = flow.send(bytes(12))
     assert isinstance(question, UpdatePayment)
@@ -485,7 +503,7 @@ def test_the_fulfillment_waits_for_the_store() -> None:
 def test_no_moment(now: Any) -> None:
     """A host that passes no moment in UTC is told at once."""
     with pytest.raises(InvalidValue) as caught:
-        run(receive_packet(b"", peer=PEER, receiver=Receiver(METHODS), now=now), Ports())
+        run(receive_packet(b"", peer=PEER, receiver=Receiver(METHODS), clock=lambda: now), Ports())
     assert caught.value.details == {"member": "now"}
 
 
@@ -495,6 +513,86 @@ def test_without_a_store() -> None:
     service.replace(store=None)
     with pytest.raises(PortMissing):
         service.send(service.sender.prepare(1))
+
+
+# --- a store that lets it wait -----------------------------------------------------------------------
+
+
+class Slow:
+    """A store that has to wait before it can decide."""
+
+    def __init__(self, service: Service, seconds: float) -> None:
+        self.service, self.store, self.seconds = service, service.store, seconds
+
+    def update(self, id: PaymentId, decide: Any, credit_id: CreditId | None = None) -> Any:
+        """As the store, but later."""
+        self.service.now += timedelta(seconds=self.seconds)
+        return self.store.update(id, decide, credit_id)
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "code"), [(0, "fulfilled"), (29.8, "fulfilled"), (29.901, "R00"), (30, "R00"), (3600, "R00")]
+)
+@pytest.mark.parametrize("amount", [0, 400])
+def test_packet_that_waits_until_it_is_too_late(amount: int, waits_s: float, code: str) -> None:
+    """Nobody pays for a Fulfill that comes after the Prepare has expired: so nothing is booked, and none leaves."""
+    service = Service(limit=1000)
+    prepare = service.sender.prepare(amount, expires_at=NOW + timedelta(seconds=30))
+    service.replace(store=Slow(service, waits_s))
+    assert service.send(prepare).code == code
+    assert service.received == (amount if code == "fulfilled" else 0)
+
+
+def test_packet_that_waits_until_its_payment_has_expired() -> None:
+    """Contract section 3, row 2: it is the moment of booking that counts, not that of arrival."""
+    service = Service(limit=1000, expires_in_s=10)
+    prepare = service.sender.prepare(400)
+    service.replace(store=Slow(service, 10))
+    assert service.send(prepare).code == "fulfilled"
+    assert service.payment.updated_at == NOW + timedelta(seconds=10)
+    service.replace(store=Slow(service, 0.001))
+    answer = service.send(service.sender.prepare(400))
+    assert (answer.code, answer.frames) == ("F99", CLOSE)
+    assert service.received == 400
+
+
+def test_packet_that_was_booked_and_waits() -> None:
+    """What is booked is fulfilled again, however long the store lets it wait."""
+    service = Service(limit=1000)
+    prepare = service.sender.prepare(400, expires_at=NOW + timedelta(seconds=30))
+    service.send(prepare)
+    service.replace(store=Slow(service, 3600))
+    assert service.send(prepare).code == "fulfilled"
+    assert service.received == 400
+
+
+def test_packet_that_waits_for_another_process(tmp_path: Path) -> None:
+    """While another process holds the file, time passes: with a real file and a real clock nothing is booked late."""
+    path = tmp_path / "payments.sqlite3"
+    created = a_creation(limit=1000, now=datetime.now(UTC))
+    sender = Sender(METHODS.derive(created.answer.id))
+    with SqliteStore(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        store.insert(created)
+        ports = Ports(store=store)
+        clocks = iter([datetime.now(UTC)])  # the first look; every later one is at the real clock, once it is too late
+        expires_at = datetime.now(UTC) + timedelta(milliseconds=300)
+
+        def clock() -> datetime:
+            return next(clocks, None) or datetime.now(UTC)
+
+        other.execute("BEGIN IMMEDIATE")
+        replies: list[bytes] = []
+        flow = receive_packet(
+            encode(sender.prepare(400, expires_at=expires_at)), peer=PEER, receiver=Receiver(METHODS), clock=clock
+        )
+        waiting = threading.Thread(target=lambda: replies.append(run(flow, ports)))
+        waiting.start()
+        while datetime.now(UTC) <= expires_at:
+            time.sleep(0.01)
+        other.execute("ROLLBACK")
+        waiting.join()
+        assert decode_reply(replies[0]).code == "R00"  # type: ignore[union-attr] # or it is a Fulfill
+        assert store.load(created.answer.id).received.value == 0
 
 
 # --- many at once ------------------------------------------------------------------------------------
@@ -512,7 +610,7 @@ def test_packets_in_flight_together(payments: int, tmp_path: Path) -> None:
         ports, receiver = AsyncPorts(store=store), Receiver(METHODS)
         for one in created:
             await store.insert(one)
-        flows = (receive_packet(packet, peer=PEER, receiver=receiver, now=NOW) for packet in packets)
+        flows = (receive_packet(packet, peer=PEER, receiver=receiver, clock=lambda: NOW) for packet in packets)
         replies = await asyncio.gather(*(arun(flow, ports) for flow in flows))
         totals = [(await store.load(one.answer.id)).received.value for one in created]
         await store.close()

@@ -36,7 +36,7 @@ PACKETS: Final = PacketPolicy(receiver=Receiver(METHODS), peers=[], path="/packe
 def test_one_path_is_for_packets(packets: PacketPolicy | None, path: str, expected: tuple[int, str, int]) -> None:
     """Packets are taken at exactly their path, if at all; all others are those of Open Payments."""
     surface = Surfaces(POLICY, packets).at(path)
-    answer = run(surface.handle(Request("GET", path), NOW), Ports())
+    answer = run(surface.handle(Request("GET", path), lambda: NOW), Ports())
     assert (*refusal(answer), surface.body_bytes_max) == expected
 
 

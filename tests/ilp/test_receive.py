@@ -9,8 +9,10 @@ from frozen_values import assert_frozen
 from incoming_payments.domain.lifecycle import Tolerance
 from incoming_payments.errors import (
     AmountOverflow,
+    AmountTooLarge,
     InvalidValue,
     MalformedAddress,
+    PacketExpired,
     PaymentNotFound,
     PaymentRefused,
     PolicyRefused,
@@ -41,25 +43,26 @@ def arrival(prepare: Prepare, receiver: Receiver = RECEIVER) -> Arrival:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "brings_money"),
+    ("prepare", "may_be_fulfilled"),
     [
         (a_sender().prepare(1), True),
         (a_sender().prepare(1, least=1), True),
         (a_sender().prepare(1, least=2), False),
-        (a_sender().prepare(0), False),
+        (a_sender().prepare(0), True),
+        (a_sender().prepare(0, least=1), False),
         (a_sender().probe(1), False),
     ],
 )
-def test_brings_money(prepare: Prepare, brings_money: bool) -> None:
-    """There is something to book when the condition is ours, the amount enough, and not zero."""
-    assert arrival(prepare).brings_money is brings_money
+def test_may_be_fulfilled(prepare: Prepare, may_be_fulfilled: bool) -> None:
+    """It is an offer when the condition is ours, and the amount enough."""
+    assert arrival(prepare).may_be_fulfilled is may_be_fulfilled
 
 
 def test_what_is_no_question_of_money_is_never_fulfilled() -> None:
     """A probe cannot be fulfilled, not even by a mistake of ours, whether assertions are on or off."""
     probe = arrival(a_sender().probe(1))
     with pytest.raises((AssertionError, InvalidValue)):
-        probe.fulfilled(a_creation().answer)
+        probe.fulfilled(a_creation().answer, NOW)
     assert_frozen(probe)
 
 
@@ -111,7 +114,7 @@ def test_receivers_with_other_secrets_remember_apart() -> None:
 def test_margin_is_a_count(margin_ms: object) -> None:
     """A margin is a whole number of milliseconds, not below zero."""
     with pytest.raises(InvalidValue) as caught:
-        Receiver(METHODS, margin_ms=margin_ms)  # type: ignore[arg-type] # on purpose
+        Receiver(METHODS, margin_ms=margin_ms)
     assert caught.value.details == {"member": "margin_ms"}
 
 
@@ -120,14 +123,14 @@ def test_margin() -> None:
     prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN - 1))
     late = open_packet(encode(prepare), peer=PEER, receiver=RECEIVER, nonce=NONCE, now=NOW)
     assert isinstance(late, Reject)
-    assert arrival(prepare, Receiver(METHODS, margin_ms=0)).brings_money
+    assert arrival(prepare, Receiver(METHODS, margin_ms=0)).may_be_fulfilled
 
 
 def test_just_in_time() -> None:
     """What has exactly the margin left has enough, and not a microsecond less."""
     prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN))
-    assert RECEIVER.in_time(prepare, NOW)
-    assert not RECEIVER.in_time(prepare, NOW + timedelta(microseconds=1))
+    assert RECEIVER.in_time(prepare.expires_at, NOW)
+    assert not RECEIVER.in_time(prepare.expires_at, NOW + timedelta(microseconds=1))
 
 
 def test_rejects_are_in_the_name_of_the_service() -> None:
@@ -178,8 +181,8 @@ def test_nothing_secret_is_shown() -> None:
     came = arrival(prepare)
     shown = repr(came) + repr(RECEIVER)
     assert repr(came) == (
-        f"Arrival(payment_id={came.payment_id!r}, amount={came.amount}, request={came.request}, "
-        f"condition={came.condition!r})"
+        f"Arrival(payment_id={came.payment_id!r}, amount={came.amount}, expires_at={came.expires_at!r}, "
+        f"request={came.request}, condition={came.condition!r})"
     )
     for secret in (sender.keys.fulfillment(prepare.data), sender.credentials.shared_secret, SECRET):
         assert repr(secret)[2:-1] not in shown
@@ -187,21 +190,30 @@ def test_nothing_secret_is_shown() -> None:
 
 
 def test_every_refusal_has_its_code() -> None:
-    """Each that a packet can meet is in the table; a packet that would overflow is one that brings too much."""
-    met = {*PaymentRefused.__subclasses__(), PaymentNotFound, PolicyRefused, StoreError} - {AmountOverflow}
-    assert set(REFUSALS) == met
+    """Each that a packet can meet is in the table, one of a host's own as well."""
+    prepare = a_sender().prepare(1)
+    own = type("Frozen", (PaymentRefused,), {})
+    for refusal in (*PaymentRefused.__subclasses__(), PaymentNotFound, PolicyRefused, StoreError, PacketExpired, own):
+        code, message = next(row for cls, row in REFUSALS.items() if issubclass(refusal, cls))
+        assert isinstance(code, ErrorCode)
+        made = refusal("", remaining=0) if refusal is AmountTooLarge else refusal("")
+        reject = arrival(prepare).refused(made)
+        assert (reject.code, reject.message) == (code, message)
+    assert arrival(prepare).refused(own("")).code == arrival(prepare).refused(AmountOverflow("")).code == "F07"
 
 
 def test_what_refusals_are_to_a_sender() -> None:
     """The codes that senders need, and words that tell nothing to those on the way who read them."""
     assert [(refusal.__name__, f"{code} {message}") for refusal, (code, message) in REFUSALS.items()] == [
         ("PaymentNotFound", "F02 there is no such payment"),
+        ("PacketExpired", "R00 the packet has expired, or is about to"),
         ("AssetMismatch", "F07 the payment is in another asset than the account with this peer"),
         ("PaymentCompleted", "F99 the payment is completed"),
         ("PaymentExpired", "F99 the payment has expired"),
         ("AmountTooLarge", "F08 the payment cannot take so much"),
         ("CreditIdReused", "F03 this packet came before, with another amount"),
         ("PolicyRefused", "F07 the receiver does not take this payment"),
+        ("PaymentRefused", "F07 the payment cannot take this"),
         ("StoreError", "T00 try again later"),
     ]
 

@@ -286,7 +286,9 @@ def test_each_packet_is_credited_once_and_fulfilled_for_what_is_credited(
         before = service.payment
         prepare = packets[which] if amount is None else evolve(packets[which], amount=amount)
         answer = service.send(prepare)
-        if answer.code == "fulfilled" and prepare.amount:
+        if answer.code == "fulfilled" and not prepare.amount:
+            assert which not in fulfilled, "nothing is fulfilled for a packet that was booked with something"
+        elif answer.code == "fulfilled":
             assert fulfilled.setdefault(which, prepare.amount) == prepare.amount
             assert prepare.amount >= sent[which][1]
             assert not sent[which][2]

@@ -287,11 +287,15 @@ def credit_packet(
     """Book the `amount` of an ILP packet, whose sender can still send less. Contract section 3, both rows.
 
     As `credit`, but an amount that passes `incomingAmount` by more than `tolerance` is refused with `AmountTooLarge`,
-    which says what remains; so is one that would pass 2**64 - 1. The answer is the payment as it is afterwards, since
-    that is what the sender is told: for a repeated packet as it is now.
+    which says what remains; so is one that would pass 2**64 - 1. A packet of nothing changes nothing, in any state,
+    unless it was one of something before: `CreditIdReused`. The answer is the payment as it is afterwards, since that
+    is what the sender is told: for a repeated packet as it is now.
     """
     if earlier is not None:
         _same(earlier, amount)
+        return Decision(payment)
+    if not amount.value:
+        require_asset(payment, amount)
         return Decision(payment)
     before = _open_for(payment, amount, Trigger.PACKET, now)
     excess = payment.received.value + amount.value - receive_max(payment)

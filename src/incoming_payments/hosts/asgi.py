@@ -76,8 +76,7 @@ class AsgiApplication:
             path = _path(scope, self._mount)
             surface = self._surfaces.at(path)
             request = await _read(scope, receive, path, surface.body_bytes_max)
-            now = self._clock()
-            response = await arun(surface.handle(request, now), self._ports)
+            response = await arun(surface.handle(request, self._clock), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
@@ -86,7 +85,7 @@ class AsgiApplication:
         if response.cause is not None:
             logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
         if self._refusals is not None:
-            self._refusals.note(response, now)
+            self._refusals.note(response, self._clock())
         return response
 
     async def _live(self, receive: Receive, send: Send) -> None:

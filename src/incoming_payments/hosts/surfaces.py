@@ -11,12 +11,14 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.ilp_http import PacketPolicy, handle_packet
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
 
+Clock = Callable[[], datetime]
+
 
 @frozen
 class Surface:
     """One way of answering: how, with what when that has failed, and how large a body may be."""
 
-    handle: Callable[[Request, datetime], Flow[Response]]
+    handle: Callable[[Request, Clock], Flow[Response]]
     failed: Callable[[], Response]
     body_bytes_max: int
 
@@ -26,12 +28,12 @@ class Surfaces:
 
     def __init__(self, policy: ServicePolicy, packets: PacketPolicy | None) -> None:
         self.payments = Surface(
-            lambda request, now: handle(request, policy=policy, now=now), internal_error, BODY_BYTES_MAX
+            lambda request, clock: handle(request, policy=policy, now=clock()), internal_error, BODY_BYTES_MAX
         )
         self._packets: dict[str, Surface] = {}
         if packets is not None:
             self._packets[packets.path] = Surface(
-                lambda request, now: handle_packet(request, policy=packets, now=now),
+                lambda request, clock: handle_packet(request, policy=packets, clock=clock),
                 packets.failed,
                 ILP_PREPARE_BYTES_MAX,
             )

@@ -71,8 +71,7 @@ class WsgiApplication:
             path = _path(environ, self._mount)
             surface = self._surfaces.at(path)
             request = _read(environ, path, surface.body_bytes_max)
-            now = self._clock()
-            response = run(surface.handle(request, now), self._ports)
+            response = run(surface.handle(request, self._clock), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception:
@@ -81,7 +80,7 @@ class WsgiApplication:
         if response.cause is not None:
             logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
         if self._refusals is not None:
-            self._refusals.note(response, now)
+            self._refusals.note(response, self._clock())
         return response
 
 

@@ -4,11 +4,14 @@ A packet is judged in two steps, as what the payment says of it is known to the 
 
 1. `open_packet` reads the bytes, finds the payment in the address, decrypts and checks. What can be answered without
    the payment is answered: it is a `Fulfill` or a `Reject` then. Otherwise it is an `Arrival`.
-2. An `Arrival` that `brings_money` is booked by its `decide`, inside the store's transaction, under its `credit_id`;
-   any other is judged by the payment as it stands. Then it is `fulfilled`, `quoted` or `refused`.
+2. An `Arrival` that `may_be_fulfilled` is booked by its `decide`, inside the store's transaction, under its
+   `credit_id`; any other is judged by the payment as it stands. Then it is `fulfilled`, `quoted` or `refused`.
 
 The fulfillment is worth the money: whoever shows it to the peer before us has been paid. `Arrival.fulfilled` takes the
 payment that the store answered with once the credit was durable, and there is no other way to it.
+
+A peer pays for a Fulfill that comes in time, and for no other. So the clock is looked at twice: when the packet comes,
+and by `decide`, when the store has let it wait for its turn. What is too late by then is not booked.
 
 Which packet gets which answer is the table `REFUSALS` below, and what stands around it. The codes are those that
 senders need (npm `@interledger/pay` and `ilp-protocol-stream`): to them F99 with encrypted data of ours means "go on",
@@ -23,10 +26,10 @@ payment is open for in all, and what it has received in all.
 import binascii
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Final
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
@@ -40,9 +43,11 @@ from incoming_payments.errors import (
     InvalidValue,
     MalformedAddress,
     MalformedPacket,
+    PacketExpired,
     PaymentCompleted,
     PaymentExpired,
     PaymentNotFound,
+    PaymentRefused,
     PolicyRefused,
     StoreError,
 )
@@ -64,33 +69,41 @@ from incoming_payments.ilp.stream import (
     ConnectionNewAddress,
     Frame,
     StreamClose,
+    StreamData,
+    StreamDataBlocked,
     StreamError,
     StreamKeys,
+    StreamMaxData,
     StreamMaxMoney,
     StreamMoney,
+    StreamMoneyBlocked,
     StreamPacket,
     condition_of,
 )
 from incoming_payments.limits import PREPARE_MARGIN_MS_MIN, STREAM_KEYS_REMEMBERED_MAX, STREAMS_ANSWERED_MAX
 
 _FIRST_STREAM: Final = 1  # RFC 29 §3.3: what a client opens first
+_ABOUT_A_STREAM: Final = (StreamMaxMoney, StreamMoneyBlocked, StreamData, StreamMaxData, StreamDataBlocked)
 
 # What the store or the payment says, and how a sender has to hear it. A subclass counts as its class.
 REFUSALS: Final[Mapping[type[IncomingPaymentsError], tuple[ErrorCode, str]]] = {
     PaymentNotFound: (ErrorCode.UNREACHABLE, "there is no such payment"),
+    PacketExpired: (ErrorCode.TRANSFER_TIMED_OUT, "the packet has expired, or is about to"),
     AssetMismatch: (ErrorCode.CANNOT_RECEIVE, "the payment is in another asset than the account with this peer"),
     PaymentCompleted: (ErrorCode.FINAL_APPLICATION_ERROR, "the payment is completed"),
     PaymentExpired: (ErrorCode.FINAL_APPLICATION_ERROR, "the payment has expired"),
     AmountTooLarge: (ErrorCode.AMOUNT_TOO_LARGE, "the payment cannot take so much"),
     CreditIdReused: (ErrorCode.INVALID_AMOUNT, "this packet came before, with another amount"),
     PolicyRefused: (ErrorCode.CANNOT_RECEIVE, "the receiver does not take this payment"),
+    PaymentRefused: (ErrorCode.CANNOT_RECEIVE, "the payment cannot take this"),  # for a reason of a host's own
     StoreError: (ErrorCode.INTERNAL_ERROR, "try again later"),
 }
 
 
-def _not_negative(_: object, attribute: "Attribute[int]", value: object) -> None:
+def _margin_ms(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise InvalidValue(f"{attribute.name} must be an integer, not below 0", member=attribute.name)
+        raise InvalidValue("margin_ms must be an integer, not below 0", member="margin_ms")
+    return value
 
 
 @frozen
@@ -105,21 +118,22 @@ class Receiver:
 
     methods: DerivedMethods
     tolerance: Tolerance = field(factory=Tolerance)
-    margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, validator=_not_negative)
+    margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, converter=_margin_ms)
     find: Callable[[str], tuple[PaymentId, StreamKeys]] = field(init=False, eq=False, repr=False)
+    _margin: timedelta = field(init=False, eq=False, repr=False)
 
     @find.default
     def _remembering(self) -> Callable[[str], tuple[PaymentId, StreamKeys]]:
         # What is not an address of ours raises, and is not remembered: strangers cannot fill the memory.
         return lru_cache(maxsize=STREAM_KEYS_REMEMBERED_MAX)(partial(_derive, self.methods))
 
-    @cached_property
-    def _margin(self) -> timedelta:
+    @_margin.default
+    def _of_margin_ms(self) -> timedelta:
         return timedelta(milliseconds=self.margin_ms)
 
-    def in_time(self, prepare: Prepare, now: datetime) -> bool:
-        """Whether there is time enough at `now` to answer `prepare`."""
-        return prepare.expires_at - now >= self._margin
+    def in_time(self, expires_at: datetime, now: datetime) -> bool:
+        """Whether there is time enough at `now` to answer a Prepare that expires at `expires_at`."""
+        return expires_at - now >= self._margin
 
     def reject(self, code: ErrorCode, message: str, data: bytes = b"") -> Reject:
         """A Reject in the name of this service."""
@@ -142,6 +156,7 @@ class Arrival:
 
     payment_id: PaymentId
     amount: Amount
+    expires_at: datetime
     request: StreamPacket
     condition: bytes
     _fulfillment: bytes | None = field(repr=False)
@@ -150,9 +165,9 @@ class Arrival:
     _receiver: Receiver = field(repr=False)
 
     @property
-    def brings_money(self) -> bool:
-        """Whether there is something to be booked. A packet of nothing is fulfilled and not booked: it moves frames."""
-        return self._fulfillment is not None and self.amount.value > 0
+    def may_be_fulfilled(self) -> bool:
+        """Whether it is an offer, and not a question. An offer of nothing is one too: it moves frames."""
+        return self._fulfillment is not None
 
     @property
     def credit_id(self) -> CreditId:
@@ -184,27 +199,42 @@ class Arrival:
         return CreditId(f"{STREAM_CREDITS}{self.request.sequence:016x}:{digest}")
 
     def decide(
-        self, id: CreditId, now: datetime
+        self, id: CreditId, clock: Callable[[], datetime]
     ) -> Callable[[IncomingPayment, Credit | None], Decision[IncomingPayment]]:
-        """The decision to book it under its `credit_id`, for the store to run."""
+        """The decision to book it under its `credit_id`, for the store to run when it comes to it.
+
+        `clock` is read then, each time that the decision is made. Raises `PacketExpired` when there is too little time
+        left to answer, unless the packet was booked before, and whatever `lifecycle.credit_packet` raises.
+        """
+        return partial(self._decided, id, clock)
+
+    def _decided(
+        self, id: CreditId, clock: Callable[[], datetime], payment: IncomingPayment, earlier: Credit | None
+    ) -> Decision[IncomingPayment]:
+        now = clock()
+        if earlier is None and not self._receiver.in_time(self.expires_at, now):
+            raise PacketExpired("the packet has waited until it was too late: it is not booked")
         tolerance = self._receiver.tolerance
-        return partial(lifecycle.credit_packet, id=id, amount=self.amount, now=now, tolerance=tolerance)
+        return lifecycle.credit_packet(payment, earlier, id=id, amount=self.amount, now=now, tolerance=tolerance)
 
-    def fulfilled(self, payment: IncomingPayment) -> Fulfill:
-        """The Fulfill, once the store has answered with `payment`: not before the credit is durable."""
-        return self._fulfill(self._told(payment))
+    def fulfilled(self, payment: IncomingPayment, now: datetime) -> Fulfill:
+        """The Fulfill, once the store has answered with `payment`: not before the credit is durable.
 
-    def quoted(self, payment: IncomingPayment, now: datetime) -> Reply:
-        """The answer to a packet that brings no money, from the payment as it stands.
+        It tells the sender what `payment` is open for. A packet of nothing is fulfilled also by a payment that takes
+        nothing more, as its sender has frames to be acknowledged; then it is told that its streams are closed.
+        """
+        told = self.amount.value or lifecycle.is_receivable(payment, now)
+        assert self._fulfillment is not None  # noqa: S101 - our own bug; `Fulfill` would refuse it as well
+        return Fulfill(
+            self._fulfillment, self._sealed(PacketType.FULFILL, self._told(payment) if told else self._closings())
+        )
 
-        A question is answered with a Reject that says what arrived, and what `payment` is open for. A packet of nothing
-        is fulfilled, also by a payment that takes nothing more, as its sender has frames to be acknowledged; then it
-        is told that its streams are closed. Raises `AssetMismatch`; for a question also `PaymentCompleted` and
-        `PaymentExpired`.
+    def quoted(self, payment: IncomingPayment, now: datetime) -> Reject:
+        """The answer to a question: what arrived, and what `payment` is open for.
+
+        Raises `AssetMismatch`, `PaymentCompleted` and `PaymentExpired`.
         """
         lifecycle.require_asset(payment, self.amount)
-        if self._fulfillment is not None:
-            return self._fulfill(self._told(payment) if lifecycle.is_receivable(payment, now) else self._closings())
         lifecycle.require_open(payment, now)
         data = self._sealed(PacketType.REJECT, self._told(payment))
         return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
@@ -224,10 +254,6 @@ class Arrival:
         data = self._sealed(PacketType.REJECT, [ConnectionClose(StreamError.NO_ERROR, "")])
         return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
 
-    def _fulfill(self, frames: Sequence[Frame]) -> Fulfill:
-        assert self._fulfillment is not None  # noqa: S101 - our own bug; `Fulfill` would refuse it as well
-        return Fulfill(self._fulfillment, self._sealed(PacketType.FULFILL, frames))
-
     def _told(self, payment: IncomingPayment) -> list[Frame]:
         """What `payment` is open for, for each stream of the packet; and our asset, if the sender asks for it."""
         received = payment.received.value
@@ -241,12 +267,16 @@ class Arrival:
         return [StreamClose(stream, StreamError.NO_ERROR, "") for stream in self._streams()]
 
     def _streams(self) -> list[int]:
-        """The streams of the packet's money, not too many of them; the first one, when it names none."""
-        named: list[int] = []
-        for frame in self.request.frames:
-            if isinstance(frame, StreamMoney) and frame.stream_id not in named and len(named) < STREAMS_ANSWERED_MAX:
-                named.append(frame.stream_id)
-        return named or [_FIRST_STREAM]
+        """The streams that the packet is about, not too many of them; the first one, when it names none.
+
+        Those of its money come first. Without money, a sender that is blocked has to hear of its stream all the same.
+        """
+        named: dict[int, None] = {}
+        for kinds in (StreamMoney, _ABOUT_A_STREAM):
+            for frame in self.request.frames:
+                if isinstance(frame, kinds) and len(named) < STREAMS_ANSWERED_MAX:
+                    named[frame.stream_id] = None
+        return list(named) or [_FIRST_STREAM]
 
     def _sealed(self, kind: PacketType, frames: Sequence[Frame]) -> bytes:
         reply = StreamPacket(kind, self.request.sequence, self.amount.value, frames)
@@ -264,8 +294,8 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
         return receiver.reject(ErrorCode.INVALID_PACKET, error.description)
     if prepare.destination == ILDCP_ADDRESS:
         return _configure(prepare, peer, receiver)
-    if not receiver.in_time(prepare, now):
-        return receiver.reject(ErrorCode.TRANSFER_TIMED_OUT, "the packet has expired, or is about to")
+    if not receiver.in_time(prepare.expires_at, now):
+        return receiver.reject(*REFUSALS[PacketExpired])
     try:
         payment_id, keys = receiver.find(prepare.destination)
     except MalformedAddress as error:
@@ -282,6 +312,7 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
     arrival = Arrival(
         payment_id,
         Amount(prepare.amount, peer.asset),
+        prepare.expires_at,
         request,
         prepare.condition,
         fulfillment if may_fulfill else None,

@@ -19,6 +19,7 @@ from incoming_payments.errors import (
     AssetMismatch,
     CreditIdReused,
     IncomingPaymentsError,
+    PacketExpired,
     PaymentCompleted,
     PaymentExpired,
 )
@@ -105,8 +106,12 @@ class Book:
             return Verdict("credit refused: overflow", AmountOverflow)
         return self._taken("credit", name, amount, now)
 
-    def judge_packet(self, name: Hashable, amount: int, asset: Asset, now: datetime) -> Verdict:
-        """What has to become of the money of a packet: as a credit, but not too much of it."""
+    def judge_packet(self, name: Hashable, amount: int, asset: Asset, now: datetime, *, in_time: bool) -> Verdict:
+        """What has to become of the money of a packet: as a credit, but not too much of it, nor too late."""
+        if name not in self.credits and not in_time:
+            return Verdict("packet refused: waited until it was too late", PacketExpired)
+        if amount == 0:
+            return self._judge_nothing(name, asset)
         refused = self._refused("packet", name, amount, asset, now)
         if refused is not None:
             return refused
@@ -117,6 +122,13 @@ class Book:
         if self.received + amount > most:
             return Verdict("packet refused: too large", AmountTooLarge, remaining=open_for - self.received)
         return self._taken("packet", name, amount, now)
+
+    def _judge_nothing(self, name: Hashable, asset: Asset) -> Verdict:
+        if name in self.credits:
+            return Verdict("packet of nothing refused: booked before with an amount", CreditIdReused)
+        if asset != self.asset:
+            return Verdict("packet of nothing refused: another asset", AssetMismatch)
+        return Verdict("packet of nothing")
 
     def judge_complete(self, now: datetime) -> Verdict:
         """What has to become of the wish to close it."""

@@ -22,6 +22,7 @@ from incoming_payments.errors import (
     AssetMismatch,
     CreditIdReused,
     IncomingPaymentsError,
+    PacketExpired,
     PaymentCompleted,
     PaymentExists,
     PaymentExpired,
@@ -60,6 +61,8 @@ POLICY: Final = ServicePolicy(base_url="https://bank.example/op", auth_server="h
 PREPARE_S: Final = 30
 MARGIN: Final = timedelta(milliseconds=100)
 
+Clock = Callable[[], datetime]
+
 _TOKEN: Final = "OS9M2PMHKUR64TB8N6BW7OZB8CDFONP219RP1LT0"  # noqa: S105 - of nobody
 # RFC 8032 §7.1, test 1: a key that everybody knows, so that a seed gives the same requests everywhere
 _JWK: Final = {
@@ -91,6 +94,7 @@ _CODES: Final[dict[type[IncomingPaymentsError], str]] = {
     PaymentExpired: "F99",
     AmountTooLarge: "F08",
     CreditIdReused: "F03",
+    PacketExpired: "R00",
 }
 
 
@@ -142,6 +146,7 @@ class Operation(abc.ABC):
 
     id: PaymentId | None = None
     wants_answer = False
+    decides_by_the_clock = False  # as it is when the store lets it decide, not when it began
 
     @property
     def name(self) -> Hashable:
@@ -149,7 +154,7 @@ class Operation(abc.ABC):
         return (type(self), self.id)
 
     @abc.abstractmethod
-    def start(self, world: World, process: Process, now: datetime) -> Flow[Any]:
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[Any]:
         """The flow that answers it."""
 
     def judge(self, book: Book, now: datetime) -> Verdict:
@@ -192,7 +197,7 @@ class Create(Operation):
     nonce: str | None
     life: int
 
-    def start(self, world: World, process: Process, now: datetime) -> Flow[PaymentView]:
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
         body: dict[str, Any] = {"walletAddress": WALLET.url}
         if self.limit is not None:
             body["incomingAmount"] = {"value": str(self.limit), "assetCode": USD.code, "assetScale": USD.scale}
@@ -200,6 +205,7 @@ class Create(Operation):
             body["expiresAt"] = self.expires_at.isoformat()
         headers = (("Authorization", f"GNAP {_TOKEN}"), ("Content-Type", "application/json"))
         request = Request("POST", f"{POLICY.base_url}/incoming-payments", headers, json.dumps(body).encode())
+        now = clock()
         return world.flows.create_payment(sign(request, _KEY, created=now, nonce=self.nonce), POLICY, now)
 
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
@@ -236,8 +242,9 @@ class Get(Operation):
 
     id: PaymentId
 
-    def start(self, world: World, process: Process, now: datetime) -> Flow[PaymentView]:
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
         headers = (("Authorization", f"GNAP {_TOKEN}"),)
+        now = clock()
         request = sign(Request("GET", POLICY.payment_url(self.id), headers), _KEY, created=now)
         return world.flows.get_payment(request, self.id, POLICY, now)
 
@@ -262,7 +269,7 @@ class GetPublic(Operation):
 
     id: PaymentId
 
-    def start(self, world: World, process: Process, now: datetime) -> Flow[PublicView]:
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[PublicView]:
         return world.flows.get_public_payment(self.id, POLICY)
 
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
@@ -299,8 +306,8 @@ class Complete(Operation):
     id: PaymentId
     wants_answer = True
 
-    def start(self, world: World, process: Process, now: datetime) -> Flow[IncomingPayment]:
-        return complete_payment(self.id, now)
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[IncomingPayment]:
+        return complete_payment(self.id, clock())
 
     def judge(self, book: Book, now: datetime) -> Verdict:
         return book.judge_complete(now)
@@ -326,8 +333,8 @@ class Sweep(Operation):
 
     limit: int
 
-    def start(self, world: World, process: Process, now: datetime) -> Flow[int]:
-        return world.flows.announce_expired(now, limit=self.limit)
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[int]:
+        return world.flows.announce_expired(clock(), limit=self.limit)
 
     def judge(self, book: Book, now: datetime) -> Verdict:
         return book.judge_expire(now)
@@ -357,8 +364,8 @@ class Receive(Operation):
     def name(self) -> Hashable:
         return (self.account.id, self.credit, self.amount)
 
-    def start(self, world: World, process: Process, now: datetime) -> Flow[Credit]:
-        return world.flows.receive(self.account.id, credit=self.credit, amount=self.amount, now=now)
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[Credit]:
+        return world.flows.receive(self.account.id, credit=self.credit, amount=self.amount, now=clock())
 
     def judge(self, book: Book, now: datetime) -> Verdict:
         return book.judge_credit(self.credit, self.amount.value, self.amount.asset, now)
@@ -410,6 +417,8 @@ class SendPacket(Operation):
     def name(self) -> Hashable:
         return (self.prepare.condition, self.prepare.amount)
 
+    decides_by_the_clock = True
+
     @property
     def wants_answer(self) -> bool:  # type: ignore[override]
         return self.expected == "money"
@@ -426,12 +435,13 @@ class SendPacket(Operation):
         )
         return SendPacket(self.account, changed, self.expected, self.sequence, self.peer, encode(changed))
 
-    def start(self, world: World, process: Process, now: datetime) -> Flow[bytes]:
-        return world.flows.receive_packet(self.wire, peer=self.peer, receiver=process.receiver, now=now)
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[bytes]:
+        return world.flows.receive_packet(self.wire, peer=self.peer, receiver=process.receiver, clock=clock)
 
     def judge(self, book: Book, now: datetime) -> Verdict:
-        require(self.expected == "money", "money is booked for a packet that brings none")
-        return book.judge_packet(self.prepare.condition, self.prepare.amount, self.peer.asset, now)
+        require(self.expected in {"money", "nothing"}, "money is booked for a packet that brings none")
+        amount, in_time = self.prepare.amount, self._in_time(now)
+        return book.judge_packet(self.prepare.condition, amount, self.peer.asset, now, in_time=in_time)
 
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
         require(error is None, f"a packet is answered, and not with {error!r}")
@@ -458,26 +468,24 @@ class SendPacket(Operation):
     def heard(self, world: World, task: Task, answer: Any) -> None:
         if self.account is not None and answer[0] == PacketType.FULFILL and self.expected == "money":
             condition = self.prepare.condition
-            if condition not in self.account.settled:  # all copies of a packet are one debt
+            if self.prepare.amount and condition not in self.account.settled:  # all copies of a packet are one debt
                 self.account.settled.add(condition)
                 self.account.paid += self.prepare.amount
 
     def _expected_code(self, task: Task) -> str:
         if self.expected not in {"money", "question", "nothing", "too little"}:
-            if self.expected not in {"F01", "ILDCP"} and not self._in_time(task.now):
+            if self.expected not in {"F01", "ILDCP"} and not self._in_time(task.began):
                 return "R00"
             return "fulfilled" if self.expected == "ILDCP" else self.expected[:3]
-        if not self._in_time(task.now):
+        if not self._in_time(task.began):
             return "R00"
         if task.verdict is None:
             return "T00"
         if task.verdict.error is not None:
             return _CODES[task.verdict.error]
-        if self.expected == "money":
+        if self.expected in {"money", "nothing"}:
             return "fulfilled"
-        if self.peer.asset != USD:
-            return "F07"
-        return "fulfilled" if self.expected == "nothing" else "F99"
+        return "F99" if self.peer.asset == USD else "F07"
 
     def _in_time(self, now: datetime) -> bool:
         at = self.prepare.expires_at
@@ -486,8 +494,8 @@ class SendPacket(Operation):
     def _check_fulfill(self, world: World, reply: Fulfill) -> None:
         """The money is in the books, as much as the peer is asked for, before the fulfillment leaves."""
         require(condition_of(reply.fulfillment) == self.prepare.condition, "the fulfillment does not fit")
-        if self.expected != "money":
-            return
+        if not self.prepare.amount:
+            return  # judged when it was decided: by now a copy that brings something may have come
         assert self.account is not None  # noqa: S101 - money is for somebody
         book = world.scene.books.get(self.account.id)
         booked = None if book is None else book.credits.get(self.prepare.condition)
@@ -510,7 +518,8 @@ class SendPacket(Operation):
                 require(frame.total_received == received, f"{received} was received, {frame.total_received} is told")
                 _told(world, task, self.account.id, received, completed=None)
             elif isinstance(frame, StreamClose):
-                require(task.seen and task.seen[1] in {"completed", "expired"}, "closed, and takes money")
+                states = {task.seen and task.seen[1], world.scene.books[self.account.id].state(task.began)}
+                require(states & {"completed", "expired"}, "closed, and takes money")
 
     def __str__(self) -> str:
         where = "nowhere" if self.account is None else self.account.id

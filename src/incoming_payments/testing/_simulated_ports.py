@@ -314,7 +314,7 @@ class TroubledPorts:
             or id not in self._scene.books
         ):
             return False
-        verdicts = [one.operation.judge(self._scene.books[id], one.now) for one in (task, other)]
+        verdicts = [self._judged(one, self._scene.books[id]) for one in (task, other)]
         return all(verdict.write is not None for verdict in verdicts)
 
     def _commit_two(self, task: Task, other: Task) -> None:
@@ -369,7 +369,7 @@ class TroubledPorts:
         """Compare the outcome of an update with what the books say it has to be, and note it in them."""
         effect = task.effect
         book = self._scene.books.get(effect.id)
-        verdict = _NOT_FOUND if book is None else task.operation.judge(book, task.now)
+        verdict = _NOT_FOUND if book is None else self._judged(task, book)
         if isinstance(outcome, StoreError):
             task.error = outcome
             if book is None or verdict.write is None or not self._has_event(task, book):
@@ -390,6 +390,12 @@ class TroubledPorts:
             task.answer = outcome
         if book is not None:
             task.seen = (book.received, book.state(task.now))
+
+    def _judged(self, task: Task, book: Book) -> Verdict:
+        """What has to become of `task`, which decides by the clock as it is, or by when it began."""
+        if task.operation.decides_by_the_clock:
+            task.now = task.clock()
+        return task.operation.judge(book, task.now)
 
     def _has_event(self, task: Task, book: Book) -> bool:
         """Whether a store that has said no has done it all the same: then the next event is there."""
@@ -412,7 +418,7 @@ class TroubledPorts:
         if type(effect) is InsertPayment:
             return
         book = self._scene.books.get(effect.id)
-        verdict = _NOT_FOUND if book is None else task.operation.judge(book, task.now)
+        verdict = _NOT_FOUND if book is None else self._judged(task, book)
 
         def decide(payment: Any, earlier: Any) -> Decision[Any]:
             effect.decide(payment, earlier)
@@ -460,7 +466,9 @@ def _required_error(verdict: Verdict, outcome: Any) -> IncomingPaymentsError:
 
 def _orphan(task: Task, *, lives: bool) -> Task:
     """What the store was asked, without anybody to be answered; `done` says that its process was, with a no."""
-    return Task(task.operation, task.process, task.flow, task.now, effect=task.effect, done=lives)
+    return Task(
+        task.operation, task.process, task.flow, task.clock, task.began, task.now, effect=task.effect, done=lives
+    )
 
 
 def _update(task: Task, decide: Decide[Any]) -> Any:

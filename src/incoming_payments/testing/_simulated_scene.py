@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, deque
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,7 +77,9 @@ class Task:
     operation: "Operation"
     process: Process
     flow: Flow[Any]
-    now: datetime  # by the clock of its process
+    clock: Callable[[], datetime]  # that of the process which it began in
+    began: datetime
+    now: datetime  # when it was decided, or else began
     place: int = 0  # in the list of all tasks
     told: tuple[int, bool] = (0, False)  # the total that had been told by then, and whether it was completed
     effect: Any = None

@@ -233,7 +233,7 @@ class Traffic:
         dice = self._scene.roll()
         if dice < 0.2:
             self._scene.meet("packet repeated with another amount")
-            return packet.again(amount=self._amount(account.id))
+            return packet.again(amount=self._amount(account.id) if dice < 0.15 else 0)
         if dice < 0.5:
             self._scene.meet("packet repeated with another expiry")
             return packet.again(expires_at=self._scene.now + timedelta(seconds=PREPARE_S))

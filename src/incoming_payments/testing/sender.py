@@ -163,7 +163,7 @@ class StreamSender:
     >>> details = methods.derive(created.answer.id)
     >>> sender = StreamSender(Payee(details.ilp_address, details.shared_secret), 2500, packet_max=1000, now=NOW)
     >>> while packet := sender.next(now=NOW, nonce=os.urandom(12)):
-    ...     flow = receive_packet(packet.octets, peer=peer, receiver=receiver, now=NOW)
+    ...     flow = receive_packet(packet.octets, peer=peer, receiver=receiver, clock=lambda: NOW)
     ...     sender.answered(packet, run(flow, Ports(store=store)), now=NOW)
     >>> sender.quote
     Quote(amount=2500, arrives=2500, receive_max=2500, received=0, asset=Asset(code='USD', scale=2))

@@ -15,7 +15,7 @@ The store can be yours: `simulate(seed, steps, store_factory=...)`.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -53,7 +53,8 @@ def _kinds() -> Iterator[str]:
         for why in ("completed", "expired", "another asset", "booked before with another amount"):
             yield f"{how} refused: {why}"
     yield "credit refused: overflow"
-    yield "packet refused: too large"
+    yield from ("packet refused: too large", "packet refused: waited until it was too late", "packet of nothing")
+    yield from ("packet of nothing refused: another asset", "packet of nothing refused: booked before with an amount")
     yield "update refused: no such payment"
     for before in ("pending", "processing"):
         yield f"complete: {before} -> completed"
@@ -200,8 +201,12 @@ class _World:
 
     def _begin(self, operation: Operation) -> None:
         process = self._any_process()
-        now = self.scene.now + process.offset
-        task = Task(operation, process, operation.start(self, process, now), now, len(self._tasks))
+
+        def clock() -> datetime:
+            return self.scene.now + process.offset
+
+        now = clock()
+        task = Task(operation, process, operation.start(self, process, clock), clock, now, now, len(self._tasks))
         if operation.id is not None and (book := self.scene.books.get(operation.id)):
             task.told = (book.told, book.told_completed)
         self._tasks.append(task)
