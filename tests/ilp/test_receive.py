@@ -22,7 +22,17 @@ from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp.ildcp import ildcp_request
 from incoming_payments.ilp.packet import ErrorCode, Fulfill, PacketType, Prepare, Reject, encode
 from incoming_payments.ilp.receive import REFUSALS, Arrival, Receiver, open_packet
-from incoming_payments.ilp.stream import ConnectionClose, StreamError
+from incoming_payments.ilp.stream import (
+    ConnectionClose,
+    Frame,
+    StreamData,
+    StreamDataBlocked,
+    StreamError,
+    StreamMaxData,
+    StreamMaxMoney,
+    StreamMoney,
+    StreamMoneyBlocked,
+)
 from incoming_payments.limits import PREPARE_MARGIN_MS_MIN, STREAM_KEYS_REMEMBERED_MAX
 from incoming_payments.testing import NOW, a_creation
 from stream_kit import METHODS, PEER, SECRET, Sender
@@ -97,6 +107,8 @@ def test_a_receiver_is_its_settings() -> None:
     assert repr(receiver) == f"Receiver(methods={METHODS}, tolerance={Tolerance()}, margin_ms=100)"
     with pytest.raises(TypeError):
         Receiver(METHODS, find=receiver.find)  # type: ignore[call-arg] # on purpose
+    with pytest.raises(TypeError):
+        Receiver(METHODS, margin=timedelta(0))  # type: ignore[call-arg] # on purpose
     assert_frozen(receiver)
 
 
@@ -172,6 +184,25 @@ def test_what_is_said_to_the_sender_alone_has_no_words_for_others() -> None:
     for answer in (quoted, closed):
         assert isinstance(answer, Reject)
         assert (answer.code, answer.message) == ("F99", "")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        StreamMoney(7, 1),
+        StreamMaxMoney(7, 0, 0),
+        StreamMoneyBlocked(7, 0, 0),
+        StreamData(7, 0, b""),
+        StreamMaxData(7, 0),
+        StreamDataBlocked(7, 0),
+    ],
+    ids=lambda frame: type(frame).__name__,
+)
+def test_who_speaks_of_a_stream_hears_of_it(frame: Frame) -> None:
+    """Every frame about a stream that is open makes the reply one about that stream."""
+    sender = a_sender()
+    fulfill = arrival(sender.prepare(0, frames=[frame])).fulfilled(a_creation(limit=1000).answer, NOW)
+    assert sender.read(fulfill).frames == (StreamMaxMoney(7, 1000, 0),)
 
 
 def test_nothing_secret_is_shown() -> None:
