@@ -138,6 +138,12 @@ def _decides_by_chance(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     return (yield from UpdatePayment(arrival.payment_id, decide, id))
 
 
+def _decides_by_its_arrival(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Books what has waited until it was too late."""
+    id, now = arrival.credit_id, clock()
+    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, lambda: now), id))
+
+
 def _asks_for_events(arrival: Arrival, _clock: Clock) -> Flow[IncomingPayment]:
     """Needs what no simulation has been told of."""
     yield from LoadEvents(arrival.payment_id)
@@ -162,6 +168,7 @@ RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {
     "credit id from condition and amount": receiver(
         _settling(partial(_booking, lambda arrival: f"{arrival.credit_id}:{arrival.amount.value}"))
     ),
+    "decides by the clock of its arrival": receiver(_settling(_decides_by_its_arrival)),
     "decides by chance": receiver(_settling(_decides_by_chance)),
     "asks for what it need not": receiver(_settling(_asks_for_events)),
     "books questions": receiver(_books_questions),

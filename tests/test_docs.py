@@ -304,7 +304,7 @@ def test_every_setting_is_documented() -> None:
     names = {name for pair in shown for name in pair if name}
     page = PAGES["docs/server.md"].read_text("utf-8")
 
-    assert len(names) == 31
+    assert len(names) == 34
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 

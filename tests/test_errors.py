@@ -33,6 +33,7 @@ CODES = {
     "AssetMismatch": "asset_mismatch",
     "CreditIdReused": "credit_id_reused",
     "PaymentNotFound": "payment_not_found",
+    "PacketExpired": "packet_expired",
     "WalletAddressNotFound": "unknown_wallet_address",
     "HttpRefused": "http_error",
     "StoreError": "store_error",

@@ -16,7 +16,7 @@ from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
-from incoming_payments.flows.receive_packet import receive_packet
+from incoming_payments.flows.receive_packet import PacketAnswer, answer_packet, receive_packet
 from incoming_payments.flows.run import arun, run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
@@ -39,6 +39,7 @@ __all__ = [
     "IlpPaymentMethod",
     "IncomingPayment",
     "IncomingPaymentsError",
+    "PacketAnswer",
     "PacketPolicy",
     "Peer",
     "PolicyRefused",
@@ -53,6 +54,7 @@ __all__ = [
     "Tolerance",
     "WalletAddress",
     "announce_expired",
+    "answer_packet",
     "arun",
     "handle",
     "handle_packet",

@@ -23,6 +23,7 @@ IncomingPaymentsError              code, description, details: what an error bod
 │   │   ├── AssetMismatch
 │   │   └── CreditIdReused
 │   ├── PaymentNotFound
+│   ├── PacketExpired              waited for the store until it was too late
 │   ├── WalletAddressNotFound
 │   └── HttpRefused                method, media type, size: what HTTP itself has a status for
 ├── StoreError                     the store could not do it; nothing was changed as far as it can tell

@@ -46,7 +46,7 @@ STREAMS_ANSWERED_MAX: Final = 10  # streams of one packet that get frames in the
 STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments whose derived keys are kept at hand: some 2 KB each
 EXCESS_UNITS_MAX: Final = 1  # the default for what a packet may bring too much, in minor units: rounding of a rate
 EXCESS_BASIS_POINTS_MAX: Final = 100  # the default for the same, of incomingAmount: coarser assets still finish
-PREPARE_MARGIN_MS_MIN: Final = 100  # the default for what a Prepare must have left: to commit, and for the way back
+PREPARE_MARGIN_MS_MIN: Final = 1000  # the default for what a Prepare must have left: to commit, and for the way back
 
 # --- the sender for tests ---
 

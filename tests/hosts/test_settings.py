@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.lifecycle import Tolerance
 from incoming_payments.domain.payment import WalletAddress, wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
@@ -18,7 +19,7 @@ from incoming_payments.hosts import settings
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
-from incoming_payments.ilp import DerivedMethods, Peer
+from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
 
 JWK: Final = {
@@ -63,6 +64,9 @@ rights = [{ actions = ["read"] }]
 address = "g.bank"
 secret_files = ["new.hex", "old.hex"]
 path = "/peers/ilp"
+tolerance_units = 0
+tolerance_basis_points = 5
+margin_ms = 250
 [[peer]]
 name = "connector"
 asset_code = "EUR"
@@ -181,7 +185,8 @@ def test_peers_are_what_the_file_says(load: Load) -> None:
     first, second = Peer("g.elsewhere.us", Asset("EUR", 3)), Peer("g.bank.other_1", Asset("JPY", 0))
     found = [packets.peer_of([f"Bearer {token}"]) for token in PEER_TOKENS.values()]
     assert found == [first, first, second]
-    assert (packets.path, packets.receiver.methods) == ("/peers/ilp", DerivedMethods("g.bank", SECRETS))
+    assert packets.path == "/peers/ilp"
+    assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS), Tolerance(0, 5), 250)
 
 
 def test_without_peers_no_packets(load: Load) -> None:
@@ -190,6 +195,7 @@ def test_without_peers_no_packets(load: Load) -> None:
     packets = load(LEAST + peer).packets
     assert packets is not None
     assert packets.path == "/ilp"
+    assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS[:1]))
     assert load(LEAST).packets is None
 
 
@@ -300,6 +306,9 @@ WRONG: Final = [
     ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array"),
     ("secret_files", "secret_files = [1]", "ilp.secret_files", "must be an array of file names"),
     ("path", "path = 1", "ilp.path", "must be a string"),
+    ("tolerance_units", "tolerance_units = 0.5", "ilp.tolerance_units", "must be an integer"),
+    ("tolerance_basis_points", "tolerance_basis_points = true", "ilp.tolerance_basis_points", "must be an integer"),
+    ("margin_ms", 'margin_ms = "1"', "ilp.margin_ms", "must be an integer"),
     ("name", "name = 1", "peer[0].name", "must be a string"),
     ('asset_code = "EUR', "asset_code = 1", "peer[0].asset_code", "must be a string"),
     ("asset_scale = 3", "asset_scale = 3.0", "peer[0].asset_scale", "must be an integer"),
@@ -362,6 +371,9 @@ WRONG: Final = [
         ("path", f'path = "{path}"', "ilp.path", "must be such as /ilp: no slash at its end, no dot segments")
         for path in ("", "ilp", "/", "/ilp/", "/a/../b", "/%69lp", "/ilp?a=b")
     ),
+    ("tolerance_units", "tolerance_units = -1", "ilp.tolerance_units", "must be an integer from 0 to"),
+    ("tolerance_basis_points", "tolerance_basis_points = -1", "ilp.tolerance_basis_points", "must be an integer from"),
+    ("margin_ms", "margin_ms = -1", "ilp.margin_ms", "must be an integer, not below 0"),
     ("path", 'path = "/incoming-payments"', "ilp.path", "must not be below /incoming-payments"),
     *(
         ("name", f'name = "{name}"', "peer[0].name", "must be 1 to 64 letters, digits and _~-")
@@ -631,7 +643,15 @@ def test_files_that_others_have_access_to(load: Load, tmp_path: Path, name: str,
 
     path = tmp_path / name
     says = f"{path}: other users have access (mode {mode:04o}): chmod go-{denied} it"
-    assert (() if denied is None else (says,)) == load(FULL).warnings
+    all_can_pay = FULL.replace('"EUR"\nasset_scale = 3', '"USD"\nasset_scale = 2')
+    assert load(all_can_pay).warnings == (() if denied is None else (says,))
+
+
+def test_peer_that_can_pay_nobody(load: Load) -> None:
+    """A peer whose asset no wallet address has is warned of: code and scale have to agree."""
+    says = "peer[0] counts in {} at scale {}, as no wallet address does: it can pay none"
+    for code in ("EUR", "USD"):
+        assert says.format(code, 3) in load(FULL.replace('"EUR"', f'"{code}"')).warnings
 
 
 def test_no_warnings_without_modes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

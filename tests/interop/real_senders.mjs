@@ -100,13 +100,13 @@ const senders = {
     return payTo(destination, plugin, payment)
   },
 
-  'ilp-protocol-stream 2.7.1': async (plugin, { address, secret, amount }) => {
+  'ilp-protocol-stream 2.7.1': async (plugin, { address, secret, amount, streams = 1 }) => {
     const { createConnection, DataAndMoneyStream } = require('ilp-protocol-stream')
     // It sets `closed`, which the streams of Node.js 18 and later have as a getter.
     Object.defineProperty(DataAndMoneyStream.prototype, 'closed', { value: false, writable: true })
     const connection = await createConnection({ plugin, destinationAccount: address, sharedSecret: secret })
-    const stream = connection.createStream()
-    const error = await stream.sendTotal(amount).catch(({ message }) => message)
+    const send = () => connection.createStream().sendTotal(amount).catch(({ message }) => message)
+    const [error] = (await Promise.all(Array.from({ length: streams }, send))).filter(Boolean)
     await connection.end()
     return { error, sent: connection.totalSent, delivered: connection.totalDelivered }
   }

@@ -121,7 +121,8 @@ class Sender:
     def start(self, payment: Payment, **terms: int | str) -> None:
         """Begin to pay: an `amount` of the account's minor units, or `deliver` cents.
 
-        `scale` is that of the sender's account, `most` what its connector takes in one packet.
+        `scale` is that of the sender's account, `most` what its connector takes in one packet. `ilp-protocol-stream` sends
+        the amount on each of `streams` streams.
         """
         job = {"address": payment.address, "secret": payment.secret, "token": self._token, **terms}
         assert self._process.stdin is not None
@@ -224,8 +225,6 @@ CLOSED: Final[Mapping[str, str]] = {
     RAFIKI: "ClosedByReceiver",
     STREAM: "Stream was closed before the desired amount was sent",
 }
-# How each says it when that is so from the start: one has asked for the asset, and was told that it is over.
-OVER: Final = {**CLOSED, PAY_4: "UnknownDestinationAsset"}
 # How each says that the account does not fit.
 NO_WAY: Final[Mapping[str, str]] = {
     PAY_2: "ConnectorError",
@@ -276,7 +275,7 @@ def test_into_a_completed_payment(service: Service, sender: Sender) -> None:
 
     outcome = sender.pay(payment, amount=100)
 
-    check_end(outcome, OVER[sender.name], 0)
+    check_end(outcome, CLOSED[sender.name], 0)
     assert service.read(payment) == (CENTS, True)
 
 
@@ -294,7 +293,7 @@ def test_into_an_expired_payment(service: Service, sender: Sender, expired: Paym
     """A payment that has expired takes nothing, and the sender ends at once."""
     outcome = sender.pay(expired, amount=100)
 
-    check_end(outcome, OVER[sender.name], 0)
+    check_end(outcome, CLOSED[sender.name], 0)
     assert service.read(expired) == (0, False)
 
 
@@ -306,6 +305,17 @@ def test_over_an_account_in_another_asset(service: Service, sender: Sender) -> N
 
     check_end(outcome, NO_WAY[sender.name], 0)
     assert service.read(payment) == (0, False)
+
+
+@pytest.mark.parametrize("each", [1250, 2000, 2500])
+def test_several_streams_of_one_connection(service: Service, senders: Mapping[str, Sender], each: int) -> None:
+    """The payment is one pot for all streams; those that it has no room for hear at once that it is closed."""
+    payment = service.create()
+
+    outcome = senders[STREAM].pay(payment, amount=each, streams=3)
+
+    check_end(outcome, CLOSED[STREAM], CENTS)
+    assert service.read(payment) == (CENTS, True)
 
 
 # --- several at once ---------------------------------------------------------------------------------

@@ -264,8 +264,9 @@ def test_what_ends_it(case: str) -> None:
         (write_amounts(100, 30), [30, 30, 30, 10]),
         (write_amounts(1000, 300), [30, 30, 30, 10]),  # in the units of an account further on
         (b"", [50, 50]),  # who does not say how much it may be gets half
-        (write_amounts(0, 5), [99, 1]),
-        (write_amounts(1, 5), [99, 1]),
+        (write_amounts(0, 5), [50, 50]),  # nor who says that more would do
+        (write_amounts(1, 5), [50, 50]),
+        (write_amounts(5, 5), [50, 50]),
     ],
 )
 @pytest.mark.parametrize("asks", [True, False])
@@ -394,6 +395,17 @@ def test_patience_begins_anew() -> None:
     hand.now += timedelta(seconds=2)
     hand.sender.lost(second, now=hand.now)
     assert (hand.books.ending, hand.books.unknown) == (None, 0)
+
+
+def test_patience_ends_with_packets_that_are_always_too_large() -> None:
+    """Who is asked for less again and again gives up as well."""
+    hand = Hand(UINT64_MAX).quoted()
+    hand.now += PATIENCE - timedelta(seconds=1)
+    hand.take(hand.next(), rejection("F08"))
+    assert hand.books.ending is None
+    hand.now += timedelta(seconds=1)
+    hand.take(hand.next(), rejection("F08", message="still too much"))
+    assert (hand.books.ending, hand.books.reason) == (Ending.SILENCE, "F08 still too much")
 
 
 def test_a_probe_that_is_never_answered() -> None:

@@ -69,7 +69,10 @@ address = "test.bank"
 # Addresses and shared secrets are derived from these, newest first. To rotate, put a new file in front, and
 # drop the last when no payment made under it can receive any more. Whoever holds one can read STREAM packets.
 secret_files = ["{secret}"]
-# path = "/ilp"  # where peers send their packets to, below base_url
+# path = "/ilp"                # where peers send their packets to, below base_url
+# tolerance_units = 1          # by how much a packet may pass incomingAmount, in minor units ...
+# tolerance_basis_points = 100 # ... or in hundredths of a percent of it, whichever is more
+# margin_ms = 1000             # what a packet must have left when it is booked, to commit and for the answer to travel
 
 # Peers, which send ILP packets: any number of these, or none. Whoever shows a peer's token is believed that the money
 # it brings will be settled, so for one in production make a token of your own, and keep it as you keep money.

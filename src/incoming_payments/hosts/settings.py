@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from attrs import field, frozen
 
 from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.lifecycle import Tolerance
 from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import ConfigurationError, InvalidValue, Malformed
 from incoming_payments.flows.policy import ServicePolicy
@@ -29,6 +30,9 @@ from incoming_payments.ilp_http import ILP_PATH, HttpPeer, PacketPolicy
 from incoming_payments.limits import (
     CLOCK_SKEW_S_MAX,
     CLOCK_SKEW_SETTING_S_MAX,
+    EXCESS_BASIS_POINTS_MAX,
+    EXCESS_UNITS_MAX,
+    PREPARE_MARGIN_MS_MIN,
     SERVER_SECRET_BYTES_MIN,
     SIGNATURE_AGE_S_MAX,
     SIGNATURE_AGE_SETTING_S_MAX,
@@ -128,13 +132,15 @@ def _settings(table: "Table", path: Path) -> Settings:
     tokens = [_token(entry, files, wallet_addresses) for entry in table.tables("token")]
     ilp = table.table("ilp")
     path_of_packets = ilp.text("path", ILP_PATH)
+    tolerance_and_margin = _tolerance_and_margin(ilp)
     methods = _methods(ilp, files)
     peers = _peers(table.tables("peer"), files, methods)
     explain_signatures = _log(table.table("log"))
     table.finish()
-    with naming("", path="ilp.path", peers="peer"):
+    with naming("", path="ilp.path", peers="peer", margin_ms="ilp.margin_ms"):
         # The path is checked also when there is nobody to use it.
-        packets = PacketPolicy(receiver=Receiver(methods), peers=peers, path=path_of_packets)
+        receiver = Receiver(methods, *tolerance_and_margin)
+        packets = PacketPolicy(receiver=receiver, peers=peers, path=path_of_packets)
     with naming("token"):
         introspector = StaticIntrospector([(token.value, token.info) for token in tokens])
     return Settings(
@@ -149,8 +155,17 @@ def _settings(table: "Table", path: Path) -> Settings:
         packets=packets if peers else None,
         tokens=tuple(tokens),
         explain_signatures=explain_signatures,
-        warnings=tuple(files.warnings),
+        warnings=(*files.warnings, *_useless(peers, wallet_addresses.values())),
     )
+
+
+def _useless(peers: Sequence[HttpPeer], wallet_addresses: Collection[WalletAddress]) -> Iterator[str]:
+    paid = {wallet_address.asset for wallet_address in wallet_addresses}
+    for place, account in enumerate(peers):
+        asset = account.peer.asset
+        if asset not in paid:
+            counts = f"{asset.code} at scale {asset.scale}"
+            yield f"peer[{place}] counts in {counts}, as no wallet address does: it can pay none"
 
 
 def _listen(table: "Table") -> tuple[str, int, str | None]:
@@ -267,6 +282,13 @@ def _right(table: "Table", hosted: Collection[str]) -> AccessRight:
     if right.identifier is not None and right.identifier not in hosted:
         raise table.wrong("identifier", f"is none of the wallet addresses here: {right.identifier}")
     return right
+
+
+def _tolerance_and_margin(table: "Table") -> tuple[Tolerance, int]:
+    units = table.integer("tolerance_units", EXCESS_UNITS_MAX)
+    basis_points = table.integer("tolerance_basis_points", EXCESS_BASIS_POINTS_MAX)
+    with naming(table.name, units="tolerance_units", basis_points="tolerance_basis_points"):
+        return Tolerance(units, basis_points), table.integer("margin_ms", PREPARE_MARGIN_MS_MIN)
 
 
 def _methods(table: "Table", files: "Files") -> DerivedMethods:

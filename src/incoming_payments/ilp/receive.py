@@ -255,16 +255,19 @@ class Arrival:
         return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
 
     def _told(self, payment: IncomingPayment) -> list[Frame]:
-        """What `payment` is open for, for each stream of the packet; and our asset, if the sender asks for it."""
+        """What `payment` is open for, for each stream of the packet."""
         received = payment.received.value
         receive_max = max(lifecycle.receive_max(payment), received)
-        frames: list[Frame] = [StreamMaxMoney(stream, receive_max, received) for stream in self._streams()]
-        if ConnectionNewAddress in map(type, self.request.frames):
-            frames.append(ConnectionAssetDetails(payment.asset.code, payment.asset.scale))
-        return frames
+        return self._with_asset([StreamMaxMoney(stream, receive_max, received) for stream in self._streams()])
 
     def _closings(self) -> list[Frame]:
-        return [StreamClose(stream, StreamError.NO_ERROR, "") for stream in self._streams()]
+        return self._with_asset([StreamClose(stream, StreamError.NO_ERROR, "") for stream in self._streams()])
+
+    def _with_asset(self, frames: list[Frame]) -> list[Frame]:
+        """`frames`, and our asset if the sender asks for it: that of the payment, or it would have been refused."""
+        if ConnectionNewAddress in map(type, self.request.frames):
+            frames.append(ConnectionAssetDetails(self.amount.asset.code, self.amount.asset.scale))
+        return frames
 
     def _streams(self) -> list[int]:
         """The streams that the packet is about, not too many of them; the first one, when it names none.

@@ -59,7 +59,7 @@ FOREIGN_PEER: Final = Peer("test.bank.abroad", EUR)
 WALLET: Final = WalletAddress(wallet_address_url("https://bank.example/alice"), USD, "https://auth.bank.example")
 POLICY: Final = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
 PREPARE_S: Final = 30
-MARGIN: Final = timedelta(milliseconds=100)
+MARGIN: Final = timedelta(seconds=1)
 
 Clock = Callable[[], datetime]
 

@@ -294,7 +294,7 @@ class StreamSender:
     def _rejected(self, packet: Packet, reject: Reject, now: datetime) -> None:
         said = self._read(packet, reject)
         if reject.code == ErrorCode.AMOUNT_TOO_LARGE:
-            self._shrink(packet, reject)
+            self._shrink(packet, reject, now)
         elif reject.code != ErrorCode.FINAL_APPLICATION_ERROR or said is None:
             self._end(Ending.REFUSED, _words(reject))
         elif any(isinstance(frame, StreamClose | ConnectionClose) for frame in said.frames):
@@ -304,16 +304,18 @@ class StreamSender:
         else:
             self._end(Ending.REFUSED, f"{said.amount} arrive of a packet of {packet.prepare.amount}")
 
-    def _shrink(self, packet: Packet, reject: Reject) -> None:
+    def _shrink(self, packet: Packet, reject: Reject, now: datetime) -> None:
         """Make packets smaller, as F08 asks for. What it says may be in the units of an account further on."""
         sent = packet.prepare.amount
         try:
             received, maximum = read_amounts(reject.data)
         except MalformedPacket:
             received, maximum = 2, 1
-        smaller = min(sent * maximum // max(received, 1), sent - 1)
+        smaller = sent * maximum // received if maximum < received else sent // 2  # the latter makes no sense
         if smaller < 1:
             self._end(Ending.REFUSED, _words(reject))
+        elif now - self._moved_at >= self._patience:
+            self._end(Ending.SILENCE, _words(reject))
         self._packet_max = max(min(self._packet_max, smaller), 1)
         self._probe_amount = min(self._probe_amount, smaller)
 
