@@ -104,7 +104,7 @@ def test_a_receiver_is_its_settings() -> None:
     receiver = Receiver(METHODS)
     receiver.find(a_sender().credentials.ilp_address)
     assert receiver == RECEIVER
-    assert repr(receiver) == f"Receiver(methods={METHODS}, tolerance={Tolerance()}, margin_ms=100)"
+    assert repr(receiver) == f"Receiver(methods={METHODS}, tolerance={Tolerance()}, margin_ms={PREPARE_MARGIN_MS_MIN})"
     with pytest.raises(TypeError):
         Receiver(METHODS, find=receiver.find)  # type: ignore[call-arg] # on purpose
     with pytest.raises(TypeError):
