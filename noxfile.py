@@ -98,7 +98,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Mutation testing, some ten minutes: `nox -s mutants [-- FOLDER_OR_FILE...]`; `-- --help` for more."""
+    """Mutation testing, some fifteen minutes: `nox -s mutants [-- FOLDER_OR_FILE...]`; `-- --help` for more."""
     _install(session, "tests")
     session.run("python", "tests/mutation/run.py", *session.posargs)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from frozen_values import assert_frozen
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.payment import CreditId
 from incoming_payments.errors import InvalidValue
@@ -37,3 +38,8 @@ def test_event_refuses_what_cannot_be(members: dict[str, Any], member: str) -> N
     with pytest.raises(InvalidValue) as caught:
         Event(**{**given, "received": payment.received, **members})
     assert caught.value.details == {"member": member}
+
+
+def test_events_are_frozen() -> None:
+    """What has happened does not change."""
+    assert_frozen(*a_creation().events)

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from frozen_values import assert_frozen
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import (
     EXCESSES,
     REFUSALS,
+    STAYS,
     TRANSITIONS,
     Decision,
     State,
@@ -102,31 +104,51 @@ def now_of(state: State) -> datetime:
 
 # --- the table ---------------------------------------------------------------------------------
 
+BELOW = "total below incomingAmount, or no incomingAmount"
+REACHED = "total reaches or passes incomingAmount"
+FITS = "total reaches incomingAmount, or passes it by the tolerance at most"
+TOO_MUCH = "total passes incomingAmount by more than the tolerance, or 2**64 - 1"
+
 
 def test_the_table_is_the_one_of_the_docstring() -> None:
-    """What people read is what runs: each row, its next state, its events."""
+    """What people read is what runs: each row, when it holds, its next state, its events."""
     rows = [
-        (row.state and row.state.name, row.trigger.name, row.next.name, [kind.name for kind in row.events])
+        (row.state and row.state.name, row.trigger.name, row.next.name, row.condition, [one.name for one in row.events])
         for row in TRANSITIONS
     ]
     assert rows == [
-        (None, "CREATE", "PENDING", ["CREATED"]),
-        ("PENDING", "CREDIT", "PROCESSING", ["CREDITED"]),
-        ("PENDING", "CREDIT", "COMPLETED", ["CREDITED", "COMPLETED"]),
-        ("PROCESSING", "CREDIT", "PROCESSING", ["CREDITED"]),
-        ("PROCESSING", "CREDIT", "COMPLETED", ["CREDITED", "COMPLETED"]),
-        ("PENDING", "PACKET", "PROCESSING", ["CREDITED"]),
-        ("PENDING", "PACKET", "COMPLETED", ["CREDITED", "COMPLETED"]),
-        ("PROCESSING", "PACKET", "PROCESSING", ["CREDITED"]),
-        ("PROCESSING", "PACKET", "COMPLETED", ["CREDITED", "COMPLETED"]),
-        ("PENDING", "COMPLETE", "COMPLETED", ["COMPLETED"]),
-        ("PROCESSING", "COMPLETE", "COMPLETED", ["COMPLETED"]),
-        ("PENDING", "TIME", "EXPIRED", ["EXPIRED"]),
-        ("PROCESSING", "TIME", "EXPIRED", ["EXPIRED"]),
+        (None, "CREATE", "PENDING", "the request is allowed", ["CREATED"]),
+        ("PENDING", "CREDIT", "PROCESSING", BELOW, ["CREDITED"]),
+        ("PENDING", "CREDIT", "COMPLETED", REACHED, ["CREDITED", "COMPLETED"]),
+        ("PROCESSING", "CREDIT", "PROCESSING", BELOW, ["CREDITED"]),
+        ("PROCESSING", "CREDIT", "COMPLETED", REACHED, ["CREDITED", "COMPLETED"]),
+        ("PENDING", "PACKET", "PROCESSING", BELOW, ["CREDITED"]),
+        ("PENDING", "PACKET", "COMPLETED", FITS, ["CREDITED", "COMPLETED"]),
+        ("PROCESSING", "PACKET", "PROCESSING", BELOW, ["CREDITED"]),
+        ("PROCESSING", "PACKET", "COMPLETED", FITS, ["CREDITED", "COMPLETED"]),
+        ("PENDING", "COMPLETE", "COMPLETED", "its client closes it", ["COMPLETED"]),
+        ("PROCESSING", "COMPLETE", "COMPLETED", "its client closes it", ["COMPLETED"]),
+        ("PENDING", "TIME", "EXPIRED", "now is after expiresAt", ["EXPIRED"]),
+        ("PROCESSING", "TIME", "EXPIRED", "now is after expiresAt", ["EXPIRED"]),
     ]
     drawn = (lifecycle.__doc__ or "").split("```")[1].split("\n")[2:]
     for row in TRANSITIONS:
         assert any(f"-> {row.next.name}" in line and ", ".join(row.events) in line for line in drawn)
+
+
+def test_states_and_triggers_are_called_so() -> None:
+    """The names in the documentation, its diagram included."""
+    assert [state.value for state in State] == ["pending", "processing", "completed", "expired"]
+    assert [trigger.value for trigger in Trigger] == ["create", "credit", "packet", "complete", "time"]
+
+
+def test_every_state_has_an_answer_to_every_trigger() -> None:
+    """A trigger leads out of a state, or is refused, or changes nothing: one of the three, and nothing is forgotten."""
+    leads = {(row.state, row.trigger) for row in TRANSITIONS if row.state}
+    assert sorted([*leads, *REFUSALS, *STAYS], key=str) == sorted(product(State, DECISIONS), key=str)
+    for state, trigger in STAYS:
+        answer = DECISIONS[trigger](a_payment(state), now_of(state), 1).answer
+        assert state_of(answer, now_of(state)) is state
 
 
 def test_completed_and_expired_are_final() -> None:
@@ -135,8 +157,7 @@ def test_completed_and_expired_are_final() -> None:
 
 
 def test_each_row_says_when() -> None:
-    """Rows with the same state and trigger differ by their condition, and each has one."""
-    assert all(row.condition for row in TRANSITIONS)
+    """Rows with the same state and trigger differ by their condition."""
     assert len({(row.state, row.trigger, row.condition) for row in TRANSITIONS}) == len(TRANSITIONS)
     assert len({(row.state, row.trigger, row.next) for row in TRANSITIONS}) == len(TRANSITIONS)
 
@@ -566,9 +587,11 @@ def test_packet_refused(state: State, value: int, asset: Asset, refusal: type[In
         pytest.param(1000, 999, None, 11, id="of incomingAmount, not of what remains"),
         pytest.param(99, 0, None, 100, id="one unit"),
         pytest.param(1000, 0, Tolerance(0, 0), 1000, id="none"),
+        pytest.param(9999, 0, None, 9999 + 99, id="rounded down"),
         pytest.param(1000, 0, Tolerance(50, 100), 1050, id="units"),
         pytest.param(1000, 0, Tolerance(50, 1000), 1100, id="basis points"),
         pytest.param(2**64 - 2, 0, Tolerance(50, 1000), 2**64 - 1, id="never past 64 bits"),
+        pytest.param(2**64 - 2, 5, Tolerance(UINT64_MAX, UINT64_MAX), 2**64 - 6, id="by no tolerance"),
         pytest.param(None, 1, None, 2**64 - 2, id="no incomingAmount"),
         pytest.param(None, 0, Tolerance(50, 100), 2**64 - 1, id="nothing to pass"),
     ],
@@ -587,6 +610,11 @@ def test_rule_for_too_much(limit: int | None, received: int, tolerance: Toleranc
         assert str(caught.value) == "the packet brings more than the payment can still take: send less"
 
 
+def test_without_a_limit_there_is_nothing_to_pass() -> None:
+    """No tolerance makes more of 64 bits."""
+    assert Tolerance(50, 100).excess_max(None) == 0
+
+
 @pytest.mark.parametrize("member", ["units", "basis_points"])
 @pytest.mark.parametrize("value", [-1, 2**64, True, 1.0, None])
 def test_tolerance_is_a_count(member: str, value: object) -> None:
@@ -599,13 +627,13 @@ def test_tolerance_is_a_count(member: str, value: object) -> None:
 
 def test_excesses_are_what_is_refused() -> None:
     """The table of excesses says what a state that takes money does not take, and that is so."""
-    assert {(row.state, row.trigger): row.refusal for row in EXCESSES} == {
-        (State.PROCESSING, Trigger.CREDIT): AmountOverflow,
-        (State.PENDING, Trigger.PACKET): AmountTooLarge,
-        (State.PROCESSING, Trigger.PACKET): AmountTooLarge,
-    }
+    expected: list[tuple[State, Trigger, str, type[PaymentRefused]]] = [
+        (State.PROCESSING, Trigger.CREDIT, "total passes 2**64 - 1", AmountOverflow),
+        (State.PENDING, Trigger.PACKET, TOO_MUCH, AmountTooLarge),
+        (State.PROCESSING, Trigger.PACKET, TOO_MUCH, AmountTooLarge),
+    ]
+    assert expected == [(row.state, row.trigger, row.condition, row.refusal) for row in EXCESSES]
     for row in EXCESSES:
-        assert row.condition
         with pytest.raises(row.refusal):
             DECISIONS[row.trigger](a_payment(row.state), NOW, UINT64_MAX)
 
@@ -707,3 +735,8 @@ def test_updated_at_never_goes_backwards() -> None:
 def test_a_decision_without_a_payment_writes_nothing() -> None:
     """The default of a decision is to answer and store nothing."""
     assert Decision("answer") == Decision("answer", payment=None, events=(), credit=None)
+
+
+def test_tables_and_decisions_are_frozen() -> None:
+    """Nobody changes a row of a table, a tolerance, or what was decided."""
+    assert_frozen(*TRANSITIONS, *EXCESSES, Tolerance(), Decision("answer"))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from frozen_values import assert_frozen
 from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN, SHARED_SECRET_PATTERN, IlpPaymentMethod
 from incoming_payments.errors import InvalidValue
 
@@ -98,3 +99,8 @@ def test_shared_secret_is_not_shown() -> None:
     method = IlpPaymentMethod("g.a", "c2VjcmV0")
     assert repr(method) == "IlpPaymentMethod(ilp_address='g.a')"
     assert str(method) == repr(method)
+
+
+def test_methods_are_frozen() -> None:
+    """Where the money goes does not change after it was checked."""
+    assert_frozen(IlpPaymentMethod("g.a", "c2VjcmV0"))

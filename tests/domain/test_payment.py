@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from attrs.exceptions import FrozenInstanceError
 
+from frozen_values import assert_frozen
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.payment import (
+    STREAM_CREDITS,
     ClientId,
     Credit,
     CreditId,
@@ -119,6 +120,11 @@ def test_client_id(text: str) -> None:
 def test_credit_id(text: str) -> None:
     """A credit id is 1 to 200 printable ASCII characters."""
     assert credit_id(text) == text
+
+
+def test_credits_of_packets_are_told_by_their_ids() -> None:
+    """The mark is in the books of every host: it stays what it is."""
+    assert credit_id(f"{STREAM_CREDITS}1") == "stream:1"
 
 
 @pytest.mark.parametrize("text", [None, 7, b"x", "", "a b", "a\n", "a\x7f", "\u00e9", "\0", "x" * 2049])
@@ -257,10 +263,24 @@ def test_payment_refuses_another_spelling_of_its_wallet_address() -> None:
 def test_payment_is_frozen_and_checked_again_when_it_changes() -> None:
     """Nothing changes in place, and no way leads round the checks."""
     payment = a_payment()
-    with pytest.raises(FrozenInstanceError):
-        payment.version = 2  # type: ignore[misc] # on purpose
+    assert_frozen(payment)
     with pytest.raises(InvalidValue):
         evolve(payment, version=0)
+
+
+def test_wallet_addresses_and_credits_are_frozen() -> None:
+    """Neither where the money goes nor what was booked changes in place."""
+    assert_frozen(
+        WalletAddress(URL, USD, "https://auth.bank.example"),
+        Credit(ID, CreditId("wire-1"), Amount(1, USD), Amount(1, USD), completes=False, at=NOW),
+    )
+
+
+def test_an_expiry_may_be_announced_once_it_has_happened() -> None:
+    """From the first moment after `expiresAt`."""
+    announced_at = NOW + timedelta(microseconds=1)
+    payment = a_payment(expires_at=NOW, expiry_announced_at=announced_at)
+    assert payment.expiry_announced_at == announced_at
 
 
 def test_moments_of_any_utc_are_the_same() -> None:
@@ -308,18 +328,29 @@ def test_credit_is_part_of_the_total(amount: Any, received: Any) -> None:
     assert caught.value.details == {"member": "amount"}
 
 
+def test_a_credit_and_its_total_may_name_their_asset_apart() -> None:
+    """Assets are one when they are equal, as those are that a store has read."""
+    amount, received = Amount(1, USD), Amount(2, Asset("USD", 2))
+    assert Credit(ID, CreditId("wire-1"), amount, received, completes=False, at=NOW).received == received
+
+
 @pytest.mark.parametrize("asset", [None, "USD", ("USD", 2)])
-def test_money_is_of_an_asset(asset: Any) -> None:
+def test_a_wallet_address_holds_an_asset(asset: Any) -> None:
     """What stands for an asset is one."""
     with pytest.raises(InvalidValue) as caught:
         WalletAddress(URL, asset, "https://auth.bank.example")
     assert caught.value.details == {"member": "asset"}
-    with pytest.raises(InvalidValue) as caught:
-        Amount(1, asset)
-    assert caught.value.details == {"member": "asset"}
 
 
-@pytest.mark.parametrize("now", [datetime(1969, 12, 31, tzinfo=UTC), NOW.replace(tzinfo=None), None], ids=str)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def test_payment_ids_begin_in_1970() -> None:
+    """The first millisecond that RFC 9562 counts is 0."""
+    assert new_payment_id(EPOCH, bytes(10)) == "00000000-0000-7000-8000-000000000000"
+
+
+@pytest.mark.parametrize("now", [EPOCH - timedelta(microseconds=1), NOW.replace(tzinfo=None), None], ids=str)
 def test_new_payment_id_needs_a_moment_it_can_count(now: Any) -> None:
     """A clock that stands before 1970, or in no known zone, is set wrong."""
     with pytest.raises(InvalidValue) as caught:

@@ -8,6 +8,7 @@ import uuid
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
+from frozen_values import assert_frozen
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import InvalidValue, MalformedAddress
@@ -187,3 +188,13 @@ def test_secrets_are_not_shown() -> None:
     assert repr(METHODS) == "DerivedMethods(prefix='test.bank')"
     credentials = METHODS.derive(PaymentId(ID))
     assert repr(credentials) == f"StreamCredentials(payment_id='{ID}', ilp_address='{credentials.ilp_address}')"
+
+
+def test_what_is_derived_and_what_from_are_frozen() -> None:
+    """Neither an address nor the secrets change: not with the list they were given in either."""
+    assert_frozen(METHODS, METHODS.derive(ID))
+    given = [SECRET]
+    methods = DerivedMethods("test.bank", given)
+    given.append(OLDER)
+    assert methods == METHODS
+    assert methods.secrets == (SECRET,)

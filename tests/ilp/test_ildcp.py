@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from frozen_values import assert_frozen
 from incoming_payments.domain.amount import Asset
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.ildcp import ILDCP_CONDITION, Peer, ildcp_request, ildcp_response, read_ildcp_response
@@ -60,3 +61,8 @@ def test_a_peer_has_an_address_and_an_asset() -> None:
     with pytest.raises(InvalidValue) as caught:
         Peer("client", Asset("XRP", 9))
     assert caught.value.details == {"member": "ilpAddress"}
+
+
+def test_a_peer_is_frozen() -> None:
+    """Which asset a peer counts in does not change under a packet."""
+    assert_frozen(PEER)

@@ -30,9 +30,12 @@ def test_an_integer_of_one_byte(octets: str, value: int) -> None:
     assert write_uint8(value) == bytes.fromhex(octets)
 
 
-@pytest.mark.parametrize(("octets", "length"), [("07", 7), ("8182", 130), ("821234", 4660), ("83ABCDEF", 11259375)])
+@pytest.mark.parametrize(
+    ("octets", "length"),
+    [("07", 7), ("7F", 127), ("8180", 128), ("8182", 130), ("821234", 4660), ("83ABCDEF", 11259375)],
+)
 def test_rfc_30_length_determinants(octets: str, length: int) -> None:
-    """The examples of lengths, written and read."""
+    """The examples of lengths, written and read, and those between which the form changes."""
     data = bytes.fromhex(octets)
     assert write_length(length) == data
     assert read_octets(data + bytes(length), 0, len(data) + length) == (bytes(length), len(data) + length)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.oer import write_octets
 from incoming_payments.ilp.packet import (
@@ -63,6 +64,20 @@ def test_reject_with_nothing_in_it() -> None:
     reject = Reject("F42", "")
     assert encode(reject).hex() == "0e06463432000000"
     assert decode_reply(encode(reject)) == reject
+
+
+def test_what_may_be_left_out() -> None:
+    """Data and message are empty, unless they are given."""
+    assert Prepare(0, EXPIRY, CONDITION, "g.a") == Prepare(0, EXPIRY, CONDITION, "g.a", b"")
+    assert Fulfill(CONDITION) == Fulfill(CONDITION, b"")
+    assert Reject("F00", "g.a") == Reject("F00", "g.a", "", b"")
+
+
+def test_codes_that_are_known_are_members() -> None:
+    """A code that RFC 27 has is an `ErrorCode`, however it was given; another one is its text."""
+    assert Reject("F08", "").code is ErrorCode.AMOUNT_TOO_LARGE
+    assert decode_reply(bytes.fromhex(REJECT_HEX)).code is ErrorCode.AMOUNT_TOO_LARGE  # type: ignore[union-attr]
+    assert type(Reject("F42", "").code) is str
 
 
 def test_amounts_of_an_f08() -> None:
@@ -151,6 +166,12 @@ FIXED = bytes.fromhex(PREPARE_HEX)[2 : 2 + 57]
         pytest.param(b"\x0c", "a length is missing", 1, id="type alone"),
         pytest.param(bytes.fromhex(FULFILL_HEX), "a packet of type 13 is not a Prepare", 0, id="Fulfill"),
         pytest.param(b"\x0c\x00", "amount, expiry and condition of a Prepare are cut short", 2, id="empty"),
+        pytest.param(
+            a_packet(12, FIXED[:-1]),
+            "amount, expiry and condition of a Prepare are cut short",
+            2,
+            id="condition of 31 bytes",
+        ),
         pytest.param(a_packet(12, FIXED), "a length is missing", 59, id="no destination"),
         pytest.param(a_packet(12, FIXED, b"\x00\x00"), "an ILP address is not as RFC 15 has it", 59, id="empty one"),
         pytest.param(
@@ -183,6 +204,7 @@ def test_no_prepare(packet: bytes, message: str, position: int) -> None:
         pytest.param(a_packet(14, b"F\xb2\xb2"), "an error code is F, T or R and two digits", 2, id="no digits"),
         pytest.param(a_packet(14, b"F00"), "a length is missing", 5, id="no address"),
         pytest.param(a_packet(14, b"F00\x01g"), "an ILP address is not as RFC 15 has it", 5, id="no ILP address"),
+        pytest.param(a_packet(14, b"F00\x03g.\xe9"), "an ILP address is not as RFC 15 has it", 5, id="not ASCII"),
         pytest.param(a_packet(14, b"F00\x00\x01\xff\x00"), "a text is not UTF-8", 6, id="message"),
         pytest.param(
             a_packet(14, b"F00\x00", write_octets(b"x" * 8192), b"\x00"),
@@ -216,11 +238,16 @@ def test_no_reply(packet: bytes, message: str, position: int) -> None:
         (lambda: evolve(PREPARE, data="text"), "data"),  # type: ignore[arg-type] # on purpose
         (lambda: Fulfill(bytes(33)), "fulfillment"),
         (lambda: Fulfill(None), "fulfillment"),  # type: ignore[arg-type] # on purpose
+        (lambda: Fulfill(CONDITION, bytes(32_768)), "data"),
+        (lambda: Fulfill(CONDITION, None), "data"),  # type: ignore[arg-type] # on purpose
         (lambda: evolve(REJECT, code="F0"), "code"),
+        (lambda: evolve(REJECT, code="F000"), "code"),
         (lambda: evolve(REJECT, code=8), "code"),
         (lambda: evolve(REJECT, triggered_by="alice"), "ilpAddress"),
         (lambda: evolve(REJECT, message="x" * 8192), "message"),
         (lambda: evolve(REJECT, message=b"x"), "message"),  # type: ignore[arg-type] # on purpose
+        (lambda: evolve(REJECT, data=bytes(32_768)), "data"),
+        (lambda: evolve(REJECT, data="text"), "data"),  # type: ignore[arg-type] # on purpose
     ],
 )
 def test_a_bad_packet_cannot_exist(make: Any, member: str) -> None:
@@ -234,3 +261,9 @@ def test_data_is_not_shown() -> None:
     """The data of a packet is somebody else's secret, encrypted or not."""
     assert "alice's data" not in repr(PREPARE)
     assert "this" not in repr(FULFILL)
+    assert "data" not in repr(REJECT)
+
+
+def test_packets_are_frozen() -> None:
+    """What was read is what is judged, and what was decided is what is sent."""
+    assert_frozen(PREPARE, FULFILL, REJECT)

@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from attrs import evolve, fields
 
+from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.oer import write_var_uints
 from incoming_payments.ilp.packet import PacketType
@@ -31,7 +33,7 @@ from incoming_payments.ilp.stream import (
     decode_stream,
     encode_stream,
 )
-from incoming_payments.limits import UINT64_MAX
+from incoming_payments.limits import STREAM_FRAME_REMEMBERED_BYTES_MAX, UINT64_MAX
 
 KEYS = StreamKeys(bytes(range(32)))
 PACKET = StreamPacket(PacketType.PREPARE, sequence=1, amount=500, frames=[StreamMoney(1, 1)])
@@ -128,6 +130,7 @@ def test_rfc_29_what_does_not_fit_64_bits_saturates(octets: str, frame: Frame) -
         pytest.param("010c010001000101", "a byte is missing, at byte 8", id="no frame"),
         pytest.param("010c01000100010111", "a length is missing, at byte 9", id="no contents"),
         pytest.param(HEAD + "1102010101", "a length is missing, at byte 12", id="frame cut short"),
+        pytest.param(HEAD + "110201010101", "a length is missing, at byte 12", id="frame that what follows would fill"),
         pytest.param(HEAD + "01030101ff", "a text is not UTF-8, at byte 11", id="message"),
         pytest.param(HEAD + "11050101020001", "an integer is not in its shortest form, at byte 12", id="shares"),
     ],
@@ -137,6 +140,15 @@ def test_malformed(octets: str, message: str) -> None:
     with pytest.raises(MalformedPacket) as caught:
         decode_stream(bytes.fromhex(octets))
     assert str(caught.value) == message
+
+
+def test_short_frames_are_read_once() -> None:
+    """What comes with every packet is kept at hand; what is longer is not, so that no sender can fill the memory."""
+    for size, kept in ((STREAM_FRAME_REMEMBERED_BYTES_MAX, True), (STREAM_FRAME_REMEMBERED_BYTES_MAX + 1, False)):
+        packet = encode_stream(StreamPacket(PacketType.PREPARE, 0, 0, [ConnectionNewAddress("a" * (size - 1))]))
+        first, again = decode_stream(packet).frames[0], decode_stream(packet).frames[0]
+        assert first == again
+        assert (first is again) is kept
 
 
 def test_as_many_frames_as_are_allowed() -> None:
@@ -188,6 +200,28 @@ def test_keys_are_not_shown() -> None:
 
 
 # --- values ------------------------------------------------------------------------------------------
+
+MEMBERS = [(frame, member.name) for frame, _ in KNOWN for member in fields(type(frame))]
+
+
+@pytest.mark.parametrize(("frame", "member"), MEMBERS, ids=lambda part: getattr(part, "__name__", str(part)))
+def test_what_a_member_of_a_frame_can_be(frame: Any, member: str) -> None:
+    """An integer has the range of its field, to both ends, and all else its type; the rest cannot be built."""
+    kind = type(getattr(frame, member))
+    most = 255 if member in {"code", "asset_scale"} else UINT64_MAX
+    good, bad = ([0, most], [-1, most + 1, "1", None]) if issubclass(kind, int) else ([kind()], [0, None])
+    for value in good:
+        packet = StreamPacket(PacketType.PREPARE, 0, 0, [evolve(frame, **{member: value})])
+        assert decode_stream(encode_stream(packet)) == packet
+    for value in bad:
+        with pytest.raises(InvalidValue) as caught:
+            evolve(frame, **{member: value})
+        assert caught.value.details == {"member": member}
+
+
+def test_frames_and_packets_are_frozen() -> None:
+    """What was decrypted is what is judged."""
+    assert_frozen(PACKET, *(frame for frame, _ in KNOWN))
 
 
 @pytest.mark.parametrize(

@@ -442,8 +442,8 @@ def _target(node: ast.Assign | ast.AnnAssign) -> str:
 
 def _is_alias(node: ast.Assign | ast.AnnAssign) -> bool:
     """Whether the assignment names a type, for the type checker."""
-    if node.value is None or not isinstance(node, ast.Assign):
-        return False
+    if isinstance(node, ast.AnnAssign):
+        return ast.unparse(node.annotation) == "TypeAlias"
     head = ast.unparse(node.value).partition("[")[0].partition("(")[0]
     return head in {"Literal", "tuple", "TypeVar", "NewType", "Callable", "Generator"} and (
         "[" in ast.unparse(node.value) or head in {"TypeVar", "NewType"}

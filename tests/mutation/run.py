@@ -63,7 +63,7 @@ STATE: Final = ROOT / ".mutants.json"
 LOG: Final = STATE.with_suffix(".log")
 IMPORTS: Final = STATE.with_suffix(".imports")
 
-FOLDERS: Final = ("gnap", "httpsig")
+FOLDERS: Final = ("domain", "gnap", "httpsig", "ilp")
 # Left out unless they are asked for by name: they explain a refusal to the host's log, and decide nothing.
 EXPLAIN: Final = {
     f"httpsig/{name}.py" for name in ("explain", "_bodies", "_case", "_hypotheses", "_redaction", "_trials")
@@ -76,7 +76,10 @@ TESTS: Final = {
     "ilp": ("tests/property/test_ilp.py",),
     "domain": ("tests/property/test_domain.py",),
 }
-ALSO: Final = {"httpsig/verify.py": ("tests/httpsig/test_shapes.py",)}  # what a policy's shapes do is told there
+ALSO: Final = {
+    "httpsig/verify.py": ("tests/httpsig/test_shapes.py",),  # what a policy's shapes do is told there
+    "ilp/receive.py": ("tests/flows/test_receive_packet.py",),  # what a sender is told of a payment in a store
+}
 KILLED_MIN: Final = 0.95  # of all mutants, listed survivors included
 SLOWER_MAX: Final = 10  # times the processor time of the unchanged run, then it is taken for a loop without end
 WAIT_S_MAX: Final = 3600  # of the clock, for one that waits for ever: many times what a busy machine makes of a run

@@ -93,6 +93,7 @@ def test_within_a_function() -> None:
         "__all__ = ['a', 'b']",
         "x: int",
         "A = Literal['a', 'b']",
+        "A: TypeAlias = B | C",
         "def f(a: 'int') -> 'str': ...",
         "x = cast('int', a)",
         "if TYPE_CHECKING:\n    x = 1",

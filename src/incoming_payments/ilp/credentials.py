@@ -11,11 +11,11 @@ authenticated as well.
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
@@ -129,10 +129,9 @@ def _base64url(data: bytes) -> str:
 
 def _canonical_bytes(segment: str) -> bytes:
     """The bytes of `segment`, if it is the one spelling we would give them."""
-    try:
-        data = base64.urlsafe_b64decode(segment + "=") if len(segment) == _SEGMENT_CHARS else b""
-    except (binascii.Error, ValueError):
-        data = b""
-    if _base64url(data) != segment or not data:
-        raise MalformedAddress("the ILP address was not handed out by this service")
-    return data
+    if len(segment) == _SEGMENT_CHARS:
+        with suppress(ValueError):  # not ASCII, or no base64url
+            data = base64.urlsafe_b64decode(segment + "=")
+            if _base64url(data) == segment:
+                return data
+    raise MalformedAddress("the ILP address was not handed out by this service")
