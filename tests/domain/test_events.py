@@ -18,17 +18,27 @@ def test_event_kinds() -> None:
 
 
 def test_event_has_no_credit_id_unless_given() -> None:
-    """Only a `credited` event names a credit."""
+    """Only a `credited` event names a credit, and the peer if it came in a packet."""
     payment = a_creation().answer
     created = Event(payment.id, 1, EventKind.CREATED, NOW, payment.received)
     credited = Event(payment.id, 2, EventKind.CREDITED, NOW, payment.received, CreditId("wire-1"))
-    assert created.credit_id is None
-    assert credited.credit_id == "wire-1"
+    packet = Event(payment.id, 3, EventKind.CREDITED, NOW, payment.received, CreditId("stream:1"), "g.bank.connector")
+    assert (created.credit_id, created.peer) == (None, None)
+    assert (credited.credit_id, credited.peer) == ("wire-1", None)
+    assert (packet.credit_id, packet.peer) == ("stream:1", "g.bank.connector")
 
 
 @pytest.mark.parametrize(
     ("members", "member"),
-    [({"version": 0}, "version"), ({"version": True}, "version"), ({"kind": "bogus"}, "kind"), ({"at": None}, "now")],
+    [
+        ({"version": 0}, "version"),
+        ({"version": True}, "version"),
+        ({"kind": "bogus"}, "kind"),
+        ({"at": None}, "now"),
+        ({"peer": ""}, "peer"),
+        ({"peer": "connector"}, "peer"),
+        ({"peer": b"g.bank"}, "peer"),
+    ],
     ids=str,
 )
 def test_event_refuses_what_cannot_be(members: dict[str, Any], member: str) -> None:

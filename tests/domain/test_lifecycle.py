@@ -57,6 +57,7 @@ LATER = EXPIRY + TICK
 ID = CreditId("wire-1")
 
 COMPLETED = "the payment is completed and takes nothing more: create another one"
+PEER = "test.bank.connector"
 EXPIRED = "the payment has expired and takes nothing more: create another one"
 
 
@@ -77,7 +78,7 @@ def credit_packet(
     """Book a packet of `value` minor units of `asset` into `payment`."""
     amount = Amount(value, asset)
     tolerance = tolerance or Tolerance()
-    return lifecycle.credit_packet(payment, earlier, id=ID, amount=amount, now=now, tolerance=tolerance)
+    return lifecycle.credit_packet(payment, earlier, id=ID, amount=amount, now=now, tolerance=tolerance, peer=PEER)
 
 
 def credited(payment: IncomingPayment, value: int, now: datetime = NOW, *, id: str = "wire-1") -> IncomingPayment:
@@ -532,10 +533,16 @@ def test_credit_up_to_the_last_unit() -> None:
 
 
 def test_packet_is_booked_as_a_credit_is() -> None:
-    """What is stored is what a credit stores; the answer is the payment as it is then."""
+    """What is stored is what a credit stores, with the peer that brought it; the answer is the payment as it is then."""
     payment = a_payment(State.PROCESSING)
     as_credit, as_packet = credit(payment, 400), credit_packet(payment, 400)
-    assert as_packet == Decision(as_credit.payment, as_credit.payment, as_credit.events, as_credit.credit)
+    events = tuple(evolve(event, peer=PEER) for event in as_credit.events)
+    assert as_packet == Decision(as_credit.payment, as_credit.payment, events, as_credit.credit)
+
+
+def test_only_the_credited_event_names_the_peer() -> None:
+    """A packet that completes the payment gives two events, and is brought once."""
+    assert [event.peer for event in credit_packet(a_payment(State.PENDING), 1000).events] == [PEER, None]
 
 
 @pytest.mark.parametrize("state", State)

@@ -212,7 +212,8 @@ def test_nothing_secret_is_shown() -> None:
     came = arrival(prepare)
     shown = repr(came) + repr(RECEIVER)
     assert repr(came) == (
-        f"Arrival(payment_id={came.payment_id!r}, amount={came.amount}, expires_at={came.expires_at!r}, "
+        f"Arrival(payment_id={came.payment_id!r}, peer={came.peer!r}, amount={came.amount}, "
+        f"expires_at={came.expires_at!r}, "
         f"request={came.request}, condition={came.condition!r})"
     )
     for secret in (sender.keys.fulfillment(prepare.data), sender.credentials.shared_secret, SECRET):

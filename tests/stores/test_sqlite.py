@@ -5,9 +5,10 @@ import gc
 import signal
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -26,7 +27,7 @@ from incoming_payments.stores.sqlite import AsyncSqliteNonces, AsyncSqliteStore,
 from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation, crediting
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
-from incoming_payments.testing.steps import book, create
+from incoming_payments.testing.steps import PACKET_PEER, book, book_packet, create
 from sqlite_jobs import held, queue
 
 
@@ -415,17 +416,33 @@ def test_no_room_at_all_is_refused(store: SqliteStore, nonces: Any) -> None:
     assert caught.value.details == {"member": "capacity"}
 
 
-def test_a_file_of_version_1_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its payments stay as they are, and it remembers nonces from then on."""
-    with monkeypatch.context() as before:
-        before.setattr(_sqlite_file, "MIGRATIONS", _sqlite_file.MIGRATIONS[:1])
-        with SqliteStore(path) as store:
-            id = create(store)
-            booked = book(store, id, "wire-1", 300)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-    connection.close()
+# What each version has added to the one before, taken away again.
+TAKEN_AWAY: Final = (
+    ("ALTER TABLE events DROP COLUMN peer",),
+    ("DROP TABLE nonces", "DROP TABLE nonce_count"),
+)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path, version: int) -> None:
+    """Its payments, credits and events stay as they are; it remembers nonces and peers from then on."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        booked = book(store, id, "wire-1", 300)
+        events = store.events(id)
+    with closing(sqlite3.connect(path)) as connection:
+        for statements in TAKEN_AWAY[: len(_sqlite_file.MIGRATIONS) - version]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.commit()
+        made = [row for statements in _sqlite_file.MIGRATIONS[:version] for row in statements]
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        assert len(tables) == sum("CREATE TABLE" in statement for statement in made)
 
     with SqliteStore(path) as store:
         assert [store.nonces.use(KEYS[0], UNTIL, NOW) for _ in range(2)] == [True, False]
         assert booked == book(store, id, "wire-1", 300)
+        assert store.events(id) == events
+        book_packet(store, id, 300)
+        assert [event.peer for event in store.events(id)] == [None, None, PACKET_PEER]

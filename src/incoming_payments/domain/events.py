@@ -6,6 +6,7 @@ from datetime import datetime
 from attrs import field, frozen
 
 from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.methods import is_ilp_address
 from incoming_payments.domain.payment import CreditId, PaymentId, check_moment
 from incoming_payments.errors import InvalidValue
 
@@ -34,7 +35,9 @@ class Event:
 
     `version` is its place among the events of that payment, counted from 1 without gaps, so that
     (`payment_id`, `version`) is unique and orders them. `received` is the total after it; `credit_id` is there on
-    `credited` only. Raises `InvalidValue` for a version below 1, an unknown kind, or a moment that is not in UTC.
+    `credited` only, and so is `peer`, if the money came in a packet: the ILP address of the peer that brought it, and
+    owes it. Raises `InvalidValue` for a version below 1, an unknown kind, a moment that is not in UTC, or a peer
+    that is no ILP address.
     """
 
     payment_id: PaymentId
@@ -43,6 +46,12 @@ class Event:
     at: datetime = field(validator=check_moment)
     received: Amount
     credit_id: CreditId | None = None
+    peer: str | None = field(default=None)
+
+    @peer.validator
+    def _is_address(self, _: object, peer: object) -> None:
+        if peer is not None and not is_ilp_address(peer):
+            raise InvalidValue("peer must be an ILP address", member="peer")
 
     @version.validator
     def _counts(self, _: object, version: object) -> None:

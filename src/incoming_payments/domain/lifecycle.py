@@ -283,8 +283,11 @@ def credit_packet(
     amount: Amount,
     now: datetime,
     tolerance: Tolerance,
+    peer: str,
 ) -> Decision[IncomingPayment]:
     """Book the `amount` of an ILP packet, whose sender can still send less. Contract section 3, both rows.
+
+    `peer` is the ILP address of the peer that brought it, which the event names: that one owes the money.
 
     As `credit`, but an amount that passes `incomingAmount` by more than `tolerance` is refused with `AmountTooLarge`,
     which says what remains; so is one that would pass 2**64 - 1. A packet of nothing changes nothing, in any state,
@@ -303,7 +306,7 @@ def credit_packet(
         raise AmountTooLarge(
             "the packet brings more than the payment can still take: send less", remaining=amount.value - excess
         )
-    after, booked, events = _book(payment, before, Trigger.PACKET, id, amount, now)
+    after, booked, events = _book(payment, before, Trigger.PACKET, id, amount, now, peer)
     return Decision(after, after, events, booked)
 
 
@@ -341,12 +344,18 @@ def _open_for(payment: IncomingPayment, amount: Amount, trigger: Trigger, now: d
 
 
 def _book(
-    payment: IncomingPayment, before: State, trigger: Trigger, id: CreditId, amount: Amount, now: datetime
+    payment: IncomingPayment,
+    before: State,
+    trigger: Trigger,
+    id: CreditId,
+    amount: Amount,
+    now: datetime,
+    peer: str | None = None,
 ) -> tuple[IncomingPayment, Credit, tuple[Event, ...]]:
     """`payment` with `amount` more, the credit, and the events."""
     total = Amount(payment.received.value + amount.value, amount.asset)
     after = payment.with_received(total, at=_later(payment, now), version=payment.version + 1)
-    after, events = _step(before, trigger, after, now, id)
+    after, events = _step(before, trigger, after, now, id, peer)
     completes = events[-1].kind is EventKind.COMPLETED
     return after, Credit(payment.id, id, amount, total, completes, after.updated_at), events
 
@@ -390,6 +399,7 @@ def _step(
     after: IncomingPayment,
     now: datetime,
     credit: CreditId | None = None,
+    peer: str | None = None,
 ) -> tuple[IncomingPayment, tuple[Event, ...]]:
     """`after`, whose version is that of its first new event, with all of them counted, and the events.
 
@@ -397,7 +407,7 @@ def _step(
     """
     first, *others = _EVENTS[before, trigger, state_of(after, now)]
     at = _later(after, now)
-    event = Event(after.id, after.version, first, at, after.received, credit)
+    event = Event(after.id, after.version, first, at, after.received, credit, peer)
     if not others:
         return after, (event,)
     more = [

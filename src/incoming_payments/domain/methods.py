@@ -1,12 +1,13 @@
 """Payment methods: how money reaches a payment. Contract section 2.3."""
 
 import re
-from typing import Final
+from functools import lru_cache
+from typing import Final, TypeGuard
 
 from attrs import field, frozen
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, SHARED_SECRET_CHARS_MAX
+from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, ILP_ADDRESSES_REMEMBERED_MAX, SHARED_SECRET_CHARS_MAX
 
 # Contract section 2.3, to the letter but for the hyphen, which is escaped.
 ILP_ADDRESS_PATTERN: Final = r"(g|private|example|peer|self|test[1-3]?|local)([.][a-zA-Z0-9_~-]+)+"
@@ -14,6 +15,20 @@ SHARED_SECRET_PATTERN: Final = r"[a-zA-Z0-9\-_]+"  # noqa: S105 - a pattern, not
 
 _ILP_ADDRESS: Final = re.compile(ILP_ADDRESS_PATTERN)
 _SHARED_SECRET: Final = re.compile(SHARED_SECRET_PATTERN)
+
+
+def is_ilp_address(text: object) -> TypeGuard[str]:
+    """Whether `text` has the contract's pattern and length: at most 1023 characters.
+
+    >>> is_ilp_address("g.bank.alice"), is_ilp_address("bank")
+    (True, False)
+    """
+    return isinstance(text, str) and len(text) <= ILP_ADDRESS_CHARS_MAX and _matches(text)
+
+
+@lru_cache(maxsize=ILP_ADDRESSES_REMEMBERED_MAX)
+def _matches(text: str) -> bool:
+    return _ILP_ADDRESS.fullmatch(text) is not None
 
 
 @frozen
@@ -32,7 +47,7 @@ class IlpPaymentMethod:
 
     @ilp_address.validator
     def _address(self, _: object, address: object) -> None:
-        if not isinstance(address, str) or len(address) > ILP_ADDRESS_CHARS_MAX or not _ILP_ADDRESS.fullmatch(address):
+        if not is_ilp_address(address):
             raise InvalidValue(
                 f"ilpAddress must be an ILP address of at most {ILP_ADDRESS_CHARS_MAX} characters, "
                 "such as g.bank.alice",

@@ -5,17 +5,13 @@ more segments of letters, digits, `_`, `~` and `-`, with a period before each; a
 matters.
 """
 
-import re
-from functools import lru_cache
-from typing import Final, NewType
+from typing import NewType
 
-from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN
+from incoming_payments.domain.methods import is_ilp_address
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, ILP_ADDRESSES_REMEMBERED_MAX
+from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX
 
 IlpAddress = NewType("IlpAddress", str)
-
-_ADDRESS: Final = re.compile(ILP_ADDRESS_PATTERN)
 
 
 def ilp_address(text: object) -> IlpAddress:
@@ -24,14 +20,9 @@ def ilp_address(text: object) -> IlpAddress:
     >>> ilp_address("g.bank.alice")
     'g.bank.alice'
     """
-    if not isinstance(text, str) or len(text) > ILP_ADDRESS_CHARS_MAX or not _is_address(text):
+    if not is_ilp_address(text):
         raise InvalidValue(
             f"must be an ILP address of at most {ILP_ADDRESS_CHARS_MAX} characters, such as g.bank.alice",
             member="ilpAddress",
         )
     return IlpAddress(text)
-
-
-@lru_cache(maxsize=ILP_ADDRESSES_REMEMBERED_MAX)
-def _is_address(text: str) -> bool:
-    return _ADDRESS.fullmatch(text) is not None

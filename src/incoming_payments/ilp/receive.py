@@ -51,6 +51,7 @@ from incoming_payments.errors import (
     PolicyRefused,
     StoreError,
 )
+from incoming_payments.ilp.address import IlpAddress
 from incoming_payments.ilp.credentials import DerivedMethods
 from incoming_payments.ilp.ildcp import ILDCP_ADDRESS, ILDCP_CONDITION, Peer, ildcp_response
 from incoming_payments.ilp.packet import (
@@ -149,12 +150,13 @@ def _derive(methods: DerivedMethods, destination: str) -> tuple[PaymentId, Strea
 class Arrival:
     """An authentic STREAM packet for a payment of ours, that came in time.
 
-    `amount` is what arrived, in the asset of the peer. `fulfillment` is there when the condition of the Prepare is ours
-    and the amount no less than the sender's minimum: only then may the packet be fulfilled. Without it the packet is a
-    question: what would arrive? `nonce` is for the reply.
+    `amount` is what `peer` has brought, in the asset that it counts in. `fulfillment` is there when the condition is
+    ours and the amount no less than the sender's minimum: only then may the packet be fulfilled. Without it the packet
+    is a question: what would arrive? `nonce` is for the reply.
     """
 
     payment_id: PaymentId
+    peer: IlpAddress
     amount: Amount
     expires_at: datetime
     request: StreamPacket
@@ -189,7 +191,8 @@ class Arrival:
           under its id.
         - **Another expiry**, or the copy coming by another peer, changes nothing: the money that it is for is booked.
           The peer is left out on purpose: a connector that repeats a packet over its second line because the answer on
-          the first was lost owes it once. When in doubt we credit once, never twice.
+          the first was lost owes it once. When in doubt we credit once, never twice. The event names the peer that
+          was first.
         - **Credits of other rails** cannot be met: `flows.receive` refuses ids that begin with `stream:`.
 
         In front stands the packet's sequence number, which is in the data as well, so that the ids of one sender lie
@@ -214,8 +217,8 @@ class Arrival:
         now = clock()
         if earlier is None and not self._receiver.in_time(self.expires_at, now):
             raise PacketExpired("the packet has waited until it was too late: it is not booked")
-        tolerance = self._receiver.tolerance
-        return lifecycle.credit_packet(payment, earlier, id=id, amount=self.amount, now=now, tolerance=tolerance)
+        tolerance, amount, peer = self._receiver.tolerance, self.amount, self.peer
+        return lifecycle.credit_packet(payment, earlier, id=id, amount=amount, now=now, tolerance=tolerance, peer=peer)
 
     def fulfilled(self, payment: IncomingPayment, now: datetime) -> Fulfill:
         """The Fulfill, once the store has answered with `payment`: not before the credit is durable.
@@ -314,6 +317,7 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
     may_fulfill = condition_of(fulfillment) == prepare.condition and prepare.amount >= request.amount
     arrival = Arrival(
         payment_id,
+        peer.address,
         Amount(prepare.amount, peer.asset),
         prepare.expires_at,
         request,

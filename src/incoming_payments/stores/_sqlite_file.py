@@ -94,6 +94,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0), swept_until INTEGER NOT NULL) STRICT",
         "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
     ),
+    # Who brought the money of a packet. Nobody can say so of what was booked before.
+    ("ALTER TABLE events ADD COLUMN peer TEXT",),
 )
 
 # Trouble that passes: somebody holds the lock, the disk is full or failing, the file is read-only or out of

@@ -34,7 +34,7 @@ _SELECT_CREDIT: Final = (
     "SELECT amount, received_amount, completes, at FROM credits WHERE payment_id = ? AND credit_id = ?"
 )
 _SELECT_EVENTS: Final = (
-    "SELECT events.version, kind, at, events.received_amount, credit_id, asset_code, asset_scale "
+    "SELECT events.version, kind, at, events.received_amount, credit_id, peer, asset_code, asset_scale "
     "FROM events JOIN payments ON id = payment_id WHERE payment_id = ? ORDER BY events.version"
 )
 _SELECT_EXPIRED: Final = "SELECT id FROM payments WHERE sweep_at < ? ORDER BY sweep_at, id LIMIT ?"
@@ -56,7 +56,7 @@ _INSERT_CREDIT: Final = (
     "INSERT INTO credits (payment_id, credit_id, amount, received_amount, completes, at) VALUES (?, ?, ?, ?, ?, ?)"
 )
 _INSERT_EVENT: Final = (
-    "INSERT INTO events (payment_id, version, kind, at, received_amount, credit_id) VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT INTO events (payment_id, version, kind, at, received_amount, credit_id, peer) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 _SELECT_NONCE: Final = "SELECT until FROM nonces WHERE key = ?"
 _INSERT_NONCE: Final = "INSERT INTO nonces (key, until) VALUES (?, ?)"
@@ -227,7 +227,7 @@ def _credit_row(credit: Credit) -> _Row:
 
 def _event_row(event: Event) -> _Row:
     at, received = _micros(event.at), str(event.received.value)
-    return event.payment_id, event.version, _KINDS[event.kind], at, received, event.credit_id
+    return event.payment_id, event.version, _KINDS[event.kind], at, received, event.credit_id, event.peer
 
 
 def _row(payment: IncomingPayment) -> _Row:
@@ -285,7 +285,7 @@ def _credit(payment: IncomingPayment, id: CreditId, row: _Row) -> Credit:
 
 
 def _event(id: PaymentId, row: _Row) -> Event:
-    version, kind, at, received, credit_id, code, scale = row
+    version, kind, at, received, credit_id, peer, code, scale = row
     try:
         return Event(
             payment_id=id,
@@ -294,6 +294,7 @@ def _event(id: PaymentId, row: _Row) -> Event:
             at=_moment(at),
             received=Amount.parse(received, _asset(code, scale)),
             credit_id=credit_id,
+            peer=peer,
         )
     except (ValueError, OverflowError) as error:
         raise _corrupt(f"event {version} of payment {id}", error) from error

@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.events import Event
-from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import STREAM_CREDITS, Credit, IncomingPayment, PaymentId
 from incoming_payments.errors import (
     AmountOverflow,
     AmountTooLarge,
@@ -215,6 +215,9 @@ class Book:
     def compare_events(self, events: Sequence[Event]) -> None:
         """Raise `Contradiction` unless `events` are those of the books, and sound in themselves."""
         found = [(str(event.kind), event.at, event.received.value, event.credit_id) for event in events]
+        brought = [event.credit_id for event in events if event.peer is not None]
+        if brought != [event.credit_id for event in events if (event.credit_id or "").startswith(STREAM_CREDITS)]:
+            raise Contradiction(f"a peer is named for packets and for nothing else, and it is for {brought}")
         if found != self.events:
             raise Contradiction(f"the events have to be {self.events} and are {found}")
         _check_history(self, events)

@@ -52,7 +52,7 @@ from incoming_payments.errors import (
 from incoming_payments.limits import CREDIT_ID_CHARS_MAX, UINT64_MAX
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing.machine import StoreMachine
-from incoming_payments.testing.steps import book, check_books, create, together
+from incoming_payments.testing.steps import PACKET_PEER, book, book_packet, check_books, create, together
 from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, crediting
 
 T = TypeVar("T")
@@ -150,6 +150,13 @@ class StoreContract:
         assert expected.answer == book(store, id, "wire-1", 300)
         assert expected.payment == store.load(id)
         assert [*created.events, *expected.events] == list(store.events(id))
+
+    def test_an_event_names_the_peer_that_brought_a_packet(self, store: PaymentStore) -> None:
+        """And no other event names one: it says who owes the money."""
+        id = create(store, a_creation(limit=1000))
+        book(store, id, "wire-1", 300)
+        book_packet(store, id, 700)
+        assert [event.peer for event in store.events(id)] == [None, None, PACKET_PEER, None]
 
     def test_a_decision_sees_the_payment_as_the_last_one_left_it(self, store: PaymentStore) -> None:
         """And the credit booked under the credit id asked for, if there is one."""

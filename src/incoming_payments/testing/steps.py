@@ -5,15 +5,18 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
+from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import EventKind
-from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.lifecycle import Decision, Tolerance, credit_packet
+from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing.values import NOW, a_creation, crediting
 
 T = TypeVar("T")
+PACKET_PEER: Final = "test.bank.connector"
 
 
 def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
@@ -38,6 +41,16 @@ def create(store: PaymentStore, decision: Decision[IncomingPayment] | None = Non
 def book(store: PaymentStore, id: PaymentId, credit_id: str, value: int, now: datetime = NOW) -> Credit:
     """Credit `value` minor units to the payment `id`."""
     return store.update(id, crediting(credit_id, value, now=now), CreditId(credit_id))
+
+
+def book_packet(store: PaymentStore, id: PaymentId, value: int) -> IncomingPayment:
+    """Credit a packet of `value` minor units, brought by `PACKET_PEER`, to the payment `id`."""
+    name = CreditId(f"{STREAM_CREDITS}1")
+    asset, tolerance = store.load(id).asset, Tolerance()
+    decide = partial(
+        credit_packet, id=name, amount=Amount(value, asset), now=NOW, tolerance=tolerance, peer=PACKET_PEER
+    )
+    return store.update(id, decide, name)
 
 
 def check_books(store: PaymentStore, id: PaymentId, credits: Collection[Credit]) -> None:
