@@ -533,7 +533,7 @@ def test_credit_up_to_the_last_unit() -> None:
 
 
 def test_packet_is_booked_as_a_credit_is() -> None:
-    """What is stored is what a credit stores, with the peer that brought it; the answer is the payment as it is then."""
+    """What is stored is what a credit stores, with its peer; the answer is the payment as it is then."""
     payment = a_payment(State.PROCESSING)
     as_credit, as_packet = credit(payment, 400), credit_packet(payment, 400)
     events = tuple(evolve(event, peer=PEER) for event in as_credit.events)
