@@ -8,29 +8,29 @@ same run, what the HTTP server alone can do: uvicorn with an application that re
 
 import argparse
 import asyncio
-import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from _prepares import prepares
 from _report import finish, table
 from incoming_payments.hosts.command import CONFIGURATION, PEER_TOKEN
 from incoming_payments.hosts.settings import Settings, load_settings
-from incoming_payments.ilp.packet import PacketType, Prepare, encode
-from incoming_payments.ilp.stream import StreamKeys, StreamMoney, StreamPacket, condition_of
+from incoming_payments.ilp.packet import PacketType
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation
 
 IN_FLIGHT: Final = (1, 16, 64)
 PAYMENTS: Final = (1, 200)
 ANSWER: Final = bytes((PacketType.FULFILL,)) + bytes(100)
+Measured = Mapping[tuple[str, int], tuple[float, float, float]]
 RAFIKI: Final = {1: 63, 16: 79, 64: 71}  # packets a second of its backend, measured elsewhere on such a machine
 
 
@@ -123,27 +123,17 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def prepares(settings: Settings, payments: int, packets: int) -> list[bytes]:
-    """New payments in the file, without a limit, and the requests that pay one unit into each in turn."""
+def bodies(settings: Settings, payments: int, packets: int) -> list[bytes]:
+    """New payments in the file, without a limit, and the Prepares that pay one unit into each in turn."""
     now = datetime.now(UTC)
     with SqliteStore(settings.database) as store:
         created = [a_creation(limit=None, now=now) for _ in range(payments)]
         for creation in created:
             store.insert(creation)
-    credentials = [settings.methods.derive(creation.answer.id) for creation in created]
-    keys = [StreamKeys(each.shared_secret) for each in credentials]
-    made = []
-    for number in range(packets):
-        place = number % payments
-        request = StreamPacket(PacketType.PREPARE, number, 1, [StreamMoney(1, 1)])
-        data = keys[place].seal(request, nonce=os.urandom(12))
-        condition = condition_of(keys[place].fulfillment(data))
-        expires_at = now + timedelta(minutes=10)
-        made.append(encode(Prepare(1, expires_at, condition, credentials[place].ilp_address, data)))
-    return made
+    return prepares(settings.methods, [creation.answer.id for creation in created], packets, amount=1, now=now)
 
 
-def measure(folder: Path, packets: int) -> dict[tuple[str, int], tuple[float, float, float]]:
+def measure(folder: Path, packets: int) -> Measured:
     """What `drive` says, by what was asked of whom, and how many were in flight."""
     port, bare_port = free_port(), free_port()
     init = ["-m", "incoming_payments.hosts.command", "init", str(folder), "--port", str(port)]
@@ -155,8 +145,7 @@ def measure(folder: Path, packets: int) -> dict[tuple[str, int], tuple[float, fl
     with server(serve, port), server([__file__, "--bare", str(bare_port)], bare_port):
         for in_flight in IN_FLIGHT:
             for payments in PAYMENTS:
-                bodies = prepares(settings, payments, packets)
-                requests = [post(port, token, body) for body in bodies]
+                requests = [post(port, token, body) for body in bodies(settings, payments, packets)]
                 name = f"{payments} payment{'s' if payments > 1 else ''}"
                 measured[name, in_flight] = asyncio.run(drive(port, requests, in_flight))
             requests = [post(bare_port, token, bytes(300)) for _ in range(packets)]
@@ -173,6 +162,33 @@ def post(port: int, token: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
+def show(measured: Measured) -> None:
+    """Print all of it."""
+    rows = [
+        [f"{name}, {in_flight} in flight", f"{rate:,.0f}", f"{median:.2f}", f"{late:.2f}"]
+        for (name, in_flight), (rate, median, late) in measured.items()
+    ]
+    table("Prepare to durable Fulfill, over HTTP", ["", "per second", "p50 ms", "p99 ms"], rows)
+
+
+def figures_of(measured: Measured) -> dict[str, object]:
+    """Packets a second and their milliseconds, by how many were in flight, and the ratios."""
+    names = {"": "1 payment", "_into_200": "200 payments"}
+    figures: dict[str, object] = {
+        f"http_{figure}": {
+            f"{in_flight}{suffix}": round(measured[name, in_flight][place], 2 if place else None)
+            for in_flight in IN_FLIGHT
+            for suffix, name in names.items()
+        }
+        for place, figure in enumerate(("packets_per_s", "p50_ms", "p99_ms"))
+    }
+    for in_flight in IN_FLIGHT:
+        rate = measured["1 payment", in_flight][0]
+        figures[f"vs_bare_{in_flight}"] = round(rate / measured["bare server", in_flight][0], 3)
+        figures[f"vs_rafiki_{in_flight}"] = round(rate / RAFIKI[in_flight], 1)
+    return figures
+
+
 def main() -> None:
     """Measure and report; or be the bare server."""
     parser = argparse.ArgumentParser(description="ILP packets over HTTP, to a durable Fulfill")
@@ -187,19 +203,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(Path(folder), options.packets)
-    rows = [
-        [f"{name}, {in_flight} in flight", f"{rate:,.0f}", f"{median:.2f}", f"{late:.2f}"]
-        for (name, in_flight), (rate, median, late) in measured.items()
-    ]
-    table("Prepare to durable Fulfill, over HTTP", ["", "per second", "p50 ms", "p99 ms"], rows)
-    figures: dict[str, float] = {}
-    for in_flight in IN_FLIGHT:
-        rate = measured["1 payment", in_flight][0]
-        figures[f"http_packets_per_s_{in_flight}"] = round(rate)
-        figures[f"http_packets_per_s_{in_flight}_into_200"] = round(measured["200 payments", in_flight][0])
-        figures[f"vs_bare_{in_flight}"] = round(rate / measured["bare server", in_flight][0], 3)
-        figures[f"vs_rafiki_{in_flight}"] = round(rate / RAFIKI[in_flight], 1)
-    table("Ratios", ["", "figure"], [[name, str(value)] for name, value in figures.items()])
+    show(measured)
+    figures = figures_of(measured)
+    table("Ratios", ["", "figure"], [[name, str(value)] for name, value in figures.items() if name.startswith("vs_")])
     finish(figures, as_json=options.json)
 
 

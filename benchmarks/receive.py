@@ -1,36 +1,50 @@
-"""What it costs to take ILP packets.
+"""What it costs to be paid by ILP packets: every figure of it, in four parts.
 
-`packets_vs_node`: from the bytes of a Prepare to those of its Fulfill, on one core: decoded, decrypted, decided,
-credited in a memory store with events, fulfilled and encoded, through the flow and its driver; beside npm
-`@interledger/stream-receiver` (`createReply` and `accept`, between the codecs of `ilp-packet`), which keeps no books.
-Both take the same STREAM packets, each addressed to itself, in turns in one run; the best turn counts, as other work
-on the machine only slows. `decided_vs_node` is the same without driver and store: the pure decisions on a payment at
-hand.
+`node`: from the bytes of a Prepare to those of its Fulfill, on one core: decoded, decrypted, decided on the payment at
+hand, fulfilled and encoded; beside npm `@interledger/stream-receiver` (`createReply` and `accept`, between the codecs
+of `ilp-packet`), which does the same but for the decision, as it knows no payments. `booked_vs_node` is more than it
+does: through the flow and its driver into a memory store, with credits and events. All take packets of the same kind,
+each addressed to itself, in turns in one run. What is compared is a rate: no packet comes twice in a turn, and there
+are so many that everyone collects their own garbage in it. The best turn counts, as other work on the machine only
+slows.
 
-    nox -s bench -- receive [--json] [--turns N]
+`durable`: credits and whole packets on SQLite, one and 64 in flight, beside a raw `sqlite3` loop (`_durable.py`).
+
+`http`: packets a second through `serve`, as `packets.py` measures them, in short.
+
+`flat`: what a durable credit costs with a thousand credits in the file and with ten million, and the memory
+(`_flat.py`). It writes some 3.3 GB to the folder for temporary files, and removes them.
+
+    nox -s bench -- receive [--json] [--only PART...] [--turns N] [--credits N] [--http-packets N]
 """
 
 import argparse
+import asyncio
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import _durable
+import _flat
+import packets as over_http
 from _npm import node
+from _prepares import prepares
 from _report import finish, table
 from incoming_payments import Asset, DerivedMethods, Peer, Ports, Receiver, receive_packet, run
-from incoming_payments.ilp.packet import PacketType, Prepare, encode
+from incoming_payments.ilp.packet import PacketType, encode
 from incoming_payments.ilp.receive import Arrival, open_packet
-from incoming_payments.ilp.stream import StreamKeys, StreamMoney, StreamPacket, condition_of
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import a_creation
 
 PACKAGES: Final = {"@interledger/stream-receiver": "0.2.2", "ilp-packet": "3.1.3", "ilp-protocol-stream": "2.7.1"}
 PAYMENTS: Final = 16
-PACKETS: Final = 96  # so few that a turn may pass undisturbed
+PACKETS: Final = 10_000
 AMOUNT: Final = 100
+DURABLE_TURNS: Final = 20
 NOW: Final = datetime.now(UTC)
 METHODS: Final = DerivedMethods("test.bank", [os.urandom(32)])
 RECEIVER: Final = Receiver(METHODS)
@@ -45,16 +59,8 @@ def clock() -> datetime:
 
 def packets() -> list[bytes]:
     """Packets as senders make them in the middle of a payment: one frame, for the money."""
-    made = []
-    senders = [METHODS.derive(created.answer.id) for created in CREATED]
-    keys = [StreamKeys(sender.shared_secret) for sender in senders]
-    for number in range(PACKETS):
-        place, sequence = number % PAYMENTS, number // PAYMENTS + 1
-        request = StreamPacket(PacketType.PREPARE, sequence, AMOUNT, [StreamMoney(1, 1)])
-        data = keys[place].seal(request, nonce=os.urandom(12))
-        condition = condition_of(keys[place].fulfillment(data))
-        made.append(encode(Prepare(AMOUNT, NOW + timedelta(hours=1), condition, senders[place].ilp_address, data)))
-    return made
+    ids = [created.answer.id for created in CREATED]
+    return prepares(METHODS, ids, PACKETS, amount=AMOUNT, now=NOW)
 
 
 def take(packets: Sequence[bytes]) -> float:
@@ -88,7 +94,7 @@ def decide(packets: Sequence[bytes]) -> float:
 def measure(turns: int) -> tuple[dict[str, float], str | None]:
     """The seconds of one packet by each, in turns; and why Node is missing, if it is."""
     made = packets()
-    actions: dict[str, Callable[[], float]] = {"received": lambda: take(made), "decided": lambda: decide(made)}
+    actions: dict[str, Callable[[], float]] = {"decided": lambda: decide(made), "booked": lambda: take(made)}
     with node(Path(__file__).with_name("_receive.mjs"), PACKAGES) as other:
         if not isinstance(other, str):
             asked = other({"payments": PAYMENTS, "packets": PACKETS, "amount": AMOUNT})
@@ -101,24 +107,74 @@ def measure(turns: int) -> tuple[dict[str, float], str | None]:
     return times, other if isinstance(other, str) else None
 
 
-def main() -> None:
-    """Measure and report."""
-    parser = argparse.ArgumentParser(description="what it costs to take ILP packets")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
-    parser.add_argument("--turns", type=int, default=1000, help="how often each of them takes all packets (1000)")
-    options = parser.parse_args()
+def measure_node(options: argparse.Namespace) -> dict[str, object]:
+    """The first part."""
     times, missing = measure(options.turns)
     rows = [[name, f"{seconds * 1e6:.1f}", f"{1 / seconds:,.0f}"] for name, seconds in times.items()]
     table(f"{PACKETS} packets into {PAYMENTS} payments, bytes to bytes", ["", "us", "per second"], rows)
-    theirs = times.get("Node")
-    figures = {
-        "packets_vs_node": theirs and round(theirs / times["received"], 3),
-        "decided_vs_node": theirs and round(theirs / times["decided"], 3),
-        **{f"us {name}": round(seconds * 1e6, 2) for name, seconds in times.items()},
-    }
-    table("Ratios", ["", "figure", "wanted"], [["packets_vs_node", str(figures["packets_vs_node"]), ">= 2"]])
     if missing:
         print(f"\npackets_vs_node is missing: {missing}")
+    theirs = times.get("Node")
+    return {
+        "packets_vs_node": theirs and round(theirs / times["decided"], 3),
+        "booked_vs_node": theirs and round(theirs / times["booked"], 3),
+        **{f"us {name}": round(seconds * 1e6, 2) for name, seconds in times.items()},
+    }
+
+
+def measure_durable(_options: argparse.Namespace) -> dict[str, object]:
+    """The second part."""
+    with tempfile.TemporaryDirectory() as folder:
+        rates = asyncio.run(_durable.measure(Path(folder), DURABLE_TURNS))
+    rows = [[name, f"{1e6 / rate:.1f}", f"{rate:,.0f}"] for name, rate in _durable.medians(rates).items()]
+    table("Durable, on SQLite", ["in flight, or to a commit", "us", "per second"], rows)
+    return _durable.figures_of(rates)
+
+
+def measure_http(options: argparse.Namespace) -> dict[str, object]:
+    """The third part."""
+    with tempfile.TemporaryDirectory() as folder:
+        measured = over_http.measure(Path(folder), options.http_packets)
+    over_http.show(measured)
+    return over_http.figures_of(measured)
+
+
+def measure_flat(options: argparse.Namespace) -> dict[str, object]:
+    """The last part."""
+    with tempfile.TemporaryDirectory() as folder:
+        spent, memory = _flat.measure(Path(folder), options.credits)
+    rows = [
+        [f"{size:,}", *(f"{median:.1f}" for median in _flat.medians(kinds)), f"{memory[size]:.1f}"]
+        for size, kinds in spent.items()
+    ]
+    table("us of a durable credit", ["credits in the file", *_flat.NAMES, "memory in MB"], rows)
+    return _flat.figures_of(spent, memory)
+
+
+PARTS: Final = {"node": measure_node, "durable": measure_durable, "http": measure_http, "flat": measure_flat}
+WANTED: Final = {
+    "packets_vs_node": ">= 2",
+    "durable_1_vs_raw": ">= 0.4",
+    "durable_64_vs_raw": ">= 0.4",
+    "flatness": "<= 1.3",
+    "vs_rafiki_16": ">= 50",
+}
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description="what it costs to be paid by ILP packets")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts (all of them)")
+    parser.add_argument("--turns", type=int, default=8, help="how often each of them takes all packets (8)")
+    parser.add_argument("--credits", type=int, default=10**7, help="how many the largest file holds (10000000)")
+    parser.add_argument("--http-packets", type=int, default=1000, help="how many for each row over HTTP (1000)")
+    options = parser.parse_args()
+    figures: dict[str, object] = {}
+    for part in options.only:
+        figures |= PARTS[part](options)
+    rows = [[name, str(figures[name]), wanted] for name, wanted in WANTED.items() if name in figures]
+    table("Wanted", ["", "figure", "wanted"], rows)
     finish(figures, as_json=options.json)
 
 

@@ -11,18 +11,19 @@ import asyncio
 import itertools
 import json
 import secrets
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from _durable import Raw
 from _report import finish, rate, table
 from incoming_payments import (
     AccessRight,
@@ -55,7 +56,6 @@ from incoming_payments.domain.payment import (
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import PrivateKey, ed25519, load_jwk, sign, verify
 from incoming_payments.httpsig import Request as SignedRequest
-from incoming_payments.stores import _sqlite_rows as statements
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
@@ -213,37 +213,10 @@ async def _rate_of_many(action: Callable[[], Awaitable[None]], seconds: float) -
 
 def measure_raw_sqlite(folder: Path, seconds: float) -> dict[str, float]:
     """A bare `sqlite3` loop: the statements of a credit, one credit to a commit and 64 to a commit."""
-    path = folder / "raw.sqlite3"
-    with SqliteStore(path) as store:
-        id = _insert(store)
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    names = itertools.count()
-    try:
-        one = rate(partial(_raw_batch, connection, id, names, 1), seconds=seconds)
-        many = rate(partial(_raw_batch, connection, id, names, CALLERS), seconds=seconds, count=CALLERS)
-    finally:
-        connection.close()
+    with closing(Raw(folder / "raw.sqlite3")) as raw:
+        one = rate(partial(raw.merged, 1), seconds=seconds)
+        many = rate(partial(raw.merged, CALLERS), seconds=seconds, count=CALLERS)
     return {"raw_sqlite_credit_1": one, f"raw_sqlite_credit_{CALLERS}": many}
-
-
-def _raw_batch(connection: sqlite3.Connection, id: PaymentId, names: "itertools.count[int]", size: int) -> None:
-    at = int(time.time() * 1_000_000)
-    connection.execute("BEGIN IMMEDIATE")
-    row = connection.execute(statements._SELECT_PAYMENT, (id,)).fetchone()
-    version, total = row[0], int(row[1])
-    credits, events = [], []
-    for place in range(1, size + 1):
-        name = f"raw-{next(names):012}"
-        assert connection.execute(statements._SELECT_CREDIT, (id, name)).fetchone() is None
-        credits.append((id, name, "1", str(total + place), 0, at))
-        events.append((id, version + place, "credited", at, str(total + place), name))
-    update = (version + size, str(total + size), at, id, version)
-    assert connection.execute(statements._UPDATE_TOTAL, update).rowcount == 1
-    connection.executemany(statements._INSERT_CREDIT, credits)
-    connection.executemany(statements._INSERT_EVENT, events)
-    connection.execute("COMMIT")
 
 
 def measure_imports() -> dict[str, float]:

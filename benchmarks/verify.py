@@ -1,8 +1,9 @@
 """What it costs to verify the POST that the Node client sends, with all checks, beside what it cannot cost less than.
 
 Beside it, in the same run and in turns: the raw Ed25519 verification on both libraries, npm
-`@interledger/http-signature-utils` (`validateSignature`) and PyPI `http-message-signatures`, on the same request. Each
-time is the best of many short ones, as other work on the machine only slows. Each verification gets a request object of
+`@interledger/http-signature-utils` (`validateSignature`) and PyPI `http-message-signatures`, on the same request. What
+is compared is a rate: each time is the mean over a turn, long enough that everyone collects their own garbage in it,
+and of the turns the best counts, as other work on the machine only slows. Each verification gets a request object of
 its own, as a server has it: nothing about the request is remembered from the one before.
 
     nox -s bench -- verify [--json] [--seconds S]
@@ -129,15 +130,15 @@ def _node_request() -> dict[str, Any]:
     return {"method": SIGNED.method, "url": SIGNED.target_uri, "headers": headers, "body": SIGNED.body.decode()}
 
 
-def best(action: Callable[[], object], seconds: float) -> float:
-    """The seconds of one `action`: the best of short rounds, of 50 each."""
-    shortest = float("inf")
-    end = time.perf_counter() + seconds
-    while (start := time.perf_counter()) < end:
+def mean(action: Callable[[], object], seconds: float) -> float:
+    """The seconds of one `action`, over a turn of so many."""
+    count, now = 0, time.perf_counter()
+    start, end = now, now + seconds
+    while now < end:
         for _ in itertools.repeat(None, 50):
             action()
-        shortest = min(shortest, (time.perf_counter() - start) / 50)
-    return shortest
+        count, now = count + 50, time.perf_counter()
+    return (now - start) / count
 
 
 def measure(seconds: float) -> tuple[dict[str, float], str | None]:
@@ -153,7 +154,7 @@ def measure(seconds: float) -> tuple[dict[str, float], str | None]:
             assert other({"jwk": KEY.public_jwk(), "request": _node_request()}) == {"ready": True}
         for _ in range(TURNS):
             for name, action in actions.items():
-                times[name] = min(times[name], best(action, seconds / TURNS))
+                times[name] = min(times[name], mean(action, seconds / TURNS))
             if not isinstance(other, str):
                 spent = float(other({"seconds": seconds / TURNS})["seconds"])
                 times["Node"] = min(times.get("Node", float("inf")), spent)

@@ -5,9 +5,11 @@ from typing import Final
 import pytest
 
 from incoming_payments.api import Request
+from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
 from incoming_payments.hosts.surfaces import Surfaces
+from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp.packet import Reject, decode_reply
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp_http import PacketPolicy
@@ -15,7 +17,7 @@ from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.ports import Ports
 from incoming_payments.testing import NOW
 from service_kit import AUTH_SERVER, BASE_URL, refusal
-from stream_kit import METHODS
+from stream_kit import METHODS, SECRET
 
 POLICY: Final = ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER)
 PACKETS: Final = PacketPolicy(receiver=Receiver(METHODS), peers=[], path="/packets")
@@ -35,15 +37,37 @@ PACKETS: Final = PacketPolicy(receiver=Receiver(METHODS), peers=[], path="/packe
 )
 def test_one_path_is_for_packets(packets: PacketPolicy | None, path: str, expected: tuple[int, str, int]) -> None:
     """Packets are taken at exactly their path, if at all; all others are those of Open Payments."""
-    surface = Surfaces(POLICY, packets).at(path)
+    surface = Surfaces(POLICY, packets, METHODS).at(path)
     answer = run(surface.handle(Request("GET", path), lambda: NOW), Ports())
     assert (*refusal(answer), surface.body_bytes_max) == expected
 
 
 def test_what_is_answered_after_a_failure() -> None:
     """A client is told of an internal error; a peer gets a Reject that says to try again, and no 5xx."""
-    surfaces = Surfaces(POLICY, PACKETS)
+    surfaces = Surfaces(POLICY, PACKETS, METHODS)
     assert refusal(surfaces.at("/incoming-payments").failed()) == (500, "internal_error")
     failed = surfaces.at("/packets").failed()
     assert failed.status == 200
     assert decode_reply(failed.body) == Reject("T00", METHODS.prefix, "try again later")
+
+
+@pytest.mark.parametrize(
+    ("methods", "fits"),
+    [
+        (METHODS, True),
+        (DerivedMethods("test.bank", [SECRET]), True),
+        (None, True),
+        (object(), True),  # of a host's own: it may know what it does
+        (DerivedMethods("test.other", [SECRET]), False),
+        (DerivedMethods("test.bank", [bytes(32), SECRET]), False),
+        (DerivedMethods("test.bank", [SECRET, bytes(32)]), True),
+    ],
+)
+def test_the_receiver_reads_what_is_handed_out(methods: object, fits: bool) -> None:
+    """Payments whose addresses the receiver cannot read would never be paid: that is told at once."""
+    if fits:
+        assert Surfaces(POLICY, PACKETS, methods).at("/packets").body_bytes_max == ILP_PREPARE_BYTES_MAX
+        return
+    with pytest.raises(InvalidValue) as caught:
+        Surfaces(POLICY, PACKETS, methods)
+    assert caught.value.details == {"member": "packets"}

@@ -121,8 +121,8 @@ class Sender:
     def start(self, payment: Payment, **terms: int | str) -> None:
         """Begin to pay: an `amount` of the account's minor units, or `deliver` cents.
 
-        `scale` is that of the sender's account, `most` what its connector takes in one packet. `ilp-protocol-stream` sends
-        the amount on each of `streams` streams.
+        `scale` is that of the sender's account, `most` what its connector takes in one packet. `ilp-protocol-stream`
+        sends the amount on each of `streams` streams.
         """
         job = {"address": payment.address, "secret": payment.secret, "token": self._token, **terms}
         assert self._process.stdin is not None

@@ -8,7 +8,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NewType, Self
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 from attrs.validators import optional
 
 from incoming_payments.domain.amount import Amount, Asset
@@ -159,18 +159,19 @@ class Credit:
     payment_id: PaymentId
     id: CreditId
     amount: Amount = field(validator=check_amount)
-    received: Amount = field(validator=check_amount)
+    received: Amount = field()
     completes: bool
     at: datetime = field(validator=check_moment)
 
     @received.validator
     def _holds_the_amount(self, _: object, received: Amount) -> None:
+        check_amount(None, None, received)
         same = received.asset is self.amount.asset or received.asset == self.amount.asset
         if not same or not 0 < self.amount.value <= received.value:
             raise InvalidValue("a credit is greater than zero and part of the total received", member="amount")
 
 
-@frozen(slots=False)  # `with_received` copies all members at once
+@frozen
 class IncomingPayment:
     """The resource of contract section 2.2, as stored.
 
@@ -233,10 +234,28 @@ class IncomingPayment:
         if foreign or version <= self.version or at < self.updated_at:
             raise InvalidValue("a credit is of the payment's asset, and later than what was before", member="received")
         after = object.__new__(type(self))
-        vars(after).update(vars(self), received=received, updated_at=at, version=version)
+        for put, member in _KEPT:
+            put(after, member(self))
+        _PUT_RECEIVED(after, received)
+        _PUT_UPDATED_AT(after, at)
+        _PUT_VERSION(after, version)
         return after
 
     @property
     def asset(self) -> Asset:
         """The asset of the wallet address, in which everything about this payment is counted."""
         return self.received.asset
+
+
+def _slot(name: str) -> Any:
+    """The descriptor of a member: by it, a copy takes half as long as by name, and reads stay as fast as slots are."""
+    return getattr(IncomingPayment, name)
+
+
+_CREDITED: Final = ("received", "updated_at", "version")  # what a credit changes
+_PUT_RECEIVED, _PUT_UPDATED_AT, _PUT_VERSION = (_slot(name).__set__ for name in _CREDITED)
+_KEPT: Final = tuple(
+    (_slot(member.name).__set__, _slot(member.name).__get__)
+    for member in fields(IncomingPayment)
+    if member.name not in _CREDITED
+)

@@ -101,9 +101,10 @@ def _require_fresh(flow: Flow[Any]) -> None:
 
 
 def _ask(effect: Effect[Any], ports: AsyncPorts | Ports) -> Any:
-    if type(effect) not in _ROUTES:
+    route = _ROUTES.get(type(effect))
+    if route is None:
         raise PortMissing(f"no port answers {type(effect).__name__}: flows ask with the effects of flows.effects only")
-    name, ask = _ROUTES[type(effect)]
+    name, ask = route
     port = getattr(ports, name)
     if port is None:
         raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")

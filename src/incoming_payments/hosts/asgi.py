@@ -33,7 +33,8 @@ class AsgiApplication:
 
     `mount` is the path the server puts before the service's own paths; by default what `root_path` says. `clock`
     tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
-    `packets` says from whom ILP packets are taken, and at which path; without it there is no such path.
+    `packets` says from whom ILP packets are taken, and at which path; without it there is no such path. Raises
+    `InvalidValue` when its receiver could not read the addresses that `ports.methods` hands out.
     `explain_refusals` logs why signatures were refused, with the likeliest cause and no secret, at most
     `limits.EXPLAINED_A_MINUTE_MAX` times a minute.
     `on_shutdown` is awaited when the server stops, the place to close a store.
@@ -50,7 +51,7 @@ class AsgiApplication:
         explain_refusals: bool = False,
         on_shutdown: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._surfaces = Surfaces(policy, packets)
+        self._surfaces = Surfaces(policy, packets, ports.methods)
         self._ports = ports
         self._mount = mount
         self._clock = clock

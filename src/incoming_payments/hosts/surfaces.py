@@ -6,8 +6,10 @@ from datetime import datetime
 from attrs import frozen
 
 from incoming_payments.api import Request, Response, handle, internal_error
+from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp_http import PacketPolicy, handle_packet
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
 
@@ -24,14 +26,18 @@ class Surface:
 
 
 class Surfaces:
-    """The service's own surface, which is `payments`, and, with `packets`, that for its peers."""
+    """The service's own surface, which is `payments`, and, with `packets`, that for its peers.
 
-    def __init__(self, policy: ServicePolicy, packets: PacketPolicy | None) -> None:
+    `methods` is the port that hands out the addresses. Raises `InvalidValue` when `packets` could not read them.
+    """
+
+    def __init__(self, policy: ServicePolicy, packets: PacketPolicy | None, methods: object) -> None:
         self.payments = Surface(
             lambda request, clock: handle(request, policy=policy, now=clock()), internal_error, BODY_BYTES_MAX
         )
         self._packets: dict[str, Surface] = {}
         if packets is not None:
+            _check_that_it_reads(packets.receiver.methods, methods)
             self._packets[packets.path] = Surface(
                 lambda request, clock: handle_packet(request, policy=packets, clock=clock),
                 packets.failed,
@@ -41,3 +47,12 @@ class Surfaces:
     def at(self, path: str) -> Surface:
         """What answers at the raw `path`, which is below the service."""
         return self._packets.get(path, self.payments)
+
+
+def _check_that_it_reads(reader: DerivedMethods, methods: object) -> None:
+    """Otherwise payments would show addresses at which every packet is refused for good."""
+    if isinstance(methods, DerivedMethods) and (
+        methods.prefix != reader.prefix or methods.secrets[0] not in reader.secrets
+    ):
+        text = "the receiver of packets has to read what ports.methods hands out: give both the same DerivedMethods"
+        raise InvalidValue(text, member="packets")

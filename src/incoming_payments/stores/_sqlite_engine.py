@@ -42,7 +42,7 @@ class Engine:
 
     def submit(self, job: Job[Any]) -> None:
         """Queue `job` for the writer. Raises `StoreUnavailable` when too many wait, `StoreUnusable` when closed."""
-        with self._turn:
+        with self._lock:
             self._await_turn()
             if self._writer is None:
                 self._writer = self._start_writer()
@@ -121,7 +121,8 @@ class Engine:
         self._begin()
 
     def _begin(self) -> None:
-        self._turn = threading.Condition()  # held for a few instructions, never while waiting
+        self._lock = threading.RLock()  # held for a few instructions; again in one thread when the collector runs there
+        self._turn = threading.Condition(self._lock)
         self._forks = False
         self.is_stopped = False  # nothing is open, and nobody can open anything
         self._reading = 0  # connections that are lent out
@@ -130,7 +131,8 @@ class Engine:
         self._executor = None
 
     def _await_turn(self) -> None:
-        self._turn.wait_for(lambda: not self._forks)
+        if self._forks:
+            self._turn.wait_for(lambda: not self._forks)
         if self._closed:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
 

@@ -67,6 +67,7 @@ _SWEEP_NONCES: Final = (
 _SELECT_COUNT: Final = "SELECT held, swept_until FROM nonce_count"
 _UPDATE_COUNT: Final = "UPDATE nonce_count SET held = ?, swept_until = ?"
 
+_KINDS: Final = {kind: kind.value for kind in EventKind}  # `value` is a call, and there is an event a credit
 _asset = lru_cache(maxsize=256)(Asset)
 
 
@@ -197,8 +198,8 @@ class Batch(Rows):
         )
         if updated != len(self._changed):
             raise StoreUnusable("a payment was not there to update, though it was read in the same transaction")
-        many(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
-        many(_INSERT_EVENT, [_event_row(event) for event in self._events])
+        many(_INSERT_CREDIT, map(_credit_row, self._credits.values()))
+        many(_INSERT_EVENT, map(_event_row, self._events))
         if self._nonces is not None:
             self._connection.execute(_UPDATE_COUNT, self._nonces)
 
@@ -220,13 +221,13 @@ def _state(payment: IncomingPayment) -> tuple[int | None, int | None]:
 
 
 def _credit_row(credit: Credit) -> _Row:
-    amount, received = credit.amount.text, credit.received.text
+    amount, received = str(credit.amount.value), str(credit.received.value)
     return credit.payment_id, credit.id, amount, received, int(credit.completes), _micros(credit.at)
 
 
 def _event_row(event: Event) -> _Row:
-    at, received = _micros(event.at), event.received.text
-    return event.payment_id, event.version, event.kind.value, at, received, event.credit_id
+    at, received = _micros(event.at), str(event.received.value)
+    return event.payment_id, event.version, _KINDS[event.kind], at, received, event.credit_id
 
 
 def _row(payment: IncomingPayment) -> _Row:

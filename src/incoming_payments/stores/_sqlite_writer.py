@@ -15,6 +15,7 @@ import contextlib
 import sqlite3
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -49,8 +50,9 @@ class Job(Generic[T]):
         self.work = work
         self.error: BaseException | None = None
         self.future = future
-        self._done = threading.Lock()
-        self._done.acquire()
+        if future is None:
+            self._done = threading.Lock()
+            self._done.acquire()
 
     def wait(self) -> T:
         """The outcome, once it is durable. An interrupt ends the waiting and not the job."""
@@ -162,12 +164,12 @@ class _Writer:
 
 
 def _answer(jobs: Sequence[Job[object]]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[Job[object]]] = {}
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[Job[object]]] = defaultdict(list)
     for job in jobs:
         if job.future is None:
             job.release()
         else:
-            by_loop.setdefault(job.future.get_loop(), []).append(job)
+            by_loop[job.future.get_loop()].append(job)
     for loop, answered in by_loop.items():
         # Waking a loop costs a system call, so it is woken once a batch. A closed one has nobody waiting.
         with contextlib.suppress(RuntimeError):

@@ -9,6 +9,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -149,10 +150,10 @@ class AsyncSqliteStore:
     ) -> None:
         await self.close()
 
-    async def _write(self, work: Callable[[Batch], T]) -> T:
+    def _write(self, work: Callable[[Batch], T]) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._engine.submit(Job(work, future))
-        return await future
+        return future
 
     async def _read(self, query: Callable[[Rows], T]) -> T:
         return await asyncio.wrap_future(self._engine.read_elsewhere(query))
@@ -211,16 +212,17 @@ def _insertion(decision: Decision[Any]) -> Callable[[Batch], None]:
 
 
 def _updating(id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> Callable[[Batch], T]:
-    def work(rows: Batch) -> T:
-        before = rows.payment(id)
-        earlier = None if credit_id is None else rows.credit(before, credit_id)
-        try:
-            decision = decide(before, earlier)
-        except BaseException as error:
-            raise DecideRaised(error) from error
-        after = check_update(before, credit_id, earlier, decision)
-        if after is not None:
-            rows.update(before, after, decision)
-        return decision.answer
+    return partial(_update, id, decide, credit_id)
 
-    return work
+
+def _update(id: PaymentId, decide: Decide[T], credit_id: CreditId | None, rows: Batch) -> T:
+    before = rows.payment(id)
+    earlier = None if credit_id is None else rows.credit(before, credit_id)
+    try:
+        decision = decide(before, earlier)
+    except BaseException as error:
+        raise DecideRaised(error) from error
+    after = check_update(before, credit_id, earlier, decision)
+    if after is not None:
+        rows.update(before, after, decision)
+    return decision.answer

@@ -1,0 +1,234 @@
+"""Durable credits on SQLite, beside a raw `sqlite3` loop that does the same statements in the same batches.
+
+The raw loop knows what will be asked, checks nothing and builds no values: it is what Python's `sqlite3`, the database
+and the disk allow. `merged` it does what our writer does for the credits of a batch that go into one payment: read it
+once, look each credit id up, write the payment once and the rest together. `singly` each credit reads and writes for
+itself, as the statements of a credit would be written down without our writer.
+
+Both book into one payment of a file of their own, in short turns, one after the other. The speed of a disk changes from
+second to second, so ratios are taken within a turn, and the median of the turns is told.
+"""
+
+import asyncio
+import itertools
+import secrets
+import sqlite3
+import statistics
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Final
+
+from _prepares import prepares
+from incoming_payments import (
+    Amount,
+    Asset,
+    AsyncPorts,
+    DerivedMethods,
+    Peer,
+    Ports,
+    Receiver,
+    arun,
+    receive,
+    receive_packet,
+    run,
+)
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.hosts.clock import utc_now
+from incoming_payments.ilp.packet import PacketType
+from incoming_payments.stores import _sqlite_rows as statements
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
+from incoming_payments.testing import a_creation
+
+IN_FLIGHT: Final = 64
+TURN_S: Final = 0.2
+PACKETS: Final = {1: 400, IN_FLIGHT: 1600}  # taken in a turn, by how many are in flight
+USD: Final = Asset("USD", 2)
+UNIT: Final = Amount(1, USD)
+DIGEST: Final = b64encode(bytes(range(32))).decode()
+RECEIVER: Final = Receiver(DerivedMethods("test.bank", [secrets.token_bytes(32)]))
+PEER: Final = Peer("test.bank.connector", USD)
+
+Rates = dict[str, list[float]]
+
+
+def credit_ids(prefix: str) -> Iterator[str]:
+    """Credit ids as long as those of packets, and in order as theirs are."""
+    return (f"{prefix}:{number:016x}:{DIGEST}" for number in itertools.count(1))
+
+
+def endless(store: SqliteStore) -> PaymentId:
+    """A new payment that takes any number of credits."""
+    created = a_creation(limit=None, now=utc_now())
+    store.insert(created)
+    return created.answer.id
+
+
+class Raw:
+    """The bare loop, on a file of its own."""
+
+    def __init__(self, path: Path) -> None:
+        with SqliteStore(path) as store:
+            self._id = endless(store)
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA synchronous = FULL")
+        assert self._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        self._names = credit_ids("raw-id")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def merged(self, size: int) -> None:
+        """One batch of `size` credits, durably, as our writer does it."""
+        connection, id, at = self._connection, self._id, time.time_ns() // 1000
+        version, total = self._begin()
+        credits, events = [], []
+        for place, name in enumerate(itertools.islice(self._names, size), start=1):
+            assert connection.execute(statements._SELECT_CREDIT, (id, name)).fetchone() is None
+            credits.append((id, name, "1", str(total + place), 0, at))
+            events.append((id, version + place, "credited", at, str(total + place), name))
+        update = (version + size, str(total + size), at, id, version)
+        assert connection.execute(statements._UPDATE_TOTAL, update).rowcount == 1
+        connection.executemany(statements._INSERT_CREDIT, credits)
+        connection.executemany(statements._INSERT_EVENT, events)
+        connection.execute("COMMIT")
+
+    def singly(self, size: int) -> None:
+        """The same with all statements for each credit."""
+        connection, id, at = self._connection, self._id, time.time_ns() // 1000
+        version, total = self._begin()
+        for place, name in enumerate(itertools.islice(self._names, size)):
+            if place:
+                version, total = self._payment()
+            assert connection.execute(statements._SELECT_CREDIT, (id, name)).fetchone() is None
+            update = (version + 1, str(total + 1), at, id, version)
+            assert connection.execute(statements._UPDATE_TOTAL, update).rowcount == 1
+            connection.execute(statements._INSERT_CREDIT, (id, name, "1", str(total + 1), 0, at))
+            connection.execute(statements._INSERT_EVENT, (id, version + 1, "credited", at, str(total + 1), name))
+        connection.execute("COMMIT")
+
+    def _begin(self) -> tuple[int, int]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute("PRAGMA user_version").fetchone()
+        return self._payment()
+
+    def _payment(self) -> tuple[int, int]:
+        row = self._connection.execute(statements._SELECT_PAYMENT, (self._id,)).fetchone()
+        return row[0], int(row[1])
+
+
+def raw_rate(book: Callable[[int], None], size: int, seconds: float) -> float:
+    """Credits a second by the raw loop, `size` of them to a commit."""
+    start, done = time.perf_counter(), 0
+    while (spent := time.perf_counter() - start) < seconds:
+        book(size)
+        done += size
+    return done / spent
+
+
+def credits_one_by_one(store: SqliteStore, id: PaymentId, names: Iterator[str], seconds: float) -> float:
+    """Credits a second by the flow `receive`, each asked for when the one before was answered."""
+    ports = Ports(store=store)
+    start, done = time.perf_counter(), 0
+    while (spent := time.perf_counter() - start) < seconds:
+        run(receive(id, credit=next(names), amount=UNIT, now=utc_now()), ports)
+        done += 1
+    return done / spent
+
+
+async def credits_at_once(
+    store: AsyncSqliteStore, ids: Iterator[PaymentId], names: Iterator[str], seconds: float, in_flight: int = IN_FLIGHT
+) -> float:
+    """Credits a second by as many tasks of one event loop, into the payments `ids` one after the other."""
+    ports = AsyncPorts(store=store)
+    done, start = 0, time.perf_counter()
+
+    async def caller(until: float) -> None:
+        nonlocal done
+        while time.perf_counter() < until:
+            await arun(receive(next(ids), credit=next(names), amount=UNIT, now=utc_now()), ports)
+            done += 1
+
+    await asyncio.gather(*(caller(start + seconds) for _ in range(in_flight)))
+    return done / (time.perf_counter() - start)
+
+
+def packets_one_by_one(store: SqliteStore, packets: list[bytes]) -> float:
+    """Packets a second, from the bytes of each Prepare to those of its durable Fulfill."""
+    ports = Ports(store=store)
+    start = time.perf_counter()
+    for packet in packets:
+        reply = run(receive_packet(packet, peer=PEER, receiver=RECEIVER, clock=utc_now), ports)
+        assert reply[0] == PacketType.FULFILL
+    return len(packets) / (time.perf_counter() - start)
+
+
+async def packets_at_once(store: AsyncSqliteStore, packets: list[bytes]) -> float:
+    """The same by 64 tasks of one event loop."""
+    ports, count = AsyncPorts(store=store), len(packets)
+
+    async def caller() -> None:
+        while packets:
+            packet = packets.pop()
+            reply = await arun(receive_packet(packet, peer=PEER, receiver=RECEIVER, clock=utc_now), ports)
+            assert reply[0] == PacketType.FULFILL
+
+    start = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
+    return count / (time.perf_counter() - start)
+
+
+async def measure(folder: Path, turns: int) -> Rates:
+    """The rates of the raw loops and of ours, turn by turn."""
+    rates: Rates = {}
+    async with AsyncExitStack() as open_:
+        one = open_.enter_context(SqliteStore(folder / "one.db"))
+        raw = open_.enter_context(closing(Raw(folder / "raw.db")))
+        with SqliteStore(folder / "many.db") as made:
+            many_id = endless(made)
+        many = await open_.enter_async_context(AsyncSqliteStore(folder / "many.db"))
+        one_id = endless(one)
+        one_names, many_names = credit_ids("ledger"), credit_ids("ledger")
+        for turn in range(turns):
+            now = utc_now()
+            few, lot = (
+                prepares(RECEIVER.methods, [id], count, amount=1, now=now, first=turn * count + 1)
+                for id, count in ((one_id, PACKETS[1]), (many_id, PACKETS[IN_FLIGHT]))
+            )
+            told = {
+                "raw 1": raw_rate(raw.merged, 1, TURN_S),
+                "credits 1": credits_one_by_one(one, one_id, one_names, TURN_S),
+                "packets 1": packets_one_by_one(one, few),
+                "raw 64": raw_rate(raw.merged, IN_FLIGHT, TURN_S),
+                "credits 64": await credits_at_once(many, itertools.repeat(many_id), many_names, TURN_S),
+                "packets 64": await packets_at_once(many, lot),
+                "raw 64, singly": raw_rate(raw.singly, IN_FLIGHT, TURN_S),
+            }
+            for name, rate in told.items():
+                rates.setdefault(name, []).append(rate)
+    return rates
+
+
+def ratio(rates: Rates, ours: str, raw: str) -> float:
+    """How fast ours was beside the raw loop: the median of the turns."""
+    return round(statistics.median(own / bare for own, bare in zip(rates[ours], rates[raw], strict=True)), 3)
+
+
+def medians(rates: Rates) -> dict[str, float]:
+    """The median rate of each."""
+    return {name: statistics.median(each) for name, each in rates.items()}
+
+
+def figures_of(rates: Rates) -> dict[str, object]:
+    """The ratios, and the median rates a second."""
+    return {
+        "durable_1_vs_raw": ratio(rates, "credits 1", "raw 1"),
+        "durable_64_vs_raw": ratio(rates, "credits 64", "raw 64"),
+        "durable_64_vs_raw_singly": ratio(rates, "credits 64", "raw 64, singly"),
+        "durable_packets_1_vs_raw": ratio(rates, "packets 1", "raw 1"),
+        "durable_packets_64_vs_raw": ratio(rates, "packets 64", "raw 64"),
+        **{f"per_s {name}": round(rate) for name, rate in medians(rates).items()},
+    }

@@ -1,0 +1,150 @@
+"""Whether a durable credit costs the same however many credits the file holds, and the process that books it as much.
+
+Files of a thousand credits up to ten million are filled by plain SQL, in the store's own schema and with ids as they
+are: a tenth of the credits in one payment, the others in payments of a hundred. Then real credits are booked into each
+through the store, in turns, by a process a file: into the one large payment, alone and 64 in flight, and into 64 new
+payments, which is what a service has under way.
+"""
+
+import asyncio
+import itertools
+import multiprocessing
+import os
+import secrets
+import sqlite3
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from _durable import IN_FLIGHT, credit_ids, credits_at_once, endless
+from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, PaymentId, new_payment_id
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
+
+SIZES: Final = (1_000, 100_000, 1_000_000, 10_000_000)
+EACH: Final = 100  # credits in a payment, but for the large one
+TURNS: Final = 15
+TURN_S: Final = 0.15
+PAYMENTS: Final = 64  # new ones, each turn
+KINDS: Final = ((False, 1), (False, IN_FLIGHT), (True, IN_FLIGHT))  # into the new ones, or the large one; in flight
+NAMES: Final = tuple(
+    f"{f'{PAYMENTS} payments' if spread else 'large payment'}, {in_flight} in flight" for spread, in_flight in KINDS
+)
+
+_HISTORY: Final = "CREATE TEMP TABLE history (id TEXT PRIMARY KEY, credits INTEGER NOT NULL)"
+_PAYMENTS: Final = """
+    INSERT INTO payments (id, version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale,
+        created_at)
+    SELECT history.id, credits + 1, CAST(credits AS TEXT), updated_at, wallet_address, client, asset_code, asset_scale,
+        created_at
+    FROM history CROSS JOIN payments WHERE payments.id = ?
+"""
+_NUMBERS: Final = """
+    INSERT INTO numbers WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) SELECT i FROM n
+"""
+_CREDITS: Final = """
+    INSERT INTO credits (payment_id, credit_id, amount, received_amount, completes, at)
+    SELECT id, printf('ledger:%016x:%s', i, hex(randomblob(22))), '1', CAST(i AS TEXT), 0, ?
+    FROM history CROSS JOIN numbers WHERE i <= credits
+"""
+_CREATED: Final = """
+    INSERT INTO events (payment_id, version, kind, at, received_amount) SELECT id, 1, 'created', ?, '0' FROM history
+"""
+_CREDITED: Final = """
+    INSERT INTO events (payment_id, version, kind, at, received_amount, credit_id)
+    SELECT payment_id, CAST(received_amount AS INTEGER) + 1, 'credited', ?, received_amount, credit_id FROM credits
+"""
+
+
+def fill(path: Path, credits: int) -> PaymentId:
+    """A file with so many credits, in order, and the payment that holds a tenth of them."""
+    with SqliteStore(path) as store:
+        pattern = endless(store)
+    began = datetime.now(UTC) - timedelta(days=30)
+    large = credits // 10
+    counts = [large] + [EACH] * ((credits - large) // EACH)
+    ids = [
+        new_payment_id(began + timedelta(milliseconds=5 * place), secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES))
+        for place in range(len(counts))
+    ]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536"):
+            connection.execute(f"PRAGMA {setting}")
+        connection.execute("BEGIN")
+        connection.execute(_HISTORY)
+        connection.executemany("INSERT INTO history VALUES (?, ?)", zip(ids, counts, strict=True))
+        connection.execute(_PAYMENTS, (pattern,))
+        connection.execute("CREATE TEMP TABLE numbers (i INTEGER PRIMARY KEY)")
+        connection.execute(_NUMBERS, (large,))
+        for statement in (_CREDITS, _CREDITED, _CREATED):
+            connection.execute(statement, (int(began.timestamp()) * 1_000_000,))
+        connection.execute("COMMIT")
+    with path.open("rb") as file:
+        os.fsync(file.fileno())  # now, and not while something is measured
+    return ids[0]
+
+
+async def book(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[float, float]:
+    """Microseconds of one credit of that kind, and the most memory that this process has had, in MB."""
+    spread, in_flight = KINDS[kind]
+    ids: Iterator[PaymentId] = itertools.repeat(large)
+    if spread:
+        with SqliteStore(path) as made:
+            ids = itertools.cycle([endless(made) for _ in range(PAYMENTS)])
+    async with AsyncSqliteStore(path) as store:
+        rate = await credits_at_once(store, ids, credit_ids(f"turn-{turn:02}-{kind}"), TURN_S, in_flight)
+    return 1e6 / rate, _memory_mb()
+
+
+def book_in_turn(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[float, float]:
+    """`book`, for a process of its own."""
+    return asyncio.run(book(path, large, kind, turn))
+
+
+def _memory_mb() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("Linux says how much memory a process has had")
+
+
+def measure(folder: Path, credits_max: int) -> tuple[dict[int, list[list[float]]], dict[int, float]]:
+    """By how many credits the file held: microseconds by kind and turn; and the memory in MB."""
+    sizes = [size for size in SIZES if size < credits_max] + [credits_max]
+    filled = {size: fill(folder / f"{size}.db", size) for size in sizes}
+    spent: dict[int, list[list[float]]] = {size: [[] for _ in KINDS] for size in sizes}
+    memory: dict[int, float] = {}
+    fresh = multiprocessing.get_context("spawn")
+    pools = {size: ProcessPoolExecutor(1, fresh) for size in sizes}
+    # Those that are compared come one after the other, as the speed of a disk changes from second to second.
+    for turn, kind, (size, large) in itertools.product(range(TURNS), range(len(KINDS)), filled.items()):
+        asked = pools[size].submit(book_in_turn, folder / f"{size}.db", large, kind, turn)
+        time, memory[size] = asked.result()
+        spent[size][kind].append(time)
+    for pool in pools.values():
+        pool.shutdown()
+    return spent, memory
+
+
+def medians(kinds: Sequence[Sequence[float]]) -> list[float]:
+    """The median of each kind over the turns."""
+    return [statistics.median(times) for times in kinds]
+
+
+def figures_of(spent: Mapping[int, list[list[float]]], memory: Mapping[int, float]) -> dict[str, object]:
+    """`flatness` is what the dearest kind of credit costs in the largest file, beside the same in the smallest."""
+    least, most = min(spent), max(spent)
+    ratios = {
+        name: round(statistics.median(big / small for small, big in zip(smaller, bigger, strict=True)), 3)
+        for name, smaller, bigger in zip(NAMES, spent[least], spent[most], strict=True)
+    }
+    return {
+        "flatness": max(ratios.values()),
+        "flatness_credits": most,
+        "flatness_of": ratios,
+        "flatness_memory": round(memory[most] / memory[least], 3),
+        "memory_mb": {f"{size:,}": round(value, 1) for size, value in memory.items()},
+    }
