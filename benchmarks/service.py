@@ -214,8 +214,8 @@ async def _rate_of_many(action: Callable[[], Awaitable[None]], seconds: float) -
 def measure_raw_sqlite(folder: Path, seconds: float) -> dict[str, float]:
     """A bare `sqlite3` loop: the statements of a credit, one credit to a commit and 64 to a commit."""
     with closing(Raw(folder / "raw.sqlite3")) as raw:
-        one = rate(partial(raw.merged, 1), seconds=seconds)
-        many = rate(partial(raw.merged, CALLERS), seconds=seconds, count=CALLERS)
+        one = rate(partial(raw.book, 1), seconds=seconds)
+        many = rate(partial(raw.book, CALLERS), seconds=seconds, count=CALLERS)
     return {"raw_sqlite_credit_1": one, f"raw_sqlite_credit_{CALLERS}": many}
 
 
