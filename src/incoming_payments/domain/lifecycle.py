@@ -77,6 +77,11 @@ class Trigger(enum.StrEnum):
     TIME = "time"
 
 
+# Here, as to read a member of an enumeration costs a call, and for each packet there would be ten.
+_PENDING, _PROCESSING, _COMPLETED, _EXPIRED = State
+_CREATE, _CREDIT, _PACKET, _COMPLETE, _TIME = Trigger
+
+
 @frozen
 class Transition:
     """A row of the table: in `state`, `trigger` leads to `next` when `condition` holds, and gives `events`."""
@@ -195,19 +200,19 @@ class Decision(Generic[T]):
 def state_of(payment: IncomingPayment, now: datetime) -> State:
     """Where `payment` stands at `now`. `COMPLETED` wins over `EXPIRED`: what is full stays full."""
     if payment.closed_at is not None:
-        return State.COMPLETED
+        return _COMPLETED
     if payment.limit is not None and payment.received.value >= payment.limit.value:
-        return State.COMPLETED
+        return _COMPLETED
     # Contract section 3, row 2: the current time *exceeds* expiresAt, so the moment itself still accepts. Once the
     # `expired` event is out, a clock that lags behind cannot take it back.
     if payment.expires_at is not None and (now > payment.expires_at or payment.expiry_announced_at is not None):
-        return State.EXPIRED
-    return State.PROCESSING if payment.received.value else State.PENDING
+        return _EXPIRED
+    return _PROCESSING if payment.received.value else _PENDING
 
 
 def is_receivable(payment: IncomingPayment, now: datetime) -> bool:
     """Whether a credit would be taken at `now`."""
-    return (state_of(payment, now), Trigger.CREDIT) not in REFUSALS
+    return (state_of(payment, now), _CREDIT) not in REFUSALS
 
 
 def create(
@@ -248,7 +253,7 @@ def create(
         created_at=now,
         updated_at=now,
     )
-    payment, events = _step(None, Trigger.CREATE, payment, now)
+    payment, events = _step(None, _CREATE, payment, now)
     return Decision(payment, payment, events)
 
 
@@ -268,10 +273,10 @@ def credit(
     """
     if earlier is not None:
         return Decision(_same(earlier, amount))
-    before = _open_for(payment, amount, Trigger.CREDIT, now)
+    before = _open_for(payment, amount, _CREDIT, now)
     if payment.received.value + amount.value > UINT64_MAX:
         raise AmountOverflow("the total received would pass 2**64 - 1: create another payment")
-    after, booked, events = _book(payment, before, Trigger.CREDIT, id, amount, now)
+    after, booked, events = _book(payment, before, _CREDIT, id, amount, now)
     return Decision(booked, after, events, booked)
 
 
@@ -300,13 +305,13 @@ def credit_packet(
     if not amount.value:
         require_asset(payment, amount)
         return Decision(payment)
-    before = _open_for(payment, amount, Trigger.PACKET, now)
+    before = _open_for(payment, amount, _PACKET, now)
     excess = payment.received.value + amount.value - receive_max(payment)
     if excess > 0 and excess > tolerance.excess_max(payment.limit):
         raise AmountTooLarge(
             "the packet brings more than the payment can still take: send less", remaining=amount.value - excess
         )
-    after, booked, events = _book(payment, before, Trigger.PACKET, id, amount, now, peer)
+    after, booked, events = _book(payment, before, _PACKET, id, amount, now, peer)
     return Decision(after, after, events, booked)
 
 
@@ -317,7 +322,7 @@ def receive_max(payment: IncomingPayment) -> int:
 
 def require_open(payment: IncomingPayment, now: datetime) -> None:
     """Raise what any packet is refused with at `now`, however small: `PaymentCompleted` or `PaymentExpired`."""
-    _accepting_state(payment, Trigger.PACKET, now)
+    _accepting_state(payment, _PACKET, now)
 
 
 def require_asset(payment: IncomingPayment, amount: Amount) -> None:
@@ -362,12 +367,12 @@ def _book(
 
 def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
     """Close `payment` at its client's wish; a completed one is returned as it is. Raises `PaymentExpired`."""
-    if (state_of(payment, now), Trigger.COMPLETE) in STAYS:
+    if (state_of(payment, now), _COMPLETE) in STAYS:
         return Decision(payment)
-    before = _accepting_state(payment, Trigger.COMPLETE, now)
+    before = _accepting_state(payment, _COMPLETE, now)
     at = _later(payment, now)
     closed = evolve(payment, closed_at=at, updated_at=at, version=payment.version + 1)
-    closed, events = _step(before, Trigger.COMPLETE, closed, now)
+    closed, events = _step(before, _COMPLETE, closed, now)
     return Decision(closed, closed, events)
 
 
@@ -377,11 +382,11 @@ def expire(payment: IncomingPayment, _earlier: Credit | None = None, *, now: dat
     A payment that has not expired, or whose expiry was announced before, is returned as it is. `updatedAt` stays:
     nothing that a client can see has changed.
     """
-    if state_of(payment, now) is not State.EXPIRED or payment.expiry_announced_at is not None:
+    if state_of(payment, now) is not _EXPIRED or payment.expiry_announced_at is not None:
         return Decision(payment)
     noted = evolve(payment, expiry_announced_at=now, version=payment.version + 1)
-    before = State.PROCESSING if payment.received.value else State.PENDING
-    expired, events = _step(before, Trigger.TIME, noted, now)
+    before = _PROCESSING if payment.received.value else _PENDING
+    expired, events = _step(before, _TIME, noted, now)
     return Decision(expired, expired, events)
 
 

@@ -277,12 +277,14 @@ class Arrival:
 
         Those of its money come first. Without money, a sender that is blocked has to hear of its stream all the same.
         """
-        named: dict[int, None] = {}
-        for kinds in (StreamMoney, _ABOUT_A_STREAM):
-            for frame in self.request.frames:
-                if isinstance(frame, kinds) and len(named) < STREAMS_ANSWERED_MAX:
-                    named[frame.stream_id] = None
-        return list(named) or [_FIRST_STREAM]
+        money: dict[int, None] = {}
+        others: dict[int, None] = {}
+        for frame in self.request.frames:
+            if isinstance(frame, StreamMoney):
+                money[frame.stream_id] = None
+            elif isinstance(frame, _ABOUT_A_STREAM):
+                others[frame.stream_id] = None
+        return list(money | others)[:STREAMS_ANSWERED_MAX] or [_FIRST_STREAM]
 
     def _sealed(self, kind: PacketType, frames: Sequence[Frame]) -> bytes:
         reply = StreamPacket(kind, self.request.sequence, self.amount.value, frames)
