@@ -2,22 +2,24 @@
 
 Beside it, in the same run and in turns: the raw Ed25519 verification on both libraries, npm
 `@interledger/http-signature-utils` (`validateSignature`) and PyPI `http-message-signatures`, on the same request. What
-is compared is a rate: each time is the mean over a turn, long enough that everyone collects their own garbage in it,
-and of the turns the best counts, as other work on the machine only slows. Each verification gets a request object of
-its own, as a server has it: nothing about the request is remembered from the one before.
+is compared is a rate: a turn is long enough that everyone collects their own garbage in it, all take one after the
+other, and the median of the turns counts. What is timed begins with a request at hand, as all of them take one. In
+Python each verification gets an object of its own, as a server has it: nothing about the request is remembered from the
+one before.
 
     nox -s bench -- verify [--json] [--seconds S]
 """
 
 import argparse
-import itertools
 import json
+import statistics
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from attrs import frozen
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from http_message_signatures import HTTPMessageVerifier, HTTPSignatureKeyResolver
 from http_message_signatures.algorithms import ED25519
@@ -39,7 +41,7 @@ from incoming_payments.httpsig import (
 )
 
 PACKAGES: Final = {"@interledger/http-signature-utils": "2.0.3"}
-TURNS: Final = 12
+TURNS: Final = 20
 KEY: Final = PrivateKey.generate_ed25519("key-1")
 NOW: Final = datetime.now(UTC)
 BODY: Final = json.dumps(
@@ -71,27 +73,37 @@ SIGNATURE: Final = parse_signature(SIGNED.values("signature"))["sig1"]
 POLICY: Final = Policy()
 
 
-def ours(backend: str) -> Callable[[], object]:
+@frozen
+class Job:
+    """What is timed: `run`, on what `make` gives it."""
+
+    run: Callable[[Any], object]
+    make: Callable[[], object] = lambda: None
+
+
+def ours(backend: str) -> Job:
     """The whole verification on one of the two libraries."""
     chosen, ed25519.BACKEND = ed25519.BACKEND, backend
     keys: dict[str, PublicKey] = {"key-1": load_jwk(KEY.public_jwk())}
     ed25519.BACKEND = chosen
     method, uri, headers, body = SIGNED.method, SIGNED.target_uri, SIGNED.headers, SIGNED.body
-    return lambda: verify(Request(method, uri, headers, body), keys, policy=POLICY, now=NOW)
+    return Job(
+        lambda request: verify(request, keys, policy=POLICY, now=NOW), lambda: Request(method, uri, headers, body)
+    )
 
 
-def raw(backend: str) -> Callable[[], object] | None:
+def raw(backend: str) -> Job | None:
     """The bare verification of the same signature by the same library, as its users call it."""
     encoded = KEY._key.public_key().public_bytes_raw()
     if backend == "OpenSSL":
         public = Ed25519PublicKey.from_public_bytes(encoded)
-        return lambda: public.verify(SIGNATURE, BASE)
+        return Job(lambda _: public.verify(SIGNATURE, BASE))
     try:
         from nacl.signing import VerifyKey
     except ImportError:
         return None
     key = VerifyKey(encoded)
-    return lambda: key.verify(BASE, SIGNATURE)
+    return Job(lambda _: key.verify(BASE, SIGNATURE))
 
 
 class _Message:
@@ -119,10 +131,10 @@ class _Resolver(HTTPSignatureKeyResolver):
         raise LookupError(key_id)
 
 
-def pyauth() -> Callable[[], object]:
+def pyauth() -> Job:
     """PyPI http-message-signatures, digest included."""
     verifier = HTTPMessageVerifier(signature_algorithm=ED25519, key_resolver=_Resolver())
-    return lambda: verifier.verify(_Message(), body=SIGNED.body)
+    return Job(lambda message: verifier.verify(message, body=SIGNED.body), _Message)
 
 
 def _node_request() -> dict[str, Any]:
@@ -130,34 +142,36 @@ def _node_request() -> dict[str, Any]:
     return {"method": SIGNED.method, "url": SIGNED.target_uri, "headers": headers, "body": SIGNED.body.decode()}
 
 
-def mean(action: Callable[[], object], seconds: float) -> float:
-    """The seconds of one `action`, over a turn of so many."""
-    count, now = 0, time.perf_counter()
-    start, end = now, now + seconds
-    while now < end:
-        for _ in itertools.repeat(None, 50):
-            action()
-        count, now = count + 50, time.perf_counter()
-    return (now - start) / count
+def mean(job: Job, seconds: float) -> float:
+    """The seconds of one run of `job`, over a turn of so many."""
+    run, spent, count = job.run, 0.0, 0
+    while spent < seconds:
+        given = [job.make() for _ in range(50)]
+        start = time.perf_counter()
+        for each in given:
+            run(each)
+        spent += time.perf_counter() - start
+        count += 50
+    return spent / count
 
 
 def measure(seconds: float) -> tuple[dict[str, float], str | None]:
     """The seconds of one verification by each, in turns; and why Node is missing, if it is."""
-    actions: dict[str, Callable[[], object]] = {}
+    jobs: dict[str, Job] = {}
     for backend in ("OpenSSL", "PyNaCl"):
         if bare := raw(backend):
-            actions |= {f"raw, {backend}": bare, f"ours, {backend}": ours(backend)}
-    actions["http-message-signatures"] = pyauth()
-    times = dict.fromkeys(actions, float("inf"))
+            jobs |= {f"raw, {backend}": bare, f"ours, {backend}": ours(backend)}
+    jobs["http-message-signatures"] = pyauth()
+    turns: dict[str, list[float]] = {name: [] for name in jobs}
     with node(Path(__file__).with_name("_node.mjs"), PACKAGES) as other:
         if not isinstance(other, str):
             assert other({"jwk": KEY.public_jwk(), "request": _node_request()}) == {"ready": True}
         for _ in range(TURNS):
-            for name, action in actions.items():
-                times[name] = min(times[name], mean(action, seconds / TURNS))
+            for name, job in jobs.items():
+                turns[name].append(mean(job, seconds / TURNS))
             if not isinstance(other, str):
-                spent = float(other({"seconds": seconds / TURNS})["seconds"])
-                times["Node"] = min(times.get("Node", float("inf")), spent)
+                turns.setdefault("Node", []).append(float(other({"seconds": seconds / TURNS})["seconds"]))
+    times = {name: statistics.median(each) for name, each in turns.items()}
     return times, other if isinstance(other, str) else None
 
 
