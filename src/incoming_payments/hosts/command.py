@@ -17,6 +17,7 @@ from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.hosts import demo, sign_command
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.settings import Settings, load_settings
+from incoming_payments.hosts.sparse_log import SparseFilter
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SERVER_SECRET_BYTES_MIN
 from incoming_payments.ports import AsyncPorts
@@ -190,7 +191,11 @@ def _serve(settings: Settings) -> int:
     for warning in settings.warnings:
         print(f"incoming-payments: warning: {warning}", file=sys.stderr)
     connections, backlog = room()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.addFilter(SparseFilter())
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[handler]
+    )
     with open_listener(settings.host, settings.port) as listener:
         config = uvicorn.Config(
             build(settings, AsyncSqliteStore(settings.database)),

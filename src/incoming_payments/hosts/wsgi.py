@@ -15,8 +15,8 @@ from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
 from incoming_payments.hosts.clock import utc_now
+from incoming_payments.hosts.host_log import HostLog
 from incoming_payments.hosts.paths import below, encoded, origin_form
-from incoming_payments.hosts.refusals import RefusalLog
 from incoming_payments.hosts.surfaces import Surfaces
 from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import BODY_BYTES_MAX
@@ -34,7 +34,8 @@ class WsgiApplication:
     """The service, for any WSGI server. One object serves any number of threads.
 
     `mount` is the path the server puts before the service's own paths; by default what `SCRIPT_NAME` says. `clock`
-    tells the time. What a port raises that no client can cause is logged with its trace and answered with 500.
+    tells the time. What a port raises that no client can cause is answered with 500 and logged with its trace,
+    as often in a minute as `limits.LOGGED_A_MINUTE_MAX` says, like troubles of the store; the others are counted.
     `packets` says from whom ILP packets are taken, and at which path; without it there is no such path. Raises
     `InvalidValue` when its receiver could not read the addresses that `ports.methods` hands out.
     `explain_refusals` logs why signatures were refused, with the likeliest cause and no secret, at most
@@ -55,7 +56,7 @@ class WsgiApplication:
         self._ports = ports
         self._mount = mount
         self._clock = clock
-        self._refusals = RefusalLog(logger) if explain_refusals else None
+        self._log = HostLog(logger, explain=explain_refusals)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer one request: the WSGI interface."""
@@ -75,13 +76,10 @@ class WsgiApplication:
             response = run(surface.handle(request, self._clock), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
-        except Exception:
-            logger.exception("incoming payments: a request failed")
+        except Exception as error:  # noqa: BLE001 - it is logged
+            self._log.failed(error)
             return surface.failed()
-        if response.cause is not None:
-            logger.warning("incoming payments: a request was answered %s: %s", response.status, response.cause)
-        if self._refusals is not None:
-            self._refusals.note(response, self._clock())
+        self._log.note(response)
         return response
 
 
