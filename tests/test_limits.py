@@ -72,7 +72,6 @@ def test_every_bound_is_a_positive_number_with_its_reason() -> None:
             "BODY_PIECES_MAX: Final = 121",
             "122 is more than 121, but the largest body has to arrive in the smallest packets",
         ),
-        ("READ_BYTES_MAX: Final = 65537", "65537 is more than 65536, but what is read at once is not too far ahead"),
         ("STORE_BATCH_MAX: Final = 10001", "10001 is more than 10000, but a batch comes out of the queue"),
         ("UINT64_DIGITS_MAX: Final = 19", "20 is more than 19, but the largest amount has to be writable"),
         ("ILP_PREPARE_BYTES_MAX: Final = 33789", "33790 is more than 33789, but a Prepare holds data and an address"),

@@ -113,8 +113,9 @@ CONNECTIONS_MAX: Final = 1024  # open at once, if the file descriptors suffice; 
 BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted, and accepted in one turn of the event loop
 REQUEST_S_MAX: Final = 10  # for a whole request to arrive: the largest needs no more than 100 kbit/s
 KEEP_ALIVE_S_MAX: Final = 5  # of silence between two requests of a connection: uvicorn's default
-PIPELINED_BYTES_MAX: Final = 64 * 1024  # requests sent ahead of the answer before them: hundreds, and clients send none
-READ_BYTES_MAX: Final = 16 * 1024  # taken from one connection before the others have their turn
+READ_BYTES_MAX: Final = (
+    16 * 1024
+)  # taken from one connection before others have their turn: a request, and 20 ms at worst
 HEAD_BYTES_MAX: Final = 32 * 1024  # request line and fields that have no end yet: honest ones have 2 KB
 BODY_PIECES_MAX: Final = 256  # chunks and reads of one body, each 6 us: honest ones have one a network packet at most
 DROPPED_BYTES_MAX: Final = 1024 * 1024  # behind the last answer: what a client has on its way before it reads that
@@ -153,7 +154,6 @@ for _smaller, _larger, _why in (
     (KEEP_ALIVE_S_MAX, REQUEST_S_MAX, "the wait for a request begins with silence"),
     (TARGET_CHARS_MAX + HEADER_BYTES_MAX, HEAD_BYTES_MAX, "the longest target and the largest field have to arrive"),
     (BODY_BYTES_MAX // 536, BODY_PIECES_MAX, "the largest body has to arrive in the smallest packets"),
-    (READ_BYTES_MAX, PIPELINED_BYTES_MAX, "what is read at once is not too far ahead"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),
     (ILP_DATA_BYTES_MAX + ILP_ADDRESS_CHARS_MAX, ILP_PREPARE_BYTES_MAX, "a Prepare holds data and an address"),

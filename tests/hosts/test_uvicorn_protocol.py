@@ -13,7 +13,15 @@ from attrs import field, frozen
 from uvicorn.server import ServerState
 
 from incoming_payments.hosts.uvicorn_protocol import BoundedProtocol, bounded, room
-from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, CONNECTIONS_MAX, PIPELINED_BYTES_MAX, REQUEST_S_MAX
+from incoming_payments.limits import (
+    BACKLOG_CONNECTIONS_MAX,
+    BODY_PIECES_MAX,
+    CONNECTIONS_MAX,
+    DROPPED_BYTES_MAX,
+    HEAD_BYTES_MAX,
+    READ_BYTES_MAX,
+    REQUEST_S_MAX,
+)
 
 GET: Final = b"GET /small HTTP/1.1\r\nHost: x\r\n\r\n"
 POST: Final = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
@@ -42,6 +50,30 @@ class Slots(Patient):
     """The same, for two connections."""
 
     connections_max = 2
+
+
+class Counting(Patient):
+    """The same, counting what it takes in, how much at most in one turn, and what the parser makes of it."""
+
+    taken = most = events = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count from nothing."""
+        super().connection_made(transport)
+        Counting.taken = Counting.most = Counting.events = 0
+        parse = self.conn.next_event
+
+        def next_event() -> Any:
+            Counting.events += 1
+            return parse()
+
+        self.conn.next_event = next_event  # type: ignore[method-assign]
+
+    def data_received(self, data: bytes) -> None:
+        """Count what comes."""
+        Counting.taken += len(data)
+        Counting.most = max(Counting.most, len(data))
+        super().data_received(data)
 
 
 @frozen
@@ -97,6 +129,16 @@ class Client:
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             return await self.reader.readexactly(length)
 
+    async def head(self) -> bytes:
+        """The status line of the next answer; its header fields are passed over."""
+        async with asyncio.timeout(GUARD_S):
+            return (await self.reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")[0]
+
+    async def rest(self) -> bytes:
+        """All that is still sent before the end."""
+        async with asyncio.timeout(GUARD_S):
+            return await self.reader.read()
+
     async def is_cut(self) -> bool:
         """Whether the server hangs up, rather than to answer."""
         try:
@@ -137,12 +179,14 @@ async def a_bank(protocol: type[BoundedProtocol], *, timeout_keep_alive: int = 1
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
         body, more = b"", True
-        while more and scope["path"] != "/early":
+        while more and not scope["path"].startswith("/early"):
             message = await receive()
+            if message["type"] == "http.disconnect":
+                break
             body, more = body + message.get("body", b""), message.get("more_body", False)
         if scope["path"] == "/slow":
             await bank.released.wait()
-        body = bytes(LARGE) if scope["path"] == "/large" else body or b"done"
+        body = bytes(LARGE) if scope["path"].endswith("/large") else body or b"done"
         length = str(len(body)).encode("ascii")
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
         for place in range(0, len(body), 1024 * 1024):
@@ -150,7 +194,7 @@ async def a_bank(protocol: type[BoundedProtocol], *, timeout_keep_alive: int = 1
             await send({"type": "http.response.body", **part})
 
     config = uvicorn.Config(
-        application, log_config=None, log_level="critical", ws="none", timeout_keep_alive=timeout_keep_alive
+        application, log_config=None, log_level="warning", ws="none", timeout_keep_alive=timeout_keep_alive
     )
     config.load()
 
@@ -410,59 +454,241 @@ def test_requests_ahead_of_their_answers() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("reads", [False, True])
-def test_too_many_requests_ahead_of_their_answers(reads: bool) -> None:
-    """Who sends without end is cut before much is held, whether it takes answers or not; others are served."""
-
-    class Counting(Patient):
-        taken = 0
-
-        def data_received(self, data: bytes) -> None:
-            Counting.taken += len(data)
-            super().data_received(data)
+@pytest.mark.parametrize("path", [b"slow", b"large"])
+def test_too_many_requests_ahead_of_their_answers(path: bytes) -> None:
+    """While an answer is made, or not taken, little is read of what is behind it; others are served meanwhile."""
 
     async def story() -> None:
         async with a_bank(Counting) as bank:
             client, other = await bank.connect(), await bank.connect()
-            if not reads:
-                client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            client.writer.write(250_000 * GET)  # 8 MB
-            await bank.until_open(1)
-            assert Counting.taken < 1024 * 1024
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed has it on the transport read from
+            await client.send(GET.replace(b"small", path) + 100_000 * GET)  # 3 MB
             await other.send(GET)
             assert await other.answer() == b"done"
+            assert Counting.taken <= 2 * READ_BYTES_MAX + len(GET)
+            bank.released.set()
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert len(await client.answer()) == (LARGE if path == b"large" else 4)
+            assert [await client.answer() for _ in range(2000)] == [b"done"] * 2000
 
     play(story)
 
 
-def test_what_is_held_for_one_connection() -> None:
-    """While a request is worked on, at most the bound, and one read from the socket, is held of those behind it."""
+# --- too much in one turn ------------------------------------------------------------------------
+
+CHUNKED: Final = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+EARLY: Final = CHUNKED.replace(b"/echo", b"/early")
+ONE: Final = b"1\r\na\r\n"
+
+
+def test_others_have_their_turn() -> None:
+    """However much has come on one connection, so much of it is taken before the event loop goes on."""
 
     async def story() -> None:
-        async with a_bank(Patient) as bank:
+        async with a_bank(Counting) as bank:
             client = await bank.connect()
-            await client.send(GET.replace(b"small", b"slow"))
-            bank.protocol.data_received(bytes(PIPELINED_BYTES_MAX))
-            await settle()
-            assert len(bank.state.connections) == 1
-            bank.protocol.data_received(b"1")
-            assert await client.is_cut()
+            await client.send(POST.replace(b"Length: 4", b"Length: 1000000") + bytes(1_000_000))
+            assert await client.answer() == bytes(1_000_000)
+            assert Counting.most == READ_BYTES_MAX
 
     play(story)
 
 
-def test_nonsense_is_answered() -> None:
-    """What is not HTTP gets its 400, however long it is, and the connection ends."""
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
+def test_a_body_in_as_many_pieces_as_there_may_be(at_once: bool) -> None:
+    """It is answered, and so is the next: each request has its own count."""
 
     async def story() -> None:
-        async with a_bank(Patient) as bank:
+        async with a_bank(Counting) as bank:
             client = await bank.connect()
-            await client.send(b"\0" * (PIPELINED_BYTES_MAX + 1) + b"\r\n\r\n")
-            async with asyncio.timeout(GUARD_S):
-                assert (await client.reader.readline()).startswith(b"HTTP/1.1 400 ")
+            for _ in range(2):
+                client.writer.write(CHUNKED)
+                for piece in [BODY_PIECES_MAX * ONE] if at_once else BODY_PIECES_MAX * [ONE]:
+                    client.writer.write(piece)
+                    await asyncio.sleep(0)
+                await client.send(b"0\r\n\r\n")
+                assert await client.answer() == BODY_PIECES_MAX * b"a"
+
+    play(story)
+
+
+@pytest.mark.parametrize("pieces", [BODY_PIECES_MAX + 1, 100_000])
+@pytest.mark.parametrize("start", [CHUNKED, EARLY], ids=["to be read", "answered early"])
+def test_a_body_in_too_many_pieces(start: bytes, pieces: int) -> None:
+    """The client is told once, and no more of its pieces are looked at, however many it goes on to send."""
+
+    async def story() -> None:
+        async with a_bank(Counting) as bank:
+            client = await bank.connect()
+            await client.send(start + pieces * ONE)
+            assert await client.head() == b"HTTP/1.1 400 Bad Request"
+            assert Counting.events <= BODY_PIECES_MAX + 3  # the head, all pieces, and the one that is too many
+            assert b"HTTP/1.1" not in await client.rest()
+
+    play(story)
+
+
+def test_a_head_as_large_as_it_may_be() -> None:
+    """So many bytes of fields, and no end of them: then the request is refused; what is complete by then is taken."""
+    head = GET.removesuffix(b"\r\n") + b"A: "
+
+    async def story() -> None:
+        async with a_bank(Counting) as bank:
+            client = await bank.connect()
+            await client.send(head.ljust(HEAD_BYTES_MAX - 4, b"a") + b"\r\n\r\n")
+            assert await client.answer() == b"done"
+            await client.send(head.ljust(HEAD_BYTES_MAX + READ_BYTES_MAX + 1, b"a"))
+            assert await client.head() == b"HTTP/1.1 400 Bad Request"
+
+    play(story)
+
+
+# --- answered before its end ---------------------------------------------------------------------
+
+
+def test_who_is_answered_early_is_told_to_end() -> None:
+    """The answer says that it is the last, and so does the end of what is sent; nothing more is looked at."""
+
+    async def story() -> None:
+        async with a_bank(Counting) as bank:
+            client = await bank.connect()
+            await client.send(EARLY + ONE)
+            head = await client.reader.readuntil(b"\r\n\r\n")
+            assert head.lower().count(b"\r\nconnection: close\r\n") == 1
+            assert await client.rest() == b"done"
+            before = Counting.events
+            await client.send(100 * ONE + b"0\r\n\r\n" + GET + b"\0\r\n\r\n")
+            assert (Counting.events, len(bank.state.connections)) == (before, 1)
+            await client.close()
             await bank.until_open(0)
 
     play(story)
+
+
+@pytest.mark.parametrize("body", [b"1234", b""], ids=["whole", "none"])
+def test_who_is_answered_at_the_end_may_go_on(body: bytes) -> None:
+    """An answer to all of a request leaves the connection open, also if the application did not want its body."""
+    start = POST.replace(b"/echo", b"/early") if body else GET.replace(b"/small", b"/early")
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            for _ in range(2):
+                await client.send(start + body)
+                assert await client.answer() == b"done"
+
+    play(story)
+
+
+@pytest.mark.parametrize("start", [EARLY, b"GET /\0 HTTP/1.1\r\n\r\n"], ids=["refused", "not HTTP"])
+def test_a_client_that_reads_late_has_its_answer(start: bytes) -> None:
+    """What it has still sent does not reset the connection under an answer that it has not read."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            loop = asyncio.get_running_loop()
+            with socket.create_connection(("127.0.0.1", bank.port)) as client:
+                client.setblocking(False)
+                await loop.sock_sendall(client, start)
+                await settle()
+                for _ in range(16):
+                    await loop.sock_sendall(client, bytes(DROPPED_BYTES_MAX // 16))
+                    await settle()
+                assert (await loop.sock_recv(client, 65536)).startswith(b"HTTP/1.1 ")
+            await bank.until_open(0)
+
+    play(story)
+
+
+def test_who_does_not_stop_is_cut() -> None:
+    """So many bytes behind the last answer are dropped, and no more."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(EARLY)
+            assert await client.answer() == b"done"
+            await client.send(bytes(DROPPED_BYTES_MAX))
+            assert len(bank.state.connections) == 1
+            await client.send(b"1")
+            await bank.until_open(0)
+
+    play(story)
+
+
+def test_a_server_that_stops_does_not_linger() -> None:
+    """It closes connections whose last answer was sent, whatever their clients do."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(EARLY)
+            assert await client.answer() == b"done"
+            bank.protocol.shutdown()
+            await bank.until_open(0)
+
+    play(story)
+
+
+# --- not HTTP ------------------------------------------------------------------------------------
+
+BAD_CHUNK: Final = b"zz\r\n\r\n"
+CHUNK: Final = b"ffff\r\n" + bytes(65535) + b"\r\n"
+UPGRADE: Final = b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+REFUSED: Final = b"HTTP/1.1 400 Bad Request"
+OK: Final = b"HTTP/1.1 200 OK"
+NO_HTTP: Final = ["Invalid HTTP request received."]
+
+# what is sent, and behind it once that has had its effect; what is answered first; what is said of it in the log
+NONSENSE: Final[dict[str, tuple[bytes, bytes, bytes, list[str]]]] = {
+    "no request line": (b"\0" * 70_000 + b"\r\n\r\n", b"", REFUSED, NO_HTTP),
+    "a bad chunk": (CHUNKED, BAD_CHUNK, REFUSED, NO_HTTP),
+    "a bad chunk behind another, at once": (CHUNKED + CHUNK + BAD_CHUNK, b"", REFUSED, NO_HTTP),
+    "a bad chunk in an answered request": (EARLY + CHUNK, BAD_CHUNK, OK, []),
+    "a bad chunk of HEAD": (CHUNKED.replace(b"POST", b"HEAD") + BAD_CHUNK, b"", REFUSED, NO_HTTP),
+    "a bad chunk while one waits": (
+        CHUNKED.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"), BAD_CHUNK, b"HTTP/1.1 100 ",
+        NO_HTTP,
+    ),
+    "another protocol": (GET.removesuffix(b"\r\n") + UPGRADE, b"\0\1\2\r\n\r\n", OK, NO_HTTP),
+    "another protocol, not followed": (GET.removesuffix(b"\r\n") + UPGRADE, GET, OK, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second", "answered", "logged"), NONSENSE.values(), ids=NONSENSE)
+def test_nonsense(
+    caplog: pytest.LogCaptureFixture, first: bytes, second: bytes, answered: bytes, logged: list[str]
+) -> None:
+    """It is answered once, in good order, and the log has a line at most: there is nothing to be found in a trace."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(first)
+            await client.send(second)
+            assert (await client.head()).startswith(answered)
+            await client.close()
+            await bank.until_open(0)
+            await bank.until(lambda: not bank.state.tasks)
+
+    play(story)
+    assert logged == [record.getMessage() for record in caplog.records]
+
+
+def test_nonsense_while_an_answer_is_under_way(caplog: pytest.LogCaptureFixture) -> None:
+    """There cannot be a second answer within the first: the connection is cut."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed has it on the transport read from
+            await client.send(EARLY.replace(b"/early", b"/early/large") + ONE)
+            await bank.until(lambda: bank.protocol.flow.write_paused)
+            await client.send(BAD_CHUNK)
+            await bank.until_open(0)
+
+    play(story)
+    assert [record.getMessage() for record in caplog.records] == NO_HTTP
 
 
 # --- too many ------------------------------------------------------------------------------------
@@ -493,7 +719,7 @@ def test_the_bounds_of_serve() -> None:
     """The protocol of `serve` has the documented bounds, and as many connections as there is room for."""
     protocol = bounded(7)
     assert (protocol.connections_max, BoundedProtocol.connections_max) == (7, CONNECTIONS_MAX)
-    assert (protocol.request_s_max, protocol.pipelined_bytes_max) == (REQUEST_S_MAX, PIPELINED_BYTES_MAX)
+    assert protocol.request_s_max == REQUEST_S_MAX
 
 
 MOST: Final = (CONNECTIONS_MAX, BACKLOG_CONNECTIONS_MAX)
