@@ -252,6 +252,7 @@ class Stream(io.BytesIO):
 
 
 LARGE = BODY_BYTES_MAX + 1
+CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked"}
 # What the server says of the length, what there is, and how many bytes are taken of it before it is refused.
 LENGTHS: list[tuple[str, dict[str, Any], Stream, tuple[int, str], int]] = [
     ("negative", {"CONTENT_LENGTH": "-1"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
@@ -264,6 +265,7 @@ LENGTHS: list[tuple[str, dict[str, Any], Stream, tuple[int, str], int]] = [
     ("large behind zeros", {"CONTENT_LENGTH": "0" * 30 + str(LARGE)}, Stream(b"{}"), (413, "body_too_large"), 0),
     ("shorter than it says", {"CONTENT_LENGTH": "3"}, Stream(b"{}"), (400, "incomplete_body"), 2),
     ("client hangs up", {"CONTENT_LENGTH": "3"}, Stream(b"{}", ConnectionError("x")), (400, "incomplete_body"), 2),
+    ("chunks that the server leaves to us", CHUNKED, Stream(b"2\r\n{}\r\n"), (411, "length_required"), 0),
     ("chunks too many", {"wsgi.input_terminated": True}, Stream(b"x" * 10**6), (413, "body_too_large"), LARGE),
     ("chunks broken", {"wsgi.input_terminated": True}, Stream(b"{}", OSError("x")), (400, "incomplete_body"), 2),
 ]
@@ -273,7 +275,7 @@ LENGTHS: list[tuple[str, dict[str, Any], Stream, tuple[int, str], int]] = [
     ("told", "stream", "expected", "taken"), [row[1:] for row in LENGTHS], ids=[row[0] for row in LENGTHS]
 )
 def test_length_that_lies(told: dict[str, Any], stream: Stream, expected: tuple[int, str], taken: int) -> None:
-    """400 or 413, before anything else, and no more is read than has to be."""
+    """400, 411 or 413, before anything else, and no more is read than has to be."""
     environ = an_environ(Request("POST", PATH, headers=[JSON]), **{**told, "wsgi.input": stream})
     assert expected == refusal(call(an_application(Service()), environ))
     assert taken == stream.taken
@@ -293,6 +295,8 @@ def test_length_that_lies(told: dict[str, Any], stream: Stream, expected: tuple[
         ({"CONTENT_LENGTH": "", "wsgi.input_terminated": True}, b"x" * BODY_BYTES_MAX, b"x" * BODY_BYTES_MAX),
         ({"CONTENT_LENGTH": "2", "wsgi.input_terminated": True}, b"{}", b"{}"),
         ({"CONTENT_LENGTH": None, "wsgi.input_terminated": False}, b"{}", b""),
+        ({"CONTENT_LENGTH": None, "wsgi.input_terminated": True, **CHUNKED}, b"{}", b"{}"),
+        ({"CONTENT_LENGTH": "2", **CHUNKED}, b"{}", b"{}"),
     ],
 )
 def test_body_is_read_to_its_end_and_not_beyond(told: dict[str, Any], content: bytes, expected: bytes) -> None:

@@ -132,7 +132,10 @@ def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
     stated = environ.get("CONTENT_LENGTH") or ""
     if not stated:
         # A chunked body has no length; only a server that ends the stream itself lets it be read to the end.
-        length = limit + 1 if environ.get("wsgi.input_terminated") else 0
+        is_terminated = environ.get("wsgi.input_terminated")
+        if "HTTP_TRANSFER_ENCODING" in environ and not is_terminated:
+            raise HttpRefused(411, "length_required", "send Content-Length: no body without it can be read here")
+        length = limit + 1 if is_terminated else 0
     elif stated.isascii() and stated.isdigit():
         length = int(stated.lstrip("0")[:20] or "0")  # a number of any size is quadratic to convert
     else:
