@@ -27,9 +27,10 @@ from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATIO
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import PrivateKey, load_jwk
 from incoming_payments.ilp import Peer
-from incoming_payments.limits import KEEP_ALIVE_S_MAX
+from incoming_payments.limits import KEEP_ALIVE_S_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 from processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
+from raw_http import answers, exchange
 
 FILES: Final = [SERVER_SECRET, PEER_TOKEN, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
 
@@ -273,6 +274,26 @@ def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
     assert said in logs[1]
     assert '    "authorization": GNAP <redacted, 43 characters>\n' in logs[1]
     assert [log for log in logs if token_in(tmp_path)[:8] in log] == []
+
+
+def test_strangers_cannot_fill_the_log(tmp_path: Path) -> None:
+    """What is not HTTP, and what asks for another protocol, leaves so many lines in the log of `serve`, and no trace."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    start = f"POST /ilp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n".encode()
+    upgrade = start + b"Connection: Upgrade, close\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n"
+    chunk = start + b"Transfer-Encoding: chunked\r\n\r\nffff\r\n" + bytes(65535) + b"\r\n"
+    nonsense = start + b"Content-Length: x\r\n\r\n"
+
+    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / "log"):
+        for sent, status in ((upgrade, 415), (chunk + b"zz\r\n", 415), (nonsense, 400)):
+            for _ in range(2 * LOGGED_A_MINUTE_MAX):
+                assert [answer[0] for answer in answers(exchange(port, sent))] == [status]
+
+    log = (tmp_path / "log").read_text("utf-8")
+    assert log.count("WARNING") == log.count("Invalid HTTP request received.") == LOGGED_A_MINUTE_MAX
+    assert "Traceback" not in log
+    assert token_in(tmp_path) not in log
 
 
 def test_serve_below_a_path(tmp_path: Path) -> None:
