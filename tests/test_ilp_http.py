@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from attrs import evolve
 
 from incoming_payments.api import Request, Response
 from incoming_payments.errors import InvalidValue, PortMissing, StoreUnavailable, StoreUnusable
@@ -13,7 +14,7 @@ from incoming_payments.ilp.ildcp import ildcp_request, read_ildcp_response
 from incoming_payments.ilp.packet import Fulfill, Reject, encode
 from incoming_payments.ilp.stream import condition_of
 from incoming_payments.ilp_http import HttpPeer, handle_packet
-from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, PEER_TOKENS_MAX
+from incoming_payments.limits import HEADERS_MAX, ILP_PREPARE_BYTES_MAX, PEER_TOKENS_MAX
 from incoming_payments.ports import Ports
 from incoming_payments.testing import NOW
 from packet_kit import BEARER, EURO_PEER, EURO_TOKEN, OCTETS, OLD_TOKEN, TOKEN, a_policy, a_request, code, reply, tokens
@@ -100,6 +101,10 @@ def test_header_fields_that_change_nothing(more: tuple[str, str]) -> None:
 # --- requests that are no packets ----------------------------------------------------------------------
 
 REFUSED: Final = [
+    pytest.param(evolve(a_request(method="GET"), query="a" * 5000), (414, "target_too_long"), id="too long a target"),
+    pytest.param(
+        a_request(b"", *(HEADERS_MAX + 1) * [("A", "")], method="GET"), (431, "headers_too_large"), id="many fields"
+    ),
     pytest.param(a_request(method="GET"), (405, "method_not_allowed"), id="GET"),
     pytest.param(a_request(method="OPTIONS"), (405, "method_not_allowed"), id="OPTIONS"),
     pytest.param(a_request(b"", ("X-A", "b"), method="PUT"), (405, "method_not_allowed"), id="PUT, and more is wrong"),
@@ -109,8 +114,7 @@ REFUSED: Final = [
     pytest.param(
         a_request(b"", OCTETS, ("Content-Encoding", "gzip"), BEARER), (415, "unsupported_encoding"), id="encoded"
     ),
-    pytest.param(a_request(bytes(ILP_PREPARE_BYTES_MAX + 1), OCTETS), (413, "body_too_large"), id="too large"),
-    pytest.param(a_request(b"", OCTETS), (401, "token_missing"), id="no token"),
+    pytest.param(a_request(bytes(ILP_PREPARE_BYTES_MAX + 1), OCTETS), (401, "token_missing"), id="no token"),
     *(
         pytest.param(a_request(b"", OCTETS, ("Authorization", value)), (401, "invalid_token"), id=value[:40])
         for value in (
@@ -120,12 +124,13 @@ REFUSED: Final = [
         )
     ),
     pytest.param(a_request(b"", OCTETS, BEARER, BEARER), (401, "invalid_token"), id="two Authorization fields"),
+    pytest.param(a_request(bytes(ILP_PREPARE_BYTES_MAX + 1)), (413, "body_too_large"), id="too large"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("request_", "expected"), REFUSED)
 def test_requests_that_are_no_packets(request_: Request, expected: tuple[int, str]) -> None:
-    """Method, type, size and token are refused in this order, with what to do instead."""
+    """Head, method, type, token and size are refused in this order, with what to do instead."""
     refused = answer(request_)
     assert refusal(refused, challenge="Bearer") == expected
     assert header(refused, "Allow") == ("POST" if expected[0] == 405 else None)

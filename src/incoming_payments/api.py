@@ -123,7 +123,9 @@ def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Re
     404
     """
     try:
-        _check_size(request)
+        check_head(request)
+        if len(request.body) > BODY_BYTES_MAX:
+            raise body_too_large()
         _require_acceptable(request)
         answer, id = _route(request)
         return (yield from answer(request, id, policy, now))
@@ -189,20 +191,19 @@ def _signed(request: Request, policy: ServicePolicy) -> SignedRequest:
 # --- what HTTP itself asks for ---------------------------------------------------------------------
 
 
-def _check_size(request: Request) -> None:
-    if len(request.path) + len(request.query) > TARGET_CHARS_MAX:
+def check_head(head: Request) -> None:
+    """Raise `HttpRefused` with 414 or 431 when target or header fields are too large; the body is not looked at."""
+    if len(head.path) + len(head.query) > TARGET_CHARS_MAX:
         raise HttpRefused(414, "target_too_long", f"path and query are longer than {TARGET_CHARS_MAX} characters")
-    if len(request.headers) > HEADERS_MAX:
+    if len(head.headers) > HEADERS_MAX:
         raise HttpRefused(431, "headers_too_large", f"send at most {HEADERS_MAX} header fields")
-    sizes = [len(name) + len(value) for name, value in request.headers]
+    sizes = [len(name) + len(value) for name, value in head.headers]
     if sum(sizes) > HEADERS_BYTES_MAX or max(sizes, default=0) > HEADER_BYTES_MAX:
         raise HttpRefused(
             431,
             "headers_too_large",
             f"send at most {HEADERS_BYTES_MAX} bytes of header fields, and {HEADER_BYTES_MAX} in one",
         )
-    if len(request.body) > BODY_BYTES_MAX:
-        raise body_too_large()
 
 
 def body_too_large(limit: int = BODY_BYTES_MAX) -> HttpRefused:

@@ -17,7 +17,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from incoming_payments.api import Request, Response, body_too_large, http_refusal, require_content
+from incoming_payments.api import Request, Response, body_too_large, check_head, http_refusal, require_content
 from incoming_payments.errors import HttpRefused, InvalidValue, StoreError
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.policy import COLLECTION_PATH
@@ -98,6 +98,17 @@ class PacketPolicy:
             raise InvalidValue("a token is listed twice", member="peers")
         return known
 
+    def sender_of(self, head: Request) -> Peer:
+        """The peer that sends this request. Its body is not looked at, so that a host can ask before it reads one.
+
+        Raises `HttpRefused` when no peer sends it, or it cannot be a packet: with 414, 431, 405, 415 or 401.
+        """
+        check_head(head)
+        if head.method != "POST":
+            raise HttpRefused(405, "method_not_allowed", "use POST here", headers=(("Allow", "POST"),))
+        require_content(head, *_MEDIA_TYPES)
+        return self.peer_of(head.values("authorization"))
+
     def peer_of(self, values: Sequence[str]) -> Peer:
         """The peer whose token is in `values`, those of the `Authorization` field lines.
 
@@ -128,12 +139,9 @@ def handle_packet(request: Request, *, policy: PacketPolicy, clock: Callable[[],
     `policy.failed()` then.
     """
     try:
-        if request.method != "POST":
-            raise HttpRefused(405, "method_not_allowed", "use POST here", headers=(("Allow", "POST"),))
-        require_content(request, *_MEDIA_TYPES)
+        peer = policy.sender_of(request)
         if len(request.body) > ILP_PREPARE_BYTES_MAX:
             raise body_too_large(ILP_PREPARE_BYTES_MAX)
-        peer = policy.peer_of(request.values("authorization"))
     except HttpRefused as error:
         return http_refusal(error)
     answer = yield from answer_packet(request.body, peer=peer, receiver=policy.receiver, clock=clock)

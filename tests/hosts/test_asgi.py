@@ -21,9 +21,9 @@ from incoming_payments.errors import HttpRefused, StoreUnavailable
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import Reject, encode
-from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.ports import AsyncPorts
-from packet_kit import TOKEN, a_policy, code, reply
+from packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from packet_kit import a_request as packet_request
 from service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal
 from stream_kit import METHODS, Sender
@@ -396,6 +396,28 @@ def test_packets_have_a_limit_of_their_own() -> None:
     assert refusal(refused) == (413, "body_too_large")
     assert str(ILP_PREPARE_BYTES_MAX) in json.loads(refused.body)["error"]["description"]
     assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=too_large))) == (401, "token_missing")
+
+
+EARLY_REFUSALS = [
+    pytest.param(packet_request(b"x" * 100, OCTETS), "Bearer", (401, "token_missing"), id="no peer"),
+    pytest.param(packet_request(b"x" * 100, BEARER), "Bearer", (415, "unsupported_media_type"), id="no packet"),
+    pytest.param(
+        Request("POST", PATH, headers=[JSON, *((f"X-{n}", "") for n in range(HEADERS_MAX))], body=b"x" * 100),
+        "GNAP",
+        (431, "headers_too_large"),
+        id="too many fields",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
+def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
+    """Nothing is received of what a stranger sends to where packets go, nor behind too many header fields."""
+    channel = Channel(*chunks(request_.body))
+    application = an_application(Service(), packets=a_policy())
+    asyncio.run(application(a_scope(request_), channel.receive, channel.send))
+    assert expected == refusal(channel.response, challenge)
+    assert len(channel.waiting) == 1
 
 
 def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,8 +19,8 @@ from incoming_payments.api import Request, Response
 from incoming_payments.errors import HttpRefused, StoreUnavailable
 from incoming_payments.hosts.wsgi import WsgiApplication, read_request
 from incoming_payments.ilp.packet import Reject, encode
-from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
-from packet_kit import TOKEN, a_policy, code, reply
+from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from packet_kit import a_request as packet_request
 from service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal
 from stream_kit import METHODS, Sender
@@ -266,6 +266,13 @@ LENGTHS: list[tuple[str, dict[str, Any], Stream, tuple[int, str], int]] = [
     ("shorter than it says", {"CONTENT_LENGTH": "3"}, Stream(b"{}"), (400, "incomplete_body"), 2),
     ("client hangs up", {"CONTENT_LENGTH": "3"}, Stream(b"{}", ConnectionError("x")), (400, "incomplete_body"), 2),
     ("chunks that the server leaves to us", CHUNKED, Stream(b"2\r\n{}\r\n"), (411, "length_required"), 0),
+    (
+        "chunks that it leaves, and says so",
+        {**CHUNKED, "wsgi.input_terminated": False},
+        Stream(b"{}"),
+        (411, "length_required"),
+        0,
+    ),
     ("chunks too many", {"wsgi.input_terminated": True}, Stream(b"x" * 10**6), (413, "body_too_large"), LARGE),
     ("chunks broken", {"wsgi.input_terminated": True}, Stream(b"{}", OSError("x")), (400, "incomplete_body"), 2),
 ]
@@ -415,6 +422,27 @@ def test_packets_have_a_limit_of_their_own() -> None:
     assert refusal(refused) == (413, "body_too_large")
     assert str(ILP_PREPARE_BYTES_MAX) in json.loads(refused.body)["error"]["description"]
     assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=too_large))) == (401, "token_missing")
+
+
+EARLY_REFUSALS = [
+    pytest.param(packet_request(b"x" * 100, OCTETS), "Bearer", (401, "token_missing"), id="no peer"),
+    pytest.param(packet_request(b"x" * 100, BEARER), "Bearer", (415, "unsupported_media_type"), id="no packet"),
+    pytest.param(
+        Request("POST", PATH, headers=[JSON, *((f"X-{n}", "") for n in range(HEADERS_MAX))], body=b"x" * 100),
+        "GNAP",
+        (431, "headers_too_large"),
+        id="too many fields",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
+def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
+    """Nothing is read of what a stranger sends to where packets go, nor behind too many header fields."""
+    stream = Stream(request_.body)
+    answer = call(an_application(Service(), packets=a_policy()), an_environ(request_, **{"wsgi.input": stream}))
+    assert expected == refusal(answer, challenge)
+    assert stream.taken == 0
 
 
 def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import datetime
 from typing import Any
 
+from attrs import evolve
+
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.policy import ServicePolicy
@@ -77,7 +79,9 @@ class AsgiApplication:
         try:
             path = _path(scope, self._mount)
             surface = self._surfaces.at(path)
-            request = await _read(scope, receive, path, surface.body_bytes_max)
+            head = _head(scope, path)
+            surface.check_head(head)
+            request = evolve(head, body=await _receive_body(receive, surface.body_bytes_max))
             response = await arun(surface.handle(request, self._clock), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
@@ -102,17 +106,16 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
 
     Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX`, or the client hangs up before its end.
     """
-    return await _read(scope, receive, _path(scope, mount), BODY_BYTES_MAX)
+    return evolve(_head(scope, _path(scope, mount)), body=await _receive_body(receive, BODY_BYTES_MAX))
 
 
-async def _read(scope: Mapping[str, Any], receive: Receive, path: str, body_bytes_max: int) -> Request:
+def _head(scope: Mapping[str, Any], path: str) -> Request:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
     return Request(
         method=scope["method"],
         path=path,
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=headers,
-        body=await _receive_body(receive, body_bytes_max),
     )
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from attrs import frozen
 
-from incoming_payments.api import Request, Response, handle, internal_error
+from incoming_payments.api import Request, Response, check_head, handle, internal_error
 from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.policy import ServicePolicy
@@ -18,8 +18,12 @@ Clock = Callable[[], datetime]
 
 @frozen
 class Surface:
-    """One way of answering: how, with what when that has failed, and how large a body may be."""
+    """One way of answering: how, with what when that has failed, and how large a body may be.
 
+    `check_head` looks at a request without its body, and raises `HttpRefused` when none can make it good.
+    """
+
+    check_head: Callable[[Request], object]
     handle: Callable[[Request, Clock], Flow[Response]]
     failed: Callable[[], Response]
     body_bytes_max: int
@@ -33,12 +37,16 @@ class Surfaces:
 
     def __init__(self, policy: ServicePolicy, packets: PacketPolicy | None, methods: object) -> None:
         self.payments = Surface(
-            lambda request, clock: handle(request, policy=policy, now=clock()), internal_error, BODY_BYTES_MAX
+            check_head,
+            lambda request, clock: handle(request, policy=policy, now=clock()),
+            internal_error,
+            BODY_BYTES_MAX,
         )
         self._packets: dict[str, Surface] = {}
         if packets is not None:
             _check_that_it_reads(packets.receiver.methods, methods)
             self._packets[packets.path] = Surface(
+                packets.sender_of,
                 lambda request, clock: handle_packet(request, policy=packets, clock=clock),
                 packets.failed,
                 ILP_PREPARE_BYTES_MAX,

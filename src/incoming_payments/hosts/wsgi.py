@@ -10,6 +10,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
+from attrs import evolve
+
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.policy import ServicePolicy
@@ -72,7 +74,9 @@ class WsgiApplication:
         try:
             path = _path(environ, self._mount)
             surface = self._surfaces.at(path)
-            request = _read(environ, path, surface.body_bytes_max)
+            head = _head(environ, path)
+            surface.check_head(head)
+            request = evolve(head, body=_read_body(environ, surface.body_bytes_max))
             response = run(surface.handle(request, self._clock), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
@@ -88,16 +92,15 @@ def read_request(environ: Mapping[str, Any], *, mount: str | None = None) -> Req
 
     Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX`, shorter than it says, or of no readable length.
     """
-    return _read(environ, _path(environ, mount), BODY_BYTES_MAX)
+    return evolve(_head(environ, _path(environ, mount)), body=_read_body(environ, BODY_BYTES_MAX))
 
 
-def _read(environ: Mapping[str, Any], path: str, body_bytes_max: int) -> Request:
+def _head(environ: Mapping[str, Any], path: str) -> Request:
     return Request(
         method=environ["REQUEST_METHOD"],
         path=path,
         query=environ.get("QUERY_STRING", ""),
         headers=tuple(_headers(environ)),
-        body=_read_body(environ, body_bytes_max),
     )
 
 
