@@ -5,7 +5,14 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from attacks.rows import Answer, Attempt, title
-from incoming_payments.limits import BODY_BYTES_MAX, HEADER_BYTES_MAX, HEADERS_BYTES_MAX, HEADERS_MAX, TARGET_CHARS_MAX
+from incoming_payments.limits import (
+    BODY_BYTES_MAX,
+    BODY_PIECES_MAX,
+    HEADER_BYTES_MAX,
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
+    TARGET_CHARS_MAX,
+)
 from raw_http import as_bytes, origin_of
 from signed_requests import Scene
 
@@ -232,17 +239,18 @@ def sizes(at: Scene) -> Family:
         "too many fields": [
             ("one too many", padded(*[0] * HEADERS_MAX), (431, "headers_too_large")),
             ("one too large", padded(HEADER_BYTES_MAX), (431, "headers_too_large")),
-            ("too large together", padded(*[piece] * (HEADERS_BYTES_MAX // piece), 500), (431, "headers_too_large")),
+            ("too large together", padded(*[piece] * (HEADERS_BYTES_MAX // piece), 500), BAD),
             ("far too large", padded(2 * HEADERS_BYTES_MAX), BAD),
         ],
         "too long a target": [
             ("by one", as_bytes(at.get(url=f"{at.url}?{'a' * TARGET_CHARS_MAX}"), base_url), (414, "target_too_long")),
-            ("by far", as_bytes(at.get(url=f"{at.url}?{'a' * HEADERS_BYTES_MAX}"), base_url), (414, "target_too_long")),
+            ("by far", as_bytes(at.get(url=f"{at.url}?{'a' * HEADERS_BYTES_MAX}"), base_url), BAD),
         ],
         "too large a body": [
             ("by one", as_bytes(at.post(body=b" " * (BODY_BYTES_MAX + 1)), base_url), too_large),
             ("in chunks", chunked + _chunk(b" " * 8192) * 9, too_large),
-            ("in chunks of one octet", chunked + _chunk(b" ") * (BODY_BYTES_MAX + 1), too_large),
+            ("in chunks of one octet", chunked + _chunk(b" ") * (BODY_BYTES_MAX + 1), BAD),
+            ("in too many chunks, though small", chunked + _chunk(b" ") * (BODY_PIECES_MAX + 1) + _chunk(b""), BAD),
         ],
     }  # fmt: skip
 

@@ -118,7 +118,7 @@ NO_SUCH_TYPE: Final = OverHttp(415, "unsupported_media_type", "bodies are JSON, 
 NO_TOKEN: Final = OverHttp(401, "token_missing", "the token is looked at before the signature")
 NOT_A_TOKEN: Final = OverHttp(401, "invalid_token", "the token is looked at before the signature")
 FIELD_TOO_LARGE: Final = OverHttp(431, "headers_too_large", "one field has a limit of its own")
-FIELDS_TOO_LARGE: Final = OverHttp(400, None, "the HTTP server reads 64 KiB of fields, and no more")
+FIELDS_TOO_LARGE: Final = OverHttp(400, None, "the HTTP server reads 32 KiB of fields, and no more")
 OUR_OWN_TARGET: Final = OverHttp(
     401, "signature_invalid", "the target is made of the configured base URL, and of no other part of the request"
 )

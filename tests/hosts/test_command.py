@@ -277,7 +277,7 @@ def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
 
 
 def test_strangers_cannot_fill_the_log(tmp_path: Path) -> None:
-    """What is not HTTP, and what asks for another protocol, leaves so many lines in the log of `serve`, and no trace."""
+    """What is not HTTP leaves so many lines in the log of `serve`, and no trace; another protocol leaves none."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     start = f"POST /ilp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n".encode()
