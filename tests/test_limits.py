@@ -68,6 +68,7 @@ def test_every_bound_is_a_positive_number_with_its_reason() -> None:
             "HEAD_BYTES_MAX: Final = 20479",
             "20480 is more than 20479, but the longest target and the largest field have to arrive",
         ),
+        ("HEAD_LINES_MAX: Final = 100", "101 is more than 100, but who sends too many fields is told so"),
         (
             "BODY_PIECES_MAX: Final = 121",
             "122 is more than 121, but the largest body has to arrive in the smallest packets",

@@ -113,10 +113,9 @@ CONNECTIONS_MAX: Final = 1024  # open at once, if the file descriptors suffice; 
 BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted, and accepted in one turn of the event loop
 REQUEST_S_MAX: Final = 10  # for a whole request to arrive: the largest needs no more than 100 kbit/s
 KEEP_ALIVE_S_MAX: Final = 5  # of silence between two requests of a connection: uvicorn's default
-READ_BYTES_MAX: Final = (
-    16 * 1024
-)  # taken from one connection before others have their turn: a request, and 20 ms at worst
+READ_BYTES_MAX: Final = 8 * 1024  # taken from one connection before others have their turn: 3 ms at worst
 HEAD_BYTES_MAX: Final = 32 * 1024  # request line and fields that have no end yet: honest ones have 2 KB
+HEAD_LINES_MAX: Final = 256  # of the same, and of fields behind a body: each is 1 us, and honest requests have 20
 BODY_PIECES_MAX: Final = 256  # chunks and reads of one body, each 6 us: honest ones have one a network packet at most
 DROPPED_BYTES_MAX: Final = 1024 * 1024  # behind the last answer: what a client has on its way before it reads that
 
@@ -153,6 +152,7 @@ for _smaller, _larger, _why in (
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command was read"),
     (KEEP_ALIVE_S_MAX, REQUEST_S_MAX, "the wait for a request begins with silence"),
     (TARGET_CHARS_MAX + HEADER_BYTES_MAX, HEAD_BYTES_MAX, "the longest target and the largest field have to arrive"),
+    (HEADERS_MAX + 1, HEAD_LINES_MAX, "who sends too many fields is told so"),
     (BODY_BYTES_MAX // 536, BODY_PIECES_MAX, "the largest body has to arrive in the smallest packets"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),

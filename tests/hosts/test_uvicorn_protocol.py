@@ -19,6 +19,7 @@ from incoming_payments.limits import (
     CONNECTIONS_MAX,
     DROPPED_BYTES_MAX,
     HEAD_BYTES_MAX,
+    HEAD_LINES_MAX,
     READ_BYTES_MAX,
     REQUEST_S_MAX,
 )
@@ -541,6 +542,50 @@ def test_a_head_as_large_as_it_may_be() -> None:
             await client.send(b"\r\n\r\n")
             assert await client.answer() == b"done"
             await client.send(head.ljust(HEAD_BYTES_MAX + 1, b"a"))
+            assert (await client.head()).startswith(b"HTTP/1.1 400 ")
+
+    play(story)
+
+
+FIELD: Final = b"a:\r\n"
+BEHIND: Final = CHUNKED + ONE + b"0\r\n"
+HEAD: Final = GET.removesuffix(b"\r\n")
+
+
+@pytest.mark.parametrize(
+    ("start", "lines", "expected"),
+    [
+        (HEAD, HEAD_LINES_MAX - 3, [b"done", b"done"]),  # the request line, Host, and the empty line are lines as well
+        (BEHIND, HEAD_LINES_MAX - 1, [b"a", b"done"]),
+        (b"".join([HEAD, b"A: ", HEAD_LINES_MAX * b"\t", b"\r\n"]), 0, [b"done", b"done"]),
+        (POST.replace(b"Length: 4", b"Length: 5000") + 5000 * b"\n" + HEAD, 0, [5000 * b"\n", b"done", b"done"]),
+        (HEAD_LINES_MAX * GET + HEAD, 0, (HEAD_LINES_MAX + 2) * [b"done"]),
+    ],
+    ids=["head", "behind a body", "one long field", "a body of newlines", "many requests"],
+)
+def test_as_many_lines_as_there_may_be(start: bytes, lines: int, expected: list[bytes]) -> None:
+    """They are read, and so are as many newlines as there are elsewhere."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(start + lines * FIELD + b"\r\n" + GET)
+            assert expected == [await client.answer() for _ in expected]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("start", "lines"), [(HEAD, HEAD_LINES_MAX - 2), (BEHIND, READ_BYTES_MAX // 4 + HEAD_LINES_MAX)]
+)
+@pytest.mark.parametrize("end", [b"\r\n" + GET, b""], ids=["complete", "without end"])
+def test_too_many_lines(start: bytes, lines: int, end: bytes) -> None:
+    """They are refused before they are read; behind a body, those that come at once may be more."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(start + lines * FIELD + end)
             assert (await client.head()).startswith(b"HTTP/1.1 400 ")
 
     play(story)

@@ -21,6 +21,7 @@ from incoming_payments.limits import (
     CONNECTIONS_MAX,
     DROPPED_BYTES_MAX,
     HEAD_BYTES_MAX,
+    HEAD_LINES_MAX,
     READ_BYTES_MAX,
     REQUEST_S_MAX,
 )
@@ -46,7 +47,7 @@ def room() -> tuple[int, int]:
 
 
 class _Http(h11.Connection):
-    """HTTP/1.1 as h11 has it, for bodies in so many pieces; an answer before the end of its request is the last one."""
+    """HTTP/1.1 as h11 has it, with so many lines and pieces; an answer before the end of its request is the last."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEAD_BYTES_MAX)
@@ -58,7 +59,9 @@ class _Http(h11.Connection):
         return self.their_state in {h11.SEND_BODY, h11.ERROR} or bool(self.trailing_data[0])
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """What has arrived next. Raises `RemoteProtocolError` when it is not HTTP, or the body has too many pieces."""
+        """What has arrived next. Raises `RemoteProtocolError` when it is not HTTP, or has too many lines or pieces."""
+        if self.their_state is h11.IDLE:
+            self._check_lines()
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._pieces = 0
@@ -66,7 +69,15 @@ class _Http(h11.Connection):
             self._pieces += 1
             if self._pieces > BODY_PIECES_MAX:
                 raise h11.RemoteProtocolError("the body is in too many pieces", error_status_hint=413)
+        elif event is h11.NEED_DATA:
+            self._check_lines()
         return event
+
+    def _check_lines(self) -> None:
+        """A head ends with an empty line, and so do the fields behind a body: nothing else waits with lines in it."""
+        lines = self.trailing_data[0].split(b"\n", HEAD_LINES_MAX)
+        if len(lines) > HEAD_LINES_MAX and not {b"", b"\r"}.intersection(lines[:-1]):
+            raise h11.RemoteProtocolError("there are too many lines", error_status_hint=431)
 
     def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]  # h11 has an overload for each event
         """The bytes of `event`. RFC 9112 §9.6: who is answered before the end of a request is told to end here."""
