@@ -60,8 +60,6 @@ class _Http(h11.Connection):
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """What has arrived next. Raises `RemoteProtocolError` when it is not HTTP, or has too many lines or pieces."""
-        if self.their_state is h11.IDLE:
-            self._check_lines()
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._pieces = 0
@@ -69,15 +67,10 @@ class _Http(h11.Connection):
             self._pieces += 1
             if self._pieces > BODY_PIECES_MAX:
                 raise h11.RemoteProtocolError("the body is in too many pieces", error_status_hint=413)
-        elif event is h11.NEED_DATA:
-            self._check_lines()
-        return event
-
-    def _check_lines(self) -> None:
-        """A head ends with an empty line, and so do the fields behind a body: nothing else waits with lines in it."""
-        lines = self.trailing_data[0].split(b"\n", HEAD_LINES_MAX)
-        if len(lines) > HEAD_LINES_MAX and not {b"", b"\r"}.intersection(lines[:-1]):
+        elif event is h11.NEED_DATA and self.trailing_data[0].count(b"\n") > HEAD_LINES_MAX:
+            # What waits for its end, and has lines, is a head or the fields behind a body.
             raise h11.RemoteProtocolError("there are too many lines", error_status_hint=431)
+        return event
 
     def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]  # h11 has an overload for each event
         """The bytes of `event`. RFC 9112 §9.6: who is answered before the end of a request is told to end here."""
