@@ -140,11 +140,16 @@ def handle_packet(request: Request, *, policy: PacketPolicy, clock: Callable[[],
     """
     try:
         peer = policy.sender_of(request)
-        if len(request.body) > ILP_PREPARE_BYTES_MAX:
-            raise body_too_large(ILP_PREPARE_BYTES_MAX)
     except HttpRefused as error:
         return http_refusal(error)
-    answer = yield from answer_packet(request.body, peer=peer, receiver=policy.receiver, clock=clock)
+    return (yield from handle_packet_of(peer, request.body, policy=policy, clock=clock))
+
+
+def handle_packet_of(peer: Peer, body: bytes, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
+    """As `handle_packet`, for a host that has asked `policy.sender_of` before it read the `body`."""
+    if len(body) > ILP_PREPARE_BYTES_MAX:
+        return http_refusal(body_too_large(ILP_PREPARE_BYTES_MAX))
+    answer = yield from answer_packet(body, peer=peer, receiver=policy.receiver, clock=clock)
     cause = answer.cause if isinstance(answer.cause, StoreError) else None
     return Response(200, _HEADERS, answer.reply, cause)
 

@@ -4,8 +4,8 @@ from typing import Final
 
 import pytest
 
-from incoming_payments.api import Request
-from incoming_payments.errors import InvalidValue
+from incoming_payments.api import Request, http_refusal
+from incoming_payments.errors import HttpRefused, InvalidValue
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
 from incoming_payments.hosts.surfaces import Surfaces
@@ -38,7 +38,10 @@ PACKETS: Final = PacketPolicy(receiver=Receiver(METHODS), peers=[], path="/packe
 def test_one_path_is_for_packets(packets: PacketPolicy | None, path: str, expected: tuple[int, str, int]) -> None:
     """Packets are taken at exactly their path, if at all; all others are those of Open Payments."""
     surface = Surfaces(POLICY, packets, METHODS).at(path)
-    answer = run(surface.handle(Request("GET", path), lambda: NOW), Ports())
+    try:
+        answer = run(surface.begin(Request("GET", path))(b"", lambda: NOW), Ports())
+    except HttpRefused as error:
+        answer = http_refusal(error)
     assert (*refusal(answer), surface.body_bytes_max) == expected
 
 

@@ -79,10 +79,9 @@ class AsgiApplication:
         try:
             path = _path(scope, self._mount)
             surface = self._surfaces.at(path)
-            head = _head(scope, path)
-            surface.check_head(head)
-            request = evolve(head, body=await _receive_body(receive, surface.body_bytes_max))
-            response = await arun(surface.handle(request, self._clock), self._ports)
+            answer = surface.begin(_head(scope, path))
+            body = await _receive_body(receive, surface.body_bytes_max)
+            response = await arun(answer(body, self._clock), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from incoming_payments.api import Request, Response, check_head, handle, internal_error
 from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.ilp import DerivedMethods
-from incoming_payments.ilp_http import PacketPolicy, handle_packet
+from incoming_payments.ilp_http import PacketPolicy, handle_packet_of
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
 
 Clock = Callable[[], datetime]
@@ -20,11 +20,11 @@ Clock = Callable[[], datetime]
 class Surface:
     """One way of answering: how, with what when that has failed, and how large a body may be.
 
-    `check_head` looks at a request without its body, and raises `HttpRefused` when none can make it good.
+    `begin` looks at a request without its body, and raises `HttpRefused` when none can make it good. What it returns
+    takes the body, and a clock, and answers.
     """
 
-    check_head: Callable[[Request], object]
-    handle: Callable[[Request, Clock], Flow[Response]]
+    begin: Callable[[Request], Callable[[bytes, Clock], Flow[Response]]]
     failed: Callable[[], Response]
     body_bytes_max: int
 
@@ -36,21 +36,21 @@ class Surfaces:
     """
 
     def __init__(self, policy: ServicePolicy, packets: PacketPolicy | None, methods: object) -> None:
-        self.payments = Surface(
-            check_head,
-            lambda request, clock: handle(request, policy=policy, now=clock()),
-            internal_error,
-            BODY_BYTES_MAX,
-        )
+
+        def begin_payments(head: Request) -> Callable[[bytes, Clock], Flow[Response]]:
+            check_head(head)
+            return lambda body, clock: handle(evolve(head, body=body), policy=policy, now=clock())
+
+        self.payments = Surface(begin_payments, internal_error, BODY_BYTES_MAX)
         self._packets: dict[str, Surface] = {}
         if packets is not None:
             _check_that_it_reads(packets.receiver.methods, methods)
-            self._packets[packets.path] = Surface(
-                packets.sender_of,
-                lambda request, clock: handle_packet(request, policy=packets, clock=clock),
-                packets.failed,
-                ILP_PREPARE_BYTES_MAX,
-            )
+
+            def begin_packets(head: Request) -> Callable[[bytes, Clock], Flow[Response]]:
+                peer = packets.sender_of(head)
+                return lambda body, clock: handle_packet_of(peer, body, policy=packets, clock=clock)
+
+            self._packets[packets.path] = Surface(begin_packets, packets.failed, ILP_PREPARE_BYTES_MAX)
 
     def at(self, path: str) -> Surface:
         """What answers at the raw `path`, which is below the service."""

@@ -74,10 +74,9 @@ class WsgiApplication:
         try:
             path = _path(environ, self._mount)
             surface = self._surfaces.at(path)
-            head = _head(environ, path)
-            surface.check_head(head)
-            request = evolve(head, body=_read_body(environ, surface.body_bytes_max))
-            response = run(surface.handle(request, self._clock), self._ports)
+            answer = surface.begin(_head(environ, path))
+            body = _read_body(environ, surface.body_bytes_max)
+            response = run(answer(body, self._clock), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged
