@@ -144,6 +144,17 @@ def _decides_by_its_arrival(arrival: Arrival, clock: Clock) -> Flow[IncomingPaym
     return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, lambda: now), id))
 
 
+def _names_no_peer(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Leaves the host to guess who owes the money."""
+    id = arrival.credit_id
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
+        decision = arrival.decide(id, clock)(payment, earlier)
+        return evolve(decision, events=tuple(evolve(event, peer=None) for event in decision.events))
+
+    return (yield from UpdatePayment(arrival.payment_id, decide, id))
+
+
 def _asks_for_events(arrival: Arrival, _clock: Clock) -> Flow[IncomingPayment]:
     """Needs what no simulation has been told of."""
     yield from LoadEvents(arrival.payment_id)
@@ -169,6 +180,7 @@ RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {
         _settling(partial(_booking, lambda arrival: f"{arrival.credit_id}:{arrival.amount.value}"))
     ),
     "decides by the clock of its arrival": receiver(_settling(_decides_by_its_arrival)),
+    "names no peer": receiver(_settling(_names_no_peer)),
     "decides by chance": receiver(_settling(_decides_by_chance)),
     "asks for what it need not": receiver(_settling(_asks_for_events)),
     "books questions": receiver(_books_questions),
