@@ -372,7 +372,7 @@ def test_serve_bounds_its_connections(folder: Path, monkeypatch: pytest.MonkeyPa
     assert isinstance(config.http, type)
     assert issubclass(config.http, uvicorn_protocol.BoundedProtocol)
     assert (config.http.connections_max, config.backlog, config.timeout_keep_alive) == (12, 3, KEEP_ALIVE_S_MAX)
-    assert config.ws == "none"
+    assert (config.ws, config.loop) == ("none", "asyncio")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")

@@ -93,6 +93,18 @@ def test_each_place_in_the_code_has_its_bound() -> None:
     assert stream.getvalue().count("\n") == LOGGED_A_MINUTE_MAX + 2
 
 
+def test_a_line_that_cannot_be_formatted() -> None:
+    """It is logging's to complain about, and not the caller's to be raised at."""
+    clock = Seconds()
+    bounded = SparseFilter(clock=clock)
+    for _ in range(LOGGED_A_MINUTE_MAX + 1):
+        bounded.filter(logging.LogRecord("x", logging.WARNING, "f.py", 1, "a %d", ("s",), None))
+    clock.now += 60
+    last = logging.LogRecord("x", logging.WARNING, "f.py", 1, "a %d", ("s",), None)
+    assert bounded.filter(last)
+    assert (last.msg, last.args) == ("a %d (1 more of these were left out)", ("s",))
+
+
 def test_traces_are_bounded_too() -> None:
     """A line with a trace is one line of its place."""
     with written(Seconds()) as stream:

@@ -1,6 +1,7 @@
 """The bounds on connections: real sockets on loopback, and a loop whose clock is put forward instead of waiting."""
 
 import asyncio
+import errno
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -703,6 +704,73 @@ def test_a_server_that_stops_does_not_linger() -> None:
             await client.send(EARLY)
             assert await client.answer() == b"done"
             bank.protocol.shutdown()
+            await bank.until_open(0)
+
+    play(story)
+
+
+def test_a_server_that_stops_does_not_wait_for_half_a_request() -> None:
+    """One slow stranger does not hold up a restart."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(GET[:10])
+            bank.protocol.shutdown()
+            await bank.until_open(0)
+
+    play(story)
+
+
+def test_a_server_that_stops_answers_who_waits() -> None:
+    """A request that is being answered is, and its connection ends behind the answer."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(TWICE.replace(b"/echo", b"/slow"))
+            bank.protocol.shutdown()
+            bank.released.set()
+            assert await client.answer() == b"12"
+            assert await client.is_cut()
+
+    play(story)
+
+
+def test_a_client_that_is_done_sending_has_its_answer() -> None:
+    """Who closes its half behind a request, as `nc -N` does, is answered; who does so before its end is let go."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(TWICE.replace(b"/echo", b"/slow"))
+            client.writer.write_eof()
+            await settle()
+            bank.released.set()
+            assert await client.answer() == b"12"
+            await bank.until_open(0)
+            for sent in (b"", GET[:10], CHUNKED):
+                silent = await bank.connect()
+                await silent.send(sent)
+                silent.writer.write_eof()
+                await bank.until_open(0)
+
+    play(story)
+
+
+def test_a_client_that_resets_while_it_is_answered_early() -> None:
+    """The reset may come between the answer and the end of our half: that is no error of anybody's."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(CHUNKED)
+
+            def reset() -> None:
+                raise OSError(errno.ENOTCONN, "it is gone")
+
+            bank.protocol._lingering._transport.write_eof = reset
+            bank.protocol.transport.close()
             await bank.until_open(0)
 
     play(story)

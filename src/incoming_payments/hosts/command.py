@@ -205,6 +205,7 @@ def _serve(settings: Settings) -> int:
             server_header=False,
             lifespan="on",
             http=bounded(connections),
+            loop="asyncio",  # with others, if one is installed, the bound on what is read at once does not hold
             ws="none",
             backlog=backlog,
             timeout_keep_alive=KEEP_ALIVE_S_MAX,

@@ -60,5 +60,5 @@ class SparseFilter(logging.Filter):
         place = (record.pathname, record.lineno)
         left_out = self._places.setdefault(place, Sparse(clock=self._clock)).admit()
         if left_out:
-            record.msg, record.args = f"{record.getMessage()} ({left_out} more of these were left out)", ()
+            record.msg = f"{record.msg} ({left_out} more of these were left out)"
         return left_out is not None

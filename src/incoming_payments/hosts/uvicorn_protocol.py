@@ -105,8 +105,16 @@ class _Lingering:
             self._transport.close()
         else:
             self._is_half_closed = True
-            self._transport.write_eof()
-            self._transport.resume_reading()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has reset the connection
+                self._transport.abort()
+            else:
+                self._transport.resume_reading()
+
+    def close_at_once(self) -> None:
+        """Close both halves, once the client has what was written."""
+        self._transport.close()
 
 
 class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
@@ -129,7 +137,8 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         """Begin to count, unless there are too many connections already."""
         self.conn: _Http = _Http()
         self._arrived = bytearray(READ_BYTES_MAX)
-        super().connection_made(cast("asyncio.Transport", _Lingering(transport, lambda: self.conn.has_more)))
+        self._lingering = _Lingering(transport, lambda: self.conn.has_more)
+        super().connection_made(cast("asyncio.Transport", self._lingering))
         # asyncio does so only for sockets that were made with a protocol number, which those of a listener that was
         # made with socket.create_server are not. Without it each answer, which is written in two, takes 40 ms more.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -141,6 +150,21 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         """There is nothing to wait for any more."""
         super().connection_lost(exc)
         self._stop()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's; uvicorn's own never keeps it
+        """The client sends nothing more. It may wait for its answer: then the connection stays until it has that."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            return False
+        cycle.keep_alive = False
+        return True
+
+    def shutdown(self) -> None:
+        """Stop: whoever has not sent all of a request is not waited for, who waits for an answer is."""
+        if self.cycle is None or self.cycle.response_complete:
+            self._lingering.close_at_once()
+        else:
+            self.cycle.keep_alive = False
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - asyncio's word
         """Where to the next bytes go."""
