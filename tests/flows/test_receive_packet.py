@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -554,6 +554,18 @@ def test_packet_that_waits_until_its_payment_has_expired() -> None:
     answer = service.send(service.sender.prepare(400))
     assert (answer.code, answer.frames) == ("F99", CLOSE)
     assert service.received == 400
+
+
+@pytest.mark.parametrize("amount", [0, 400])
+@pytest.mark.parametrize("later", [NOW.replace(tzinfo=None), NOW.astimezone(timezone(timedelta(hours=1))), None])
+def test_clock_that_says_no_moment_later(amount: int, later: Any) -> None:
+    """It is asked for a moment in UTC each time, and nothing is booked by any other."""
+    service = Service(limit=1000)
+    says = iter([NOW, later])
+    packet = encode(service.sender.prepare(amount))
+    with pytest.raises(InvalidValue) as caught:
+        run(receive_packet(packet, peer=PEER, receiver=service.receiver, clock=lambda: next(says)), service.ports)
+    assert (caught.value.details, service.received) == ({"member": "now"}, 0)
 
 
 def test_packet_that_was_booked_and_waits() -> None:

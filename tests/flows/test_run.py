@@ -1,6 +1,7 @@
 """`flows.run`: the two drivers answer, throw, bound and close alike."""
 
 import asyncio
+import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -390,7 +391,17 @@ class EventualAddresses:
         return Eventually()
 
 
-@pytest.mark.parametrize("port", [AsyncOthers(), EventualAddresses()])
+class OldAddresses:
+    """A port that is written as coroutines were before there was a word for them."""
+
+    @types.coroutine
+    def find(self, _url: WalletAddressUrl) -> Generator[Any, None, WalletAddress]:
+        """What `types.coroutine` makes has no `__await__`."""
+        yield from asyncio.sleep(0).__await__()
+        return a_wallet_address()
+
+
+@pytest.mark.parametrize("port", [AsyncOthers(), EventualAddresses(), OldAddresses()])
 def test_run_refuses_an_async_port(port: Any) -> None:
     """`run` says which driver to use, rather than hand a coroutine to the flow; no warning is left behind."""
     with pytest.raises(PortMissing) as caught:
@@ -398,9 +409,10 @@ def test_run_refuses_an_async_port(port: Any) -> None:
     assert str(caught.value) == "the port for FindWalletAddress is async: drive this flow with arun"
 
 
-def test_arun_awaits_whatever_can_be_awaited() -> None:
+@pytest.mark.parametrize("port", [EventualAddresses(), OldAddresses()])
+def test_arun_awaits_whatever_can_be_awaited(port: Any) -> None:
     """A port need not be written with `async def` to be async."""
-    ports = AsyncPorts(wallet_addresses=EventualAddresses())  # type: ignore[arg-type] # an awaitable, no coroutine
+    ports = AsyncPorts(wallet_addresses=port)
     assert asyncio.run(arun(asking(FindWalletAddress(URL)), ports)) == [a_wallet_address()]
 
 

@@ -6,6 +6,7 @@ when it is cancelled or gives up.
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import GeneratorType
 from typing import Any, Final, TypeVar
 
 from incoming_payments.errors import FlowStuck, PortMissing
@@ -55,7 +56,7 @@ def run(flow: Flow[T], ports: Ports) -> T:
         for _ in range(FLOW_STEPS_MAX):
             try:
                 answer = _ask(effect, ports)
-                if hasattr(answer, "__await__"):
+                if _is_awaitable(answer):
                     _discard(answer)
                     raise PortMissing(f"the port for {type(effect).__name__} is async: drive this flow with arun")
             except Exception as error:  # noqa: BLE001 - whatever a port raises is the flow's to handle
@@ -81,7 +82,7 @@ async def arun(flow: Flow[T], ports: AsyncPorts | Ports) -> T:
         for _ in range(FLOW_STEPS_MAX):
             try:
                 answer = _ask(effect, ports)
-                if hasattr(answer, "__await__"):
+                if _is_awaitable(answer):
                     answer = await answer
             except Exception as error:  # noqa: BLE001 - whatever a port raises is the flow's to handle
                 effect = flow.throw(error)
@@ -109,6 +110,11 @@ def _ask(effect: Effect[Any], ports: AsyncPorts | Ports) -> Any:
     if port is None:
         raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")
     return ask(port, effect)
+
+
+def _is_awaitable(answer: Any) -> bool:
+    """As `inspect.isawaitable`, sooner: no port answers with a generator but one that `types.coroutine` has made."""
+    return hasattr(answer, "__await__") or isinstance(answer, GeneratorType)
 
 
 def _discard(answer: Any) -> None:

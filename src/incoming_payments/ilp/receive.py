@@ -34,7 +34,14 @@ from attrs import field, frozen
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.lifecycle import Decision, Tolerance
-from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import (
+    STREAM_CREDITS,
+    Credit,
+    CreditId,
+    IncomingPayment,
+    PaymentId,
+    check_moment,
+)
 from incoming_payments.errors import (
     AmountTooLarge,
     AssetMismatch,
@@ -215,6 +222,7 @@ class Arrival:
         self, id: CreditId, clock: Callable[[], datetime], payment: IncomingPayment, earlier: Credit | None
     ) -> Decision[IncomingPayment]:
         now = clock()
+        check_moment(None, None, now)
         if earlier is None and not self._receiver.in_time(self.expires_at, now):
             raise PacketExpired("the packet has waited until it was too late: it is not booked")
         tolerance, amount, peer = self._receiver.tolerance, self.amount, self.peer
