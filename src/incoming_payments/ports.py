@@ -44,9 +44,10 @@ class PaymentStore(Protocol):
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Load, decide and store as one transaction, and return the decision's answer.
 
-        `decide` is called with the payment and with the credit booked in it under `credit_id`, if any. It is pure and
-        may be called more than once. What it raises reaches the caller, and nothing is stored. Raises
-        `PaymentNotFound`.
+        `decide` is called with the payment and with the credit booked in it under `credit_id`, if any, inside
+        the transaction and no earlier: that of a packet looks at the clock then. It changes nothing itself and may be
+        called more than once; what it said last counts. What it raises reaches the caller, and nothing is stored.
+        Raises `PaymentNotFound`.
         """
         ...
 

@@ -5,9 +5,9 @@ then answers. So an answer is durable, and the more callers there are, the less 
 
 What goes wrong costs as few as it can. What a caller's own function raises goes to that caller, and the
 others commit. An error about what one job wrote rolls the batch back and runs it again job by job, as
-decisions are pure, so that one bad job cannot fail the others for ever. An error of the disk rolls the batch
-back and fails all of it: to try again at once would only make everybody wait longer to hear the same. The
-next batch opens a new connection, so service is back when the disk is.
+decisions change nothing themselves, so that one bad job cannot fail the others for ever. An error of the disk
+rolls the batch back and fails all of it: to try again at once would only make everybody wait longer to hear
+the same. The next batch opens a new connection, so service is back when the disk is.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """What every store checks before it writes: that a decision agrees with itself and with what is stored.
 
-A decision is a pure function, perhaps of a host's own. If it is wrong, the books must not be: whatever would
+A decision is a function, perhaps of a host's own. If it is wrong, the books must not be: whatever would
 lose or double money, or leave a gap among the events, is refused with `BrokenDecision` before anything is
 written.
 """
