@@ -7,7 +7,6 @@ reads under way end, and close every connection; afterwards both sides open new 
 """
 
 import os
-import queue
 import sqlite3
 import threading
 import weakref
@@ -19,10 +18,9 @@ from incoming_payments.errors import IncomingPaymentsError, StoreUnavailable, St
 from incoming_payments.limits import STORE_QUEUE_MAX, STORE_READERS_MAX
 from incoming_payments.stores._sqlite_file import DatabaseFile
 from incoming_payments.stores._sqlite_rows import Rows
-from incoming_payments.stores._sqlite_writer import Job, serve
+from incoming_payments.stores._sqlite_writer import Job, Jobs, serve
 
 T = TypeVar("T")
-Jobs = queue.SimpleQueue[Job[Any] | None]
 
 
 class Engine:
@@ -41,13 +39,16 @@ class Engine:
             _engines.add(self)
 
     def submit(self, job: Job[Any]) -> None:
-        """Queue `job` for the writer. Raises `StoreUnavailable` when too many wait, `StoreUnusable` when closed."""
+        """Queue `job` for the writer; one with a future in the thread of its loop.
+
+        Raises `StoreUnavailable` when too many wait, `StoreUnusable` when closed.
+        """
         with self._lock:
             self._await_turn()
             if self._writer is None:
                 self._writer = self._start_writer()
             _, jobs = self._writer
-            if jobs.qsize() >= STORE_QUEUE_MAX:
+            if len(jobs) >= STORE_QUEUE_MAX:
                 raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: repeat the call later")
             jobs.put(job)
 
@@ -138,7 +139,7 @@ class Engine:
 
     def _start_writer(self) -> tuple[threading.Thread, Jobs]:
         # A daemon, so that a process that forgets to close can end: what was answered is on the disk.
-        jobs: Jobs = queue.SimpleQueue()
+        jobs = Jobs()
         thread = threading.Thread(target=serve, args=(self._file, jobs), name="incoming-payments-write", daemon=True)
         try:
             thread.start()

@@ -1,14 +1,16 @@
-"""Values to rows and back, and every SQL statement on them. Each touches one payment, or nonce, by its primary key.
+"""Values to rows and back, and every SQL statement on them. Each touches payments, or a nonce, by their primary keys.
 
 Amounts are decimal text, as 64 unsigned bits do not fit SQLite's integers and an auditor has to be able to
 read them; moments are microseconds since the epoch, which are exact. What is loaded goes through the domain's
 constructors, so a row that cannot be a value is `StoreUnusable`, never used.
 """
 
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 from incoming_payments.domain.amount import Amount, Asset
@@ -16,22 +18,31 @@ from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
-from incoming_payments.limits import NONCES_SWEPT_MAX
+from incoming_payments.limits import NONCES_SWEPT_MAX, STORE_BATCH_MAX
 from incoming_payments.stores.guard import sweep_at
 
 _Row = tuple[Any, ...]
+Asked = tuple[PaymentId, CreditId | None]  # a payment that a job will ask for, and a credit of it
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LOADED_MAX: Final = 256  # payments remembered by one connection: some hundred kilobytes, with full metadata 3 MB
 
-_SELECT_PAYMENT: Final = (
-    "SELECT version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, "
-    "incoming_amount, expires_at, metadata, created_at, closed_at, expiry_announced_at "
-    "FROM payments WHERE id = ?"
+_PAYMENT: Final = (
+    "version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, "
+    "incoming_amount, expires_at, metadata, created_at, closed_at, expiry_announced_at"
 )
-_SELECT_CREDIT: Final = (
-    "SELECT amount, received_amount, completes, at FROM credits WHERE payment_id = ? AND credit_id = ?"
+_CREDIT: Final = "amount, received_amount, completes, at"
+_SELECT_PAYMENT: Final = f"SELECT {_PAYMENT} FROM payments WHERE id = ?"  # noqa: S608
+_SELECT_CREDIT: Final = f"SELECT {_CREDIT} FROM credits WHERE payment_id = ? AND credit_id = ?"  # noqa: S608
+# For many at once (`Batch._pieces`), each with the key that was asked for. CROSS keeps SQLite from reading the table
+# first, and `(payment_id, credit_id) IN (VALUES ...)` would make it do so.
+_FIND_PAYMENTS: Final = (
+    f"WITH asked (payment) AS (VALUES (?)) SELECT payment, {_PAYMENT} FROM asked CROSS JOIN payments ON id = payment"  # noqa: S608
+)
+_FIND_CREDITS: Final = (
+    f"WITH asked (payment, credit) AS (VALUES (?, ?)) SELECT payment, credit, {_CREDIT} "  # noqa: S608
+    "FROM asked CROSS JOIN credits ON payment_id = payment AND credit_id = credit"
 )
 _SELECT_EVENTS: Final = (
     "SELECT events.version, kind, at, events.received_amount, credit_id, peer, asset_code, asset_scale "
@@ -47,6 +58,11 @@ _INSERT_PAYMENT: Final = (
 # every time.
 _UPDATE_TOTAL: Final = (
     "UPDATE payments SET version = ?, received_amount = ?, updated_at = ? WHERE id = ? AND version = ?"
+)
+# The same for many at once. Not with WITH, as `sqlite3` counts the rows of what begins with UPDATE.
+_UPDATE_TOTALS: Final = (
+    "UPDATE payments SET version = column1, received_amount = column2, updated_at = column3 "
+    "FROM (VALUES (?, ?, ?, ?, ?)) WHERE id = column4 AND version = column5"
 )
 _UPDATE_STATE: Final = (
     "UPDATE payments SET version = ?, received_amount = ?, updated_at = ?, closed_at = ?, expiry_announced_at = ?, "
@@ -68,6 +84,7 @@ _SELECT_COUNT: Final = "SELECT held, swept_until FROM nonce_count"
 _UPDATE_COUNT: Final = "UPDATE nonce_count SET held = ?, swept_until = ?"
 
 _KINDS: Final = {kind: kind.value for kind in EventKind}  # `value` is a call, and there is an event a credit
+_VARIABLES: Final = re.compile(r"(?<=VALUES )\([?, ]+\)")
 _asset = lru_cache(maxsize=256)(Asset)
 
 
@@ -80,7 +97,7 @@ class Rows:
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """The payment `id`. Raises `PaymentNotFound`; `StoreUnusable` when the row cannot be a payment."""
-        row = self._connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
+        row = self._payment_row(id)
         if row is None:
             raise PaymentNotFound(f"there is no payment {id}")
         # An equal row makes an equal value, and checking one costs more than reading it.
@@ -103,6 +120,10 @@ class Rows:
         rows = self._connection.execute(_SELECT_EXPIRED, (_micros(now), max(limit, 0))).fetchall()
         return [PaymentId(id) for (id,) in rows]
 
+    def _payment_row(self, id: PaymentId) -> _Row | None:
+        row: _Row | None = self._connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
+        return row
+
     def _remember(self, row: _Row, payment: IncomingPayment) -> None:
         if len(self._loaded) >= _LOADED_MAX and payment.id not in self._loaded:
             del self._loaded[next(iter(self._loaded))]
@@ -118,10 +139,27 @@ class Batch(Rows):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
+        self._variables_max = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
+        # Rows that were fetched ahead. None: there is none. They become values when a job asks, for it to fail alone.
+        self._payment_rows: dict[PaymentId, _Row | None] = {}
+        self._credit_rows: dict[tuple[PaymentId, CreditId], _Row | None] = {}
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}  # as read, and as it has become
         self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
         self._events: list[Event] = []
         self._nonces: tuple[int, int] | None = None  # how many, and swept until when, by now; None: not asked for
+
+    def fetch(self, asked: Sequence[Asked]) -> None:
+        """Read the rows that jobs will ask for, all at once; what else they ask for is read when they do."""
+        payments = dict.fromkeys(payment for payment, _ in asked)
+        credits = dict.fromkeys((payment, credit) for payment, credit in asked if credit is not None)
+        self._payment_rows.update(payments)
+        self._credit_rows.update(credits)
+        for piece in self._pieces(_FIND_PAYMENTS, [(payment,) for payment in payments]):
+            for payment, *row in self._connection.execute(*piece):
+                self._payment_rows[payment] = tuple(row)
+        for piece in self._pieces(_FIND_CREDITS, list(credits)):
+            for payment, credit, *row in self._connection.execute(*piece):
+                self._credit_rows[payment, credit] = tuple(row)
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """The payment `id`, as it is by now. Raises as `Rows.payment`."""
@@ -130,10 +168,14 @@ class Batch(Rows):
 
     def credit(self, payment: IncomingPayment, id: CreditId) -> Credit | None:
         """The credit booked into `payment` under `id`, if any. Raises `StoreUnusable` when it cannot be one."""
-        waiting = self._credits.get((payment.id, id))
+        key = (payment.id, id)
+        waiting = self._credits.get(key)
         if waiting is not None:
             return waiting
-        row = self._connection.execute(_SELECT_CREDIT, (payment.id, id)).fetchone()
+        if key in self._credit_rows:
+            row = self._credit_rows[key]
+        else:
+            row = self._connection.execute(_SELECT_CREDIT, key).fetchone()
         return None if row is None else _credit(payment, id, row)
 
     def insert(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
@@ -145,6 +187,7 @@ class Batch(Rows):
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise PaymentExists(f"there is a payment {payment.id} already") from None
             raise
+        self._payment_rows.pop(payment.id, None)
         self._events += decision.events
 
     def update(self, before: IncomingPayment, after: IncomingPayment, decision: Decision[Any]) -> None:
@@ -192,23 +235,52 @@ class Batch(Rows):
             else:
                 states.append((*total, *state, _optional_micros(due), *key))
             self._remember(_row(after), after)
-        many = self._connection.executemany
-        updated = (many(_UPDATE_TOTAL, totals).rowcount if totals else 0) + (
-            many(_UPDATE_STATE, states).rowcount if states else 0
-        )
+        if len(totals) == 1:
+            updated = self._connection.execute(_UPDATE_TOTAL, totals[0]).rowcount
+        else:
+            updated = self._write(_UPDATE_TOTALS, totals)
+        if states:
+            updated += self._connection.executemany(_UPDATE_STATE, states).rowcount
         if updated != len(self._changed):
             raise StoreUnusable("a payment was not there to update, though it was read in the same transaction")
-        many(_INSERT_CREDIT, map(_credit_row, self._credits.values()))
-        many(_INSERT_EVENT, map(_event_row, self._events))
+        self._write(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
+        self._write(_INSERT_EVENT, [_event_row(event) for event in self._events])
         if self._nonces is not None:
             self._connection.execute(_UPDATE_COUNT, self._nonces)
 
     def clear(self) -> None:
-        """Begin with nothing waiting."""
+        """Begin with nothing waiting and nothing fetched."""
+        self._payment_rows.clear()
+        self._credit_rows.clear()
         self._changed.clear()
         self._credits.clear()
         self._events.clear()
         self._nonces = None
+
+    def _payment_row(self, id: PaymentId) -> _Row | None:
+        return self._payment_rows[id] if id in self._payment_rows else super()._payment_row(id)
+
+    def _write(self, statement: str, rows: Sequence[_Row]) -> int:
+        """Execute `statement` for all `rows`, and count what it has changed."""
+        return sum(self._connection.execute(*piece).rowcount for piece in self._pieces(statement, rows))
+
+    def _pieces(self, statement: str, rows: Sequence[_Row]) -> Iterator[tuple[str, Sequence[Any]]]:
+        """`statement` for many of `rows` at a time, with its variables, until it was for all.
+
+        Each step of a statement gives the interpreter's lock away, and to have it back costs more than the step when
+        others want it. The pieces are powers of two, so that there are few statements, and all of them stay prepared.
+        """
+        while rows:
+            most = min(len(rows), STORE_BATCH_MAX, self._variables_max // len(rows[0]))
+            count = 1 << most.bit_length() - 1
+            yield _for_many(statement, count), list(chain.from_iterable(rows[:count]))
+            rows = rows[count:]
+
+
+@lru_cache
+def _for_many(statement: str, count: int) -> str:
+    """`statement` with its one row of variables written `count` times."""
+    return _VARIABLES.sub(lambda row: ", ".join([row[0]] * count), statement)
 
 
 def _total(payment: IncomingPayment) -> tuple[int, str, int]:

@@ -1,7 +1,9 @@
 """Group commit: many updates in one transaction, each with an outcome of its own.
 
 The writer takes all jobs that wait, runs them one after the other in one transaction, commits once, and only
-then answers. So an answer is durable, and the more callers there are, the less each pays for the disk.
+then answers. So an answer is durable, and the more callers there are, the less each pays for the disk. And for the
+interpreter's lock, which the writer and the callers take from each other: the rows that the jobs of a batch ask for are
+read together before the first of them runs, and all that they decide is written together after the last.
 
 What goes wrong costs as few as it can. What a caller's own function raises goes to that caller, and the
 others commit. An error about what one job wrote rolls the batch back and runs it again job by job, as
@@ -15,15 +17,15 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from incoming_payments.errors import IncomingPaymentsError
 from incoming_payments.limits import STORE_BATCH_MAX
 from incoming_payments.stores._sqlite_file import DatabaseFile, blames_the_statement
-from incoming_payments.stores._sqlite_rows import Batch
+from incoming_payments.stores._sqlite_rows import Asked, Batch
 
 T = TypeVar("T")
 Work = Callable[[Batch], T]
@@ -40,14 +42,16 @@ class DecideRaised(Exception):
 class Job(Generic[T]):
     """Work for the writer, and where its outcome goes: to a waiting thread, or to a future of an event loop.
 
-    Lighter than `concurrent.futures.Future`, whose condition variable costs as much as a statement does.
+    `asks` is what the work will ask for, if that is known. Lighter than `concurrent.futures.Future`, whose condition
+    variable costs as much as a statement does.
     """
 
-    __slots__ = ("_done", "answer", "error", "future", "work")
+    __slots__ = ("_done", "answer", "asks", "error", "future", "work")
     answer: T
 
-    def __init__(self, work: Work[T], future: "asyncio.Future[T] | None" = None) -> None:
+    def __init__(self, work: Work[T], future: "asyncio.Future[T] | None" = None, *, asks: Asked | None = None) -> None:
         self.work = work
+        self.asks = asks
         self.error: BaseException | None = None
         self.future = future
         if future is None:
@@ -84,32 +88,73 @@ class Job(Generic[T]):
             del error, self  # or the exception's traceback and this frame would keep each other alive
 
 
-def serve(file: DatabaseFile, jobs: "SimpleQueue[Job[object] | None]") -> None:
-    """Work off `jobs`, batch by batch, until a `None`, which is the last thing ever put there."""
+class Jobs:
+    """The jobs that wait for one writer, and the bell that wakes it.
+
+    A thread rings for each of its jobs, and an event loop once a turn: so those of one turn share a batch, and the
+    writer does not run against the loop in the middle of it. One that is awake takes what it finds.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Job[Any] | None] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._turning: asyncio.AbstractEventLoop | None = None  # rings when its turn is over
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, job: Job[Any] | None) -> None:
+        """Queue `job`: one with a future in the thread of its loop. `None` is the last that is ever put."""
+        loop = None if job is None or job.future is None else job.future.get_loop()
+        # First the loop is told, then that is noted, then the job is there: an interrupt in between forgets none.
+        if loop is not None and self._turning is not loop:
+            loop.call_soon(self._end_turn)
+            self._turning = loop
+        self._waiting.append(job)
+        if loop is None:
+            self._ring()
+
+    def take(self, *, patiently: bool) -> list[Job[Any] | None]:
+        """As many as a batch may have, once there are any: `patiently`, when no more are coming just now."""
+        while not self._waiting:
+            self._bell.get()
+        if patiently:
+            self._let_others_ask()
+        # Nobody else takes from them, so as many as are counted are there.
+        return [self._waiting.popleft() for _ in range(min(len(self), STORE_BATCH_MAX))]
+
+    def _end_turn(self) -> None:
+        self._turning = None
+        self._ring()
+
+    def _ring(self) -> None:
+        # Whoever hears a bell looks for jobs after it, so one that was not heard yet is enough.
+        if self._bell.empty():
+            self._bell.put(None)
+
+    def _let_others_ask(self) -> None:
+        """Give way for as long as more callers come: those just answered ask again, and had better share a commit.
+
+        Without this the writer would run against them for the interpreter's lock, in batches half as large.
+        """
+        seen, waiting = -1, len(self)
+        while seen < waiting < STORE_BATCH_MAX:
+            time.sleep(0)
+            seen, waiting = waiting, len(self)
+
+
+def serve(file: DatabaseFile, jobs: Jobs) -> None:
+    """Work off `jobs`, batch by batch, until a `None`."""
     writer = _Writer(file)
     serving, crowded = True, False
     while serving:
-        batch = [jobs.get()]
-        if crowded:
-            _let_others_ask(jobs)
-        # Nobody else takes from the queue, so as many as it counts are there.
-        batch += [jobs.get_nowait() for _ in range(min(jobs.qsize(), STORE_BATCH_MAX - 1))]
+        batch = jobs.take(patiently=crowded)
         serving = batch[-1] is not None
         writer.run([job for job in batch if job is not None])
-        crowded = len(batch) > 1
+        # Threads ask one by one. A loop asks for all of a turn at once, and to give way to it only makes it wait.
+        crowded = sum(job is not None and job.future is None for job in batch) > 1
         del batch  # keep nobody's values alive while waiting
     writer.disconnect()
-
-
-def _let_others_ask(jobs: "SimpleQueue[Job[object] | None]") -> None:
-    """Give way for as long as more callers come: those just answered ask again, and had better share a commit.
-
-    Without this the writer would run against them for the interpreter's lock, in batches half as large.
-    """
-    seen, waiting = -1, jobs.qsize()
-    while seen < waiting < STORE_BATCH_MAX:
-        time.sleep(0)
-        seen, waiting = waiting, jobs.qsize()
 
 
 class _Writer:
@@ -148,9 +193,11 @@ class _Writer:
             self._connection = self._file.connect_writer()
             self._batch = Batch(self._connection)
         batch = self._batch
-        batch.clear()
         self._file.begin(self._connection)
         self._has_begun = True
+        asked = [job.asks for job in jobs if job.asks is not None]
+        if len(asked) > 1:
+            batch.fetch(asked)
         for job in jobs:
             job.error = None
             try:
@@ -161,6 +208,7 @@ class _Writer:
                 job.error = error
         batch.flush()
         self._connection.execute("COMMIT")
+        batch.clear()
 
 
 def _answer(jobs: Sequence[Job[object]]) -> None:

@@ -21,7 +21,7 @@ from incoming_payments.limits import NONCES_MAX, STORE_BUSY_S_MAX
 from incoming_payments.ports import Decide
 from incoming_payments.stores._sqlite_engine import Engine
 from incoming_payments.stores._sqlite_file import DatabaseFile
-from incoming_payments.stores._sqlite_rows import Batch, Rows
+from incoming_payments.stores._sqlite_rows import Asked, Batch, Rows
 from incoming_payments.stores._sqlite_writer import DecideRaised, Job
 from incoming_payments.stores.guard import check_insert, check_update
 
@@ -69,7 +69,7 @@ class SqliteStore:
         `decide` runs in the thread that writes, so it must not call the store, and may be called more than
         once. Raises `PaymentNotFound`, and whatever `decide` raises.
         """
-        return self._write(_updating(id, decide, credit_id))
+        return self._write(_updating(id, decide, credit_id), asks=(id, credit_id))
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """The events of one payment, oldest first. Raises `PaymentNotFound`."""
@@ -96,8 +96,8 @@ class SqliteStore:
     ) -> None:
         self.close()
 
-    def _write(self, work: Callable[[Batch], T]) -> T:
-        job = Job(work)
+    def _write(self, work: Callable[[Batch], T], *, asks: Asked | None = None) -> T:
+        job = Job(work, asks=asks)
         self._engine.submit(job)
         return job.wait()
 
@@ -123,7 +123,7 @@ class AsyncSqliteStore:
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """As `SqliteStore.update`; `decide` runs in the thread that writes, not in the event loop's."""
-        return await self._write(_updating(id, decide, credit_id))
+        return await self._write(_updating(id, decide, credit_id), asks=(id, credit_id))
 
     async def events(self, id: PaymentId) -> Sequence[Event]:
         """As `SqliteStore.events`."""
@@ -150,9 +150,9 @@ class AsyncSqliteStore:
     ) -> None:
         await self.close()
 
-    def _write(self, work: Callable[[Batch], T]) -> "asyncio.Future[T]":
+    def _write(self, work: Callable[[Batch], T], *, asks: Asked | None = None) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._engine.submit(Job(work, future))
+        self._engine.submit(Job(work, future, asks=asks))
         return future
 
     async def _read(self, query: Callable[[Rows], T]) -> T:
