@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,19 +38,24 @@ def held(engine: Engine) -> Iterator[None]:
 
 def queue(store: SqliteStore, id: PaymentId, decide: Decide[Any], credit_id: str | None = None) -> Job[Any]:
     """Ask for an update without waiting for it."""
-    job = Job(_updating(id, decide, None if credit_id is None else CreditId(credit_id)))
+    job = updating(id, decide, credit_id)
     store._engine.submit(job)
     return job
 
 
-def crediting_one(id: PaymentId, credit_id: str) -> Callable[[Batch], Any]:
-    """The work of booking one minor unit."""
-    return _updating(id, crediting(credit_id, 1), CreditId(credit_id))
+def updating(id: PaymentId, decide: Decide[Any], credit_id: str | None = None) -> Job[Any]:
+    """The job that `update` makes."""
+    credit = None if credit_id is None else CreditId(credit_id)
+    return Job(_updating(id, decide, credit), asks=(id, credit))
 
 
-def outcomes_of_one_batch(store: SqliteStore, works: list[Callable[[Batch], Any]]) -> list[Any]:
-    """What becomes of `works` as one batch of a writer with a new connection: answers and errors."""
-    jobs = [Job(work) for work in works]
+def crediting_one(id: PaymentId, credit_id: str) -> Job[Any]:
+    """The job of booking one minor unit."""
+    return updating(id, crediting(credit_id, 1), credit_id)
+
+
+def outcomes_of_one_batch(store: SqliteStore, jobs: Sequence[Job[Any]]) -> list[Any]:
+    """What becomes of `jobs` as one batch of a writer with a new connection: answers and errors."""
     writer = _Writer(store._engine._file)
     writer.run(jobs)
     writer.disconnect()

@@ -69,7 +69,7 @@ def test_rows_give_back_what_was_written(
     amount: int,
     at: datetime,
 ) -> None:
-    """Whatever is inserted, and whatever it is changed to, is read back equal by another reader and the same one."""
+    """Whatever is inserted, and whatever it is changed to, is read back equal: by any reader, also ahead."""
     identity = {
         name: getattr(before, name) for name in ("id", "client", "limit", "created_at", "expires_at", "metadata")
     }
@@ -89,8 +89,10 @@ def test_rows_give_back_what_was_written(
     batch.update(before, after, Decision(None, after, (event,), credit))
     batch.flush()
     batch.clear()
+    ahead = Batch(connection)
+    ahead.fetch([(before.id, credit.id), (before.id, None)])
 
-    for rows in (batch, Batch(connection)):
+    for rows in (batch, Batch(connection), ahead):
         assert after == rows.payment(before.id)
         assert credit == rows.credit(after, credit.id)
         assert [event] == list(rows.events(before.id))

@@ -17,6 +17,7 @@ from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import StoreUnavailable, StoreUnusable
 from incoming_payments.stores import _sqlite_file
 from incoming_payments.stores._sqlite_file import MIGRATIONS, DatabaseFile
+from incoming_payments.stores._sqlite_writer import Job
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import book, check_books, create, together
@@ -51,7 +52,7 @@ def test_a_disk_that_takes_nothing_costs_the_batch_and_nothing_more(
     booked = {"wire-0": book(store, id, "wire-0", 5)}
     # Long ids fill pages, so that a full disk is met in the middle of the batch.
     ids = [f"wire-{number}-{'x' * 150}" for number in range(1, 100)]
-    works = [crediting_one(id, credit_id) for credit_id in ids]
+    jobs = [crediting_one(id, credit_id) for credit_id in ids]
     connect = DatabaseFile.connect_writer
 
     def connect_spoilt(file: DatabaseFile) -> sqlite3.Connection:
@@ -61,7 +62,7 @@ def test_a_disk_that_takes_nothing_costs_the_batch_and_nothing_more(
 
     with monkeypatch.context() as patch:
         patch.setattr(DatabaseFile, "connect_writer", connect_spoilt)
-        outcomes = outcomes_of_one_batch(store, works)
+        outcomes = outcomes_of_one_batch(store, jobs)
 
     assert {StoreUnavailable} == {type(outcome) for outcome in outcomes}
     assert store.load(id).received.value == 5
@@ -90,13 +91,13 @@ def test_a_commit_that_fails_is_no_answer(store: SqliteStore, monkeypatch: pytes
     def connect(file: DatabaseFile) -> sqlite3.Connection:
         return sqlite3.connect(file.path, isolation_level=None, check_same_thread=False, factory=FailingCommit)
 
-    works = [
+    jobs = [
         crediting_one(id, "wire-1"),
         crediting_one(PaymentId("no such"), "wire-2"),
     ]
     with monkeypatch.context() as patch:
         patch.setattr(DatabaseFile, "connect_writer", connect)
-        outcomes = outcomes_of_one_batch(store, works)
+        outcomes = outcomes_of_one_batch(store, jobs)
 
     assert [StoreUnavailable, StoreUnavailable] == [type(outcome) for outcome in outcomes]
     assert store.load(id).received.value == 0
@@ -132,8 +133,8 @@ def test_memory_that_runs_out_is_trouble_that_passes(store: SqliteStore) -> None
     def work(_: object) -> None:
         raise MemoryError
 
-    works = [crediting_one(id, "wire-1"), work]
-    assert [StoreUnavailable] * 2 == [type(outcome) for outcome in outcomes_of_one_batch(store, works)]
+    jobs = [crediting_one(id, "wire-1"), Job(work)]
+    assert [StoreUnavailable] * 2 == [type(outcome) for outcome in outcomes_of_one_batch(store, jobs)]
     assert book(store, id, "wire-1", 1).received.value == 1
 
 
@@ -321,13 +322,17 @@ def test_a_damaged_payment_is_not_used(store: SqliteStore, path: Path, statement
     "statement", ["UPDATE credits SET amount = '01'", "UPDATE credits SET at = 9223372036854775807"]
 )
 def test_a_damaged_credit_is_not_used(store: SqliteStore, path: Path, statement: str) -> None:
-    """The caller that repeats it is told."""
+    """The caller that repeats it is told, and nobody else of the batch."""
     id = create(store)
     book(store, id, "wire-1", 1)
     edit(path, statement)
     with pytest.raises(StoreUnusable, match="wire-1"):
         book(store, id, "wire-1", 1)
     assert book(store, id, "wire-2", 1).received.value == 2
+
+    good, bad, last = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in (2, 1, 3)])
+    assert type(bad) is StoreUnusable
+    assert (good.received.value, last.received.value) == (2, 3)
 
 
 def test_a_damaged_event_is_not_used(store: SqliteStore, path: Path) -> None:
