@@ -2,8 +2,9 @@
 
 The raw loop knows what will be asked, checks nothing and builds no values: it is what Python's `sqlite3`, the database
 and the disk allow. It does the statements of each credit, and commits as many at once as ours does. `merged` it also
-does what our writer does for the credits of a batch that go into one payment: read it once, look each credit id up,
-write the payment once and the rest together. That is a part of what is measured here, and so it is told apart.
+does what our writer does for the credits of a batch that go into one payment: look all credit ids up by one statement,
+read and write the payment once, and the rest by one statement a table. That is a part of what is measured here, and so
+it is told apart.
 
 Both book into one payment of a file of their own, in short turns, one after the other. The speed of a disk changes from
 second to second, so ratios are taken within a turn, and the median of the turns is told.
@@ -100,15 +101,18 @@ class Raw:
         """The same with what our writer spares of them."""
         connection, id, at = self._connection, self._id, time.time_ns() // 1000
         version, total = self._begin()
-        credits, events = [], []
+        asked: list[str] = []
+        credits: list[object] = []
+        events: list[object] = []
         for place, name in enumerate(itertools.islice(self._names, size), start=1):
-            assert connection.execute(statements._SELECT_CREDIT, (id, name)).fetchone() is None
-            credits.append((id, name, "1", str(total + place), 0, at))
-            events.append((id, version + place, "credited", at, str(total + place), name, None))
+            asked += (id, name)
+            credits += (id, name, "1", str(total + place), 0, at)
+            events += (id, version + place, "credited", at, str(total + place), name, None)
+        assert connection.execute(statements._for_many(statements._FIND_CREDITS, size), asked).fetchone() is None
         update = (version + size, str(total + size), at, id, version)
         assert connection.execute(statements._UPDATE_TOTAL, update).rowcount == 1
-        connection.executemany(statements._INSERT_CREDIT, credits)
-        connection.executemany(statements._INSERT_EVENT, events)
+        connection.execute(statements._for_many(statements._INSERT_CREDIT, size), credits)
+        connection.execute(statements._for_many(statements._INSERT_EVENT, size), events)
         connection.execute("COMMIT")
 
     def _begin(self) -> tuple[int, int]:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.payment import CreditId, PaymentId
-from incoming_payments.errors import BrokenDecision, PaymentCompleted, PaymentNotFound, StoreUnavailable
+from incoming_payments.errors import BrokenDecision, PaymentCompleted, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.stores import _sqlite_engine, _sqlite_rows, _sqlite_writer
+from incoming_payments.stores._sqlite_engine import Engine
 from incoming_payments.stores._sqlite_file import DatabaseFile
+from incoming_payments.stores._sqlite_rows import Batch
 from incoming_payments.stores._sqlite_writer import Job, Jobs, _Writer
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _insertion, _updating
 from incoming_payments.testing import NOW, a_creation, crediting
@@ -240,7 +243,47 @@ def test_the_writer_gives_way_to_threads_only(
     assert expected == takes  # what keeps the writer, the batch, the end
 
 
+def test_giving_way_lasts_as_long_as_more_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come meanwhile are in the same batch. Who does not wait patiently takes what is there."""
+    jobs = Jobs()
+    sleeps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) <= 3:
+            jobs.put(Job(lambda _: None))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    for patiently, expected in ((False, 1), (True, 4)):
+        jobs.put(Job(lambda _: None))
+        assert len(jobs.take(patiently=patiently)) == expected
+    assert sleeps == [0] * 4
+
+
 # --- what is read ahead ---
+
+
+def test_updates_say_what_they_will_ask_for(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of threads and those of tasks; nobody else does."""
+    asked: list[object] = []
+    submit = Engine.submit
+
+    def note(engine: Engine, job: Job[Any]) -> None:
+        asked.append(job.asks)
+        submit(engine, job)
+
+    monkeypatch.setattr(Engine, "submit", note)
+    id = create(store)
+    book(store, id, "wire-1", 1)
+    store.update(id, partial(lifecycle.complete, now=NOW))
+
+    async def scenario() -> None:
+        async with AsyncSqliteStore(path) as other:
+            await other.update(id, crediting("wire-1", 1), CreditId("wire-1"))
+            await other.nonces.use("0" * 64, NOW, NOW)
+
+    asyncio.run(scenario())
+    assert asked == [None, (id, "wire-1"), (id, None), (id, "wire-1"), None]
 
 
 class Traced(sqlite3.Connection):
@@ -272,6 +315,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("payments", "credits", "expected"),
     [
         pytest.param(1, 1, ["SELECT version, received_amount,", "SELECT amount, received_amount,"], id="a job alone"),
+        pytest.param(2, 2, ["WITH asked (payment)", "WITH asked (payment,"], id="two jobs"),
         pytest.param(1, 64, ["WITH asked (payment)", "WITH asked (payment,"], id="one payment"),
         pytest.param(5, 37, ["WITH asked (payment)"] * 2 + ["WITH asked (payment,"] * 3, id="several payments"),
     ],
@@ -421,6 +465,22 @@ def test_a_row_that_another_process_has_changed_is_read_anew(store: SqliteStore,
             for id in ids:
                 book(other, id, f"other-{turn}", 1)
     writer.disconnect()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_payment_that_is_not_as_it_was_read_is_not_written(store: SqliteStore, count: int) -> None:
+    """Defence in depth: by its version, whether one is written or many."""
+    ids = [create(store) for _ in range(count)]
+    connection = store._engine._file.connect_writer()
+    batch = Batch(connection)
+    credits = [(batch.payment(id), crediting("wire-1", 1)(batch.payment(id), None)) for id in ids]
+    for before, decision in credits:
+        assert decision.payment is not None
+        batch.update(before, decision.payment, decision)
+    book(store, ids[-1], "wire-2", 1)
+    with pytest.raises(StoreUnusable, match="not there to update"):
+        batch.flush()
+    store._engine._file.disconnect(connection)
 
 
 # --- what fails alone ---

@@ -35,8 +35,8 @@ _PAYMENT: Final = (
 _CREDIT: Final = "amount, received_amount, completes, at"
 _SELECT_PAYMENT: Final = f"SELECT {_PAYMENT} FROM payments WHERE id = ?"  # noqa: S608
 _SELECT_CREDIT: Final = f"SELECT {_CREDIT} FROM credits WHERE payment_id = ? AND credit_id = ?"  # noqa: S608
-# For many at once (`Batch._pieces`), each with the key that was asked for. CROSS keeps SQLite from reading the table
-# first, and `(payment_id, credit_id) IN (VALUES ...)` would make it do so.
+# For many at once (`Batch._pieces`), each with the key that was asked for. CROSS: SQLite keeps to this order. For
+# `(payment_id, credit_id) IN (VALUES ...)` it would read the whole table.
 _FIND_PAYMENTS: Final = (
     f"WITH asked (payment) AS (VALUES (?)) SELECT payment, {_PAYMENT} FROM asked CROSS JOIN payments ON id = payment"  # noqa: S608
 )
@@ -140,9 +140,9 @@ class Batch(Rows):
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
         self._variables_max = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
-        # Rows that were fetched ahead. None: there is none. They become values when a job asks, for it to fail alone.
-        self._payment_rows: dict[PaymentId, _Row | None] = {}
-        self._credit_rows: dict[tuple[PaymentId, CreditId], _Row | None] = {}
+        # What was fetched ahead. It becomes values when a job asks for it: where it cannot, only that job fails.
+        self._payment_rows: dict[PaymentId, _Row] = {}
+        self._credit_rows: dict[tuple[PaymentId, CreditId], _Row | None] = {}  # None: there is none
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}  # as read, and as it has become
         self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
         self._events: list[Event] = []
@@ -150,14 +150,12 @@ class Batch(Rows):
 
     def fetch(self, asked: Sequence[Asked]) -> None:
         """Read the rows that jobs will ask for, all at once; what else they ask for is read when they do."""
-        payments = dict.fromkeys(payment for payment, _ in asked)
-        credits = dict.fromkeys((payment, credit) for payment, credit in asked if credit is not None)
-        self._payment_rows.update(payments)
-        self._credit_rows.update(credits)
-        for piece in self._pieces(_FIND_PAYMENTS, [(payment,) for payment in payments]):
+        # A payment that is not there is looked for again: an earlier job may insert it. Its credits cannot be there.
+        for piece in self._pieces(_FIND_PAYMENTS, list({(payment,): None for payment, _ in asked})):
             for payment, *row in self._connection.execute(*piece):
                 self._payment_rows[payment] = tuple(row)
-        for piece in self._pieces(_FIND_CREDITS, list(credits)):
+        self._credit_rows = {(payment, credit): None for payment, credit in asked if credit is not None}
+        for piece in self._pieces(_FIND_CREDITS, list(self._credit_rows)):
             for payment, credit, *row in self._connection.execute(*piece):
                 self._credit_rows[payment, credit] = tuple(row)
 
@@ -187,7 +185,6 @@ class Batch(Rows):
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise PaymentExists(f"there is a payment {payment.id} already") from None
             raise
-        self._payment_rows.pop(payment.id, None)
         self._events += decision.events
 
     def update(self, before: IncomingPayment, after: IncomingPayment, decision: Decision[Any]) -> None:
@@ -258,7 +255,7 @@ class Batch(Rows):
         self._nonces = None
 
     def _payment_row(self, id: PaymentId) -> _Row | None:
-        return self._payment_rows[id] if id in self._payment_rows else super()._payment_row(id)
+        return self._payment_rows.get(id) or super()._payment_row(id)
 
     def _write(self, statement: str, rows: Sequence[_Row]) -> int:
         """Execute `statement` for all `rows`, and count what it has changed."""
