@@ -121,7 +121,7 @@ class Jobs:
         if patiently:
             self._let_others_ask()
         # Nobody else takes from them, so as many as are counted are there.
-        return [self._waiting.popleft() for _ in range(min(len(self), STORE_BATCH_MAX))]
+        return [self._waiting.popleft() for _ in range(min(len(self._waiting), STORE_BATCH_MAX))]
 
     def _end_turn(self) -> None:
         self._turning = None
@@ -149,11 +149,11 @@ def serve(file: DatabaseFile, jobs: Jobs) -> None:
     serving, crowded = True, False
     while serving:
         batch = jobs.take(patiently=crowded)
-        serving = batch[-1] is not None
+        first, serving = batch[0], batch[-1] is not None
         writer.run([job for job in batch if job is not None])
         # Threads ask one by one. A loop asks for all of a turn at once, and to give way to it only makes it wait.
-        crowded = sum(job is not None and job.future is None for job in batch) > 1
-        del batch  # keep nobody's values alive while waiting
+        crowded = len(batch) > 1 and first is not None and first.future is None
+        del batch, first  # keep nobody's values alive while waiting
     writer.disconnect()
 
 
