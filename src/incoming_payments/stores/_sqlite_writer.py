@@ -92,7 +92,8 @@ class Jobs:
     """The jobs that wait for one writer, and the bell that wakes it.
 
     A thread rings for each of its jobs, and an event loop once a turn: so those of one turn share a batch, and the
-    writer does not run against the loop in the middle of it. One that is awake takes what it finds.
+    writer does not run against the loop in the middle of it. One that is awake takes what it finds, and so does one that
+    is rung for anything else: a job whose loop is gone before it has rung waits for that, at the latest for the end.
     """
 
     def __init__(self) -> None:
@@ -106,7 +107,7 @@ class Jobs:
     def put(self, job: Job[Any] | None) -> None:
         """Queue `job`: one with a future in the thread of its loop. `None` is the last that is ever put."""
         loop = None if job is None or job.future is None else job.future.get_loop()
-        # First the loop is told, then that is noted, then the job is there: an interrupt in between forgets none.
+        # The loop is told before that is noted, or an interrupt in between would silence it for good.
         if loop is not None and self._turning is not loop:
             loop.call_soon(self._end_turn)
             self._turning = loop
