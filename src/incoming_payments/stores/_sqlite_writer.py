@@ -92,8 +92,8 @@ class Jobs:
     """The jobs that wait for one writer, and the bell that wakes it.
 
     A thread rings for each of its jobs, and an event loop once a turn: so those of one turn share a batch, and the
-    writer does not run against the loop in the middle of it. One that is awake takes what it finds, and so does one that
-    is rung for anything else: a job whose loop is gone before it has rung waits for that, at the latest for the end.
+    writer does not run against the loop in the middle of it. Once awake it takes what is there, whoever rang: a job
+    whose loop is gone before it could ring is done with the next one, or at the end.
     """
 
     def __init__(self) -> None:
