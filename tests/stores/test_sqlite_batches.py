@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -24,6 +24,8 @@ from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _inse
 from incoming_payments.testing import NOW, a_creation, crediting
 from incoming_payments.testing.steps import book, check_books, create
 from sqlite_jobs import crediting_one, edit, held, outcomes_of_one_batch, queue, updating
+
+TABLES: Final = {"payments", "credits", "events"}
 
 
 @pytest.fixture
@@ -388,9 +390,6 @@ def test_no_statement_for_many_rows_reads_a_whole_table(
     assert count * statement.count("?") == sql.count("?")
     assert TABLES.isdisjoint(step.split()[1] for step in plan if step.startswith("SCAN"))
     assert ([] if searched is None else [searched]) == [step for step in plan if step.startswith("SEARCH")]
-
-
-TABLES = {"payments", "credits", "events"}
 
 
 def test_what_was_not_announced_is_looked_up(store: SqliteStore) -> None:
