@@ -62,7 +62,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "ilp_http": {"attrs"},
     "stores": {"attrs", "psycopg"},
     "clients": {"attrs"},
-    "hosts": {"attrs", "h11", "uvicorn"},
+    "hosts": {"attrs", "httptools", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
 }
@@ -229,7 +229,7 @@ for name in MODULES:
     importlib.import_module(name)
 """
 EXTRAS: Final = {
-    "asyncpg", "flask", "h11", "http_sfv", "httpx", "hypothesis", "nacl", "psycopg", "pytest", "starlette", "uvicorn",
+    "asyncpg", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl", "psycopg", "pytest", "starlette", "uvicorn",
     "werkzeug",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [

@@ -11,7 +11,7 @@ import sys
 
 import incoming_payments
 
-OPTIONAL = ["uvicorn", "h11", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
+OPTIONAL = ["uvicorn", "httptools", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
 NEED_MORE = {
     "incoming_payments.hosts.uvicorn_protocol",  # uvicorn
     "incoming_payments.testing.contract",  # pytest

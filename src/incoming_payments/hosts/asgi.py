@@ -118,11 +118,15 @@ def _head(scope: Mapping[str, Any], path: str) -> Request:
     )
 
 
+def fields_of(response: Response) -> list[tuple[bytes, bytes]]:
+    """The header fields of `response` as ASGI has them, with the length of its body."""
+    fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+    return [*fields, (b"content-length", b"%d" % len(response.body))]
+
+
 async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> None:
-    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-    headers.append((b"content-length", str(len(response.body)).encode("ascii")))
     is_head = scope["method"] == "HEAD"  # RFC 9110 §9.3.2: GET's header fields without its content
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.start", "status": response.status, "headers": fields_of(response)})
     await send({"type": "http.response.body", "body": b"" if is_head else response.body})
 
 

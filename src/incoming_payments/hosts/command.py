@@ -185,7 +185,7 @@ def _serve(settings: Settings) -> int:
     try:
         import uvicorn
 
-        from incoming_payments.hosts.uvicorn_protocol import bounded, room
+        from incoming_payments.hosts.http_connection import bounded, room
     except ImportError:
         raise ConfigurationError("serve needs uvicorn: pip install 'incoming-payments[serve]'") from None
     for warning in settings.warnings:
