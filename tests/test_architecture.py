@@ -229,8 +229,8 @@ for name in MODULES:
     importlib.import_module(name)
 """
 EXTRAS: Final = {
-    "asyncpg", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl", "psycopg", "pytest", "starlette", "uvicorn",
-    "werkzeug",
+    "asyncpg", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl", "psycopg", "pytest", "starlette",
+    "uvicorn", "werkzeug",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [
     *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {*GROUND, *PURE, "ports", PACKAGE}),

@@ -13,7 +13,7 @@ import incoming_payments
 
 OPTIONAL = ["uvicorn", "httptools", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
 NEED_MORE = {
-    "incoming_payments.hosts.uvicorn_protocol",  # uvicorn
+    "incoming_payments.hosts.http_connection",  # httptools, uvicorn
     "incoming_payments.testing.contract",  # pytest
     "incoming_payments.testing.machine",  # Hypothesis
     "incoming_payments.testing.nonces",  # pytest

@@ -21,7 +21,7 @@ from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
-from incoming_payments.hosts import command, demo, uvicorn_protocol
+from incoming_payments.hosts import command, demo, http_connection
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, PEER_TOKEN, SERVER_SECRET, main
 from incoming_payments.hosts.settings import Settings, load_settings
@@ -291,7 +291,7 @@ def test_strangers_cannot_fill_the_log(tmp_path: Path) -> None:
                 assert [answer[0] for answer in answers(exchange(port, sent))] == [status]
 
     log = (tmp_path / "log").read_text("utf-8")
-    assert log.count("WARNING") == log.count("Invalid HTTP request received.") == LOGGED_A_MINUTE_MAX
+    assert log.count("WARNING") == log.count("incoming payments: a connection was refused: ") == LOGGED_A_MINUTE_MAX
     assert "Traceback" not in log
     assert token_in(tmp_path) not in log
 
@@ -349,7 +349,7 @@ def test_serve_bounds_its_connections(folder: Path, monkeypatch: pytest.MonkeyPa
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(uvicorn, "Server", Unstarted)
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
-    monkeypatch.setattr(uvicorn_protocol, "room", lambda: (12, 3))
+    monkeypatch.setattr(http_connection, "room", lambda: (12, 3))
     path = folder / CONFIGURATION
     path.write_text(path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}"), "utf-8")
     stores: list[AsyncSqliteStore] = []
@@ -370,7 +370,7 @@ def test_serve_bounds_its_connections(folder: Path, monkeypatch: pytest.MonkeyPa
 
     [config] = made
     assert isinstance(config.http, type)
-    assert issubclass(config.http, uvicorn_protocol.BoundedProtocol)
+    assert issubclass(config.http, http_connection.HttpConnection)
     assert (config.http.connections_max, config.backlog, config.timeout_keep_alive) == (12, 3, KEEP_ALIVE_S_MAX)
     assert (config.ws, config.loop) == ("none", "asyncio")
 

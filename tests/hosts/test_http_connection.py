@@ -5,15 +5,29 @@ import errno
 import json
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import uvicorn
-from attrs import field, frozen
-from uvicorn.server import ServerState
 
+from connection_kit import (
+    GET,
+    LARGE,
+    LAST,
+    LIMIT_S,
+    POST,
+    Bank,
+    Client,
+    Patient,
+    Receive,
+    Scope,
+    Send,
+    Slots,
+    a_bank,
+    play,
+    put_forward,
+    settle,
+    various,
+)
 from incoming_payments.hosts.http_connection import HttpConnection, bounded, room
 from incoming_payments.limits import (
     BACKLOG_CONNECTIONS_MAX,
@@ -26,35 +40,6 @@ from incoming_payments.limits import (
     READ_BYTES_MAX,
     REQUEST_S_MAX,
 )
-
-GET: Final = b"GET /small HTTP/1.1\r\nHost: x\r\n\r\n"
-POST: Final = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
-LAST: Final = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-LARGE: Final = 32 * 1024 * 1024  # more than the buffers of two sockets hold
-GUARD_S: Final = 30.0  # ends a test that would hang: nothing waits for so long when all is well
-LIMIT_S: Final = 1000  # so long that the machine's own speed does not matter
-
-
-class Clocked(asyncio.SelectorEventLoop):
-    """An event loop whose clock can be put forward."""
-
-    ahead_s = 0.0
-
-    def time(self) -> float:
-        """The time, and what it was put forward by."""
-        return super().time() + self.ahead_s
-
-
-class Patient(HttpConnection):
-    """The protocol with a deadline that only a clock that is put forward reaches."""
-
-    request_s_max = LIMIT_S
-
-
-class Slots(Patient):
-    """The same, for two connections."""
-
-    connections_max = 2
 
 
 class Counting(Patient):
@@ -77,154 +62,6 @@ class Counting(Patient):
         """Count what is parsed."""
         Counting.pieces += 1
         super().on_body(body)
-
-
-@frozen
-class Bank:
-    """A server on loopback, and what a test does to it."""
-
-    port: int
-    state: ServerState
-    factory: Callable[[], HttpConnection]
-    released: asyncio.Event = field(factory=asyncio.Event)
-    clients: list["Client"] = field(factory=list)
-
-    async def connect(self) -> "Client":
-        """A connection to it that the server knows of, or has refused."""
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=2 * LARGE))
-        self.clients.append(client)
-        await settle()
-        return client
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Let the loop run until something is so."""
-        async with asyncio.timeout(GUARD_S):
-            while not is_so():  # noqa: ASYNC110 - sockets set no event
-                await asyncio.sleep(0.001)
-
-    async def until_open(self, connections: int) -> None:
-        """Let the loop run until so many connections are open."""
-        await self.until(lambda: len(self.state.connections) == connections)
-
-    @property
-    def protocol(self) -> Any:
-        """The server's side of the only connection."""
-        [protocol] = self.state.connections
-        return protocol
-
-
-@frozen
-class Client:
-    """One connection."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def send(self, data: bytes) -> None:
-        """Send, and let the server take it in."""
-        self.writer.write(data)
-        await settle()
-
-    async def answer(self) -> bytes:
-        """The body of the next answer."""
-        async with asyncio.timeout(GUARD_S):
-            head = await self.head()
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            return await self.reader.readexactly(length)
-
-    async def head(self) -> bytes:
-        """Status line and header fields of the next answer."""
-        async with asyncio.timeout(GUARD_S):
-            return await self.reader.readuntil(b"\r\n\r\n")
-
-    async def rest(self) -> bytes:
-        """All that is still sent before the end."""
-        async with asyncio.timeout(GUARD_S):
-            return await self.reader.read()
-
-    async def is_cut(self) -> bool:
-        """Whether the server hangs up, rather than to answer."""
-        try:
-            async with asyncio.timeout(GUARD_S):
-                return await self.reader.read(1) == b""
-        except ConnectionError:
-            return True
-
-    async def close(self) -> None:
-        """Hang up."""
-        self.writer.transport.abort()
-        with suppress(ConnectionError):
-            await self.writer.wait_closed()
-
-
-async def settle() -> None:
-    """Give everything that can happen now the time for it."""
-    for _ in range(10):
-        await asyncio.sleep(0.001)
-
-
-async def put_forward(seconds: float) -> None:
-    """Let that much time go by at once, and what is due happen."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, Clocked)
-    loop.ahead_s += seconds
-    await settle()
-
-
-@asynccontextmanager
-async def a_bank(protocol: type[HttpConnection], *, timeout_keep_alive: int = 10 * LIMIT_S) -> AsyncIterator[Bank]:
-    """A server with this protocol. `/large` answers with much, `/slow` when it is released, `/echo` with the body."""
-    loop, state = asyncio.get_running_loop(), ServerState()
-
-    async def application(
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[Any]],
-        send: Callable[[Any], Awaitable[None]],
-    ) -> None:
-        body, more = b"", True
-        while more and not scope["path"].startswith("/early"):
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                break
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-        if scope["path"] == "/slow":
-            await bank.released.wait()
-        body = bytes(LARGE) if scope["path"].endswith("/large") else body or b"done"
-        length = str(len(body)).encode("ascii")
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
-        for place in range(0, len(body), 1024 * 1024):
-            part = {"body": body[place : place + 1024 * 1024], "more_body": place + 1024 * 1024 < len(body)}
-            await send({"type": "http.response.body", **part})
-
-    config = uvicorn.Config(
-        application, log_config=None, log_level="warning", ws="none", timeout_keep_alive=timeout_keep_alive
-    )
-    config.load()
-
-    def factory() -> HttpConnection:
-        return protocol(config=config, server_state=state, app_state={}, _loop=loop)
-
-    server = await loop.create_server(factory, "127.0.0.1", 0)
-    bank = Bank(server.sockets[0].getsockname()[1], state, factory)
-    try:
-        yield bank
-    finally:
-        server.close()
-        bank.released.set()
-        for client in bank.clients:
-            await client.close()
-        await bank.until_open(0)
-        await bank.until(lambda: not state.tasks)
-
-
-def play(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's story under a clock that can be put forward."""
-    with asyncio.Runner(loop_factory=Clocked) as runner:
-
-        async def whole() -> None:
-            await story()
-
-        runner.run(whole())
 
 
 # --- without waiting -----------------------------------------------------------------------------
@@ -841,6 +678,222 @@ def test_nonsense_while_an_answer_is_under_way(caplog: pytest.LogCaptureFixture)
 
     play(story)
     assert [record.getMessage() for record in caplog.records] == [NO_CHUNK]
+
+
+# --- what is HTTP/1.1 ----------------------------------------------------------------------------
+
+
+def lines(*fields: bytes, start: bytes = b"POST /echo HTTP/1.1", host: bytes = b"Host: x") -> bytes:
+    """The head of a request."""
+    return b"\r\n".join([start, *([host] if host else []), *fields, b"", b""])
+
+
+CODED: Final = b"Transfer-Encoding: chunked"
+CHUNKS: Final = b"2\r\n12\r\n0\r\n\r\n"
+TRAILED: Final = b"2\r\n12\r\n0\r\nHost: evil\r\nX: y\r\n\r\n"
+
+# what is sent, and what is answered, the connection being kept or not
+TAKEN: Final[dict[str, tuple[bytes, bytes, bool]]] = {
+    "HTTP/1.0": (lines(start=b"GET / HTTP/1.0", host=b""), b"done", False),
+    "HTTP/1.0, with a host, to be kept": (lines(b"Connection: keep-alive", start=b"GET / HTTP/1.0"), b"done", False),
+    "a connection that is to be closed": (LAST, b"done", False),
+    "empty lines before it": (b"\r\n\r\n" + GET, b"done", True),
+    "no length": (lines(), b"done", True),
+    "a coding in capitals, with spaces round it": (lines(b"Transfer-Encoding:  Chunked ") + CHUNKS, b"12", True),
+    "fields behind the body": (lines(CODED) + TRAILED, b"12", True),
+    "an extension of a chunk": (lines(CODED) + b"2;a=b\r\n12\r\n0\r\n\r\n", b"12", True),
+    "another protocol, with a length": (lines(b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 2") + b"12",
+                                        b"12", False),
+    "another protocol, with chunks": (lines(b"Connection: upgrade\r\nUpgrade: h2c", CODED) + CHUNKS, b"12", False),
+    "another protocol, which begins": (lines(b"Connection: upgrade\r\nUpgrade: h2c") + b"\0\1\2", b"done", False),
+    "another protocol, behind chunks": (lines(b"Connection: upgrade\r\nUpgrade: h2c", CODED) + CHUNKS + b"\0", b"12",
+                                        False),
+    "a wish for another protocol that is not the connection's": (lines(b"Upgrade: h2c"), b"done", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "expected", "keeps"), TAKEN.values(), ids=TAKEN)
+def test_what_is_taken_byte_by_byte(sent: bytes, expected: bytes, keeps: bool) -> None:
+    """It is answered; and so is the next, where that may follow."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            for place in range(len(sent)):
+                client.writer.write(sent[place : place + 1])
+                await asyncio.sleep(0)
+            assert await client.answer() == expected
+            await settle()
+            if not keeps:
+                assert await client.is_cut()
+                return
+            await client.send(GET)
+            assert await client.answer() == b"done"
+
+    play(story)
+
+
+@pytest.mark.parametrize(("sent", "expected", "keeps"), TAKEN.values(), ids=TAKEN)
+def test_what_is_taken_at_once(sent: bytes, expected: bytes, keeps: bool) -> None:
+    """With others behind it, which are answered where they may follow, and dropped where they may not."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(sent + POST + b"1234" + LAST)
+            found = [await client.answer() for _ in range(3 if keeps else 1)]
+            assert found == [expected, b"1234", b"done"][: len(found)]
+            assert await client.rest() == b""
+
+    play(story)
+
+
+def test_what_follows_the_last_request_is_dropped() -> None:
+    """Also while that is being answered, which nothing changes."""
+
+    async def story() -> None:
+        async with a_bank(Counting) as bank:
+            client = await bank.connect()
+            await client.send(LAST.replace(b"/small", b"/slow"))
+            await client.send(100_000 * GET)
+            assert Counting.count <= len(LAST) + READ_BYTES_MAX
+            bank.released.set()
+            assert await client.answer() == b"done"
+            assert await client.rest() == b""
+
+    play(story)
+
+
+# what is sent, and why it is refused
+TAKEN_BY_THE_PARSER: Final[dict[str, tuple[bytes, str]]] = {
+    "HTTP/0.9": (b"GET /\r\n\r\n", "speak HTTP/1.1, without CONNECT"),
+    "HTTP/2.0": (lines(start=b"GET / HTTP/2.0"), "speak HTTP/1.1, without CONNECT"),
+    "CONNECT": (lines(start=b"CONNECT evil:443 HTTP/1.1"), "speak HTTP/1.1, without CONNECT"),
+    "no host": (lines(host=b""), "send one Host field"),
+    "two hosts": (lines(b"host: y"), "send one Host field"),
+    "two hosts in HTTP/1.0": (lines(b"host: y", start=b"GET / HTTP/1.0"), "send one Host field"),
+    "another coding before the chunks": (lines(b"Transfer-Encoding: gzip, chunked") + CHUNKS,
+                                         "send no Transfer-Encoding but chunked"),
+    "another coding in a line of its own": (lines(b"Transfer-Encoding: identity", CODED) + CHUNKS,
+                                            "send no Transfer-Encoding but chunked"),
+    "no coding before the chunks": (lines(b"Transfer-Encoding: ,chunked") + CHUNKS,
+                                    "send no Transfer-Encoding but chunked"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "why"), TAKEN_BY_THE_PARSER.values(), ids=TAKEN_BY_THE_PARSER)
+def test_what_is_refused_though_the_parser_takes_it(sent: bytes, why: str) -> None:
+    """RFC 9112 §3.2, §6.1 and §6.3: what somebody else might read in another way is not answered."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(sent)
+            assert (await client.head()).startswith(REFUSED)
+            assert json.loads(await client.rest())["error"] == {"code": "invalid_http", "description": why}
+
+    play(story)
+
+
+def test_fields_as_they_are_meant() -> None:
+    """RFC 9110 §5.5: what is around a value is none of it. Names are in lower case, and targets as they came."""
+    seen: list[Scope] = []
+
+    async def application(bank: Bank, scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await various(bank, scope, receive, send)
+
+    async def story() -> None:
+        async with a_bank(Patient, application) as bank:
+            client = await bank.connect()
+            fields = (b"A: \t b  c \t", b"a:", b"B:\xff")
+            await client.send(lines(*fields, start=b"GET /a%2Fb?c=%20&d?e HTTP/1.1"))
+            assert await client.answer() == b"done"
+
+    play(story)
+    [scope] = seen
+    assert scope["headers"] == [(b"host", b"x"), (b"a", b"b  c"), (b"a", b""), (b"b", b"\xff")]
+    assert (scope["raw_path"], scope["path"], scope["query_string"]) == (b"/a%2Fb", "/a/b", b"c=%20&d?e")
+    assert (scope["method"], scope["http_version"], scope["scheme"]) == ("GET", "1.1", "http")
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [(b"POST /echo HTTP/1.1", [b"HTTP/1.1 100 Continue\r\n\r\n"]), (b"POST /echo HTTP/1.0", [])],
+)
+def test_who_waits_to_be_told_to_go_on(start: bytes, expected: list[bytes]) -> None:
+    """RFC 9110 §10.1.1: it is told when the body is wanted; of HTTP/1.0 that means nothing."""
+    head = lines(b"Content-Length: 2", b"Expect: 100-Continue", start=start)
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(head)
+            assert expected == [await client.head() for _ in expected]
+            await client.send(b"12")
+            assert await client.answer() == b"12"
+            impatient = await bank.connect()
+            await impatient.send(head + b"12")
+            assert (await impatient.head()).startswith(OK)
+
+    play(story)
+
+
+SLOW: Final = GET.replace(b"/small", b"/slow")
+
+# what comes behind a request that is being answered, and the status of its own answer
+BEHIND_ONE: Final = {
+    "no request": (b"\0\r\n\r\n", [b"400"]),
+    "a body that is none": (CHUNKED + BAD_CHUNK, [b"400"]),
+    "two, and a body that is none": (2 * GET + CHUNKED + ONE + BAD_CHUNK, [b"200", b"200", b"400"]),
+    "too many fields": (HEAD + (HEAD_LINES_MAX + 1) * FIELD, [b"431"]),
+}
+
+
+@pytest.mark.parametrize(("behind", "expected"), BEHIND_ONE.values(), ids=BEHIND_ONE)
+def test_a_refusal_waits_for_its_turn(behind: bytes, expected: list[bytes]) -> None:
+    """What comes behind a request is not taken for its answer."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(SLOW + behind)
+            bank.released.set()
+            found = await client.rest()
+            assert [part[:3] for part in found.split(b"HTTP/1.1 ") if part[:1].isdigit()] == [b"200", *expected]
+
+    play(story)
+
+
+def test_who_ends_within_a_request_has_the_answers_before_it() -> None:
+    """Half a request behind a whole one is let go."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            for half in (GET[:10], POST, POST + b"1"):
+                bank.released.clear()
+                client = await bank.connect()
+                await client.send(SLOW + half)
+                client.writer.write_eof()
+                await settle()
+                bank.released.set()
+                assert await client.answer() == b"done"
+                await bank.until_open(0)
+
+    play(story)
+
+
+def test_a_server_that_stops_lets_go_whose_body_does_not_come() -> None:
+    """A request that is half there is not waited for, though the application has begun with it."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(POST + b"12")
+            bank.protocol.shutdown()
+            await bank.until_open(0)
+
+    play(story)
 
 
 # --- too many ------------------------------------------------------------------------------------

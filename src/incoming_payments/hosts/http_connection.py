@@ -140,7 +140,7 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's word
         """There is nothing to wait for any more, for nobody."""
-        self._server.connections.discard(self)  # type: ignore[arg-type]
+        self._server.connections.discard(self)
         self._is_deaf = True
         del self._parser  # it knows this connection
         for exchange in self._waiting:
