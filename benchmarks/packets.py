@@ -1,7 +1,8 @@
 """ILP packets over HTTP, from a Prepare to a durable Fulfill: through `serve`, a process of its own, on SQLite.
 
 With 1, 16 and 64 packets in flight, each on a connection of its own, into one payment and into 200. Beside it, in the
-same run, what the HTTP server alone can do: uvicorn with an application that reads the body and answers as many bytes.
+same run, what the HTTP server alone can do: uvicorn, on the same parser, with an application that reads the body and
+answers as many bytes.
 
     nox -s bench -- packets [--json] [--packets N]
 """
@@ -199,7 +200,7 @@ def main() -> None:
     if options.bare:
         import uvicorn
 
-        uvicorn.run(bare, port=options.bare, log_level="error", http="h11", ws="none", lifespan="off", access_log=False)
+        uvicorn.run(bare, port=options.bare, log_level="error", http="httptools", ws="none", lifespan="off", access_log=False)
         return
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(Path(folder), options.packets)
