@@ -248,6 +248,25 @@ def test_silence_between_requests() -> None:
     play(story)
 
 
+def test_who_takes_no_answers_and_falls_silent_is_cut() -> None:
+    """Also where they are so small that the application never waits: a silent connection is not closed for ever."""
+    echo = POST.replace(b"Length: 4", b"Length: 60000") + bytes(60_000)
+
+    async def story() -> None:
+        async with a_bank(Patient, timeout_keep_alive=100) as bank:
+            client = await bank.connect()
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed has it on the transport read from
+            while not bank.protocol._transport.get_write_buffer_size():
+                await client.send(echo)
+            assert bank.protocol._writable.is_set()
+            await put_forward(200)
+            assert len(bank.state.connections) == 1
+            await put_forward(LIMIT_S)
+            await bank.until_open(0)
+
+    play(story)
+
+
 @pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
 def test_who_takes_no_answer_is_cut(header: bytes) -> None:
     """An answer that is not taken in time is thrown away, also when the connection was to end with it."""

@@ -433,9 +433,11 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         if self._loop.time() < self._until:
             self._timer = self._loop.call_at(self._until, self._look)
         elif self._is_idle:
-            self._transport.close()
+            self._is_idle = False
+            self._transport.close()  # which waits until the client has taken what was written
+            self._arm(self.request_s_max)
         else:
-            self._transport.abort()  # not close(), which waits until the client has taken what was written
+            self._transport.abort()
 
 
 class _Body:
