@@ -660,6 +660,7 @@ NONSENSE: Final[dict[str, tuple[bytes, bytes, bytes, list[str]]]] = {
     ),
     "another protocol": (GET.removesuffix(b"\r\n") + UPGRADE, b"\0\1\2\r\n\r\n", OK, []),
     "another protocol, not followed": (GET.removesuffix(b"\r\n") + UPGRADE, GET, OK, []),
+    "another protocol, twice at once": (2 * (GET.removesuffix(b"\r\n") + UPGRADE), b"", OK, []),
 }  # fmt: skip
 
 

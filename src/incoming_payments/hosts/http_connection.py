@@ -20,6 +20,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
@@ -314,7 +315,8 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         lines = [b"%s: %s\r\n" % (name, value) for name, value in self._fields if name in _FRAMING]
         self._has_more = True
         self._parser = httptools.HttpRequestParser(_Body(self))
-        self._parser.feed_data(b"".join([b"POST / HTTP/1.1\r\n", *lines, b"\r\n", rest]))
+        with suppress(httptools.HttpParserUpgrade):  # what follows wants another as well
+            self._parser.feed_data(b"".join([b"POST / HTTP/1.1\r\n", *lines, b"\r\n", rest]))
 
     def _refused(self, status: int, code: str, description: str) -> HttpRefused:
         # httptools does not pass on what a callback raises, only that it did.
