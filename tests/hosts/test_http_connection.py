@@ -2,9 +2,12 @@
 
 import asyncio
 import errno
+import gc
 import json
+import logging
 import socket
 import sys
+import weakref
 from typing import Final
 
 import pytest
@@ -698,6 +701,42 @@ def test_nonsense_while_an_answer_is_under_way(caplog: pytest.LogCaptureFixture)
 
     play(story)
     assert [record.getMessage() for record in caplog.records] == [NO_CHUNK]
+
+
+# what a connection was about when its client went away
+LEFT: Final = {
+    "nothing": b"",
+    "an answered request": GET,
+    "half of a body": POST + b"12",
+    "requests that wait": GET.replace(b"/small", b"/slow") + 3 * GET + POST,
+    "nonsense": b"\0\r\n\r\n",
+    "a refusal of ours": GET.replace(b"Host", b"Guest"),
+    "another protocol, and half of a body": POST.removesuffix(b"\r\n") + UPGRADE + b"12",
+}
+
+
+@pytest.mark.parametrize("sent", LEFT.values(), ids=LEFT)
+def test_nothing_is_kept_of_a_connection_that_is_gone(caplog: pytest.LogCaptureFixture, sent: bytes) -> None:
+    """Not even until Python looks for what nobody refers to: a stranger could make that much."""
+    caplog.set_level(logging.CRITICAL)  # what is logged, pytest keeps
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(sent)
+            gone = weakref.ref(bank.protocol)
+            bank.released.set()
+            gc.disable()
+            try:
+                await client.reset()
+                await bank.until_open(0)
+                await bank.until(lambda: not bank.state.tasks)
+                await settle()
+                assert gone() is None
+            finally:
+                gc.enable()
+
+    play(story)
 
 
 # --- what is HTTP/1.1 ----------------------------------------------------------------------------

@@ -143,9 +143,12 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         """There is nothing to wait for any more, for nobody."""
         self._server.connections.discard(self)
         self._is_deaf = True
-        del self._parser  # it knows this connection
         for exchange in self._waiting:
             exchange.lose()
+        # These know this connection. If it knew them on, all of it would stay until Python looks for such circles.
+        del self._parser
+        self._waiting.clear()
+        self._exchange = self._refusal = None
         self._writable.set()
         if self._timer is not None:
             self._timer.cancel()
