@@ -703,6 +703,24 @@ def test_nonsense_while_an_answer_is_under_way(caplog: pytest.LogCaptureFixture)
     assert [record.getMessage() for record in caplog.records] == [NO_CHUNK]
 
 
+def test_who_is_refused_late_has_the_time_to_take_it() -> None:
+    """The time for that begins with the answer, however long the request took."""
+
+    async def story() -> None:
+        async with a_bank(Patient) as bank:
+            client = await bank.connect()
+            await client.send(CHUNKED)
+            await put_forward(LIMIT_S - 100)
+            await client.send(BAD_CHUNK)
+            await put_forward(LIMIT_S - 100)
+            assert len(bank.state.connections) == 1
+            assert (await client.head()).startswith(REFUSED)
+            await put_forward(200)
+            await bank.until_open(0)
+
+    play(story)
+
+
 # what a connection was about when its client went away
 LEFT: Final = {
     "nothing": b"",

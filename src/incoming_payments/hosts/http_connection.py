@@ -351,6 +351,7 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         response = http_refusal(refusal)
         fields = [*self.default_fields(), *fields_of(response)]
         self._transport.write(head_of(response.status, fields, keeps=False) + response.body)
+        self._until = None
         self._close()
 
     def _begin(self, exchange: Exchange) -> None:
