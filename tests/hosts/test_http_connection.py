@@ -786,6 +786,7 @@ TAKEN: Final[dict[str, tuple[bytes, bytes, bool]]] = {
     "another protocol, behind chunks": (lines(b"Connection: upgrade\r\nUpgrade: h2c", CODED) + CHUNKS + b"\0", b"12",
                                         False),
     "a wish for another protocol that is not the connection's": (lines(b"Upgrade: h2c"), b"done", True),
+    "RTSP, which ends where HTTP does": (lines(CODED, start=b"POST /echo RTSP/1.1") + CHUNKS, b"12", True),
 }  # fmt: skip
 
 

@@ -11,6 +11,8 @@ the others much, and that nobody gets the answer to somebody else's request:
   or would have another protocol. What its client goes on to send is not looked at, and dropped.
 - **What is refused though llhttp takes it**: other versions than 1.0 and 1.1, other hosts than one, CONNECT, and other
   transfer codings than `chunked`. A request that tells its length in two ways is refused by llhttp. RFC 9112 §6.1.
+- **What is taken though it is not HTTP**: `RTSP/1.1`, or `ICE/1.1` with SOURCE, for `HTTP/1.1`, as llhttp does not say
+  which it was. It ends where the same in HTTP would.
 
 Needs httptools and uvicorn, and is imported by `serve` alone.
 """
