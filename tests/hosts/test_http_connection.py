@@ -774,6 +774,7 @@ TAKEN: Final[dict[str, tuple[bytes, bytes, bool]]] = {
     "HTTP/1.0": (lines(start=b"GET / HTTP/1.0", host=b""), b"done", False),
     "HTTP/1.0, with a host, to be kept": (lines(b"Connection: keep-alive", start=b"GET / HTTP/1.0"), b"done", False),
     "a connection that is to be closed": (LAST, b"done", False),
+    "the same, with a tab behind it": (lines(b"Connection: close\t"), b"done", False),
     "empty lines before it": (b"\r\n\r\n" + GET, b"done", True),
     "no length": (lines(), b"done", True),
     "a coding in capitals, with spaces round it": (lines(b"Transfer-Encoding:  Chunked ") + CHUNKS, b"12", True),

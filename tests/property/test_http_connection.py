@@ -138,7 +138,8 @@ FIELDS: Final = [
     b"Content-Length: +4", b"Content-Length:", b"Content-Length: 4 ", b"Transfer-Encoding: chunked",
     b"Transfer-Encoding: Chunked ", b"transfer-encoding:\tchunked", b"Transfer-Encoding: gzip, chunked",
     b"Transfer-Encoding: identity", b"Transfer-Encoding : chunked", b"Transfer-Encoding: x\x0bchunked",
-    b"Connection: close", b"Connection: keep-alive", b"Connection: upgrade", b"Upgrade: h2c", b"Upgrade: websocket",
+    b"Connection: close", b"Connection: close\t", b"Connection: keep-alive", b"Connection: upgrade", b"Upgrade: h2c",
+    b"Upgrade: websocket",
     b"Expect: 100-continue", b" folded", b"A: b\rC: d", b"A: b\nC: d", b"A: \xff \t", b"A:", b": b", b"A b: c",
     b"A: \0",     b"Proxy-Connection: close", b"Trailer: Host", b"Content-Length: 0", b"Keep-Alive: 5",
 ]  # fmt: skip
