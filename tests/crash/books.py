@@ -82,10 +82,11 @@ class Reader:
         with self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
-                if line.endswith(b"\n"):
-                    self._offset += len(line)
-                    kind, *facts = json.loads(line)
-                    yield Asked(*facts) if kind == "asked" else Answered(*facts)
+                if not line.endswith(b"\n"):  # its rest, which may come at any moment, would be taken for a line
+                    return
+                self._offset += len(line)
+                kind, *facts = json.loads(line)
+                yield Asked(*facts) if kind == "asked" else Answered(*facts)
 
 
 def notes_in(path: Path) -> Iterator[Note]:
