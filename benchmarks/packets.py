@@ -200,7 +200,9 @@ def main() -> None:
     if options.bare:
         import uvicorn
 
-        uvicorn.run(bare, port=options.bare, log_level="error", http="httptools", ws="none", lifespan="off", access_log=False)
+        uvicorn.run(
+            bare, port=options.bare, log_level="error", http="httptools", ws="none", lifespan="off", access_log=False
+        )
         return
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(Path(folder), options.packets)
