@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import importlib.metadata
 import json
 import logging
@@ -344,6 +345,7 @@ def test_serve_bounds_its_connections(folder: Path, monkeypatch: pytest.MonkeyPa
     class Unstarted(uvicorn.Server):
         def run(self, sockets: list[socket.socket] | None = None) -> None:
             assert sockets
+            assert gc.get_freeze_count() > 0  # no garbage collection looks through the modules
             made.append(self.config)
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -363,6 +365,7 @@ def test_serve_bounds_its_connections(folder: Path, monkeypatch: pytest.MonkeyPa
     try:
         assert main(["serve", "--config", str(path)]) == 0
     finally:
+        gc.unfreeze()
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for store in stores:

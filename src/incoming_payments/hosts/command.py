@@ -1,6 +1,7 @@
 """The `incoming-payments` command: `init`, `serve`, `demo`, and `sign`, which has a module of its own."""
 
 import argparse
+import gc
 import importlib.metadata
 import json
 import logging
@@ -223,6 +224,8 @@ def _serve(settings: Settings) -> int:
         if settings.packets is not None:
             print(f"with ILP packets at {settings.policy.base_url}{settings.packets.path};")
         print(f"payments are in {settings.database}. Ctrl-C stops it.", flush=True)
+        # What is loaded by now stays: else the collector looks through all of it every so often, and everybody waits.
+        gc.freeze()
         server.run(sockets=[listener])
     return 0
 
