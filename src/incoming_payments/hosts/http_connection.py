@@ -42,6 +42,7 @@ from incoming_payments.limits import (
     DROPPED_BYTES_MAX,
     HEAD_BYTES_MAX,
     HEAD_LINES_MAX,
+    HEADERS_MAX,
     READ_BYTES_MAX,
     REQUEST_S_MAX,
 )
@@ -213,7 +214,7 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         """A field: of the header, or one behind the body, which nobody needs. RFC 9110 §6.5.1."""
         self._lines += 1
         if self._lines > HEAD_LINES_MAX:
-            raise self._refused(431, "headers_too_large", f"send at most {HEAD_LINES_MAX} header fields")
+            raise self._refused(431, "headers_too_large", f"send at most {HEADERS_MAX} header fields")
         if self._exchange is None:
             self._fields.append((name.lower(), value.strip(b" \t")))
 
@@ -300,7 +301,7 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         if self._is_amid:
             self._framing += len(data)
         if self._framing > HEAD_BYTES_MAX:
-            text = f"send at most {HEAD_BYTES_MAX} bytes of header fields, and of what is around the body"
+            text = f"send at most {HEAD_BYTES_MAX} bytes besides the body"
             self._refuse(self._refused(431, "headers_too_large", text))
             return
         try:
