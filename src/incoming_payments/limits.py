@@ -114,9 +114,9 @@ BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted, and accepted in 
 REQUEST_S_MAX: Final = 10  # for a whole request to arrive: the largest needs no more than 100 kbit/s
 KEEP_ALIVE_S_MAX: Final = 5  # of silence between two requests of a connection: uvicorn's default
 READ_BYTES_MAX: Final = 2 * 1024  # of one connection before others have their turn: most requests, and 1 ms at worst
-HEAD_BYTES_MAX: Final = 32 * 1024  # request line and fields that have no end yet: honest ones have 2 KB
-HEAD_LINES_MAX: Final = 256  # of the same, and of fields behind a body: each is 1 us, and honest requests have 20
-BODY_PIECES_MAX: Final = 256  # chunks and reads of one body, each 6 us: honest ones have one a network packet at most
+HEAD_BYTES_MAX: Final = 32 * 1024  # of a request besides its body, after the first read: honest ones have 2 KB
+HEAD_LINES_MAX: Final = 256  # fields of a request, before and behind its body: honest ones have 20
+BODY_PIECES_MAX: Final = 256  # chunks and reads of one body: honest ones have one a network packet at most
 DROPPED_BYTES_MAX: Final = 1024 * 1024  # behind the last answer: what a client has on its way before it reads that
 
 # --- the log of a host ---

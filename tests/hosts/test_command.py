@@ -330,11 +330,11 @@ def test_serve_on_a_port_in_use(folder: Path) -> None:
 def test_serve_without_uvicorn(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without its one optional dependency, `serve` says what to install."""
+    """Without what only `serve` needs, it says what to install."""
     monkeypatch.setitem(sys.modules, "uvicorn", None)
 
     assert main(["serve", "--config", str(folder / CONFIGURATION)]) == 1
-    says = "incoming-payments: serve needs uvicorn: pip install 'incoming-payments[serve]'\n"
+    says = "incoming-payments: serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'\n"
     assert says == capsys.readouterr().err
 
 
@@ -351,7 +351,7 @@ def test_serve_bounds_its_connections(folder: Path, monkeypatch: pytest.MonkeyPa
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(uvicorn, "Server", Unstarted)
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
-    monkeypatch.setattr(http_connection, "room", lambda: (12, 3))
+    monkeypatch.setattr(command, "room", lambda: (12, 3))
     path = folder / CONFIGURATION
     path.write_text(path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}"), "utf-8")
     stores: list[AsyncSqliteStore] = []

@@ -6,7 +6,6 @@ import gc
 import json
 import logging
 import socket
-import sys
 import weakref
 from typing import Final
 
@@ -31,9 +30,8 @@ from connection_kit import (
     settle,
     various,
 )
-from incoming_payments.hosts.http_connection import HttpConnection, bounded, room
+from incoming_payments.hosts.http_connection import HttpConnection, bounded
 from incoming_payments.limits import (
-    BACKLOG_CONNECTIONS_MAX,
     BODY_BYTES_MAX,
     BODY_PIECES_MAX,
     CONNECTIONS_MAX,
@@ -1004,22 +1002,3 @@ def test_the_bounds_of_serve() -> None:
     protocol = bounded(7)
     assert (protocol.connections_max, HttpConnection.connections_max) == (7, CONNECTIONS_MAX)
     assert protocol.request_s_max == REQUEST_S_MAX
-
-
-MOST: Final = (CONNECTIONS_MAX, BACKLOG_CONNECTIONS_MAX)
-ROOMS: Final = [(1_000_000, MOST), (2048, MOST), (1024, (512, 64)), (256, (128, 16)), (8, (4, 1)), (-1, MOST)]
-
-
-@pytest.mark.parametrize(("descriptors", "expected"), ROOMS)
-def test_room_for_connections(monkeypatch: pytest.MonkeyPatch, descriptors: int, expected: tuple[int, int]) -> None:
-    """Connections take half of the file descriptors at most, and those on their way a quarter, four turns together."""
-    resource = pytest.importorskip("resource")
-    limit = resource.RLIM_INFINITY if descriptors == -1 else descriptors
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    assert expected == room()
-
-
-def test_room_where_descriptors_are_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system without such limits gets the most."""
-    monkeypatch.setitem(sys.modules, "resource", None)
-    assert room() == MOST

@@ -17,6 +17,7 @@ from typing import Final
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.hosts import demo, sign_command
 from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.hosts.room import room
 from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.hosts.sparse_log import SparseFilter
 from incoming_payments.httpsig import PrivateKey
@@ -186,9 +187,9 @@ def _serve(settings: Settings) -> int:
     try:
         import uvicorn
 
-        from incoming_payments.hosts.http_connection import bounded, room
+        from incoming_payments.hosts.http_connection import bounded
     except ImportError:
-        raise ConfigurationError("serve needs uvicorn: pip install 'incoming-payments[serve]'") from None
+        raise ConfigurationError("serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'") from None
     for warning in settings.warnings:
         print(f"incoming-payments: warning: {warning}", file=sys.stderr)
     connections, backlog = room()

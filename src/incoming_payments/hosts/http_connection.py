@@ -33,9 +33,9 @@ from uvicorn.server import ServerState
 from incoming_payments.api import http_refusal
 from incoming_payments.errors import HttpRefused
 from incoming_payments.hosts.asgi import Scope, fields_of
+from incoming_payments.hosts.deadline import Deadline
 from incoming_payments.hosts.http_exchange import Application, Exchange, Field, head_of
 from incoming_payments.limits import (
-    BACKLOG_CONNECTIONS_MAX,
     BODY_BYTES_MAX,
     BODY_PIECES_MAX,
     CONNECTIONS_MAX,
@@ -51,22 +51,6 @@ logger = logging.getLogger(__name__)
 
 _HOSTS: Final = {"1.1": (1,), "1.0": (0, 1)}  # by version, how many Host fields there are: RFC 9112 §3.2
 _FRAMING: Final = {b"content-length", b"transfer-encoding"}
-
-
-def room() -> tuple[int, int]:
-    """How many connections may be open, and how many more may wait, with the file descriptors of this process.
-
-    Half of the descriptors are for connections. As many as wait may be accepted in one turn of the event loop, and
-    those that are too many are closed three turns later: a quarter is for them. The last quarter is for the store.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows: no such limit
-        return CONNECTIONS_MAX, BACKLOG_CONNECTIONS_MAX
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if descriptors == resource.RLIM_INFINITY:
-        return CONNECTIONS_MAX, BACKLOG_CONNECTIONS_MAX
-    return min(CONNECTIONS_MAX, descriptors // 2), min(BACKLOG_CONNECTIONS_MAX, max(1, descriptors // 16))
 
 
 def bounded(connections: int) -> type["HttpConnection"]:
@@ -98,7 +82,7 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         self,
         config: uvicorn.Config,
         server_state: ServerState,
-        app_state: dict[str, Any],  # noqa: ARG002 - for applications that keep something there
+        app_state: dict[str, Any],  # noqa: ARG002 - uvicorn's, for applications that keep something there: ours does not
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._application: Application = config.loaded_app
@@ -126,8 +110,7 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         self._reads = True
         self._writable = asyncio.Event()
         self._writable.set()
-        self._until: float | None = None  # when the client's time is over, by the loop's clock
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(self._loop, self._late)  # the client's
 
     # --- what asyncio and uvicorn say ----------------------------------------------------------
 
@@ -146,15 +129,14 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         """There is nothing to wait for any more, for nobody."""
         self._server.connections.discard(self)
         self._is_deaf = True
+        self._deadline.drop()
         for exchange in self._waiting:
             exchange.lose()
         # These know this connection. If it knew them on, all of it would stay until Python looks for such circles.
-        del self._parser
+        del self._parser, self._deadline
         self._waiting.clear()
         self._exchange = self._refusal = None
         self._writable.set()
-        if self._timer is not None:
-            self._timer.cancel()
 
     def eof_received(self) -> bool:
         """The client sends nothing more. Requests that it has sent are answered first, but for half a one."""
@@ -183,7 +165,8 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
             self._drop(nbytes)
         else:
             if self._is_idle:  # its time begins with its first byte
-                self._is_idle, self._until = False, None
+                self._is_idle = False
+                self._deadline.lift()
             self._parse(self._arrived[:nbytes])
             self._watch()
         self._regulate()
@@ -278,7 +261,7 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
     def answered(self) -> None:
         """Go on to the next request; or end, if there can be none."""
         self._server.total_requests += 1
-        self._until = None
+        self._deadline.lift()
         if not self._waiting.popleft().keeps:
             self._close()
         elif self._waiting:
@@ -287,7 +270,7 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
             self._answer(self._refusal)
         elif not self._is_amid:
             self._is_idle = True
-            self._arm(self._keep_alive_s)
+            self._deadline.set(self._keep_alive_s)
         self._watch()
         self._regulate()
 
@@ -354,7 +337,7 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
         response = http_refusal(refusal)
         fields = [*self.default_fields(), *fields_of(response)]
         self._transport.write(head_of(response.status, fields, keeps=False) + response.body)
-        self._until = None
+        self._deadline.lift()
         self._close()
 
     def _begin(self, exchange: Exchange) -> None:
@@ -422,29 +405,16 @@ class HttpConnection(asyncio.BufferedProtocol, asyncio.Protocol):
     def _watch(self) -> None:
         """Let the client's time run, if it is its turn."""
         if self._waiting and self._waiting[0].is_whole and self._writable.is_set():
-            self._until = None
-        elif self._until is None:
-            self._arm(self.request_s_max)
+            self._deadline.lift()
+        elif not self._deadline.is_set:
+            self._deadline.set(self.request_s_max)
 
-    def _arm(self, seconds: float) -> None:
-        # Most connections are never late: a timer that has begun is left alone, and looks again when it goes off.
-        self._until = self._loop.time() + seconds
-        if self._timer is not None and self._timer.when() > self._until:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer = self._loop.call_at(self._until, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._until is None:
-            return
-        if self._loop.time() < self._until:
-            self._timer = self._loop.call_at(self._until, self._look)
-        elif self._is_idle:
+    def _late(self) -> None:
+        """The client's time is over."""
+        if self._is_idle:
             self._is_idle = False
             self._transport.close()  # which waits until the client has taken what was written
-            self._arm(self.request_s_max)
+            self._deadline.set(self.request_s_max)
         else:
             self._transport.abort()
 

@@ -139,7 +139,10 @@ class Exchange:
 
 
 def head_of(status: int, fields: Iterable[Field], *, keeps: bool) -> bytes:
-    """The head of an answer. RFC 9112 §4 and §5. Raises `ValueError` for fields that would not stay in their lines."""
+    """The head of an answer. RFC 9112 §4 and §5.
+
+    Raises `ValueError` for fields that would not stay in their lines, and `KeyError` for a status that there is not.
+    """
     lines = [_STATUS_LINES[status], *(_line(name, value) for name, value in fields), b"" if keeps else _CLOSE, b"\r\n"]
     return b"".join(lines)
 
