@@ -29,7 +29,8 @@ from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import PrivateKey, load_jwk
 from incoming_payments.ilp import Peer
 from incoming_payments.limits import KEEP_ALIVE_S_MAX, LOGGED_A_MINUTE_MAX
-from incoming_payments.stores.sqlite import AsyncSqliteStore
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
+from incoming_payments.testing.steps import create
 from processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
 from raw_http import answers, exchange
 
@@ -228,7 +229,7 @@ def test_serve_answers_and_stops_when_told(tmp_path: Path, number: signal.Signal
     assert (flooded, still.status_code) == (True, 200)
     assert status == 0
     # SQLite removes its log when the last connection is closed in good order.
-    assert [tmp_path / "payments.sqlite3"] == list(tmp_path.glob("payments.sqlite3*"))
+    assert {file.name for file in tmp_path.glob("payments.sqlite3*")} == {"payments.sqlite3", "payments.sqlite3-lock"}
     said = log.read_text("utf-8")
     assert f"Serving {base_url}/incoming-payments on 127.0.0.1 port {port},\n" in said
     assert "Traceback" not in said
@@ -491,3 +492,20 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(demo, "main", interrupted)
     assert main(["demo"]) == 130
+
+
+def test_backup_copies_the_database_while_it_is_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And says so. A second backup to the same file is refused, and so is one of a database that does not exist."""
+    folder, target = tmp_path / "bank", tmp_path / "backup.sqlite3"
+    assert main(["init", str(folder)]) == 0
+    arguments = ["backup", str(target), "--config", str(folder / CONFIGURATION)]
+    assert main(arguments) == 1
+    assert "does not exist: nothing to back up" in capsys.readouterr().err
+    with SqliteStore(folder / "payments.sqlite3") as store:
+        id = create(store)
+        assert main(arguments) == 0
+        assert f"Wrote {target}, and read it back" in capsys.readouterr().out
+        assert main(arguments) == 1
+        assert "exists: name a new file for the backup" in capsys.readouterr().err
+    with SqliteStore(target) as copy:
+        assert copy.load(id).id == id

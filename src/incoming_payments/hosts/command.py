@@ -1,4 +1,4 @@
-"""The `incoming-payments` command: `init`, `serve`, `demo`, and `sign`, which has a module of its own."""
+"""The `incoming-payments` command: `init`, `serve`, `backup`, `demo`, and `sign`, which has a module of its own."""
 
 import argparse
 import gc
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
+from incoming_payments.errors import ConfigurationError, IncomingPaymentsError, StoreStopped
 from incoming_payments.hosts import demo, sign_command
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.room import room
@@ -23,7 +23,7 @@ from incoming_payments.hosts.sparse_log import SparseFilter
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SERVER_SECRET_BYTES_MIN
 from incoming_payments.ports import AsyncPorts
-from incoming_payments.stores.sqlite import AsyncSqliteStore
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 _SHUTDOWN_S_MAX: Final = 10  # how long requests that are under way may take to end when the server is stopped
 
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
     version = importlib.metadata.version("incoming-payments")
     parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="init | serve | sign | demo")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="init | serve | backup | sign | demo")
     command = commands.add_parser("init", help="write a configuration, keys and a development token")
     command.add_argument("folder", type=Path, help="where to; it is made when it is not there")
     command.add_argument("--port", type=int, default=8080, help="the port to listen on (8080)")
@@ -128,6 +128,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _serve(load_settings(options.config)))
     sign_command.add_parser(commands, CONFIGURATION)
+    command = commands.add_parser("backup", help="write a verified copy of the database, also while the service runs")
+    command.add_argument("target", type=Path, help="the file to write; it must not exist")
+    command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
+    command.set_defaults(run=lambda options: _backup(load_settings(options.config), options.target))
     command = commands.add_parser("demo", help="run the whole story: create, pay by STREAM, crash, complete")
     command.set_defaults(run=lambda _: demo.main())
     return parser
@@ -198,9 +202,15 @@ def _serve(settings: Settings) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[handler]
     )
+    stops: list[StoreStopped] = []
+
+    def on_stop(error: StoreStopped) -> None:
+        stops.append(error)
+        server.should_exit = True
+
     with open_listener(settings.host, settings.port) as listener:
         config = uvicorn.Config(
-            build(settings, AsyncSqliteStore(settings.database)),
+            build(settings, AsyncSqliteStore(settings.database, on_stop=on_stop)),
             log_config=None,
             access_log=False,
             proxy_headers=False,
@@ -228,6 +238,17 @@ def _serve(settings: Settings) -> int:
         # What is loaded by now stays: else the collector looks through all of it every so often, and everybody waits.
         gc.freeze()
         server.run(sockets=[listener])
+    if stops:
+        raise stops[0]  # a supervisor sees the exit status, and restarts the service or raises the alarm
+    return 0
+
+
+def _backup(settings: Settings, target: Path) -> int:
+    if not settings.database.exists():
+        raise ConfigurationError(f"{settings.database} does not exist: nothing to back up", setting="database")
+    with SqliteStore(settings.database) as store:
+        store.backup(target)
+    print(f"Wrote {target}, and read it back. Keep the configuration and its secrets with it.")
     return 0
 
 
