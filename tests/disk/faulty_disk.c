@@ -45,6 +45,7 @@ static const char *folder;
 static const volatile uint8_t *control;
 static int log_descriptor = -1;
 static unsigned int seed;
+static int burst; /* a sync that fails is seldom alone: each second one of the next eight fails as well */
 
 static ssize_t (*real_write)(int, const void *, size_t);
 static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
@@ -171,8 +172,10 @@ static int sync_file(int descriptor, int (*real)(int)) {
     if (!path) return real(descriptor);
     pthread_mutex_lock(&mutex);
     struct file *file = state_of(descriptor);
+    unsigned int odds = burst > 0 ? 128 : control[1];
     int fails = file && file->is_dirty &&
-                (control[0] == 1 || (control[0] == 2 && (unsigned)(rand_r(&seed) >> 8 & 255) < control[1]));
+                (control[0] == 1 || (control[0] == 2 && (unsigned)(rand_r(&seed) >> 8 & 255) < odds));
+    burst = fails ? 8 : burst - (burst > 0);
     if (file) file->is_dirty = 0;
     note(fails ? SYNC_FAILED : SYNCED, path, 0, NULL, 0);
     pthread_mutex_unlock(&mutex);

@@ -164,10 +164,11 @@ class DatabaseFile:
     def disconnect(self, connection: sqlite3.Connection) -> None:
         """Close `connection`, which rolls back what is not committed. A stopped store leaves it open for good."""
         with contextlib.suppress(sqlite3.Error):
-            connection.rollback()
-            if self.watch.is_stopped:
-                _never_close(connection)
-            else:
+            connection.rollback()  # a connection that is never closed must not keep SQLite's write lock
+        if self.watch.is_stopped:
+            _never_close(connection)
+        else:
+            with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
     def _connect(self, *settings: str, busy_s: float) -> sqlite3.Connection:

@@ -238,7 +238,8 @@ class LogWatch:
 
     def close(self) -> None:
         """Close the descriptor of the log."""
-        os.close(self._log)
+        with contextlib.suppress(OSError):  # it has written nothing that could be lost
+            os.close(self._log)
 
     def before_write(self) -> bool:
         """Check the files. SQLite's write lock is held. Returns whether the log was emptied since the last commit.
