@@ -44,7 +44,7 @@ class Worker:
             thread.join()
 
     def _payment(self, store: SqliteStore) -> PaymentId:
-        # The same in each process. The store must not read: a connection for reading keeps SQLite from recovering the log.
+        # The same in each process. No look-up: a connection for reading keeps SQLite from recovering the log.
         creation = a_creation()
         with suppress(PaymentExists):
             store.insert(creation)
