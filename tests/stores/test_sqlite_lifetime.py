@@ -26,7 +26,7 @@ from incoming_payments.stores._sqlite_rows import Rows
 from incoming_payments.stores._sqlite_writer import Job
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation, crediting
-from incoming_payments.testing.steps import book, create
+from incoming_payments.testing.steps import create, credit
 from sqlite_jobs import held, queue
 
 
@@ -101,7 +101,7 @@ def test_a_closed_store_says_so(path: Path) -> None:
         lambda: store.load(id),
         lambda: store.events(id),
         lambda: store.find_expired(NOW, 1),
-        lambda: book(store, id, "wire-1", 1),
+        lambda: credit(store, id, "wire-1", 1),
     ):
         with pytest.raises(StoreUnusable, match="closed"):
             ask()
