@@ -149,7 +149,7 @@ def test_a_payer_whose_packets_are_not_taken(
 
     assert demo.main() == 1
     said = capfd.readouterr()
-    assert "takes no packets from this sender: status 401" in said.err
+    assert "refuses packets from this sender: status 401" in said.err
     assert "Traceback" not in said.err
 
 
