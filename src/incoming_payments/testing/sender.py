@@ -32,8 +32,6 @@ from incoming_payments.testing._stream_sender import (
 )
 
 __all__ = [
-    "IN_FLIGHT",
-    "LIFETIME_S",
     "Ending",
     "Link",
     "NotTaken",
