@@ -95,9 +95,7 @@ class StoreContract(ConcurrencyContract):
             ),
             pytest.param(a_creation(metadata="{" + " " * 100_000 + "}"), id="large metadata"),
             pytest.param(a_creation(wallet_address=a_wallet_address(asset=Asset("!~", 255))), id="an unusual asset"),
-            pytest.param(
-                a_creation(id=UNUSED_ID, now=datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC)), id="far in the past"
-            ),
+            pytest.param(a_creation(id=UNUSED_ID, now=datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC)), id="far in the past"),
             pytest.param(
                 a_creation(now=datetime(9999, 12, 31, 23, 59, 59, 999_998, tzinfo=UTC), expires_in_s=0.000001),
                 id="far in the future",
