@@ -1,4 +1,4 @@
-"""Receivers that break one promise each, to show that the simulation finds it."""
+"""Flows that each break one promise on purpose, so that tests can prove that the simulation detects it."""
 
 import itertools
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Settle = Callable[[Arrival, Clock], Flow[Reply]]
 
 
 def receiver(settle: Settle) -> Callable[..., Flow[bytes]]:
-    """`receive_packet`, but for what becomes of a packet that has to be settled with the payment."""
+    """Return a `receive_packet` that uses `settle` for packets whose reply depends on the payment."""
 
     def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Clock) -> Flow[bytes]:
         nonce = yield from DrawRandomness(NONCE_BYTES)
@@ -40,11 +40,11 @@ def receiver(settle: Settle) -> Callable[..., Flow[bytes]]:
     return receive_packet
 
 
-def _settling(book: Callable[[Arrival, Clock], Flow[IncomingPayment]]) -> Settle:
+def _settling(credit: Callable[[Arrival, Clock], Flow[IncomingPayment]]) -> Settle:
     def settle(arrival: Arrival, clock: Clock) -> Flow[Reply]:
         try:
             if arrival.may_be_fulfilled:
-                return arrival.fulfilled((yield from book(arrival, clock)), clock())
+                return arrival.fulfilled((yield from credit(arrival, clock)), clock())
             return arrival.quoted((yield from LoadPayment(arrival.payment_id)), clock())
         except (PaymentRefused, PaymentNotFound, StoreError) as refusal:
             return arrival.refused(refusal)
@@ -52,32 +52,32 @@ def _settling(book: Callable[[Arrival, Clock], Flow[IncomingPayment]]) -> Settle
     return settle
 
 
-def _booking(id_of: Callable[[Arrival], str], arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _crediting(id_of: Callable[[Arrival], str], arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     id = CreditId(id_of(arrival))
     return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id))
 
 
-def _fulfils_first(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
-    """Looks whether the payment is open, fulfils, and leaves the credit to somebody who never comes."""
+def _fulfils_without_credit(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Fulfil the packet if the payment is open, and never credit it."""
     payment = yield from LoadPayment(arrival.payment_id)
     lifecycle.require_open(payment, clock())
     return payment
 
 
-def _fulfils_anyway(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
-    """Takes a store that has no answer for one that will have done it."""
+def _fulfils_after_store_error(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Fulfil the packet although the store has raised an error."""
     try:
-        return (yield from _booking(lambda arrival: arrival.credit_id, arrival, clock))
+        return (yield from _crediting(lambda arrival: arrival.credit_id, arrival, clock))
     except StoreError:
         return (yield from LoadPayment(arrival.payment_id))
 
 
-def _books_twice(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
-    """Tries again under another id when the store has trouble."""
+def _retries_with_another_id(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Credit the packet again, with another credit id, after a store error."""
     try:
-        return (yield from _booking(lambda arrival: arrival.credit_id, arrival, clock))
+        return (yield from _crediting(lambda arrival: arrival.credit_id, arrival, clock))
     except StoreError:
-        return (yield from _booking(lambda arrival: f"{arrival.credit_id}:2", arrival, clock))
+        return (yield from _crediting(lambda arrival: f"{arrival.credit_id}:2", arrival, clock))
 
 
 def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -91,7 +91,8 @@ def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any,
     return deciding
 
 
-def _never_expires(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _ignores_expiry(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Credit a packet after the payment has expired."""
     id = arrival.credit_id
     decide = _without_expiry(arrival.decide(id, clock), lambda _, after: after)
     after: IncomingPayment = yield from UpdatePayment(arrival.payment_id, decide, id)
@@ -99,37 +100,37 @@ def _never_expires(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
 
 
 def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
-    """Books what the host has, whenever."""
+    """Credit the host's money after the payment has expired."""
     decide = partial(lifecycle.credit, id=CreditId(credit), amount=amount, now=now)
     decide_anyway = _without_expiry(decide, lambda credit, _: credit)
-    booked: Credit = yield from UpdatePayment(id, decide_anyway, CreditId(credit))
-    return booked
+    credited: Credit = yield from UpdatePayment(id, decide_anyway, CreditId(credit))
+    return credited
 
 
 def get_that_completes(request: Request, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
-    """Changes what it should only show."""
+    """Complete the payment in a read request."""
     yield from UpdatePayment(id, partial(lifecycle.complete, now=now))
     return (yield from get_payment(request, id, policy, now))
 
 
 def get_with_a_bug(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]:
-    """Ends with what is no error of ours."""
+    """Raise an error that is not one of the library's."""
     view = yield from get_public_payment(id, policy)
     return evolve(view, received_amount=Amount(1 // len(policy.base_url[:0]), view.received_amount.asset))
 
 
 def receive_that_doubles(id: PaymentId, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
-    """Books rightly, and tells the host of twice as much."""
-    booked = yield from receive(id, credit=credit, amount=amount, now=now)
-    twice = Amount(min(2 * booked.amount.value, UINT64_MAX), booked.amount.asset)
-    return evolve(booked, amount=twice, received=Amount(UINT64_MAX, twice.asset))
+    """Credit the right amount, and return twice that amount to the host."""
+    credited = yield from receive(id, credit=credit, amount=amount, now=now)
+    twice = Amount(min(2 * credited.amount.value, UINT64_MAX), credited.amount.asset)
+    return evolve(credited, amount=twice, received=Amount(UINT64_MAX, twice.asset))
 
 
 _calls = itertools.count()
 
 
-def _decides_by_chance(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
-    """Makes the time of a credit its own each time it is asked."""
+def _decides_impurely(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Use another time at each call of the decision."""
     id = arrival.credit_id
 
     def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
@@ -138,14 +139,14 @@ def _decides_by_chance(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     return (yield from UpdatePayment(arrival.payment_id, decide, id))
 
 
-def _decides_by_its_arrival(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
-    """Books what has waited until it was too late."""
+def _decides_with_arrival_time(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Credit a packet that has expired while it waited for the store."""
     id, now = arrival.credit_id, clock()
     return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, lambda: now), id))
 
 
-def _names_no_peer(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
-    """Leaves the host to guess who owes the money."""
+def _omits_peer(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Write events that do not name the peer that owes the money."""
     id = arrival.credit_id
 
     def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
@@ -155,14 +156,14 @@ def _names_no_peer(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     return (yield from UpdatePayment(arrival.payment_id, decide, id))
 
 
-def _asks_for_events(arrival: Arrival, _clock: Clock) -> Flow[IncomingPayment]:
-    """Needs what no simulation has been told of."""
+def _uses_unknown_effect(arrival: Arrival, _clock: Clock) -> Flow[IncomingPayment]:
+    """Yield an effect that the simulation does not support."""
     yield from LoadEvents(arrival.payment_id)
     return (yield from LoadPayment(arrival.payment_id))
 
 
-def _books_questions(arrival: Arrival, clock: Clock) -> Flow[Reply]:
-    """Books what only asks what would arrive."""
+def _credits_probes(arrival: Arrival, clock: Clock) -> Flow[Reply]:
+    """Credit a packet that its sender made as a probe."""
     id = arrival.credit_id
     if arrival.amount.value:
         yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id)
@@ -170,19 +171,19 @@ def _books_questions(arrival: Arrival, clock: Clock) -> Flow[Reply]:
 
 
 RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {
-    "fulfils before it credits": receiver(_settling(_fulfils_first)),
-    "fulfils although the store failed": receiver(_settling(_fulfils_anyway)),
-    "tries again under another id": receiver(_settling(_books_twice)),
+    "fulfils without a credit": receiver(_settling(_fulfils_without_credit)),
+    "fulfils after a store error": receiver(_settling(_fulfils_after_store_error)),
+    "retries with another credit id": receiver(_settling(_retries_with_another_id)),
     "credit id from the sequence only": receiver(
-        _settling(partial(_booking, lambda arrival: f"stream:{arrival.request.sequence}"))
+        _settling(partial(_crediting, lambda arrival: f"stream:{arrival.request.sequence}"))
     ),
     "credit id from condition and amount": receiver(
-        _settling(partial(_booking, lambda arrival: f"{arrival.credit_id}:{arrival.amount.value}"))
+        _settling(partial(_crediting, lambda arrival: f"{arrival.credit_id}:{arrival.amount.value}"))
     ),
-    "decides by the clock of its arrival": receiver(_settling(_decides_by_its_arrival)),
-    "names no peer": receiver(_settling(_names_no_peer)),
-    "decides by chance": receiver(_settling(_decides_by_chance)),
-    "asks for what it need not": receiver(_settling(_asks_for_events)),
-    "books questions": receiver(_books_questions),
-    "no expiry check": receiver(_settling(_never_expires)),
+    "decides with the arrival time": receiver(_settling(_decides_with_arrival_time)),
+    "omits the peer": receiver(_settling(_omits_peer)),
+    "decides impurely": receiver(_settling(_decides_impurely)),
+    "uses an unknown effect": receiver(_settling(_uses_unknown_effect)),
+    "credits probes": receiver(_credits_probes),
+    "ignores the expiry": receiver(_settling(_ignores_expiry)),
 }

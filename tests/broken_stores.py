@@ -1,4 +1,4 @@
-"""Stores that break one promise each, to show that the contract suite finds it."""
+"""Stores that each break one promise on purpose, so that tests can prove that the contract suite detects it."""
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
@@ -22,64 +22,64 @@ from incoming_payments.testing.contract import StoreContract
 T = TypeVar("T")
 
 
-class Forgetful(MemoryStore):
-    """Looks no credit id up, so a repeat is booked again."""
+class IgnoresEarlierCredits(MemoryStore):
+    """Never finds an earlier credit, so that a duplicate is credited again."""
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """Hides the credit that was booked before."""
+        """Delete the earlier credit before the update."""
         self._rows.pop((id, credit_id or ""), None)
         return super().update(id, decide, credit_id)
 
 
-class Disorderly(MemoryStore):
-    """Gives events newest first."""
+class EventsNewestFirst(MemoryStore):
+    """Returns events in the wrong order."""
 
     def events(self, id: PaymentId) -> Sequence[Event]:
-        """The wrong way round."""
+        """Return the newest event first."""
         return super().events(id)[::-1]
 
 
-class Sweeping(MemoryStore):
-    """Names every payment with an expiry, completed or not."""
+class FindsCompletedPayments(MemoryStore):
+    """Returns completed payments from `find_expired` too."""
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
-        """All of them."""
+        """Return every payment with an earlier `expires_at`."""
         payments = [row for row in self._rows.values() if isinstance(row, IncomingPayment)]
         due = [(at, payment.id) for payment in payments if (at := payment.expires_at) is not None and at < now]
         return [id for _, id in sorted(due)][:limit]
 
 
-class Overwriting(MemoryStore):
-    """Takes an id twice."""
+class OverwritesOnInsert(MemoryStore):
+    """Accepts an id that exists already."""
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """The later one wins."""
+        """Replace the earlier payment."""
         self._write(decision.answer, decision)
 
 
-class Eager(MemoryStore):
-    """Asks for the decision before it knows whether there is anything to decide on."""
+class DecidesBeforeLoading(MemoryStore):
+    """Calls `decide` before it knows whether the payment exists."""
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """On any payment at all."""
+        """Call `decide` with an unrelated payment first."""
         decide(a_creation().answer, None)
         return super().update(id, decide, credit_id)
 
 
-class ToTheSecond(MemoryStore):
-    """Rounds moments, as databases do that count in seconds."""
+class TruncatesTimes(MemoryStore):
+    """Stores times without their microseconds."""
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """Without the microseconds."""
+        """Return the payment with `created_at` in whole seconds."""
         payment = super().load(id)
         return evolve(payment, created_at=payment.created_at.replace(microsecond=0))
 
 
-class LoadThenSave(MemoryStore):
-    """Holds no lock between the two, so that of two updates at once the later one wins."""
+class LoadsThenSaves(MemoryStore):
+    """Holds no lock between load and save, so that one of two concurrent updates is lost."""
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """Loads, decides, and saves whatever has happened in between."""
+        """Load, decide and save, even if the payment has changed in between."""
         before = self.load(id)
         earlier = self._rows.get((id, credit_id or ""))
         decision = decide(before, earlier)
@@ -89,13 +89,13 @@ class LoadThenSave(MemoryStore):
         return decision.answer
 
 
-class CommitsHalf(MemoryStore):
-    """Has no transactions: when it fails, some of it is written."""
+class CommitsPartly(MemoryStore):
+    """Has no transactions: a failed write leaves the payment without its events."""
 
     writes = 0
 
     def _write(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
-        """Every fiftieth time the payment and no more."""
+        """Write only the payment and fail, at every 50th call."""
         self.writes += 1
         if self.writes % 50 == 0:
             self._rows[payment.id] = payment
@@ -103,13 +103,13 @@ class CommitsHalf(MemoryStore):
         super()._write(payment, decision)
 
 
-class LosesEvents(MemoryStore):
-    """Writes events where they can get lost."""
+class AltersEvents(MemoryStore):
+    """Stores an event with the wrong time."""
 
     writes = 0
 
     def _write(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
-        """Every fiftieth time the last event of the decision is another one's."""
+        """Change the time of the last event, at every 50th call."""
         self.writes += 1
         super()._write(payment, decision)
         if self.writes % 50 == 0:
@@ -117,85 +117,85 @@ class LosesEvents(MemoryStore):
             self._rows[payment.id, event.version] = evolve(event, at=event.at + timedelta(microseconds=1))
 
 
-class Inventive(MemoryStore):
-    """Finds what was never stored."""
+class InventsPayments(MemoryStore):
+    """Finds payments that were never inserted."""
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """Somehow."""
+        """Return a new payment if there is none."""
         return super().load(id) if id in self._rows else a_creation(id=id).answer
 
 
-class Amnesiac(MemoryStore):
-    """Does not find what is there, every hundredth time."""
+class LosesPayments(MemoryStore):
+    """Sometimes does not find a payment that is stored."""
 
     loads = 0
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """As if another process had not stored it."""
+        """Raise `PaymentNotFound` at every 100th call."""
         self.loads += 1
         if self.loads % 100 == 0:
-            raise PaymentNotFound("not yet")
+            raise PaymentNotFound("this payment is stored, but the store does not find it")
         return super().load(id)
 
 
-class Full(MemoryStore):
-    """Says of new ids that they are taken, every tenth time."""
+class RejectsNewIds(MemoryStore):
+    """Sometimes reports that a new id exists already."""
 
     inserts = 0
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """As if there were no room for it."""
+        """Raise `PaymentExists` at every 10th call."""
         self.inserts += 1
         if self.inserts % 10 == 0:
-            raise PaymentExists("no room")
+            raise PaymentExists("this id is new, but the store rejects it")
         super().insert(decision)
 
 
-class Backwards(MemoryStore):
-    """Names the expired last first."""
+class FindsLastExpiredFirst(MemoryStore):
+    """Returns the right payments from `find_expired` in the wrong order."""
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
-        """All that are right, in the wrong order."""
+        """Return the payments in reverse order."""
         return super().find_expired(now, limit)[::-1]
 
 
-class Shared:
-    """One memory store, and the way of each process to it, which `open` gives."""
+class SharedStore:
+    """One memory store. Each simulated process gets its own access to the store from `open`."""
 
     def __init__(self, open: Callable[[MemoryStore], PaymentStore]) -> None:
         store = MemoryStore()
         self.open = lambda: open(store)
 
 
-class _Way:
-    """A process's way to a store: nothing but calls."""
+class _Connection:
+    """Access to a shared store: each method calls the same method of the store."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """As the store's."""
+        """Call the shared store."""
         self._store.insert(decision)
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """As the store's."""
+        """Call the shared store."""
         return self._store.load(id)
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """As the store's."""
+        """Call the shared store."""
         return self._store.update(id, decide, credit_id)
 
     def events(self, id: PaymentId) -> Sequence[Event]:
-        """As the store's."""
+        """Call the shared store."""
         return self._store.events(id)
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
-        """As the store's."""
+        """Call the shared store."""
         return self._store.find_expired(now, limit)
 
 
-class AnswersBeforeDurable(_Way):
-    """Keeps a few updates in the memory of the process before it writes them: they die with it."""
+class AnswersBeforeDurable(_Connection):
+    """Keeps a few updates in the memory of the process, so that a crash loses them."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -204,7 +204,7 @@ class AnswersBeforeDurable(_Way):
         self._memory._rows = cast("Any", ChainMap(self._unwritten, store._rows))
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """In memory; now and then all of it goes where it should be."""
+        """Update in memory, and write to the shared store when ten rows have changed."""
         answer = self._memory.update(id, decide, credit_id)
         if len(self._unwritten) > 9:
             self._store._rows.update(self._unwritten)
@@ -212,42 +212,42 @@ class AnswersBeforeDurable(_Way):
         return answer
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """With what is in memory."""
+        """Return the payment with the updates that are only in memory."""
         return self._memory.load(id)
 
     def events(self, id: PaymentId) -> Sequence[Event]:
-        """With what is in memory."""
+        """Return the events with those that are only in memory."""
         return self._memory.events(id)
 
 
-class Caching(_Way):
-    """Remembers what it has loaded, and does not hear of what other processes write."""
+class CachesPayments(_Connection):
+    """Caches loaded payments, and does not see the updates of other processes."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
         self._loaded: dict[PaymentId, IncomingPayment] = {}
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """From memory, if it can."""
+        """Return the payment from the cache if it is there."""
         return self._loaded.setdefault(id, self._store.load(id))
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """Rightly, and then remembered."""
+        """Update the shared store and the cache."""
         answer = super().update(id, decide, credit_id)
         self._loaded[id] = self._store.load(id)
         return answer
 
 
 def contract_of(make: Callable[[], PaymentStore]) -> StoreContract:
-    """The suite for stores made by `make`."""
+    """Return the contract suite for the stores that `make` returns."""
 
     class Contract(StoreContract):
-        """Without a name that pytest collects, and without looking for the shortest history that fails."""
+        """A suite that pytest does not collect, and that does not search for the shortest failing history."""
 
         machine_settings = settings(StoreContract.machine_settings, phases=[Phase.generate])
 
-        def make_store(self, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
-            """One of the broken ones."""
+        def make_store(self, directory: Path) -> PaymentStore:  # noqa: ARG002 - the base class defines it
+            """Return a new store."""
             return make()
 
     return Contract()

@@ -13,7 +13,7 @@ from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import IncomingPaymentsError
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import NOW
-from incoming_payments.testing.steps import book, create
+from incoming_payments.testing.steps import create, credit
 
 
 def answer(store: SqliteStore, command: str, *arguments: str) -> object:
@@ -21,7 +21,7 @@ def answer(store: SqliteStore, command: str, *arguments: str) -> object:
     if command == "create":
         return create(store)
     if command == "credit":
-        return book(store, PaymentId(arguments[0]), arguments[1], 1).received.value
+        return credit(store, PaymentId(arguments[0]), arguments[1], 1).received.value
     if command == "read":
         return store.load(PaymentId(arguments[0])).received.value
     return store.nonces.use(arguments[0] * 64, NOW + timedelta(seconds=60), NOW)

@@ -17,7 +17,7 @@ from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import PaymentExists, StoreError, StoreStopped
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation
-from incoming_payments.testing.steps import book
+from incoming_payments.testing.steps import credit
 
 THREADS: Final = 4
 ATTEMPTS_MAX: Final = 3
@@ -54,7 +54,7 @@ class Worker:
         for number in numbers:
             for _ in range(ATTEMPTS_MAX):
                 try:
-                    book(store, id, f"{self._name}-{number}", 1)
+                    credit(store, id, f"{self._name}-{number}", 1)
                 except StoreError as error:
                     self.stopped |= isinstance(error, StoreStopped)
                 else:

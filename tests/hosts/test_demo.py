@@ -20,7 +20,7 @@ from incoming_payments.hosts.demo import StoryEnds
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation, crediting
-from incoming_payments.testing.sender import Books, Ending
+from incoming_payments.testing.sender import Ending, SenderTotals
 from processes import free_port, run_command
 from stream_kit import Service
 
@@ -109,9 +109,9 @@ def test_the_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", terminal)
     progress = demo.Progress(1000)
     progress.go_on.set()
-    progress(Books(1000, delivered=10))
-    progress(Books(1000, delivered=600))
-    progress(Books(1000, delivered=1000, ending=Ending.DONE))
+    progress(SenderTotals(1000, delivered=10))
+    progress(SenderTotals(1000, delivered=600))
+    progress(SenderTotals(1000, delivered=1000, ending=Ending.DONE))
 
     lines = [f"{'#' * done}{'-' * (60 - done)}" for done in (1, 36, 60)]
     assert terminal.getvalue() == "".join(
@@ -123,10 +123,10 @@ def test_the_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_halfway_the_payer_waits() -> None:
     """So that the service is killed in the middle of it, and not after; and whoever waits for the middle is woken."""
     progress = demo.Progress(1000)
-    progress(Books(1000, delivered=499))
+    progress(SenderTotals(1000, delivered=499))
     assert not progress.halfway.is_set()
     with ThreadPoolExecutor(1) as payer:
-        waiting = payer.submit(progress, Books(1000, delivered=500))
+        waiting = payer.submit(progress, SenderTotals(1000, delivered=500))
         progress.halfway.wait()
         assert not waiting.done()
         progress.go_on.set()
@@ -149,7 +149,7 @@ def test_a_payer_whose_packets_are_not_taken(
 
     assert demo.main() == 1
     said = capfd.readouterr()
-    assert "takes no packets from this sender: status 401" in said.err
+    assert "refuses packets from this sender: status 401" in said.err
     assert "Traceback" not in said.err
 
 

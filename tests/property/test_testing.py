@@ -1,4 +1,4 @@
-"""`testing`: the sender, over all amounts and sizes, and all that can happen to its packets and their answers."""
+"""Properties of `testing.sender`, for all amounts, packet sizes, and lost, delayed or repeated packets and answers."""
 
 import random
 from datetime import timedelta
@@ -11,7 +11,7 @@ from incoming_payments.ilp.packet import ErrorCode, Reject, encode
 from incoming_payments.testing.sender import Ending, Packet, Payee, StreamSender
 from stream_kit import Service
 
-TROUBLE: Final = encode(Reject(ErrorCode.INTERNAL_ERROR, "test.bank", "try again later"))
+TEMPORARY_ERROR: Final = encode(Reject(ErrorCode.INTERNAL_ERROR, "test.bank", "try again later"))
 STEPS_MAX: Final = 3000
 
 
@@ -20,34 +20,36 @@ STEPS_MAX: Final = 3000
     st.none() | st.integers(1, 5000),
     st.integers(50, 3000),
     st.integers(1, 8),
-    st.lists(st.sampled_from(["answer", "lose the packet", "lose the answer", "trouble", "again"]), max_size=40),
+    st.lists(
+        st.sampled_from(["answer", "lose the packet", "lose the answer", "temporary error", "repeat"]), max_size=40
+    ),
     st.randoms(use_true_random=False),
 )
-def test_both_books_agree(
+def test_sender_and_payment_have_the_same_total(
     amount: int, limit: int | None, packet_max: int, in_flight: int, fates: list[str], order: random.Random
 ) -> None:
-    """Whatever packets and answers are lost, delayed or repeated, in the end the payer's books are the payee's."""
+    """When the sender has ended, its total is the received amount of the payment."""
     service = Service(limit=limit)
     now = service.now
     details = service.sender.credentials
     payee = Payee(details.ilp_address, details.shared_secret)
     sender = StreamSender(payee, amount, now=now, packet_max=packet_max, in_flight_max=in_flight, patience_s=10**6)
-    under_way: list[Packet] = []
+    in_flight_packets: list[Packet] = []
     for step in range(1, STEPS_MAX):
-        if sender.is_over:
+        if sender.has_ended:
             break
         packet = sender.next(now=now, nonce=step.to_bytes(12))
         if packet is not None:
-            under_way.append(packet)
+            in_flight_packets.append(packet)
             continue
-        if not under_way:
+        if not in_flight_packets:
             assert sender.resumes_at is not None
             now = sender.resumes_at
             continue
-        packet = under_way.pop(order.randrange(len(under_way)))
+        packet = in_flight_packets.pop(order.randrange(len(in_flight_packets)))
         fate = fates.pop() if fates else "answer"
-        reply = TROUBLE if fate in ("lose the packet", "trouble") else service.answer(packet.octets)
-        if fate == "again":
+        reply = TEMPORARY_ERROR if fate in ("lose the packet", "temporary error") else service.answer(packet.octets)
+        if fate == "repeat":
             reply = service.answer(packet.octets)
         if fate.startswith("lose"):
             sender.lost(packet, now=now)
@@ -55,13 +57,13 @@ def test_both_books_agree(
             sender.answered(packet, reply, now=now)
         now += timedelta(milliseconds=1)
 
-    books = sender.books
-    assert sender.is_over
-    assert (books.sent, books.delivered, books.unknown) == (service.received, service.received, 0)
+    totals = sender.totals
+    assert sender.has_ended
+    assert (totals.sent, totals.delivered, totals.unknown) == (service.received, service.received, 0)
     tolerance = 0 if limit is None else max(1, limit // 100)
-    takes = amount if limit is None else min(amount, limit + tolerance)
-    assert books.delivered <= takes
-    assert books.ending is (Ending.DONE if books.delivered == amount else Ending.CLOSED)
-    if books.ending is Ending.CLOSED:
+    accepted_max = amount if limit is None else min(amount, limit + tolerance)
+    assert totals.delivered <= accepted_max
+    assert totals.ending is (Ending.DONE if totals.delivered == amount else Ending.CLOSED)
+    if totals.ending is Ending.CLOSED:
         assert limit is not None
-        assert books.delivered >= limit
+        assert totals.delivered >= limit

@@ -26,7 +26,7 @@ class TestMemoryNonces(NonceContract):
 
     def make_nonces(self, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
         """New ones; they need no directory."""
-        return MemoryNonces(self.room)
+        return MemoryNonces(self.capacity)
 
 
 def test_no_room_at_all_is_refused() -> None:

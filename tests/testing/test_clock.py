@@ -1,12 +1,12 @@
-"""The fake clock moves when it is told to."""
+"""The fake clock changes only when the test advances it."""
 
 from datetime import timedelta
 
 from incoming_payments.testing import NOW, FakeClock
 
 
-def test_a_clock_stands_still_until_it_is_advanced() -> None:
-    """Forwards and backwards, to the microsecond."""
+def test_the_clock_stands_still_until_it_is_advanced() -> None:
+    """It can be advanced and set back by a microsecond."""
     clock = FakeClock()
     assert clock() == clock() == NOW
     clock.advance(0.000001)

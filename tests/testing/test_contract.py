@@ -1,4 +1,4 @@
-"""The contract suite catches stores that break it, and says what it needs."""
+"""The contract suite detects stores that break a promise, and its error messages say what to do."""
 
 import subprocess
 import sys
@@ -8,37 +8,42 @@ from typing import Any
 
 import pytest
 
-from broken_stores import Disorderly, Eager, Forgetful, Overwriting, Sweeping, contract_of
+from broken_stores import (
+    DecidesBeforeLoading,
+    EventsNewestFirst,
+    FindsCompletedPayments,
+    IgnoresEarlierCredits,
+    OverwritesOnInsert,
+    contract_of,
+)
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing.contract import StoreContract
 
-CATCHES: list[tuple[type[MemoryStore], Callable[[StoreContract, Any], None]]] = [
-    (Forgetful, StoreContract.test_a_credit_id_with_another_amount_is_refused),
-    (Forgetful, StoreContract.test_concurrent_credits_lose_nothing_and_double_nothing),
-    (Disorderly, StoreContract.test_many_updates_of_one_payment_add_up),
-    (Sweeping, StoreContract.test_completed_payments_do_not_stand_in_the_way_of_the_sweep),
-    (Eager, StoreContract.test_what_was_never_inserted_is_not_found),
-    (Overwriting, StoreContract.test_insert_refuses_an_id_that_is_taken),
+DETECTED_BY: list[tuple[type[MemoryStore], Callable[[StoreContract, Any], None]]] = [
+    (IgnoresEarlierCredits, StoreContract.test_a_duplicate_credit_id_with_another_amount_is_refused),
+    (IgnoresEarlierCredits, StoreContract.test_concurrent_credits_are_credited_once),
+    (EventsNewestFirst, StoreContract.test_many_updates_of_one_payment_add_up),
+    (FindsCompletedPayments, StoreContract.test_find_expired_omits_completed_payments),
+    (DecidesBeforeLoading, StoreContract.test_an_unknown_id_is_not_found),
+    (OverwritesOnInsert, StoreContract.test_insert_refuses_an_existing_id),
 ]
 
 
-@pytest.mark.parametrize(("store", "test"), CATCHES)
-def test_an_example_catches_a_broken_store(
-    store: type[MemoryStore], test: Callable[[StoreContract, Any], None]
-) -> None:
-    """Each of these breaks one promise."""
+@pytest.mark.parametrize(("store", "test"), DETECTED_BY)
+def test_a_broken_store_is_detected(store: type[MemoryStore], test: Callable[[StoreContract, Any], None]) -> None:
+    """The test of the broken promise fails."""
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         test(contract_of(store), store())
 
 
-def test_make_store_has_to_be_overridden(tmp_path: Path) -> None:
-    """The message says so."""
-    with pytest.raises(NotImplementedError, match="make_store"):
+def test_make_store_must_be_overridden(tmp_path: Path) -> None:
+    """The message names the method."""
+    with pytest.raises(NotImplementedError, match="make_store: override it"):
         StoreContract().make_store(tmp_path)
 
 
-def test_testing_needs_no_test_library_but_for_the_contract() -> None:
-    """Importing the package works without pytest and Hypothesis; importing the contract names what to install."""
+def test_only_the_contract_suites_need_test_libraries() -> None:
+    """The package works without pytest and Hypothesis. Importing a contract suite names the libraries to install."""
     script = """
 import sys
 sys.modules["pytest"] = sys.modules["hypothesis"] = None

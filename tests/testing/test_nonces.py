@@ -1,4 +1,4 @@
-"""The nonce contract catches implementations that break it."""
+"""The nonce contract detects ports that break a promise."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -11,27 +11,27 @@ from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing.nonces import NonceContract
 
 
-class Evicting(MemoryNonces):
-    """Forgets the key that ends first when there is no room."""
+class EvictsKeys(MemoryNonces):
+    """Forgets the key that ends first when the port is full."""
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """As a cache would."""
+        """Evict a key, as a cache would, and then use `key`."""
         if len(self._used) >= self._capacity:
             self._forget(self._by_end[0][0].replace(year=9999))
         return super().use(key, until, now)
 
 
-class Blind(MemoryNonces):
-    """Remembers nothing."""
+class AcceptsAllKeys(MemoryNonces):
+    """Reports each key as new."""
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """As if there were no nonces."""
+        """Return true."""
         super().use(key, until, now)
         return True
 
 
-class Hoarding(MemoryNonces):
-    """Never forgets."""
+class KeepsAllKeys(MemoryNonces):
+    """Never forgets a key."""
 
     def _forget(self, now: datetime) -> None:
         pass
@@ -40,22 +40,20 @@ class Hoarding(MemoryNonces):
 @pytest.mark.parametrize(
     ("nonces", "test"),
     [
-        (Evicting, NonceContract.test_full_means_refusing_and_never_forgetting),
-        (Blind, NonceContract.test_a_key_is_used_once),
-        (Blind, NonceContract.test_what_has_ended_already_is_not_new),
-        (Blind, NonceContract.test_of_many_at_once_one_is_first),
-        (Hoarding, NonceContract.test_a_key_is_free_again_after_its_time),
+        (EvictsKeys, NonceContract.test_a_full_port_refuses_new_keys_and_forgets_none),
+        (AcceptsAllKeys, NonceContract.test_a_key_is_accepted_once),
+        (AcceptsAllKeys, NonceContract.test_a_key_that_has_ended_is_refused),
+        (AcceptsAllKeys, NonceContract.test_concurrent_uses_of_a_key_are_accepted_once),
+        (KeepsAllKeys, NonceContract.test_a_key_is_accepted_again_after_its_end),
     ],
 )
-def test_an_example_catches_broken_nonces(
-    nonces: type[MemoryNonces], test: Callable[[NonceContract, Any], None]
-) -> None:
-    """Each of these breaks one promise."""
+def test_a_broken_port_is_detected(nonces: type[MemoryNonces], test: Callable[[NonceContract, Any], None]) -> None:
+    """The test of the broken promise fails."""
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        test(NonceContract(), nonces(NonceContract.room))
+        test(NonceContract(), nonces(NonceContract.capacity))
 
 
-def test_make_nonces_has_to_be_overridden(tmp_path: Path) -> None:
-    """The message says so."""
-    with pytest.raises(NotImplementedError, match="make_nonces"):
+def test_make_nonces_must_be_overridden(tmp_path: Path) -> None:
+    """The message names the method."""
+    with pytest.raises(NotImplementedError, match="make_nonces: override it"):
         NonceContract().make_nonces(tmp_path)

@@ -1,26 +1,26 @@
-"""The steps do what they say, and `check_books` finds books that do not agree."""
+"""The steps credit payments, and `check_credits` detects credits that differ from the store."""
 
 import pytest
 from attrs import evolve
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.testing.steps import book, check_books, create, together
+from incoming_payments.testing.steps import check_credits, create, credit, together
 
 
-def test_books_that_agree_pass() -> None:
-    """Credits that callers were told of, in any order."""
+def test_equal_credits_pass() -> None:
+    """The order of the credits does not matter."""
     store = MemoryStore()
     id = create(store)
-    credits = together([lambda name=name: book(store, id, name, 5) for name in ("a", "b")])  # type: ignore[misc]
-    check_books(store, id, credits[::-1])
+    credits = together([lambda name=name: credit(store, id, name, 5) for name in ("a", "b")])  # type: ignore[misc]
+    check_credits(store, id, credits[::-1])
 
 
-def test_a_credit_that_is_missing_or_altered_is_found() -> None:
-    """On either side."""
+def test_a_missing_or_altered_credit_is_detected() -> None:
+    """The list of credits may have too few, too many or wrong credits."""
     store = MemoryStore()
     id = create(store)
-    booked = book(store, id, "a", 5)
-    for credits in ([], [booked, booked], [evolve(booked, received=Amount(6, booked.amount.asset))]):
+    credited = credit(store, id, "a", 5)
+    for credits in ([], [credited, credited], [evolve(credited, received=Amount(6, credited.amount.asset))]):
         with pytest.raises(AssertionError):
-            check_books(store, id, credits)
+            check_credits(store, id, credits)

@@ -1,4 +1,4 @@
-"""A sync view does what its async store does, and leaves no event loop behind."""
+"""A sync view calls its async store, and closes its event loop."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation
 
 
 def test_a_view_opens_and_closes_its_store(tmp_path: Path) -> None:
-    """In its own event loop; it may be closed again."""
+    """The store runs in the event loop of the view. A second `close` does nothing."""
 
     async def open_store() -> AsyncSqliteStore:
         return AsyncSqliteStore(tmp_path / "payments.db")
@@ -24,8 +24,8 @@ def test_a_view_opens_and_closes_its_store(tmp_path: Path) -> None:
     view.close()
 
 
-def test_a_view_without_close_leaves_the_store_alone(tmp_path: Path) -> None:
-    """Some stores need no end; this one gets it from the test."""
+def test_a_view_without_a_close_function_does_not_close_the_store(tmp_path: Path) -> None:
+    """The store still works after the view is closed."""
     stores: list[AsyncSqliteStore] = []
 
     async def open_store() -> AsyncSqliteStore:
@@ -39,8 +39,8 @@ def test_a_view_without_close_leaves_the_store_alone(tmp_path: Path) -> None:
     asyncio.run(stores[0].close())
 
 
-def test_a_store_that_does_not_open_is_an_error_of_the_view(tmp_path: Path) -> None:
-    """And its event loop is closed."""
+def test_the_view_raises_the_error_of_a_store_that_does_not_open(tmp_path: Path) -> None:
+    """The event loop of the view is closed."""
 
     async def open_store() -> AsyncSqliteStore:
         return AsyncSqliteStore(tmp_path)
@@ -49,8 +49,8 @@ def test_a_store_that_does_not_open_is_an_error_of_the_view(tmp_path: Path) -> N
         SyncView(open_store)
 
 
-def test_nonces_are_asked_in_the_loop_of_their_view(tmp_path: Path) -> None:
-    """And closing them closes it, with the store."""
+def test_nonces_run_in_the_loop_of_their_view(tmp_path: Path) -> None:
+    """Closing the nonces closes the view and the store."""
 
     async def open_store() -> AsyncSqliteStore:
         return AsyncSqliteStore(tmp_path / "payments.db")

@@ -37,7 +37,7 @@ from incoming_payments.hosts.clock import utc_now
 from incoming_payments.httpsig import PrivateKey, Request, sign
 from incoming_payments.ports import Ports
 from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.sender import Books, Ending, Link, NotTaken, Payee, over_http, pay, quote
+from incoming_payments.testing.sender import Ending, Link, NotTaken, Payee, SenderTotals, over_http, pay, quote
 
 _USD: Final = Asset("USD", 2)
 _START_S_MAX: Final = 30.0  # a cold start with its imports takes one or two
@@ -130,12 +130,12 @@ class _Story:
         print(shown("<", f"{_usd(quoted.arrives)} would arrive; the payment takes {_usd(quoted.receive_max)} in all"))
         self._same("what would arrive", (quoted.arrives, quoted.asset), (_TOTAL, _USD))
 
-    def _tell(self, books: Books) -> None:
+    def _tell(self, books: SenderTotals) -> None:
         ending = [books.ending.value if books.ending else "", books.reason]
         told = f"{_usd(books.delivered)} delivered in {books.packets} packets, {books.repeats} times one was sent again"
         print(shown("<", f"{': '.join(filter(None, ending))}: {told}"))
 
-    def _compare(self, book: "Booker", path: str, books: Books) -> None:
+    def _compare(self, book: "Booker", path: str, books: SenderTotals) -> None:
         self._say("The payer's books are compared with the payee's, as core banking reads them from the file.")
         payee = book.books(path.rpartition("/")[2])
         print(shown("<", f"payer: {_usd(books.sent)} in {books.packets} packets, {_usd(books.unknown)} unknown"))
@@ -247,7 +247,7 @@ class Progress:
         self.halfway = threading.Event()
         self.go_on = threading.Event()
 
-    def __call__(self, books: Books) -> None:
+    def __call__(self, books: SenderTotals) -> None:
         """Show how far the payment is."""
         done = books.delivered / self._total
         bar = "#" * round(done * _BAR_CHARS)

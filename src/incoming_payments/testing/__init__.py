@@ -1,8 +1,8 @@
-"""Public tools for tests: a contract suite for stores, values to begin with, a clock, a sync view of async stores.
+"""Public tools for tests: example values, a fake clock, and sync views of async stores and nonces.
 
-Importing this needs nothing but the library, nor do `incoming_payments.testing.sender`, a STREAM sender, and
-`incoming_payments.testing.simulation`, which runs the whole service over a store; `incoming_payments.testing.contract`
-needs pytest and Hypothesis.
+The submodules contain contract suites for stores (`contract`) and for nonces (`nonces`), a STREAM sender (`sender`) and
+a simulation of the whole service over a store (`simulation`). `contract` needs pytest and Hypothesis, and `nonces`
+needs pytest; all others need only the library.
 """
 
 from incoming_payments.testing.clock import FakeClock

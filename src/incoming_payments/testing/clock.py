@@ -1,4 +1,4 @@
-"""A clock for tests: it shows the same moment until it is told to go on."""
+"""A clock for tests, which stands still until the test advances it."""
 
 from datetime import datetime, timedelta
 
@@ -6,7 +6,7 @@ from incoming_payments.testing.values import NOW
 
 
 class FakeClock:
-    """Call it for the time, as a host calls `datetime.now(UTC)`. It begins at `now` and moves by `advance` only.
+    """Returns the time when called. The time is `now` at first, and changes only by `advance`.
 
     >>> clock = FakeClock()
     >>> clock.advance(1.5)
@@ -21,5 +21,5 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds`; back, if they are negative, as clocks do that are set right."""
+        """Advance the time by `seconds`. A negative number sets the clock back."""
         self._now += timedelta(seconds=seconds)

@@ -1,4 +1,4 @@
-"""The model of a store, and a machine that plays random histories against a store and the model. Needs Hypothesis."""
+"""A model of a store, and a state machine that compares a store with the model. It needs Hypothesis."""
 
 # ruff: noqa: S101 - a test suite asserts
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from incoming_payments.testing.values import a_creation, crediting
 
 T = TypeVar("T")
 
-# Few of each, so that histories meet the same payment and the same credit id again and again.
+# Few of each, so that random histories often use the same payment and the same credit id.
 _IDS: Final = [PaymentId(f"019b7a0c-1000-7000-8000-00000000000{digit}") for digit in range(6)]
 _ids = st.sampled_from(_IDS)
 _credit_ids = st.sampled_from([CreditId(text) for text in ("a", "A", "'; --")])
@@ -29,7 +29,7 @@ _values = st.sampled_from([1, 2, 3, 500, 2**63, UINT64_MAX])
 
 
 class Model:
-    """A store as plain as can be: dictionaries, the domain's decisions, and no thread, file or cleverness."""
+    """A store made of dictionaries, without threads, files or optimisations."""
 
     def __init__(self) -> None:
         self.payments: dict[PaymentId, IncomingPayment] = {}
@@ -37,7 +37,7 @@ class Model:
         self.history: dict[PaymentId, list[Event]] = {}
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """As the port's."""
+        """See `PaymentStore.insert`."""
         payment = decision.answer
         if payment.id in self.payments:
             raise PaymentExists(payment.id)
@@ -46,13 +46,13 @@ class Model:
         self.history[payment.id] = list(decision.events)
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """As the port's."""
+        """See `PaymentStore.load`."""
         if id not in self.payments:
             raise PaymentNotFound(id)
         return self.payments[id]
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """As the port's."""
+        """See `PaymentStore.update`."""
         payment = self.load(id)
         decision = decide(payment, None if credit_id is None else self.credits[id].get(credit_id))
         if decision.payment is not None:
@@ -63,12 +63,12 @@ class Model:
         return decision.answer
 
     def events(self, id: PaymentId) -> list[Event]:
-        """As the port's."""
+        """See `PaymentStore.events`."""
         self.load(id)
         return list(self.history[id])
 
     def find_expired(self, now: datetime, limit: int) -> list[PaymentId]:
-        """As the port's; payments that expire in the same moment come in the order of their ids."""
+        """See `PaymentStore.find_expired`. Payments with the same `expires_at` are in the order of their ids."""
         due = [
             (payment.expires_at, id)
             for id, payment in self.payments.items()
@@ -80,13 +80,13 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Plays histories against a store and the model, and wants the same answers and refusals from both.
+    """Makes the same random calls to a store and to the model, and requires the same answers and refusals.
 
-    `open` gives a store with nothing in it, `close` ends it.
+    `open` returns an empty store, and `close` closes it.
     """
 
     known = Bundle("known")
-    booked = Bundle("booked")
+    credited = Bundle("credited")
 
     def __init__(self, open: Callable[[], PaymentStore], close: Callable[[PaymentStore], None]) -> None:
         super().__init__()
@@ -96,12 +96,12 @@ class StoreMachine(RuleBasedStateMachine):
         self._clock = FakeClock()
 
     def teardown(self) -> None:
-        """End the store, which Hypothesis asks for after each history."""
+        """Close the store. Hypothesis calls this method after each history."""
         self._close(self._store)
 
     @initialize(target=known)
     def begin(self) -> MultipleResults[PaymentId]:
-        """There are payments to begin with: one that takes anything, one that fills, two that expire."""
+        """Create the first payments: one without a limit, one with a limit, and two that expire."""
         begun = list(zip(_IDS, (None, 500, 3, None), (None, None, 1, 60), strict=False))
         for id, limit, expires_in_s in begun:
             self._create(id, limit, expires_in_s)
@@ -114,29 +114,29 @@ class StoreMachine(RuleBasedStateMachine):
         expires_in_s=st.sampled_from([None, 0.000001, 1, 60]),
     )
     def create(self, id: PaymentId, limit: int | None, expires_in_s: float | None) -> PaymentId:
-        """Create a payment, perhaps one that exists."""
+        """Create a payment. Its id may exist already."""
         self._create(id, limit, expires_in_s)
         return id
 
-    @rule(target=booked, id=known, credit_id=_credit_ids, value=_values)
+    @rule(target=credited, id=known, credit_id=_credit_ids, value=_values)
     def credit(self, id: PaymentId, credit_id: CreditId, value: int) -> tuple[PaymentId, CreditId, int]:
-        """Book money, perhaps under an id that was used for another amount."""
+        """Credit a payment. The credit id may have been used for another amount."""
         self._credit(id, credit_id, value)
         return id, credit_id, value
 
-    @rule(credit=booked)
+    @rule(credit=credited)
     def repeat_credit(self, credit: tuple[PaymentId, CreditId, int]) -> None:
-        """Book a credit again as it was asked for before."""
+        """Repeat a credit."""
         self._credit(*credit)
 
     @rule(id=known)
     def complete(self, id: PaymentId) -> None:
-        """Complete a payment by hand."""
+        """Complete a payment on behalf of its client."""
         self._same(lambda store: store.update(id, partial(lifecycle.complete, now=self._clock())))
 
     @rule(seconds=st.sampled_from([0, 2, 61]), limit=st.sampled_from([1, 2, 100]))
     def sweep(self, seconds: float, limit: int) -> None:
-        """After some time, announce the expiry of what has expired."""
+        """Advance the clock, and announce the payments that have expired."""
         self._clock.advance(seconds)
         now = self._clock()
         for id in self._same(lambda store: list(store.find_expired(now, limit))):
@@ -144,18 +144,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([60, 1, 0.000001, -1]))
     def advance(self, seconds: float) -> None:
-        """Let time pass, or set the clock right, which may turn it back."""
+        """Advance the clock, or set it back by a second."""
         self._clock.advance(seconds)
 
     @rule(id=_ids)
-    def look(self, id: PaymentId) -> None:
-        """Load a payment and its events, perhaps of one that never was."""
+    def load(self, id: PaymentId) -> None:
+        """Load a payment and its events. The payment may not exist."""
         self._same(lambda store: store.load(id))
         self._same(lambda store: list(store.events(id)))
 
     @invariant()
-    def books_agree(self) -> None:
-        """What a payment has received is what was credited to it, in the store as in the model."""
+    def totals_agree(self) -> None:
+        """The store has the same payments as the model, and each total is the sum of the credits."""
         for id, payment in self._model.payments.items():
             assert self._store.load(id) == payment
             credited = sum(credit.amount.value for credit in self._model.credits[id].values())
@@ -168,8 +168,8 @@ class StoreMachine(RuleBasedStateMachine):
         decision = a_creation(id=id, limit=limit, expires_in_s=expires_in_s, now=self._clock())
         self._same(lambda store: store.insert(decision))
 
-    def _same(self, ask: Callable[[Any], Any]) -> Any:
-        expected, actual = _outcome(ask, self._model), _outcome(ask, self._store)
+    def _same(self, call: Callable[[Any], Any]) -> Any:
+        expected, actual = _outcome(call, self._model), _outcome(call, self._store)
         assert expected == actual
         return actual[1]
 
@@ -179,8 +179,8 @@ def _expire(store: Any, *, id: PaymentId, now: datetime) -> IncomingPayment:
     return expired
 
 
-def _outcome(ask: Callable[[Any], Any], store: object) -> tuple[type[Exception] | None, Any]:
+def _outcome(call: Callable[[Any], Any], store: object) -> tuple[type[Exception] | None, Any]:
     try:
-        return None, ask(store)
+        return None, call(store)
     except IncomingPaymentsError as error:
         return type(error), None

@@ -1,11 +1,11 @@
-"""What a `Nonces` port promises, as a test suite that others run against their own. It needs pytest.
+"""The promises of a `Nonces` port, as a test suite for your own port. It needs pytest.
 
 ```python
 from incoming_payments.testing.nonces import NonceContract
 
 class TestMyNonces(NonceContract):
     def make_nonces(self, directory):
-        return MyNonces(directory / "nonces", capacity=self.room)
+        return MyNonces(directory / "nonces", capacity=self.capacity)
 ```
 """
 
@@ -30,30 +30,30 @@ KEYS = [f"{number:064x}" for number in range(12)]
 
 
 class NonceContract:
-    """What every `Nonces` port promises: subclass it as `StoreContract`, and override `make_nonces`."""
+    """Subclass this class in a test module with a name that pytest collects, and override `make_nonces`."""
 
-    threads = 8  # how many callers at once
-    room = 4  # how many keys the port under test holds
+    threads = 8  # concurrent callers
+    capacity = 4  # keys that the port can hold at the same time
 
     def make_nonces(self, directory: Path) -> Nonces:
-        """A port that remembers nothing yet, with room for `room` keys. `directory` is its own, and empty."""
-        raise NotImplementedError("override make_nonces(directory) to give the port under test")
+        """Return an empty port that can hold `capacity` keys. `directory` is empty, and no other port uses it."""
+        raise NotImplementedError("make_nonces: override it in your test class, and return the port to test")
 
     def close_nonces(self, nonces: Nonces) -> None:
-        """End a port that `make_nonces` gave: calls its `close`, if it has one."""
+        """Close a port that `make_nonces` returned. By default call its `close` method, if there is one."""
         close = getattr(nonces, "close", None)
         if close is not None:
             close()
 
     @pytest.fixture
     def nonces(self, tmp_path: Path) -> Iterator[Nonces]:
-        """A port for one test."""
+        """Yield a port for one test."""
         nonces = self.make_nonces(tmp_path)
         yield nonces
         self.close_nonces(nonces)
 
-    def test_a_key_is_used_once(self, nonces: Nonces) -> None:
-        """Up to the moment `until` itself, and a later `until` makes no difference; other keys are their own."""
+    def test_a_key_is_accepted_once(self, nonces: Nonces) -> None:
+        """It is refused up to and including the time `until`, also with a later `until`. Other keys are independent."""
         until = NOW + timedelta(seconds=300)
 
         assert nonces.use(KEYS[0], until, NOW)
@@ -61,8 +61,8 @@ class NonceContract:
             assert not nonces.use(KEYS[0], until + timedelta(seconds=9), now)
         assert nonces.use(KEYS[1], until, NOW)
 
-    def test_a_key_is_free_again_after_its_time(self, nonces: Nonces) -> None:
-        """And used from then on."""
+    def test_a_key_is_accepted_again_after_its_end(self, nonces: Nonces) -> None:
+        """After `until` the key is new, and the second use is refused again."""
         until = NOW + timedelta(seconds=300)
         later = until + timedelta(microseconds=1)
         nonces.use(KEYS[0], until, NOW)
@@ -71,8 +71,8 @@ class NonceContract:
 
         assert answers == [True, False]
 
-    def test_what_was_forgotten_is_not_new_to_who_comes_late(self, nonces: Nonces) -> None:
-        """A request that was kept waiting brings a `now` at which its key was not yet forgotten by a later one."""
+    def test_a_forgotten_key_is_refused_to_a_delayed_request(self, nonces: Nonces) -> None:
+        """A later request made the port forget the key. The delayed request has a `now` before the end of the key."""
         until = NOW + timedelta(seconds=10)
         assert nonces.use(KEYS[0], until, NOW)
         later = NOW + timedelta(seconds=20)
@@ -82,24 +82,24 @@ class NonceContract:
         assert not nonces.use(KEYS[2], until, NOW + timedelta(seconds=5))
         assert nonces.use(KEYS[2], until + timedelta(microseconds=1), NOW + timedelta(seconds=5))
 
-    def test_what_has_ended_already_is_not_new(self, nonces: Nonces) -> None:
-        """Nothing would remember it."""
+    def test_a_key_that_has_ended_is_refused(self, nonces: Nonces) -> None:
+        """With `until` before `now` the port would not remember the key."""
         assert not nonces.use(KEYS[0], NOW - timedelta(microseconds=1), NOW)
 
-    def test_full_means_refusing_and_never_forgetting(self, nonces: Nonces) -> None:
-        """While there is no room another key is refused, for now, and every used one stays used."""
+    def test_a_full_port_refuses_new_keys_and_forgets_none(self, nonces: Nonces) -> None:
+        """A new key raises `StoreUnavailable`, and each used key stays used."""
         until = NOW + timedelta(seconds=300)
-        for key in KEYS[: self.room]:
+        for key in KEYS[: self.capacity]:
             assert nonces.use(key, until, NOW)
 
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
                 nonces.use(KEYS[-1], until, until)
 
-        assert [False] * self.room == [nonces.use(key, until, until) for key in KEYS[: self.room]]
+        assert [False] * self.capacity == [nonces.use(key, until, until) for key in KEYS[: self.capacity]]
 
-    def test_room_comes_back_as_keys_end(self, nonces: Nonces) -> None:
-        """The one that has ended makes room for one, and the others stay used, whatever order they came in."""
+    def test_a_key_that_ends_frees_its_place(self, nonces: Nonces) -> None:
+        """One new key takes its place, and the other keys stay used, in whatever order they were added."""
         ends = [NOW + timedelta(seconds=seconds) for seconds in (40, 10, 30, 20)]
         for key, until in zip(KEYS, ends, strict=False):
             nonces.use(key, until, NOW)
@@ -110,22 +110,22 @@ class NonceContract:
             nonces.use(KEYS[6], now + timedelta(seconds=300), now)
         assert [nonces.use(KEYS[place], now, now) for place in (0, 2, 3, 5)] == [False] * 4
 
-    def test_room_never_runs_out_over_time(self, nonces: Nonces) -> None:
-        """A full house of ended keys is full of room."""
+    def test_a_port_full_of_ended_keys_accepts_new_keys(self, nonces: Nonces) -> None:
+        """All places of ended keys are free."""
         for turn in range(3):
             now = NOW + timedelta(seconds=turn * 10)
-            for key in KEYS[turn * self.room :][: self.room]:
+            for key in KEYS[turn * self.capacity :][: self.capacity]:
                 assert nonces.use(key, now + timedelta(seconds=9), now)
 
-    def test_of_many_at_once_one_is_first(self, nonces: Nonces) -> None:
-        """Each of the keys has exactly one caller who is told that it is new."""
+    def test_concurrent_uses_of_a_key_are_accepted_once(self, nonces: Nonces) -> None:
+        """For each key, exactly one caller gets `True`."""
         until = NOW + timedelta(seconds=300)
 
         def caller(seed: int) -> list[str]:
-            order = KEYS[: self.room]
+            order = KEYS[: self.capacity]
             random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
             return [key for key in order if nonces.use(key, until, NOW)]
 
         answers = together([partial(caller, seed) for seed in range(self.threads)])
 
-        assert KEYS[: self.room] == sorted(key for won in answers for key in won)
+        assert KEYS[: self.capacity] == sorted(key for accepted in answers for key in accepted)

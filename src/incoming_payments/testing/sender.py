@@ -1,13 +1,12 @@
-"""A STREAM sender: pays an incoming payment in packets, by the address and the secret that its client was told.
+"""A STREAM sender, which pays an incoming payment in packets, for tests and demonstrations.
 
-For tests and demonstrations, and small enough to be read. `StreamSender` holds all the rules, and neither waits nor
-sends: what is next, and what does a reply mean? RFC 29 of the Interledger RFCs. `pay` and `quote` drive it from
-threads, and `over_http` carries packets as RFC 35 has it. Nothing is needed but the library.
+`StreamSender` contains the rules (RFC 29 of the Interledger RFCs) and does no I/O. `pay` and `quote` run it in threads,
+and `over_http` sends packets over HTTP (RFC 35). The sender needs no optional dependency.
 
-**It stands next to the service it pays**: as a peer of it, whose account is in the asset of the payment, with no
-connector between. So a packet that was not answered is sent again as it is, until it is answered: the service fulfils
-it each time and credits it once, and in the end both have the same in their books. With connectors between, each
-of them would have to be paid again for that.
+**The sender must be a direct peer of the service.** Its account is in the asset of the payment, and no connector stands
+between the two. The sender repeats an unanswered packet until it is answered. The service fulfils each repeat and
+credits the packet once, so that both sides end with the same total. A connector in between would have to be paid for
+each repeat.
 """
 
 import http.client
@@ -24,18 +23,15 @@ from incoming_payments.limits import SENDER_PATIENCE_S_MAX, UINT64_MAX
 from incoming_payments.testing._stream_sender import (
     IN_FLIGHT,
     LIFETIME_S,
-    Books,
     Ending,
     Packet,
     Payee,
     Quote,
+    SenderTotals,
     StreamSender,
 )
 
 __all__ = [
-    "IN_FLIGHT",
-    "LIFETIME_S",
-    "Books",
     "Ending",
     "Link",
     "NotTaken",
@@ -43,34 +39,38 @@ __all__ = [
     "Payee",
     "Post",
     "Quote",
+    "SenderTotals",
     "StreamSender",
     "over_http",
     "pay",
     "quote",
 ]
 
-_SAID_BYTES: Final = 500  # of what the service says to a sender that it does not want
+_ERROR_BODY_BYTES_MAX: Final = 500  # of an HTTP error body, quoted in the exception
 
 Post = Callable[[bytes], bytes]
-"""Hands over a packet and brings back the reply. Raises `OSError` when there is none, and `NotTaken` for good."""
+"""Sends a packet and returns the reply. Raises `OSError` if there is no reply, and `NotTaken` for a final error."""
 
 Link = Callable[[], AbstractContextManager[Post]]
-"""A way to the service: each thread opens one of its own."""
+"""Opens a connection to the service. Each thread opens its own."""
 
 
 class NotTaken(Exception):
-    """The service does not take packets from this sender, or the payment does not take money: the text says why."""
+    """The service refuses this sender, or the payment accepts no money. The text contains the reason."""
 
 
 # --- threads ---------------------------------------------------------------------------------------------
 
 
 def quote(link: Link, payee: Payee, amount: int) -> Quote:
-    """Ask what would arrive of `amount`, and what the payment takes, without sending money. Raises `NotTaken`."""
+    """Return how much of `amount` would arrive and how much the payment accepts. Raise `NotTaken` if it is closed.
+
+    This sends a probe and moves no money.
+    """
     sender = StreamSender(payee, 0, probe=amount, now=_now(), in_flight_max=1)
-    _Desk(sender, None).run(link, 1)
+    _ThreadedSender(sender, None).run(link, 1)
     if sender.quote is None:
-        raise NotTaken(sender.books.reason or f"it ended with {sender.books.ending}")
+        raise NotTaken(sender.totals.reason or f"there is no quote: the sender ended with {sender.totals.ending}")
     return sender.quote
 
 
@@ -82,35 +82,34 @@ def pay(
     packet_max: int = UINT64_MAX,
     in_flight: int = IN_FLIGHT,
     patience_s: float = SENDER_PATIENCE_S_MAX,
-    progress: Callable[[Books], object] | None = None,
-) -> Books:
-    """Send `amount` minor units to `payee`, in packets, with `in_flight` threads; the books at the end.
+    progress: Callable[[SenderTotals], object] | None = None,
+) -> SenderTotals:
+    """Send `amount` minor units to `payee` in packets, with `in_flight` threads. Return the final totals.
 
-    `progress` is called with the books after each answer, from one thread at a time, which waits for it. The books say
-    how it ended; `NotTaken` is raised when the service does not take packets from this sender at all. What is raised by
-    `progress` ends the payment as well.
+    `progress` is called with the totals after each answer, by one thread at a time. An exception from `progress` stops
+    the sender and is raised. Raise `NotTaken` if the service refuses this sender; each other ending is in the totals.
 
     ```python
-    books = pay(over_http("https://bank.example/ilp", token), Payee.of(resource), 2500, packet_max=100)
+    totals = pay(over_http("https://bank.example/ilp", token), Payee.of(resource), 2500, packet_max=100)
     ```
     """
     sender = StreamSender(
         payee, amount, now=_now(), packet_max=packet_max, in_flight_max=in_flight, patience_s=patience_s
     )
-    _Desk(sender, progress).run(link, in_flight)
-    return sender.books
+    _ThreadedSender(sender, progress).run(link, in_flight)
+    return sender.totals
 
 
-class _Desk:
-    """A sender that several threads share: each takes a packet, posts it, and brings back the reply."""
+class _ThreadedSender:
+    """A sender that several threads share. Each thread takes a packet, sends it, and processes the reply."""
 
-    def __init__(self, sender: StreamSender, progress: Callable[[Books], object] | None) -> None:
+    def __init__(self, sender: StreamSender, progress: Callable[[SenderTotals], object] | None) -> None:
         self._sender = sender
         self._progress = progress
         self._changed = threading.Condition()
 
     def run(self, link: Link, threads: int) -> None:
-        """Work until it is over. Raises what a thread has raised first."""
+        """Run until the sender has ended. If a thread raises an exception, stop the others and raise it."""
         with ThreadPoolExecutor(threads) as pool:
             done = [pool.submit(self._work, link) for _ in range(threads)]
             try:
@@ -124,15 +123,15 @@ class _Desk:
         try:
             with link() as post:
                 while (packet := self._take()) is not None:
-                    self._bring(packet, self._reply(post, packet))
+                    self._process(packet, self._reply(post, packet))
         except BaseException as error:
             self._stop(str(error))
             raise
 
     def _take(self) -> Packet | None:
-        """The next packet, once there is one; `None` when it is over."""
+        """Wait for the next packet and return it, or return `None` when the sender has ended."""
         with self._changed:
-            while not self._sender.is_over:
+            while not self._sender.has_ended:
                 packet = self._sender.next(now=_now(), nonce=os.urandom(12))
                 if packet is not None:
                     return packet
@@ -147,7 +146,7 @@ class _Desk:
         except OSError:
             return None
 
-    def _bring(self, packet: Packet, reply: bytes | None) -> None:
+    def _process(self, packet: Packet, reply: bytes | None) -> None:
         with self._changed:
             if reply is None:
                 self._sender.lost(packet, now=_now())
@@ -155,7 +154,7 @@ class _Desk:
                 self._sender.answered(packet, reply, now=_now())
             self._changed.notify_all()
             if self._progress is not None:
-                self._progress(self._sender.books)
+                self._progress(self._sender.totals)
 
     def _stop(self, reason: str) -> None:
         with self._changed:
@@ -171,10 +170,10 @@ def _now() -> datetime:
 
 
 def over_http(url: str, token: str, *, timeout_s: float = LIFETIME_S) -> Link:
-    """The way to a service that takes packets at `url` from the peer with the bearer `token`: RFC 35, as deployed.
+    """Return a link to the packet endpoint `url` of a service, for the peer with the bearer `token`. RFC 35.
 
-    An answer that is none in time, or says that the service has trouble, counts as lost; any
-    other than 200 is `NotTaken`.
+    A timeout, a connection error and the status codes 429 and 5xx count as a lost packet. Every other status code
+    except 200 raises `NotTaken`.
     """
     address = urlsplit(url)
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
@@ -190,14 +189,14 @@ def over_http(url: str, token: str, *, timeout_s: float = LIFETIME_S) -> Link:
                 response = connection.getresponse()
                 body = response.read()
             except (OSError, http.client.HTTPException) as error:
-                connection.close()  # it connects anew with the next request
-                raise ConnectionError("no answer") from error
+                connection.close()  # the next request opens a new connection
+                raise ConnectionError(f"{url} gave no answer: {error!r}") from error
             if response.status == http.client.OK:
                 return body
             if response.status >= http.client.INTERNAL_SERVER_ERROR or response.status == http.client.TOO_MANY_REQUESTS:
-                raise ConnectionError(f"status {response.status}")
-            said = body[:_SAID_BYTES].decode("utf-8", "replace")
-            raise NotTaken(f"{url} takes no packets from this sender: status {response.status}: {said}")
+                raise ConnectionError(f"{url} answered with status {response.status}")
+            text = body[:_ERROR_BODY_BYTES_MAX].decode("utf-8", "replace")
+            raise NotTaken(f"{url} refuses packets from this sender: status {response.status}: {text}")
 
         try:
             yield post

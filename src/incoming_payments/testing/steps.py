@@ -1,4 +1,4 @@
-"""Steps that tests of stores are made of: create a payment, book money, do many things at once, check the books."""
+"""Common steps of store tests: create a payment, credit it, run calls concurrently, and check the totals."""
 
 # ruff: noqa: S101 - a test suite asserts
 import threading
@@ -8,19 +8,21 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
+from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import EventKind
-from incoming_payments.domain.lifecycle import Decision, Tolerance, credit_packet
+from incoming_payments.domain.lifecycle import Decision, Tolerance
 from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing.values import NOW, a_creation, crediting
 
 T = TypeVar("T")
 PACKET_PEER: Final = "test.bank.connector"
+UNUSED_ID: Final = PaymentId("019b7a0c-ffff-7000-8000-000000000000")  # `a_creation` never chooses it
 
 
 def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """The answers of `tasks`, each run in a thread, all of them let go at once."""
+    """Run each of `tasks` in its own thread, start them at the same time, and return their results in order."""
     barrier = threading.Barrier(len(tasks))
 
     def run(task: Callable[[], T]) -> T:
@@ -38,30 +40,30 @@ def create(store: PaymentStore, decision: Decision[IncomingPayment] | None = Non
     return decision.answer.id
 
 
-def book(store: PaymentStore, id: PaymentId, credit_id: str, value: int, now: datetime = NOW) -> Credit:
+def credit(store: PaymentStore, id: PaymentId, credit_id: str, value: int, now: datetime = NOW) -> Credit:
     """Credit `value` minor units to the payment `id`."""
     return store.update(id, crediting(credit_id, value, now=now), CreditId(credit_id))
 
 
-def book_packet(store: PaymentStore, id: PaymentId, value: int) -> IncomingPayment:
-    """Credit a packet of `value` minor units, brought by `PACKET_PEER`, to the payment `id`."""
-    name = CreditId(f"{STREAM_CREDITS}1")
-    asset, tolerance = store.load(id).asset, Tolerance()
+def credit_packet(store: PaymentStore, id: PaymentId, value: int) -> IncomingPayment:
+    """Credit a packet of `value` minor units from `PACKET_PEER` to the payment `id`."""
+    credit_id = CreditId(f"{STREAM_CREDITS}1")
+    amount = Amount(value, store.load(id).asset)
     decide = partial(
-        credit_packet, id=name, amount=Amount(value, asset), now=NOW, tolerance=tolerance, peer=PACKET_PEER
+        lifecycle.credit_packet, id=credit_id, amount=amount, now=NOW, tolerance=Tolerance(), peer=PACKET_PEER
     )
-    return store.update(id, decide, name)
+    return store.update(id, decide, credit_id)
 
 
-def check_books(store: PaymentStore, id: PaymentId, credits: Collection[Credit]) -> None:
-    """Payment, events and the `credits` that callers were told of agree to the unit."""
+def check_credits(store: PaymentStore, id: PaymentId, credits: Collection[Credit]) -> None:
+    """Assert that the payment and its events contain exactly `credits`, the answers that callers have received."""
     payment = store.load(id)
     events = store.events(id)
     credited = {event.credit_id: event for event in events if event.kind is EventKind.CREDITED}
-    assert payment.received.value == sum(credit.amount.value for credit in credits)
+    assert payment.received.value == sum(answer.amount.value for answer in credits)
     assert list(range(1, payment.version + 1)) == [event.version for event in events]
-    assert {credit.id: credit.received for credit in credits} == {
+    assert {answer.id: answer.received for answer in credits} == {
         credit_id: event.received for credit_id, event in credited.items()
     }
-    for credit in credits:
-        assert credit == book(store, id, credit.id, credit.amount.value)
+    for answer in credits:
+        assert answer == credit(store, id, answer.id, answer.amount.value)

@@ -1,4 +1,4 @@
-"""Values for tests to begin with. Each has a default, so that a test names what it is about and nothing else."""
+"""Example values for tests. Each argument has a default, so that a test states only the values that it is about."""
 
 import itertools
 from datetime import UTC, datetime, timedelta
@@ -23,13 +23,13 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.ports import Decide
 
-NOW: Final = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)  # a microsecond past, to be lost by what rounds
+NOW: Final = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)  # with a microsecond, to detect code that rounds times
 
 _counter = itertools.count(1)
 
 
 def a_wallet_address(url: str = "https://bank.example/alice", *, asset: Asset | None = None) -> WalletAddress:
-    """A hosted wallet address, in US dollars unless `asset` says otherwise."""
+    """Return a hosted wallet address. Its asset is US dollars by default."""
     return WalletAddress(wallet_address_url(url), asset or Asset("USD", 2), "https://auth.bank.example/")
 
 
@@ -43,10 +43,10 @@ def a_creation(
     client: ClientId | None = None,
     now: datetime = NOW,
 ) -> Decision[IncomingPayment]:
-    """What `lifecycle.create` decides: a pending payment, as a store's `insert` takes it.
+    """Return the decision of `lifecycle.create` for a new payment, as the argument of a store's `insert`.
 
-    `limit` is in minor units of the wallet address's asset, `expires_in_s` in seconds after `now`. Ids differ
-    from call to call within a process. The payment is the decision's `answer`.
+    `limit` is in minor units of the wallet address's asset, and `expires_in_s` in seconds after `now`. Each call in a
+    process gives another id. The payment is the decision's `answer`.
 
     >>> a_creation(limit=2500).answer.limit
     Amount(value=2500, asset=Asset(code='USD', scale=2))
@@ -64,7 +64,7 @@ def a_creation(
 
 
 def crediting(id: str, value: int, *, now: datetime = NOW, asset: Asset | None = None) -> Decide[Credit]:
-    """The decision to book `value` minor units under the credit id `id`, as a store's `update` takes it.
+    """Return the decision to credit `value` minor units with the credit id `id`, as the argument of a store's `update`.
 
     >>> from incoming_payments.stores.memory import MemoryStore
     >>> store, created = MemoryStore(), a_creation()

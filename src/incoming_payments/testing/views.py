@@ -1,4 +1,4 @@
-"""Async stores and nonces as sync ones, so that one contract suite measures both."""
+"""Sync views of async stores and nonces, so that the same contract suites test both kinds."""
 
 import asyncio
 import threading
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class SyncView:
-    """A `PaymentStore` that asks an `AsyncPaymentStore`, which lives in an event loop and a thread of its own.
+    """A `PaymentStore` that calls an `AsyncPaymentStore` in an event loop of its own, in a thread of its own.
 
-    `open` makes the store, in that loop, and `close`, if given, ends it there. Calls from several threads run
-    as concurrent tasks. Use it as a context manager, or call `close`.
+    `open` opens the async store in that loop, and `close`, if given, closes it there. Calls from several threads run as
+    concurrent tasks. Use the view as a context manager, or call `close` at the end.
 
     >>> import tempfile
     >>> from incoming_payments.stores.sqlite import AsyncSqliteStore
@@ -50,36 +50,36 @@ class SyncView:
             raise
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The outcome of `coroutine`, run in the store's event loop."""
+        """Run `coroutine` in the store's event loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     @property
     def store(self) -> AsyncPaymentStore:
-        """The async store, to be used inside `run` only."""
+        """Return the async store. Use it only in coroutines that you pass to `run`."""
         return self._store
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """As the store's."""
+        """Call `insert` of the async store."""
         self.run(self._store.insert(decision))
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """As the store's."""
+        """Call `load` of the async store."""
         return self.run(self._store.load(id))
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """As the store's."""
+        """Call `update` of the async store."""
         return self.run(self._store.update(id, decide, credit_id))
 
     def events(self, id: PaymentId) -> Sequence[Event]:
-        """As the store's."""
+        """Call `events` of the async store."""
         return self.run(self._store.events(id))
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
-        """As the store's."""
+        """Call `find_expired` of the async store."""
         return self.run(self._store.find_expired(now, limit))
 
     def close(self) -> None:
-        """End the store and its event loop. Safe to call again."""
+        """Close the store and its event loop. Further calls do nothing."""
         if self._loop.is_closed():
             return
         close, store = self._close, self._store
@@ -104,14 +104,14 @@ class SyncView:
         self._loop.close()
 
 
-async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
-    return await ask()
+async def _awaited(call: Callable[[], Awaitable[T]]) -> T:
+    return await call()
 
 
 class SyncNonces:
-    """A `Nonces` port that asks `nonces`, an `AsyncNonces` in the event loop of `view`, which `close` ends.
+    """A `Nonces` port that calls `nonces`, an `AsyncNonces`, in the event loop of `view`.
 
-    Write `SyncNonces(view, view.store.nonces)` for those of an async store.
+    For the nonces of an async store, write `SyncNonces(view, view.store.nonces)`.
     """
 
     def __init__(self, view: SyncView, nonces: AsyncNonces) -> None:
@@ -119,9 +119,9 @@ class SyncNonces:
         self._nonces = nonces
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """As the port's."""
+        """Call `use` of the async port."""
         return self._view.run(self._nonces.use(key, until, now))
 
     def close(self) -> None:
-        """End the store and its event loop."""
+        """Close the view, its store and its event loop."""
         self._view.close()

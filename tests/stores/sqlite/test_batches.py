@@ -23,7 +23,7 @@ from incoming_payments.stores.sqlite._rows import Batch
 from incoming_payments.stores.sqlite._store import _insertion, _updating
 from incoming_payments.stores.sqlite._writer import Writer
 from incoming_payments.testing import NOW, a_creation, crediting
-from incoming_payments.testing.steps import book, check_books, create
+from incoming_payments.testing.steps import check_credits, create, credit
 from sqlite_jobs import crediting_one, edit, held, outcomes_of_one_batch, queue, updating
 
 TABLES: Final = {"payments", "credits", "events"}
@@ -183,12 +183,12 @@ def test_many_loops_and_threads_share_a_store(store: SqliteStore, path: Path) ->
     for thread in threads:
         thread.start()
     for turn in range(10):
-        booked[f"thread-{turn}"] = book(store, id, f"thread-{turn}", 1)
+        booked[f"thread-{turn}"] = credit(store, id, f"thread-{turn}", 1)
     for thread in threads:
         thread.join(60)
     asyncio.run(other.close())
     assert len(booked) == 160
-    check_books(store, id, booked.values())
+    check_credits(store, id, booked.values())
 
 
 def test_too_many_tasks_are_refused_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ def test_updates_say_what_they_will_ask_for(store: SqliteStore, path: Path, monk
 
     monkeypatch.setattr(Engine, "submit", note)
     id = create(store)
-    book(store, id, "wire-1", 1)
+    credit(store, id, "wire-1", 1)
     store.update(id, partial(lifecycle.complete, now=NOW))
 
     async def scenario() -> None:
@@ -363,7 +363,7 @@ def test_a_database_that_takes_few_variables_has_more_statements(
     outcomes = outcomes_of_one_batch(store, jobs)
     for id in ids:
         assert store.load(id).received.value == 7
-        check_books(store, id, [credit for credit in outcomes if credit.payment_id == id])
+        check_credits(store, id, [credit for credit in outcomes if credit.payment_id == id])
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
@@ -382,7 +382,7 @@ def test_no_statement_for_many_rows_reads_a_whole_table(
     store: SqliteStore, path: Path, statement: str, searched: str | None, count: int, analyzed: bool
 ) -> None:
     """Whatever SQLite has been told of the tables' sizes."""
-    book(store, create(store), "wire-1", 1)
+    credit(store, create(store), "wire-1", 1)
     if analyzed:
         edit(path, "ANALYZE")
     connection = store._engine._file.connect_reader()
@@ -397,7 +397,7 @@ def test_no_statement_for_many_rows_reads_a_whole_table(
 def test_what_was_not_announced_is_looked_up(store: SqliteStore) -> None:
     """Work may ask for anything: a payment or a credit that nobody has named, or that another job has."""
     one, two = create(store), create(store)
-    booked = book(store, two, "wire-1", 7)
+    booked = credit(store, two, "wire-1", 7)
     works = [_updating(id, crediting("wire-1", 7), CreditId("wire-1")) for id in (one, two)]
     jobs = [
         Job(works[0], lookup=(one, None)),
@@ -439,7 +439,7 @@ def test_what_earlier_jobs_decided_goes_before_what_was_read(store: SqliteStore)
 def test_what_was_booked_before_is_found_ahead(store: SqliteStore) -> None:
     """Of other batches, and under the same id in another payment it is another credit."""
     one, two = create(store), create(store)
-    before = {(id, n): book(store, id, f"wire-{n}", 1) for id in (one, two) for n in (1, 3)}
+    before = {(id, n): credit(store, id, f"wire-{n}", 1) for id in (one, two) for n in (1, 3)}
     keys = [(id, n) for n in range(1, 5) for id in (one, two)]
     outcomes = dict(
         zip(keys, outcomes_of_one_batch(store, [crediting_one(id, f"wire-{n}") for id, n in keys]), strict=True)
@@ -464,7 +464,7 @@ def test_a_row_that_another_process_has_changed_is_read_anew(store: SqliteStore,
             for kept in ("_payment_rows", "_credit_rows", "_changed", "_credits", "_events"):
                 assert not getattr(writer._open.batch, kept)
             for id in ids:
-                book(other, id, f"other-{turn}", 1)
+                credit(other, id, f"other-{turn}", 1)
     writer.disconnect()
 
 
@@ -478,7 +478,7 @@ def test_a_payment_that_is_not_as_it_was_read_is_not_written(store: SqliteStore,
     for before, decision in credits:
         assert decision.payment is not None
         batch.update(before, decision.payment, decision)
-    book(store, ids[-1], "wire-2", 1)
+    credit(store, ids[-1], "wire-2", 1)
     with pytest.raises(StoreUnusable, match="not there to update"):
         batch.flush()
     store._engine._file.disconnect(connection)
@@ -508,4 +508,4 @@ def test_a_row_that_the_file_refuses_fails_alone(store: SqliteStore, path: Path,
     outcomes = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in range(5)])
     assert type(outcomes.pop(2)) is BrokenDecision
     assert [credit.received.value for credit in outcomes] == [1, 2, 3, 4]
-    check_books(store, id, outcomes)
+    check_credits(store, id, outcomes)

@@ -15,7 +15,7 @@ import pytest
 from incoming_payments.errors import BackupFailed, StoreUnusable
 from incoming_payments.limits import STORE_LOG_BYTES_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _backup, _writer
-from incoming_payments.testing.steps import book, create, together
+from incoming_payments.testing.steps import create, credit, together
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_path_may_be_a_symbolic_link(tmp_path: Path) -> None:
     link.symlink_to(target)
     with SqliteStore(link) as store:
         id = create(store)
-        assert book(store, id, "wire-1", 1).received.value == 1
+        assert credit(store, id, "wire-1", 1).received.value == 1
         assert sorted(file.name for file in target.parent.iterdir()) == [
             "payments.db",
             "payments.db-lock",
@@ -76,7 +76,7 @@ def test_the_log_stays_short(store: SqliteStore, path: Path) -> None:
     """The writer copies it into the database from time to time, and SQLite begins it again."""
     id = create(store)
     for number in range(1500):
-        book(store, id, f"wire-{number}", 1)
+        credit(store, id, f"wire-{number}", 1)
     assert log_bytes(path) < 8 * 1024 * 1024
     assert path.stat().st_size > 100_000
 
@@ -104,7 +104,7 @@ def test_the_log_stays_short_under_readers_that_overlap(
     sizes: list[int] = []
     try:
         for number in range(1200):
-            book(store, id, f"wire-{number:04}-{'x' * 150}", 1)
+            credit(store, id, f"wire-{number:04}-{'x' * 150}", 1)
             sizes.append(log_bytes(path))
     finally:
         ended.set()
@@ -120,7 +120,7 @@ def test_a_reader_that_stays_lets_the_log_grow(path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 200_000)
     monkeypatch.setattr(_writer, "STORE_TRUNCATE_MS_MAX", 1)
     id = create(store)
-    book(store, id, "wire", 1)
+    credit(store, id, "wire", 1)
     modes: list[str] = []
     checkpoint = _writer.Writer._checkpoint
 
@@ -133,7 +133,7 @@ def test_a_reader_that_stays_lets_the_log_grow(path: Path, monkeypatch: pytest.M
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM payments").fetchone()
         for number in range(400):
-            book(store, id, f"wire-{number:04}-{'x' * 150}", 1)
+            credit(store, id, f"wire-{number:04}-{'x' * 150}", 1)
     assert 1 <= modes.count("TRUNCATE") <= 6
     assert log_bytes(path) > 800_000
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_finds_no_space_is_logged(
         writer.run([])
         writer.disconnect()
     assert "could not be copied into the database: database or disk is full" in caplog.text
-    assert book(store, id, "wire-1", 1).received.value == 1
+    assert credit(store, id, "wire-1", 1).received.value == 1
 
 
 # --- backups ---
@@ -178,9 +178,9 @@ def test_a_backup_holds_what_was_acknowledged(store: SqliteStore, path: Path, tm
     acknowledged: list[int] = []
     begun = threading.Event()
 
-    def credit() -> None:
+    def credit_all() -> None:
         for number in range(200):
-            book(store, id, f"wire-{number}", 1)
+            credit(store, id, f"wire-{number}", 1)
             acknowledged.append(number)
             if number == 20:
                 begun.set()
@@ -191,7 +191,7 @@ def test_a_backup_holds_what_was_acknowledged(store: SqliteStore, path: Path, tm
         store.backup(target)
         return before
 
-    _, before = together([credit, back_up])
+    _, before = together([credit_all, back_up])
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert sorted(file.name for file in tmp_path.iterdir() if file.name.startswith("backup")) == ["backup.db"]
     with SqliteStore(target) as copy:
@@ -199,7 +199,7 @@ def test_a_backup_holds_what_was_acknowledged(store: SqliteStore, path: Path, tm
         assert before is not None
         assert before <= received <= 200
         assert len(copy.events(id)) == received + 1
-        assert book(copy, id, "wire-0", 1).received.value == 1
+        assert credit(copy, id, "wire-0", 1).received.value == 1
     assert store.load(id).received.value == 200
     assert path.exists()
 
@@ -279,7 +279,7 @@ def test_a_backup_that_finds_no_space_is_removed(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.glob("backup*"))
-    assert book(store, id, "wire-1", 1).received.value == 1
+    assert credit(store, id, "wire-1", 1).received.value == 1
     monkeypatch.undo()
 
 

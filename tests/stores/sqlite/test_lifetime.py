@@ -25,7 +25,7 @@ from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.testing import NOW, a_creation, crediting
-from incoming_payments.testing.steps import book, create
+from incoming_payments.testing.steps import create, credit
 from sqlite_jobs import held, queue
 
 
@@ -100,7 +100,7 @@ def test_a_closed_store_says_so(path: Path) -> None:
         lambda: store.load(id),
         lambda: store.events(id),
         lambda: store.find_expired(NOW, 1),
-        lambda: book(store, id, "wire-1", 1),
+        lambda: credit(store, id, "wire-1", 1),
     ):
         with pytest.raises(StoreUnusable, match="closed"):
             ask()

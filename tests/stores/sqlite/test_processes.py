@@ -17,7 +17,7 @@ from incoming_payments.stores.sqlite import SqliteStore, _engine
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.testing import crediting
-from incoming_payments.testing.steps import book, check_books, create
+from incoming_payments.testing.steps import check_credits, create, credit
 
 CREDITING = """
 import itertools, sys
@@ -180,8 +180,8 @@ def check(path: Path, id: PaymentId, acknowledged: list[str]) -> int:
         booked = [event.credit_id for event in events if event.credit_id is not None]
         assert set(acknowledged) <= set(booked)
         amounts = [after.received.value - before.received.value for before, after in pairwise(events)]
-        credits = [book(store, id, credit_id, amount) for credit_id, amount in zip(booked, amounts, strict=True)]
-        check_books(store, id, credits)
+        credits = [credit(store, id, credit_id, amount) for credit_id, amount in zip(booked, amounts, strict=True)]
+        check_credits(store, id, credits)
         return len(booked)
 
 
@@ -244,7 +244,7 @@ def test_forks_while_others_write(path: Path, id: PaymentId) -> None:
 def test_nothing_is_open_during_a_fork(path: Path, id: PaymentId) -> None:
     """What the hooks do, in this process: a call that comes meanwhile waits, and is answered afterwards."""
     with SqliteStore(path) as store:
-        book(store, id, "wire-1", 1)
+        credit(store, id, "wire-1", 1)
         store.load(id)
         engine = store._engine
         _engine._before_fork()
@@ -253,7 +253,7 @@ def test_nothing_is_open_during_a_fork(path: Path, id: PaymentId) -> None:
         assert sorted(path.parent.iterdir()) == [path, path.with_name(f"{path.name}-lock")]
         received: list[int] = []
         calls = [
-            threading.Thread(target=lambda: received.append(book(store, id, "wire-2", 1).received.value)),
+            threading.Thread(target=lambda: received.append(credit(store, id, "wire-2", 1).received.value)),
             threading.Thread(target=lambda: received.append(store.load(id).version)),
         ]
         for call in calls:
@@ -319,22 +319,22 @@ def test_an_interrupt_leaves_nothing_open_and_nothing_stopped(
         stop(engine)
 
     with SqliteStore(path) as store:
-        book(store, id, "wire-1", 1)
+        credit(store, id, "wire-1", 1)
         monkeypatch.setattr(Engine, "before_fork", interrupted)
         with pytest.raises(KeyboardInterrupt):
             _engine._before_fork()
         assert (store._engine._writer, store._engine._idle) == (None, [])
         _engine._after_fork_in_parent()
-        assert book(store, id, "wire-2", 1).received.value == 2
+        assert credit(store, id, "wire-2", 1).received.value == 2
 
 
 def test_a_child_begins_anew(path: Path, id: PaymentId) -> None:
     """What the hook does there, in this process: a writer and connections of its own, and no lock of the parent's."""
     with SqliteStore(path) as store:
-        book(store, id, "wire-1", 1)
+        credit(store, id, "wire-1", 1)
         _engine._before_fork()
         _engine._after_fork_in_child()
-        assert book(store, id, "wire-2", 1).received.value == 2
+        assert credit(store, id, "wire-2", 1).received.value == 2
         assert store.load(id).received.value == 2
 
 

@@ -33,7 +33,7 @@ from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation, crediting
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
-from incoming_payments.testing.steps import book, create
+from incoming_payments.testing.steps import create, credit
 from sqlite_jobs import held, queue
 
 
@@ -62,7 +62,7 @@ class TestSqliteNonces(NonceContract):
 
     def make_nonces(self, directory: Path) -> Nonces:
         """In a new file."""
-        return SqliteNonces(SqliteStore(directory / "payments.db"), self.room)
+        return SqliteNonces(SqliteStore(directory / "payments.db"), self.capacity)
 
     def close_nonces(self, nonces: Nonces) -> None:
         """Close the store they are in."""
@@ -81,7 +81,7 @@ class TestAsyncSqliteNonces(NonceContract):
 
         view = SyncView(open_store, AsyncSqliteStore.close)
         assert isinstance(view.store, AsyncSqliteStore)
-        return SyncNonces(view, AsyncSqliteNonces(view.store, self.room))
+        return SyncNonces(view, AsyncSqliteNonces(view.store, self.capacity))
 
 
 @pytest.fixture
@@ -113,12 +113,12 @@ def test_what_was_acknowledged_is_there_after_reopening(path: Path) -> None:
     """Payment, credits and events outlive the store object."""
     with SqliteStore(path) as store:
         id = create(store)
-        booked = book(store, id, "wire-1", 300)
+        booked = credit(store, id, "wire-1", 300)
         before = store.load(id), list(store.events(id))
 
     with SqliteStore(path) as store:
         assert before == (store.load(id), list(store.events(id)))
-        assert booked == book(store, id, "wire-1", 300)
+        assert booked == credit(store, id, "wire-1", 300)
 
 
 def test_other_connections_see_an_update_as_soon_as_it_is_answered(store: SqliteStore, path: Path) -> None:
@@ -126,7 +126,7 @@ def test_other_connections_see_an_update_as_soon_as_it_is_answered(store: Sqlite
     id = create(store)
     connection = sqlite3.connect(path)
     for number in range(1, 4):
-        book(store, id, f"wire-{number}", 2**62)
+        credit(store, id, f"wire-{number}", 2**62)
 
         row = connection.execute("SELECT received_amount FROM payments WHERE id = ?", (id,)).fetchone()
         assert row == (str(number * 2**62),)
@@ -148,11 +148,11 @@ def test_the_writer_syncs_every_commit(store: SqliteStore) -> None:
 def test_updates_of_other_stores_on_the_file_are_seen(store: SqliteStore, path: Path) -> None:
     """A store remembers rows it has read, and uses them only while they are what the file says."""
     id = create(store)
-    book(store, id, "wire-1", 1)
+    credit(store, id, "wire-1", 1)
     with SqliteStore(path) as other:
         for number in range(2, 6):
             one = store if number % 2 else other
-            assert book(one, id, f"wire-{number}", 1).received.value == number
+            assert credit(one, id, f"wire-{number}", 1).received.value == number
             assert store.load(id) == other.load(id)
 
 
@@ -162,7 +162,7 @@ def test_a_store_remembers_few_payments(store: SqliteStore, monkeypatch: pytest.
     ids = [create(store) for _ in range(5)]
     for turn in range(2):
         for id in ids:
-            assert book(store, id, f"wire-{turn}", 1).received.value == turn + 1
+            assert credit(store, id, f"wire-{turn}", 1).received.value == turn + 1
             assert store.load(id).received.value == turn + 1
     (_, rows) = store._engine._idle[0]
     assert len(rows._loaded) == 2
@@ -204,8 +204,8 @@ def test_after_a_crowd_the_writer_waits_for_nobody(store: SqliteStore) -> None:
                 queue(store, id, crediting(f"wire-{turn}-{number}", 1), f"wire-{turn}-{number}") for number in range(3)
             ]
         assert [3 * turn + number for number in (1, 2, 3)] == [job.wait().received.value for job in jobs]
-    assert book(store, id, "wire-alone", 1).received.value == 10
-    assert book(store, id, "wire-again", 1).received.value == 11
+    assert credit(store, id, "wire-alone", 1).received.value == 10
+    assert credit(store, id, "wire-again", 1).received.value == 11
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), SystemExit(3), KeyboardInterrupt(), StopIteration()])
@@ -285,9 +285,9 @@ def test_too_many_waiting_are_refused_at_once(store: SqliteStore, monkeypatch: p
     with held(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(2)]
         with pytest.raises(StoreUnavailable):
-            book(store, id, "wire-3", 1)
+            credit(store, id, "wire-3", 1)
     assert [job.wait().received.value for job in jobs] == [1, 2]
-    assert book(store, id, "wire-3", 1).received.value == 3
+    assert credit(store, id, "wire-3", 1).received.value == 3
 
 
 def test_an_interrupted_caller_leaves_the_writer_well(store: SqliteStore) -> None:
@@ -302,11 +302,11 @@ def test_an_interrupted_caller_leaves_the_writer_well(store: SqliteStore) -> Non
         with held(store._engine):
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             with pytest.raises(KeyboardInterrupt):
-                book(store, id, "wire-1", 1)
+                credit(store, id, "wire-1", 1)
     finally:
         signal.signal(signal.SIGALRM, before)
 
-    assert book(store, id, "wire-1", 1).received.value == 1
+    assert credit(store, id, "wire-1", 1).received.value == 1
 
 
 # --- asyncio ---

@@ -17,7 +17,7 @@ from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._schema import VERSION
 from incoming_payments.testing import NOW, a_creation
-from incoming_payments.testing.steps import book, check_books, create, together
+from incoming_payments.testing.steps import check_credits, create, credit, together
 from sqlite_jobs import crediting_one, edit, outcomes_of_one_batch
 
 
@@ -46,7 +46,7 @@ def test_a_disk_that_takes_nothing_costs_the_batch_and_nothing_more(
 ) -> None:
     """Everybody in the batch is told to repeat, nothing of it is stored, and service is back when the disk is."""
     id = create(store)
-    booked = {"wire-0": book(store, id, "wire-0", 5)}
+    booked = {"wire-0": credit(store, id, "wire-0", 5)}
     # Long ids fill pages, so that a full disk is met in the middle of the batch.
     ids = [f"wire-{number}-{'x' * 150}" for number in range(1, 100)]
     jobs = [crediting_one(id, credit_id) for credit_id in ids]
@@ -64,9 +64,9 @@ def test_a_disk_that_takes_nothing_costs_the_batch_and_nothing_more(
     assert {StoreUnavailable} == {type(outcome) for outcome in outcomes}
     assert store.load(id).received.value == 5
     for credit_id in ids:
-        booked[credit_id] = book(store, id, credit_id, 1)
+        booked[credit_id] = credit(store, id, credit_id, 1)
     assert store.load(id).received.value == 5 + len(ids)
-    check_books(store, id, booked.values())
+    check_credits(store, id, booked.values())
 
 
 def test_memory_that_runs_out_is_trouble_that_passes(store: SqliteStore) -> None:
@@ -78,7 +78,7 @@ def test_memory_that_runs_out_is_trouble_that_passes(store: SqliteStore) -> None
 
     jobs = [crediting_one(id, "wire-1"), Job(work)]
     assert [StoreUnavailable] * 2 == [type(outcome) for outcome in outcomes_of_one_batch(store, jobs)]
-    assert book(store, id, "wire-1", 1).received.value == 1
+    assert credit(store, id, "wire-1", 1).received.value == 1
 
 
 def test_a_lock_that_is_held_too_long_is_trouble_that_passes(store: SqliteStore, path: Path) -> None:
@@ -87,9 +87,9 @@ def test_a_lock_that_is_held_too_long_is_trouble_that_passes(store: SqliteStore,
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="locked"):
-            book(store, id, "wire-1", 1)
+            credit(store, id, "wire-1", 1)
         assert store.load(id).received.value == 0
-    assert book(store, id, "wire-1", 1).received.value == 1
+    assert credit(store, id, "wire-1", 1).received.value == 1
 
 
 def test_a_lock_that_is_let_go_in_time_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(path: Path, monkeypatch: py
                 other.execute("ROLLBACK")
 
         monkeypatch.setattr(time, "sleep", sleep)
-        assert book(store, id, "wire-1", 1).received.value == 1
+        assert credit(store, id, "wire-1", 1).received.value == 1
         assert len(waits) == 3
 
 
@@ -156,9 +156,9 @@ def test_a_schema_that_becomes_newer_stops_the_older_release(store: SqliteStore,
     edit(path, "PRAGMA user_version = 99")
     for _ in range(2):
         with pytest.raises(StoreUnusable, match="99"):
-            book(store, id, "wire-1", 1)
+            credit(store, id, "wire-1", 1)
     edit(path, f"PRAGMA user_version = {VERSION}")
-    assert book(store, id, "wire-1", 1).received.value == 1
+    assert credit(store, id, "wire-1", 1).received.value == 1
 
 
 def test_many_may_open_a_new_file_at_once(path: Path) -> None:
@@ -236,11 +236,11 @@ def test_a_damaged_payment_is_not_used(store: SqliteStore, path: Path, statement
 def test_a_damaged_credit_is_not_used(store: SqliteStore, path: Path, statement: str) -> None:
     """The caller that repeats it is told, and nobody else of the batch."""
     id = create(store)
-    book(store, id, "wire-1", 1)
+    credit(store, id, "wire-1", 1)
     edit(path, statement)
     with pytest.raises(StoreUnusable, match="wire-1"):
-        book(store, id, "wire-1", 1)
-    assert book(store, id, "wire-2", 1).received.value == 2
+        credit(store, id, "wire-1", 1)
+    assert credit(store, id, "wire-2", 1).received.value == 2
 
     good, bad, last = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in (2, 1, 3)])
     assert type(bad) is StoreUnusable
@@ -267,7 +267,7 @@ def test_damaged_pages_are_told(path: Path) -> None:
         with pytest.raises(StoreUnusable):
             store.load(id)
         with pytest.raises(StoreUnusable):
-            book(store, id, "wire-1", 1)
+            credit(store, id, "wire-1", 1)
 
 
 def test_an_update_that_finds_no_row_is_not_taken_for_done(store: SqliteStore, path: Path) -> None:
@@ -287,7 +287,7 @@ def test_an_update_that_finds_no_row_is_not_taken_for_done(store: SqliteStore, p
 def test_sqlite_itself_refuses_what_no_payment_can_be(store: SqliteStore, path: Path) -> None:
     """Constraints guard the file against other programs, too."""
     id = create(store, a_creation(limit=5, expires_in_s=5))
-    book(store, id, "wire-1", 1)
+    credit(store, id, "wire-1", 1)
     for statement in (
         "UPDATE payments SET version = 0",
         "UPDATE payments SET received_amount = '-1'",

@@ -20,7 +20,7 @@ from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusab
 from incoming_payments.stores.sqlite import SqliteStore, _file, _watch
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.testing import NOW
-from incoming_payments.testing.steps import book, create
+from incoming_payments.testing.steps import create, credit
 from sqlite_jobs import crediting_one, outcomes_of_one_batch
 
 
@@ -50,7 +50,7 @@ def refuses_everything(store: SqliteStore, id: PaymentId) -> bool:
         lambda: store.find_expired(NOW, 1),
         lambda: store.backup("backup.db"),
         lambda: create(store),
-        lambda: book(store, id, "wire-again", 1),
+        lambda: credit(store, id, "wire-again", 1),
         lambda: store.nonces.use("0" * 64, NOW, NOW),
     ]
     for call in calls:
@@ -105,7 +105,7 @@ def test_an_error_that_loses_nothing_passes(store: SqliteStore, monkeypatch: pyt
         fail_on(patch, "COMMIT", code)
         [outcome] = outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
     assert type(outcome) is StoreUnavailable
-    assert book(store, id, "wire-1", 1).received.value == 1
+    assert credit(store, id, "wire-1", 1).received.value == 1
 
 
 def test_an_error_of_a_read_fails_that_call_alone(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,10 +211,10 @@ def test_another_process_stops_and_a_new_one_starts(path: Path) -> None:
     script = f"""
 import sys
 from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.steps import book, create
+from incoming_payments.testing.steps import create, credit
 store = SqliteStore({str(path)!r})
 id = create(store)
-book(store, id, "wire-1", 1)
+credit(store, id, "wire-1", 1)
 print(id, flush=True)
 input()
 store._engine._file.watch.stop("a test says so")
@@ -301,7 +301,7 @@ def test_a_lock_file_that_changes_stops_the_store(store: SqliteStore, path: Path
     if what == "replaced":
         beside(path, "lock").write_text("In use, or so it says.")
     with pytest.raises(StoreStopped, match="lock was removed or replaced"):
-        book(store, id, "wire-1", 1)
+        credit(store, id, "wire-1", 1)
 
 
 def test_only_the_owner_may_read_the_files(store: SqliteStore, path: Path) -> None:
@@ -319,10 +319,10 @@ def leave_a_log(path: Path) -> PaymentId:
     script = f"""
 import os, signal
 from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.steps import book, create
+from incoming_payments.testing.steps import create, credit
 store = SqliteStore({str(path)!r})
 id = create(store)
-book(store, id, "wire-1", 1)
+credit(store, id, "wire-1", 1)
 print(id, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -458,13 +458,13 @@ def test_files_that_change_stop_the_store(path: Path, change: Callable[[Path], N
     """No credit is acknowledged that nobody will find, be it new or a repeated one."""
     with SqliteStore(path) as store:
         id = create(store)
-        book(store, id, "wire-1", 1)
+        credit(store, id, "wire-1", 1)
     with SqliteStore(path) as store:
         for number in range(2, 12):
-            book(store, id, f"wire-{number}", 1)
+            credit(store, id, f"wire-{number}", 1)
         change(path)
         with pytest.raises(StoreStopped):
-            book(store, id, "wire-11" if change is empty_the_log else "wire-12", 1)
+            credit(store, id, "wire-11" if change is empty_the_log else "wire-12", 1)
         assert refuses_everything(store, id)
 
 
@@ -483,30 +483,30 @@ def test_a_log_that_is_emptied_before_its_first_commit_stops_the_store(
         id = create(other)
         monkeypatch.setattr(DatabaseFile, "connect_writer", connect_and_empty)
         with pytest.raises(StoreStopped):
-            book(store, id, "wire-2", 1)
+            credit(store, id, "wire-2", 1)
 
 
 def test_a_log_that_is_emptied_by_a_checkpoint_stops_nothing(store: SqliteStore, path: Path) -> None:
     """Another process may do so, and what was in the log is in the database then."""
     id = create(store)
-    book(store, id, "wire-1", 1)
+    credit(store, id, "wire-1", 1)
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
     assert beside(path, "wal").stat().st_size == 0
-    assert book(store, id, "wire-1", 1).received.value == 1
-    assert book(store, id, "wire-2", 1).received.value == 2
+    assert credit(store, id, "wire-1", 1).received.value == 1
+    assert credit(store, id, "wire-2", 1).received.value == 2
 
 
 def test_a_log_that_begins_again_stops_nothing(store: SqliteStore, path: Path) -> None:
     """After a checkpoint SQLite may shorten it while it writes it from its beginning."""
     id = create(store)
     for number in range(200):
-        book(store, id, f"wire-{number}", 1)
+        credit(store, id, f"wire-{number}", 1)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA journal_size_limit = 0")
         other.execute("PRAGMA wal_checkpoint(RESTART)")
         other.execute("UPDATE nonce_count SET held = held")
-    assert book(store, id, "wire-200", 1).received.value == 201
+    assert credit(store, id, "wire-200", 1).received.value == 201
 
 
 def test_a_database_that_is_gone_is_not_begun_again(path: Path) -> None:

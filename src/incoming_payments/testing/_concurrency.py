@@ -1,0 +1,86 @@
+"""The promises of a payment store to concurrent callers. This is the part of `StoreContract` that starts threads."""
+
+# ruff: noqa: S101 - a test suite asserts
+import random
+from functools import partial
+
+import pytest
+
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
+from incoming_payments.errors import PaymentCompleted, PaymentExists, PaymentNotFound
+from incoming_payments.limits import UINT64_MAX
+from incoming_payments.ports import PaymentStore
+from incoming_payments.testing.steps import UNUSED_ID, check_credits, create, credit, together
+from incoming_payments.testing.values import a_creation
+
+
+class ConcurrencyContract:
+    """The tests that call a store from several threads at once."""
+
+    threads = 8  # concurrent callers
+
+    def test_concurrent_credits_are_credited_once(self, store: PaymentStore) -> None:
+        """Each caller sends the same credits in another order. All callers get the same answers."""
+        id = create(store)
+        values = {f"wire-{number}": number for number in range(1, 21)}
+
+        def caller(seed: int) -> dict[str, Credit]:
+            order = list(values)
+            random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
+            return {credit_id: credit(store, id, credit_id, values[credit_id]) for credit_id in order}
+
+        answers = together([partial(caller, seed) for seed in range(self.threads)])
+
+        assert all(answers[0] == answer for answer in answers)
+        assert store.load(id).received.value == sum(values.values())
+        check_credits(store, id, answers[0].values())
+
+    def test_concurrent_credits_complete_a_payment_once(self, store: PaymentStore) -> None:
+        """Credits are accepted until the payment is full; one of them completes it, and the others are refused."""
+        id = create(store, a_creation(limit=50))
+
+        def caller(number: int) -> list[Credit]:
+            accepted = []
+            for turn in range(10):
+                try:
+                    accepted.append(credit(store, id, f"wire-{number}-{turn}", 1))
+                except PaymentCompleted:
+                    continue
+            return accepted
+
+        answers = together([partial(caller, number) for number in range(self.threads)])
+
+        credits = {answer.id: answer for accepted in answers for answer in accepted}
+        assert store.load(id).received.value == len(credits) == 50
+        assert [answer.completes for answer in credits.values()].count(True) == 1
+        check_credits(store, id, credits.values())
+
+    def test_of_concurrent_inserts_with_one_id_one_succeeds(self, store: PaymentStore) -> None:
+        """The store contains the payment whose insert succeeded."""
+        decisions = [a_creation(id=UNUSED_ID, limit=number + 1) for number in range(self.threads)]
+
+        def caller(decision: Decision[IncomingPayment]) -> IncomingPayment | None:
+            try:
+                store.insert(decision)
+            except PaymentExists:
+                return None
+            return decision.answer
+
+        stored = [answer for answer in together([partial(caller, one) for one in decisions]) if answer is not None]
+
+        assert [store.load(UNUSED_ID)] == stored
+
+    def test_concurrent_callers_get_their_own_results(self, store: PaymentStore) -> None:
+        """Each caller credits a payment of its own, and also gets the errors for its own wrong calls."""
+
+        def caller(number: int) -> PaymentId:
+            id = create(store, a_creation(limit=UINT64_MAX))
+            for turn in range(10):
+                assert credit(store, id, f"wire-{turn}", number + 1).received.value == (turn + 1) * (number + 1)
+                with pytest.raises(PaymentNotFound):
+                    credit(store, UNUSED_ID, "wire-1", 1)
+            return id
+
+        for number, id in enumerate(together([partial(caller, number) for number in range(self.threads)])):
+            assert store.load(id).received.value == 10 * (number + 1)

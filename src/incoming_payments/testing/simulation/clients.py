@@ -1,0 +1,156 @@
+"""The operations of clients: create, get, public get and complete."""
+
+# ruff: noqa: ARG002 - all operations have the same signatures, and not every one uses each argument
+
+import json
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from attrs import define
+
+from incoming_payments.domain import lifecycle
+from incoming_payments.domain.payment import IncomingPayment, PaymentId
+from incoming_payments.errors import IncomingPaymentsError, PaymentExists, StoreError
+from incoming_payments.flows.effects import Flow, UpdatePayment
+from incoming_payments.httpsig import Request, sign
+from incoming_payments.ilp.stream import StreamKeys
+from incoming_payments.testing.simulation.fixtures import CLIENT_KEY, METHODS, POLICY, TOKEN, USD, WALLET
+from incoming_payments.testing.simulation.ledger import Expected, Ledger, require
+from incoming_payments.testing.simulation.operation import (
+    Account,
+    Clock,
+    Operation,
+    Process,
+    Task,
+    World,
+    check_error,
+    check_total,
+)
+from incoming_payments.wire import PaymentView, PublicView
+
+
+@define(eq=False)
+class Create(Operation):
+    """A signed request to create a payment."""
+
+    limit: int | None
+    expires_at: datetime | None
+    nonce: str | None
+    uses: int  # how often the traffic picks the new payment
+
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
+        body: dict[str, Any] = {"walletAddress": WALLET.url}
+        if self.limit is not None:
+            body["incomingAmount"] = {"value": str(self.limit), "assetCode": USD.code, "assetScale": USD.scale}
+        if self.expires_at is not None:
+            body["expiresAt"] = self.expires_at.isoformat()
+        headers = (("Authorization", f"GNAP {TOKEN}"), ("Content-Type", "application/json"))
+        request = Request("POST", f"{POLICY.base_url}/incoming-payments", headers, json.dumps(body).encode())
+        now = clock()
+        return world.flows.create_payment(sign(request, CLIENT_KEY, created=now, nonce=self.nonce), POLICY, now)
+
+    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
+        if error is not None:
+            allowed = (PaymentExists, StoreError)
+            late = self.expires_at is not None and self.expires_at <= task.now and error.code == "invalid_terms"
+            repeated = self.nonce is not None and error.code == "invalid_signature"
+            require(isinstance(error, allowed) or late or repeated, f"a create ended with {error!r}")
+            return True  # the client does not repeat this request: it creates another payment
+        id = _id_of(answer)
+        require(id in world.state.ledgers, f"the answer contains the payment {id}, which is not stored")
+        require((answer.received_amount.value, answer.completed) == (0, False), "a new payment is not empty")
+        return True
+
+    def receive_answer(self, world: World, answer: Any) -> None:
+        if answer is None:
+            return
+        (method,) = answer.methods
+        secret = METHODS.read(method.ilp_address).shared_secret
+        world.add_account(Account(_id_of(answer), method.ilp_address, StreamKeys(secret), self.uses))
+
+    def __str__(self) -> str:
+        return f"create(limit={self.limit}, expires_at={self.expires_at})"
+
+
+def _id_of(view: PaymentView) -> PaymentId:
+    return PaymentId(view.id.rpartition("/")[2])
+
+
+@define(eq=False)
+class Get(Operation):
+    """A signed request to read a payment."""
+
+    id: PaymentId
+
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
+        headers = (("Authorization", f"GNAP {TOKEN}"),)
+        now = clock()
+        request = sign(Request("GET", POLICY.payment_url(self.id), headers), CLIENT_KEY, created=now)
+        return world.flows.get_payment(request, self.id, POLICY, now)
+
+    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
+        if error is not None:
+            return check_error(task, error)
+        assert task.seen is not None  # noqa: S101 - the flow has loaded the payment
+        received, state = task.seen
+        found = (answer.received_amount.value, answer.completed, bool(answer.methods))
+        expected = (received, state == "completed", state in {"pending", "processing"})
+        require(found == expected, f"a get should return received, completed and methods {expected}, not {found}")
+        check_total(world, task, self.id, received, completed=answer.completed)
+        return True
+
+    def __str__(self) -> str:
+        return f"get({self.id})"
+
+
+@define(eq=False)
+class GetPublic(Operation):
+    """An unsigned request to read the public view of a payment."""
+
+    id: PaymentId
+
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[PublicView]:
+        return world.flows.get_public_payment(self.id, POLICY)
+
+    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
+        if error is not None:
+            return check_error(task, error)
+        assert task.seen is not None  # noqa: S101 - the flow has loaded the payment
+        found, expected = answer.received_amount.value, task.seen[0]
+        require(found == expected, f"a public get should return received {expected}, not {found}")
+        check_total(world, task, self.id, found, completed=None)
+        return True
+
+    def __str__(self) -> str:
+        return f"get_public({self.id})"
+
+
+def complete_payment(id: PaymentId, now: datetime) -> Flow[IncomingPayment]:
+    """Complete the payment on behalf of its client."""
+    return (yield from UpdatePayment(id, partial(lifecycle.complete, now=now)))
+
+
+@define(eq=False)
+class Complete(Operation):
+    """A client's request to complete a payment."""
+
+    id: PaymentId
+    wants_answer = True
+
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[IncomingPayment]:
+        return complete_payment(self.id, clock())
+
+    def expect(self, ledger: Ledger, now: datetime) -> Expected:
+        return ledger.expect_complete(now)
+
+    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
+        if error is not None:
+            return check_error(task, error)
+        ledger = world.state.ledgers.get(self.id)
+        require(ledger is not None and ledger.completed, "the answer says completed, but the payment is not")
+        check_total(world, task, self.id, answer.received.value, completed=True)
+        return True
+
+    def __str__(self) -> str:
+        return f"complete({self.id})"

@@ -1,0 +1,160 @@
+"""The common form of all simulated operations, and the call of an operation in a process."""
+
+# ruff: noqa: ARG002 - the default methods of an operation do nothing with their arguments
+
+import abc
+from collections.abc import Callable, Hashable
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from attrs import define, field, frozen
+
+from incoming_payments.domain.payment import Credit, PaymentId
+from incoming_payments.errors import IncomingPaymentsError, StoreError
+from incoming_payments.flows.create import create_payment
+from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.expire import announce_expired
+from incoming_payments.flows.get import get_payment, get_public_payment
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import receive_packet
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.ilp.stream import StreamKeys
+from incoming_payments.testing.simulation.ledger import Expected, Ledger, require
+from incoming_payments.testing.simulation.state import SimulationState
+from incoming_payments.wire import PaymentView, PublicView
+
+Clock = Callable[[], datetime]
+
+
+@frozen(kw_only=True)
+class Flows:
+    """The use cases to simulate. The defaults are the library's own; replace them with your wrapped ones."""
+
+    create_payment: Callable[..., Flow[PaymentView]] = create_payment
+    receive: Callable[..., Flow[Credit]] = receive
+    receive_packet: Callable[..., Flow[bytes]] = receive_packet
+    announce_expired: Callable[..., Flow[int]] = announce_expired
+    get_payment: Callable[..., Flow[PaymentView]] = get_payment
+    get_public_payment: Callable[..., Flow[PublicView]] = get_public_payment
+
+
+@define(eq=False)
+class Account:
+    """A payment as the sender and the host know it: the payment details, and the totals that each side has recorded.
+
+    Neither side reads the store. At the end of a run `sent + credited` must equal the payment's received amount.
+    """
+
+    id: PaymentId
+    address: str
+    keys: StreamKeys
+    uses_left: int  # how often the traffic picks the payment before it replaces it
+    sequence: int = 0
+    sent: int = 0  # the sum of the fulfilled packets
+    credited: int = 0  # the sum of the credits that the host received an answer for
+    first_answers: dict[str, Credit] = field(factory=dict)
+    counted: set[str | bytes] = field(factory=set)  # conditions and credit ids that are in one of the two sums
+
+
+class World(Protocol):
+    """The part of the scheduler that operations use."""
+
+    flows: Flows
+    state: SimulationState
+
+    def add_account(self, account: Account) -> None:
+        """Add a payment that a client has created, so that the traffic uses it."""
+        ...
+
+
+@define(eq=False)
+class Process:
+    """A process of the service: its clock offset, its store object, and the memory that is lost when it crashes."""
+
+    name: str
+    offset: timedelta
+    store: Any  # a PaymentStore or an AsyncPaymentStore
+    receiver: Receiver
+    tasks: dict[int, "Task"] = field(factory=dict)
+
+
+@define(eq=False)
+class Task:
+    """One call of an operation in one process: the flow, its current effect, and facts to check the answer with."""
+
+    operation: "Operation"
+    process: Process
+    flow: Flow[Any]
+    clock: Clock  # of the process that the call started in
+    began: datetime
+    now: datetime  # the time of the decision; until there is one, the time at which the call began
+    place: int = 0  # in the scheduler's list of tasks
+    answered_before: tuple[int, bool] = (
+        0,
+        False,
+    )  # the ledger's `answered_total` and `answered_completed` at the start
+    effect: Any = None
+    done: bool = False  # the effect has happened; its `answer` or `error` has not reached the flow yet
+    answer: Any = None
+    error: IncomingPaymentsError | None = None
+    expected: Expected | None = None  # the required result of the effect; None if the store failed
+    seen: tuple[int, str] | None = None  # total and state of the payment at the last call of the store
+
+
+class Operation(abc.ABC):
+    """A request by a client, the host or a peer. The same operation can be called several times.
+
+    `wants_answer` says that the sender repeats the operation until it has an answer.
+    """
+
+    id: PaymentId | None = None
+    wants_answer = False
+    reads_clock_in_decision = False  # else the time of a decision is the time at which the call began
+
+    @property
+    def key(self) -> Hashable:
+        """The identity of the change: repeats of an operation have the same key."""
+        return (type(self), self.id)
+
+    @abc.abstractmethod
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[Any]:
+        """Return the flow that handles the operation."""
+
+    def expect(self, ledger: Ledger, now: datetime) -> Expected:
+        """Return the required result of the operation's update. By default no update is allowed."""
+        return Expected(f"no update: {self} must not change {ledger.id}")
+
+    def compare(self, ledger: Ledger, answer: Any) -> None:
+        """Compare the store's answer to the update with `ledger`, which contains the update already."""
+        ledger.compare(answer)
+
+    @abc.abstractmethod
+    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
+        """Check the flow's result. Return whether it is final: after a temporary error the sender must repeat."""
+
+    def receive_answer(self, world: World, answer: Any) -> None:
+        """Handle a final answer on the sender's side. By default do nothing."""
+        return
+
+
+def check_error(task: Task, error: IncomingPaymentsError) -> bool:
+    """Check that `error` is a store failure, which is not final, or the required refusal, which is."""
+    if isinstance(error, StoreError):
+        return False
+    expected = task.expected.error if task.expected is not None else None
+    require(type(error) is expected, f"the flow raised {error!r}, but the payment's refusal is {expected}")
+    return True
+
+
+def check_total(world: World, task: Task, id: PaymentId, received: int, *, completed: bool | None) -> None:
+    """Check that an answer is not older than an answer that was given before the call began.
+
+    `received` is the total in the answer. `completed` is `None` if the answer does not contain the state.
+    """
+    least, was_completed = task.answered_before
+    require(received >= least, f"the answer says received {received}, but an earlier answer said {least}")
+    if completed is not None:
+        require(completed or not was_completed, "the answer says not completed, but an earlier answer said completed")
+    ledger = world.state.ledgers[id]
+    ledger.answered_total = max(ledger.answered_total, received)
+    ledger.answered_completed = ledger.answered_completed or bool(completed)

@@ -1,0 +1,94 @@
+"""The result of a simulation: a report that counts the situations it went through, or a failure with its trace."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from attrs import field, frozen
+
+from incoming_payments.flows.effects import (
+    AllocateMethods,
+    DrawRandomness,
+    FindExpired,
+    FindWalletAddress,
+    InsertPayment,
+    IntrospectToken,
+    LoadPayment,
+    UpdatePayment,
+    UseNonce,
+)
+
+_EFFECTS: Final = (
+    DrawRandomness,
+    FindWalletAddress,
+    IntrospectToken,
+    UseNonce,
+    AllocateMethods,
+    InsertPayment,
+    LoadPayment,
+    UpdatePayment,
+    FindExpired,
+)
+
+
+def _kinds() -> Iterator[str]:
+    for effect in _EFFECTS:
+        yield f"call abandoned before {effect.__name__}"
+        yield f"call abandoned after {effect.__name__}"
+    for source in ("credit", "packet"):
+        for before in ("pending", "processing"):
+            for after in ("processing", "completed"):
+                yield f"{source}: {before} -> {after}"
+        yield f"{source}: duplicate"
+        for reason in ("completed", "expired", "wrong asset", "duplicate with another amount"):
+            yield f"{source} refused: {reason}"
+    yield "credit refused: overflow"
+    yield from ("packet refused: too large", "packet refused: expired while waiting", "packet of amount 0")
+    yield from (f"packet of amount 0 refused: {reason}" for reason in ("wrong asset", "duplicate with another amount"))
+    yield "update refused: no such payment"
+    for before in ("pending", "processing"):
+        yield f"complete: {before} -> completed"
+        yield f"expire: {before} -> expired"
+    yield from ("complete: already completed", "complete refused: expired", "expire: nothing to announce")
+    yield from ("created", "create refused: the id exists", "load", "load refused: no such payment")
+    yield from (f"packet answered {code}" for code in ("fulfilled", "F01", "F02", "F03", "F06", "F07", "F08", "F99"))
+    yield from ("packet answered R00", "packet answered T00", "packet answered T00 although it was credited")
+    yield from ("packet repeated", "packet repeated with another amount", "packet repeated with another expiry")
+    yield from ("packet repeated while the first is in flight", "packet repeated after a crash")
+    yield "packet with a used sequence number"
+    yield from ("credit repeated", "credit repeated with another amount", "credit repeated after a crash")
+    yield from ("answer lost", "clock jumped", "clock of a process changed")
+    yield from ("store unavailable", "store unavailable, with an unknown outcome")
+    yield "store committed, then lost its answer"
+    yield from ("store committed late, after an error", "store committed late, after a crash")
+    yield from ("store lost a late commit", "store rolled back", "store decided twice")
+    for outage in ("read-only", "full"):
+        yield f"store became {outage}"
+        yield f"write refused: the store is {outage}"
+    yield from ("store committed a batch", "store lost a batch", "two concurrent updates of one payment")
+
+
+KINDS: Final[tuple[str, ...]] = tuple(_kinds())
+"""The situations that a session of many seeds must go through at least once each; the keys of `Report.met`."""
+
+
+class SimulationFailed(AssertionError):
+    """A promise was broken. The text contains the difference that was found, the seed, the step and the trace.
+
+    `trace` lists the events that led to the failure, oldest first.
+    """
+
+    def __init__(self, text: str, *, seed: int, step: int, trace: Sequence[str]) -> None:
+        lines = "\n  ".join(trace)
+        super().__init__(f"{text}\nin step {step} of simulate({seed}, ...); the last events, oldest first:\n  {lines}")
+        self.seed = seed
+        self.step = step
+        self.trace = tuple(trace)
+
+
+@frozen
+class Report:
+    """The result of one run: the number of `steps`, and how often it `met` each of `KINDS`."""
+
+    seed: int
+    steps: int
+    met: Mapping[str, int] = field(repr=False)
