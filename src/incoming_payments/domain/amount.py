@@ -3,12 +3,14 @@
 import re
 from typing import Final, Self
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import (
     ASSET_CODE_CHARS_MAX,
     ASSET_SCALE_MAX,
+    EXCESS_BASIS_POINTS_MAX,
+    EXCESS_UNITS_MAX,
     UINT64_DIGITS_MAX,
     UINT64_MAX,
 )
@@ -90,3 +92,29 @@ class Amount:
     def text(self) -> str:
         """The wire's spelling of `value`."""
         return str(self.value)
+
+
+def _not_negative(_: object, attribute: "Attribute[int]", value: object) -> None:
+    if type(value) is not int or not 0 <= value <= UINT64_MAX:
+        raise InvalidValue(f"{attribute.name} must be an integer from 0 to {UINT64_MAX}", member=attribute.name)
+
+
+@frozen
+class Tolerance:
+    """By how much one packet may pass `incomingAmount`: `units` minor units or `basis_points` of it, what is more.
+
+    Senders count in other assets, perhaps coarser ones, and rates are rounded: with none of this a payment could stay a
+    unit short for ever. Raises `InvalidValue`.
+
+    >>> Tolerance().excess_max(Amount(2500, Asset("USD", 2)))
+    25
+    """
+
+    units: int = field(default=EXCESS_UNITS_MAX, validator=_not_negative)
+    basis_points: int = field(default=EXCESS_BASIS_POINTS_MAX, validator=_not_negative)
+
+    def excess_max(self, limit: Amount | None) -> int:
+        """The most by which a total may pass `limit`, in minor units; a total never passes 2**64 - 1."""
+        if limit is None:
+            return 0
+        return min(max(self.units, limit.value * self.basis_points // 10_000), UINT64_MAX - limit.value)

@@ -6,10 +6,9 @@ Nothing here changes anything: what may happen to a payment, and when, is `lifec
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NewType, Self
+from typing import Any, Final, NewType
 
-from attrs import field, fields, frozen
-from attrs.validators import optional
+from attrs import field, frozen
 
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.urls import canonical_url, header_safe_url
@@ -111,6 +110,16 @@ def check_moment(_instance: object, _attribute: object, moment: Any) -> None:
         raise InvalidValue("a moment must be a datetime in UTC, such as datetime.now(UTC)", member="now")
 
 
+def _optional_moment(_instance: object, _attribute: object, moment: Any) -> None:
+    if moment is not None:
+        check_moment(None, None, moment)
+
+
+def _asset(_instance: object, _attribute: object, asset: Any) -> None:
+    if not isinstance(asset, Asset):
+        raise InvalidValue("asset must be an Asset", member="asset")
+
+
 def _payment_id(_instance: object, _attribute: object, id: Any) -> None:
     payment_id(id)
 
@@ -139,13 +148,8 @@ class WalletAddress:
     """
 
     url: WalletAddressUrl = field(validator=_canonical_url)
-    asset: Asset = field()
+    asset: Asset = field(validator=_asset)
     auth_server: str = field(validator=_header_safe)
-
-    @asset.validator
-    def _is_asset(self, _: object, asset: object) -> None:
-        if not isinstance(asset, Asset):
-            raise InvalidValue("asset must be an Asset", member="asset")
 
 
 @frozen
@@ -172,90 +176,144 @@ class Credit:
 
 
 @frozen
-class IncomingPayment:
-    """The resource of contract section 2.2, as stored.
+class Terms:
+    """The part of a payment that never changes.
 
-    `client` is who created it. `limit` is the contract's `incomingAmount`, and `received` its `receivedAmount`.
-    `closed_at` is when its client completed it by hand, `expiry_announced_at` when its `expired` event was given;
-    both are `None` before. `version` counts the events this payment has given rise to. Whether it is completed or
-    expired is not stored: ask `lifecycle.state_of`. Raises `InvalidValue` when the members contradict each other.
+    `client` is the client that created the payment. `limit` is `incomingAmount` on the wire. Raises `InvalidValue` when
+    a member cannot be, or when `limit` is zero or in another asset than `asset`.
     """
 
     id: PaymentId = field(validator=_payment_id)
     wallet_address: WalletAddressUrl = field(validator=_canonical_url)
     client: ClientId = field(validator=_client_id)
-    received: Amount = field(validator=check_amount)
+    asset: Asset = field(validator=_asset)
     created_at: datetime = field(validator=check_moment)
-    updated_at: datetime = field(validator=check_moment)
-    limit: Amount | None = field(default=None, validator=optional(check_amount))
-    expires_at: datetime | None = field(default=None, validator=optional(check_moment))
+    limit: Amount | None = field(default=None)
+    expires_at: datetime | None = field(default=None, validator=_optional_moment)
     metadata: MetadataJson | None = None
-    closed_at: datetime | None = field(default=None, validator=optional(check_moment))
-    expiry_announced_at: datetime | None = field(default=None, validator=optional(check_moment))
-    version: int = field(default=1)
 
     @limit.validator
     def _one_asset(self, _: object, limit: Amount | None) -> None:
-        if limit is not None and (limit.asset != self.received.asset or limit.value == 0):
+        if limit is None:
+            return
+        check_amount(None, None, limit)
+        if limit.asset != self.asset or limit.value == 0:
             raise InvalidValue(
-                "incomingAmount must be greater than zero and of the asset of receivedAmount",
-                member="incomingAmount",
+                "incomingAmount must be greater than zero and in the asset of the payment", member="incomingAmount"
             )
 
-    @updated_at.validator
-    def _not_before_creation(self, _: object, updated_at: datetime) -> None:
-        if updated_at < self.created_at:
+
+@frozen
+class Progress:
+    """The part of a payment that its events change.
+
+    `received` is `receivedAmount` on the wire. `version` counts the events of the payment. `closed_at` is the time at
+    which the client completed the payment, and `expiry_announced_at` the time of the `expired` event; both are `None`
+    before. Raises `InvalidValue` when a member cannot be.
+    """
+
+    received: Amount
+    updated_at: datetime
+    version: int = 1
+    closed_at: datetime | None = None
+    expiry_announced_at: datetime | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_amount(None, None, self.received)
+        check_moment(None, None, self.updated_at)
+        if type(self.version) is not int or self.version < 1:
+            raise InvalidValue("version counts events from 1", member="version")
+        if self.closed_at is not None:
+            check_moment(None, None, self.closed_at)
+        if self.expiry_announced_at is not None:
+            check_moment(None, None, self.expiry_announced_at)
+
+
+@frozen
+class IncomingPayment:
+    """An incoming payment as the store keeps it: what was agreed on, and what has happened since. Spec section 2.2.
+
+    Whether the payment is completed or expired is not stored; `lifecycle.state_of` derives it. A new value shares
+    `terms` with the one before. Raises `InvalidValue` when the two parts contradict each other.
+    """
+
+    terms: Terms = field()
+    progress: Progress = field()
+
+    def __attrs_post_init__(self) -> None:
+        terms, progress = self.terms, self.progress
+        asset = progress.received.asset
+        if asset is not terms.asset and asset != terms.asset:
+            raise InvalidValue("receivedAmount must be in the asset of the payment", member="receivedAmount")
+        if progress.updated_at < terms.created_at:
             raise InvalidValue("updatedAt must not lie before createdAt", member="updatedAt")
-
-    @closed_at.validator
-    def _closed_after_creation(self, _: object, closed_at: datetime | None) -> None:
-        if closed_at is not None and closed_at < self.created_at:
+        if progress.closed_at is not None and progress.closed_at < terms.created_at:
             raise InvalidValue("a payment cannot be closed before it was created", member="closedAt")
-
-    @expiry_announced_at.validator
-    def _announced_after_expiry(self, _: object, announced_at: datetime | None) -> None:
-        if announced_at is not None and (self.expires_at is None or announced_at <= self.expires_at):
+        announced_at = progress.expiry_announced_at
+        if announced_at is not None and (terms.expires_at is None or announced_at <= terms.expires_at):
             raise InvalidValue("an expiry cannot be announced before it has happened", member="expiryAnnouncedAt")
 
-    @version.validator
-    def _counts(self, _: object, version: int) -> None:
-        if type(version) is not int or version < 1:
-            raise InvalidValue("version counts events, of which the creation is the first", member="version")
+    @property
+    def id(self) -> PaymentId:
+        """The unique identifier; its URL is the `id` on the wire."""
+        return self.terms.id
 
-    def with_received(self, received: Amount, *, at: datetime, version: int) -> Self:
-        """This payment with another total, at another time: what a credit changes.
+    @property
+    def wallet_address(self) -> WalletAddressUrl:
+        """The wallet address that the payment goes to."""
+        return self.terms.wallet_address
 
-        The other members were checked when this value was built, and are taken over as they are: to check them anew for
-        every credit is most of what `evolve` costs. Raises `InvalidValue` when what is new contradicts them.
-        """
-        check_amount(None, None, received)
-        check_moment(None, None, at)
-        foreign = received.asset is not self.asset and received.asset != self.asset
-        if foreign or version <= self.version or at < self.updated_at:
-            raise InvalidValue("a credit is of the payment's asset, and later than what was before", member="received")
-        after = object.__new__(type(self))
-        for put, member in _KEPT:
-            put(after, member(self))
-        _PUT_RECEIVED(after, received)
-        _PUT_UPDATED_AT(after, at)
-        _PUT_VERSION(after, version)
-        return after
+    @property
+    def client(self) -> ClientId:
+        """The client that created the payment."""
+        return self.terms.client
 
     @property
     def asset(self) -> Asset:
-        """The asset of the wallet address, in which everything about this payment is counted."""
-        return self.received.asset
+        """The asset of the wallet address and of every amount of this payment."""
+        return self.terms.asset
 
+    @property
+    def limit(self) -> Amount | None:
+        """The `incomingAmount`, which completes the payment when it is reached."""
+        return self.terms.limit
 
-def _slot(name: str) -> Any:
-    """The descriptor of a member: by it, a copy takes half as long as by name, and reads stay as fast as slots are."""
-    return getattr(IncomingPayment, name)
+    @property
+    def expires_at(self) -> datetime | None:
+        """The last time at which the payment takes money."""
+        return self.terms.expires_at
 
+    @property
+    def metadata(self) -> MetadataJson | None:
+        """The text of the JSON object that the client gave."""
+        return self.terms.metadata
 
-_CREDITED: Final = ("received", "updated_at", "version")  # what a credit changes
-_PUT_RECEIVED, _PUT_UPDATED_AT, _PUT_VERSION = (_slot(name).__set__ for name in _CREDITED)
-_KEPT: Final = tuple(
-    (_slot(member.name).__set__, _slot(member.name).__get__)
-    for member in fields(IncomingPayment)
-    if member.name not in _CREDITED
-)
+    @property
+    def created_at(self) -> datetime:
+        """The time of the creation."""
+        return self.terms.created_at
+
+    @property
+    def received(self) -> Amount:
+        """The `receivedAmount`: the sum of all credits."""
+        return self.progress.received
+
+    @property
+    def updated_at(self) -> datetime:
+        """The time of the last change that a client can see."""
+        return self.progress.updated_at
+
+    @property
+    def version(self) -> int:
+        """The number of events of this payment."""
+        return self.progress.version
+
+    @property
+    def closed_at(self) -> datetime | None:
+        """The time at which the client completed the payment."""
+        return self.progress.closed_at
+
+    @property
+    def expiry_announced_at(self) -> datetime | None:
+        """The time of the `expired` event."""
+        return self.progress.expiry_announced_at
