@@ -52,13 +52,12 @@ __all__ = [
     "credit_packet",
     "expire",
     "is_receivable",
-    "quote",
     "receive_max",
+    "require_receivable",
     "state_of",
 ]
 
 T = TypeVar("T")
-
 
 _PENDING, _PROCESSING, _COMPLETED, _EXPIRED = State  # `State.COMPLETED` costs 0.05 us more, twice a credit of 4.6 us
 
@@ -176,7 +175,7 @@ def credit_packet(
     return Decision(after, after, events, made)
 
 
-def quote(payment: IncomingPayment, amount: Amount, now: datetime) -> None:
+def require_receivable(payment: IncomingPayment, amount: Amount, now: datetime) -> None:
     """Check that `payment` takes packets in the asset of `amount` at `now`.
 
     Raises `AssetMismatch`, `PaymentCompleted` and `PaymentExpired`.
