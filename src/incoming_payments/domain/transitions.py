@@ -249,6 +249,7 @@ def _expired(*_: object) -> PaymentExpired:
 
 ANY: Final = tuple(State)
 OPEN: Final = (State.PENDING, State.PROCESSING)
+_PROCESSING: Final = (State.PROCESSING,)
 _COMPLETED: Final = (State.COMPLETED,)
 _EXPIRED: Final = (State.EXPIRED,)
 
@@ -269,7 +270,7 @@ CREDIT: Final[tuple[Row[IncomingPayment, Amount, None], ...]] = (
     Row(ANY, Trigger.CREDIT, amount_is_zero, Refuse(InvalidValue, _zero)),
     Row(_COMPLETED, Trigger.CREDIT, always, Refuse(PaymentCompleted, _completed)),
     Row(_EXPIRED, Trigger.CREDIT, always, Refuse(PaymentExpired, _expired)),
-    Row(OPEN, Trigger.CREDIT, total_overflows, Refuse(AmountOverflow, _overflow)),
+    Row(_PROCESSING, Trigger.CREDIT, total_overflows, Refuse(AmountOverflow, _overflow)),
     Row(OPEN, Trigger.CREDIT, total_reaches_limit, _FILLED),
     Row(OPEN, Trigger.CREDIT, total_is_below_limit, _CREDITED),
 )
