@@ -56,7 +56,7 @@ class Case:
 
     @property
     def row(self) -> AnyRow:
-        """The first row whose condition holds."""
+        """The first row with a condition that holds."""
         return next(row for row in self.rows[self.state] if row.condition(*self.arguments))
 
 

@@ -161,9 +161,9 @@ def credit_packet(
     `peer` is the ILP address of the peer that sent the packet. The `credited` event names the peer, because the peer
     owes the money. The answer is the payment as it is now, because the reply to the packet reports its total.
 
-    Raises what `credit` raises, with two exceptions. A packet of zero changes nothing. `AmountTooLarge`, which holds
-    the remaining amount, replaces `AmountOverflow`; it also refuses a total that passes `incomingAmount` by more than
-    `tolerance`.
+    Raises the same errors as `credit`, with two differences. A packet of zero changes nothing. `AmountTooLarge`, which
+    holds the remaining amount, replaces `AmountOverflow`; it also refuses a total that passes `incomingAmount` by more
+    than `tolerance`.
     """
     if earlier is not None:
         follow(REPEAT, earlier, amount, None)
@@ -216,7 +216,7 @@ def _credited(
     """Return `payment` with `amount` more, the credit, and the events of `move`."""
     terms, before = payment.terms, payment.progress
     at = max(now, before.updated_at)
-    total = Amount(before.received.value + amount.value, terms.asset)
+    total = Amount(before.received.value + amount.value, amount.asset)
     progress = Progress(total, at, before.version + len(move.events), before.closed_at, before.expiry_announced_at)
     after = IncomingPayment(terms, progress)
     made = Credit(terms.id, id, amount, total, move.next is _COMPLETED, at)

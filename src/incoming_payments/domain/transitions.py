@@ -1,8 +1,8 @@
 """The transition table of an incoming payment. Spec section 3.
 
-`TABLE` holds every rule about what a trigger does to a payment. A row names the states it applies to, the trigger, a
-condition and an outcome. The decisions in `lifecycle` select the rows of a trigger and a state; the first row whose
-condition holds decides. `docs/generate.py` prints `docs/lifecycle.md` from the same rows.
+`TABLE` holds every rule about the effect of a trigger on a payment. A row names the states it applies to, the trigger,
+a condition and an outcome. The decisions in `lifecycle` select the rows of a trigger and a state. The first row with a
+condition that holds decides. `docs/generate.py` prints `docs/lifecycle.md` from the same rows.
 
 COMPLETED and EXPIRED are final: no row leads out of them. Time is an argument of every decision, so a payment expires
 even if no sweep runs.
@@ -50,7 +50,7 @@ class State(enum.StrEnum):
 
 
 class Trigger(enum.StrEnum):
-    """What can happen to a payment."""
+    """The reason for a decision about a payment."""
 
     CREATE = "create"  # a client requests a payment
     CREDIT = "credit"  # the host credits money that has arrived
@@ -148,7 +148,7 @@ def amount_differs(earlier: Credit, amount: Amount, _: object) -> bool:
 
 def amount_has_other_asset(payment: IncomingPayment, amount: Amount, _: object) -> bool:
     """Return whether the amount is not in the asset of the payment."""
-    asset = payment.terms.asset
+    asset = payment.progress.received.asset
     return amount.asset is not asset and amount.asset != asset  # `is not` first: saves 0.14 us of 4.6 us a credit
 
 
@@ -311,7 +311,7 @@ def by_state(rows: tuple[Row[S, F, P], ...]) -> Mapping[State, tuple[Row[S, F, P
 
 
 def follow(rows: tuple[Row[S, F, P], ...], subject: S, facts: F, policy: P) -> Move:
-    """Return the outcome of the first of `rows` whose condition holds. Raise the outcome if it is a refusal."""
+    """Return the outcome of the first of `rows` with a condition that holds. Raise it if it is a refusal."""
     for row in rows:
         if row.condition(subject, facts, policy):
             outcome = row.outcome
