@@ -1,4 +1,4 @@
-"""Writes the generated parts of the docs anew, from the code they describe. Run it with `nox -s docs`.
+"""Generate parts of the docs from the code that they describe. Run this program with `nox -s docs`.
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 """
@@ -9,17 +9,16 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from attrs import evolve
 
-sys.path.append(
-    str(Path(__file__).resolve().parents[1] / "tests")
-)  # for the attacks, which need nothing but the library
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # `attacks` is a package of the tests
 
 from attacks.everything import all_rows
 from attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import api, errors
-from incoming_payments.domain.lifecycle import EXCESSES, REFUSALS, STAYS, TRANSITIONS
+from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row
 from incoming_payments.httpsig import Policy, PrivateKey, Request, explain, sign
 from incoming_payments.httpsig._hypotheses import HYPOTHESES
 from incoming_payments.ilp import receive
@@ -27,35 +26,44 @@ from incoming_payments.ilp import receive
 DOCS = Path(__file__).resolve().parent
 
 
+def _states(row: Row[Any, Any, Any]) -> str:
+    """Return the states of `row` for a table cell."""
+    return "any" if row.states == ANY else ", ".join(row.states) or "(none)"
+
+
+def _edges(row: Row[Any, Any, Any], outcome: Move) -> list[str]:
+    """Return the edges of the diagram for `row`, which has `outcome`."""
+    condition = "" if row.label == "always" else f" ({row.label})".replace("`", "")
+    text = f"{outcome.next}: {row.trigger}{condition} / {', '.join(outcome.events)}"
+    return [f"    {state} --> {text}" for state in row.states or ("[*]",)]
+
+
 def state_diagram() -> str:
-    """The transition table as a Mermaid state diagram."""
+    """Return the rows of the transition table that change a payment, as a Mermaid state diagram."""
     lines = ["```mermaid", "stateDiagram-v2"]
-    for row in TRANSITIONS:
-        start = row.state.value if row.state else "[*]"
-        events = ", ".join(row.events)
-        lines.append(f"    {start} --> {row.next.value}: {row.trigger.value} ({row.condition}) / {events}")
+    for row in TABLE:
+        if isinstance(row.outcome, Move) and row.outcome is not UNCHANGED:
+            lines += _edges(row, row.outcome)
     return "\n".join([*lines, "```"])
 
 
 def transition_table() -> str:
-    """The transition table, and what the final states refuse."""
-    lines = ["| state | trigger | condition | next state | events |", "|---|---|---|---|---|"]
-    for row in TRANSITIONS:
-        start = row.state.value if row.state else "(none)"
-        events = ", ".join(row.events)
-        lines.append(f"| {start} | {row.trigger.value} | {row.condition} | {row.next.value} | {events} |")
-    for excess in EXCESSES:
-        code = excess.refusal.code
-        lines.append(f"| {excess.state.value} | {excess.trigger.value} | {excess.condition} | refused: `{code}` | |")
-    for state, trigger in sorted(STAYS, key=lambda pair: (pair[0].value, pair[1].value)):
-        lines.append(f"| {state.value} | {trigger.value} | always | {state.value}, as it was | |")
-    for (state, trigger), refusal in REFUSALS.items():
-        lines.append(f"| {state.value} | {trigger.value} | always | refused: `{refusal.code}` | |")
+    """Return the transition table."""
+    lines = ["| trigger | state | condition | outcome | events |", "|---|---|---|---|---|"]
+    for row in TABLE:
+        events = ""
+        if isinstance(row.outcome, Refuse):
+            outcome = f"refused: `{row.outcome.error.code}`"
+        elif row.outcome is UNCHANGED:
+            outcome = "unchanged"
+        else:
+            outcome, events = f"{row.outcome.next}", ", ".join(row.outcome.events)
+        lines.append(f"| {row.trigger} | {_states(row)} | {row.label} | {outcome} | {events} |")
     return "\n".join(lines)
 
 
 def status_table() -> str:
-    """Which error class is answered with which status."""
+    """Return the HTTP status of each error class."""
     lines = ["| status | class | code in the body |", "|---|---|---|"]
     for cls, status in sorted(api.STATUS.items(), key=lambda row: (row[1], row[0].__name__)):
         reasons = "its `reason`" if cls in {errors.TokenRefused, errors.SignatureRefused} else f"`{cls.code}`"
@@ -64,20 +72,20 @@ def status_table() -> str:
 
 
 def packet_table() -> str:
-    """With which ILP error a packet is answered that the payment, or the store, refuses."""
+    """Return the ILP error that answers each refusal by the payment or the store."""
     lines = ["| refused with | error | message |", "|---|---|---|"]
     lines += [f"| `{cls.code}` | {code} | {message} |" for cls, (code, message) in receive.REFUSALS.items()]
     return "\n".join(lines)
 
 
 def _shown(answer: Answer) -> str:
-    """Status and code, as far as there are any."""
+    """Return the status and the code of `answer`, as far as it has them."""
     status, code = answer
     return f"{status or 'no answer'} `{code}`" if code else f"{status or 'no answer'}"
 
 
 def _refusals(rows: Iterable[AnyRow]) -> str:
-    """Each answer to one of `rows`, the most frequent first; those that HTTP gives instead of the verifier last."""
+    """Return the answers to `rows`, most frequent first; answers that HTTP gives instead of the verifier are last."""
     counted: Counter[tuple[bool, str]] = Counter()
     for row in rows:
         early = isinstance(row, Attack) and row.over_http is not None
@@ -86,7 +94,7 @@ def _refusals(rows: Iterable[AnyRow]) -> str:
 
 
 def attack_table() -> str:
-    """The classes of attacks, how many ways each is tried in, and how they are answered."""
+    """Return the classes of attacks, with the number of attacks in each class and the answers to them."""
     rows = list(all_rows())
     kinds = {(row.family, row.kind) for row in rows}
     lines = [f"{len(rows)} attacks of {len(kinds)} classes."]
@@ -99,7 +107,7 @@ def attack_table() -> str:
 
 
 def early_answers() -> str:
-    """What HTTP or a rule of the service answers before the verifier sees the request, and why."""
+    """Return the answers that HTTP or a rule of the service gives before the verifier sees the request."""
     early = Counter(row.over_http for row in all_rows() if isinstance(row, Attack) and row.over_http is not None)
     lines = ["| answer | attacks | why |", "|---|---|---|"]
     for over_http, number in sorted(early.items(), key=lambda item: (item[0].status or 0, item[0].why)):
@@ -108,7 +116,7 @@ def early_answers() -> str:
 
 
 def report() -> str:
-    """What the log says of a create request that a client signed for http, and that arrived at a service on https."""
+    """Return the log entry for a create request that was signed for http and arrived at a service on https."""
     key, now = PrivateKey.generate_ed25519("client-key-1"), datetime(2030, 1, 1, tzinfo=UTC)
     body = b'{"walletAddress":"https://bank.example/alice"}'
     headers = (
@@ -123,7 +131,7 @@ def report() -> str:
 
 
 def hypothesis_table() -> str:
-    """The mistakes that are looked for, in the order in which they are."""
+    """Return the mistakes that the diagnosis looks for, in its order."""
     lines = ["| name | what the report says |", "|---|---|"]
     for row in HYPOTHESES:
         words = row.words.format(said="...").replace("|", "\\|")
@@ -144,7 +152,7 @@ PARTS = {
 
 
 def regenerate(text: str) -> str:
-    """`text` with its generated parts made anew."""
+    """Return `text` with its generated parts up to date."""
     for name, make in PARTS.items():
         start, end = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"
         before, found, rest = text.partition(start)

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
+from changed_payments import changed
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.lifecycle import Decision
@@ -60,7 +61,7 @@ def _crediting(id_of: Callable[[Arrival], str], arrival: Arrival, clock: Clock) 
 def _fulfils_without_credit(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
     """Fulfil the packet if the payment is open, and never credit it."""
     payment = yield from LoadPayment(arrival.payment_id)
-    lifecycle.require_open(payment, clock())
+    lifecycle.require_receivable(payment, arrival.amount, clock())
     return payment
 
 
@@ -82,10 +83,11 @@ def _retries_with_another_id(arrival: Arrival, clock: Clock) -> Flow[IncomingPay
 
 def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def deciding(payment: IncomingPayment, earlier: Credit | None) -> Decision[Any]:
-        decision = decide(evolve(payment, expires_at=None, expiry_announced_at=None), earlier)
+        decision = decide(changed(payment, expires_at=None, expiry_announced_at=None), earlier)
         if decision.payment is None:
             return decision
-        after = evolve(decision.payment, expires_at=payment.expires_at, expiry_announced_at=payment.expiry_announced_at)
+        ended = {"expires_at": payment.expires_at, "expiry_announced_at": payment.expiry_announced_at}
+        after = changed(decision.payment, **ended)
         return evolve(decision, payment=after, answer=answer(decision.answer, after))
 
     return deciding

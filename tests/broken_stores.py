@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from attrs import evolve
 from hypothesis import Phase, settings
 
+from changed_payments import changed
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
@@ -72,7 +73,7 @@ class TruncatesTimes(MemoryStore):
     def load(self, id: PaymentId) -> IncomingPayment:
         """Return the payment with `created_at` in whole seconds."""
         payment = super().load(id)
-        return evolve(payment, created_at=payment.created_at.replace(microsecond=0))
+        return changed(payment, created_at=payment.created_at.replace(microsecond=0))
 
 
 class LoadsThenSaves(MemoryStore):

@@ -1,4 +1,4 @@
-"""`domain.events`: the facts that a host acts on."""
+"""`domain.events`: the events of a payment."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from incoming_payments.errors import InvalidValue
 from incoming_payments.testing import NOW, a_creation
 
 
-def test_event_kinds() -> None:
-    """The names of the events are stable, as hosts store and send them."""
+def test_event_kinds_have_stable_names() -> None:
+    """Hosts store and send the names of the kinds, so the names never change."""
     assert [kind.value for kind in EventKind] == ["created", "credited", "completed", "expired"]
     assert f"{EventKind.CREDITED}" == "credited"
 
 
-def test_event_has_no_credit_id_unless_given() -> None:
-    """Only a `credited` event names a credit, and the peer if it came in a packet."""
+def test_credit_id_and_peer_are_optional() -> None:
+    """An event has no credit id and no peer unless they are given."""
     payment = a_creation().answer
     created = Event(payment.id, 1, EventKind.CREATED, NOW, payment.received)
     credited = Event(payment.id, 2, EventKind.CREDITED, NOW, payment.received, CreditId("wire-1"))
@@ -41,8 +41,8 @@ def test_event_has_no_credit_id_unless_given() -> None:
     ],
     ids=str,
 )
-def test_event_refuses_what_cannot_be(members: dict[str, Any], member: str) -> None:
-    """An event has a place, a kind and a moment."""
+def test_invalid_event_is_refused(members: dict[str, Any], member: str) -> None:
+    """An invalid version, kind, time or peer is refused, and the error names the member."""
     payment = a_creation().answer
     given: dict[str, Any] = {"payment_id": payment.id, "version": 1, "kind": "created", "at": NOW}
     with pytest.raises(InvalidValue) as caught:
@@ -51,5 +51,5 @@ def test_event_refuses_what_cannot_be(members: dict[str, Any], member: str) -> N
 
 
 def test_events_are_frozen() -> None:
-    """What has happened does not change."""
+    """Events never change."""
     assert_frozen(*a_creation().events)

@@ -1,4 +1,4 @@
-"""`domain.methods`: contract sections 2.3 and 8."""
+"""`domain.methods`: payment methods. Spec sections 2.3 and 8."""
 
 import pytest
 
@@ -10,8 +10,8 @@ ADDRESS = "ilpAddress must be an ILP address of at most 1023 characters, such as
 SECRET = "sharedSecret must be base64url without padding, at most 256 characters"
 
 
-def test_contract_2_3_patterns() -> None:
-    """The patterns are the contract's, but for an escape that changes nothing."""
+def test_spec_2_3_patterns() -> None:
+    """The patterns are equal to the patterns of the specification, apart from one redundant escape."""
     assert ILP_ADDRESS_PATTERN == r"(g|private|example|peer|self|test[1-3]?|local)([.][a-zA-Z0-9_~-]+)+"
     assert SHARED_SECRET_PATTERN.replace("\\", "") == "[a-zA-Z0-9-_]+"
 
@@ -33,20 +33,20 @@ def test_contract_2_3_patterns() -> None:
         "g." + "a" * 1021,
     ],
 )
-def test_contract_2_3_ilp_address(address: str) -> None:
-    """An ILP address has one of the contract's prefixes, at least one segment, and at most 1023 characters."""
+def test_spec_2_3_ilp_address(address: str) -> None:
+    """An ILP address has a known prefix, at least one further segment, and at most 1023 characters."""
     assert IlpPaymentMethod(address, "c2VjcmV0").ilp_address == address
 
 
 @pytest.mark.parametrize(
     "address",
     [
-        pytest.param(None, id="no string"),
+        pytest.param(None, id="not a string"),
         pytest.param("", id="empty"),
         pytest.param("g." + "a" * 1022, id="too long"),
         pytest.param("g", id="no segment"),
         pytest.param("g.", id="empty segment"),
-        pytest.param("g..a", id="empty segment within"),
+        pytest.param("g..a", id="empty segment in the middle"),
         pytest.param("g.a.", id="trailing dot"),
         pytest.param(".g.a", id="leading dot"),
         pytest.param("G.a", id="upper case prefix"),
@@ -59,8 +59,8 @@ def test_contract_2_3_ilp_address(address: str) -> None:
         pytest.param("g.\u00e9", id="not ASCII"),
     ],
 )
-def test_ilp_address_refused(address: object) -> None:
-    """Any other ILP address is refused, naming the member."""
+def test_invalid_ilp_address_is_refused(address: object) -> None:
+    """The error for an invalid ILP address names the member."""
     with pytest.raises(InvalidValue) as caught:
         IlpPaymentMethod(address, "c2VjcmV0")  # type: ignore[arg-type] # on purpose
     assert str(caught.value) == ADDRESS
@@ -68,15 +68,15 @@ def test_ilp_address_refused(address: object) -> None:
 
 
 @pytest.mark.parametrize("secret", ["a", "azAZ09-_", "a" * 256])
-def test_contract_2_3_shared_secret(secret: str) -> None:
-    """A shared secret is base64url."""
+def test_spec_2_3_shared_secret(secret: str) -> None:
+    """A shared secret is base64url of 1 to 256 characters."""
     assert IlpPaymentMethod("g.a", secret).shared_secret == secret
 
 
 @pytest.mark.parametrize(
     "secret",
     [
-        pytest.param(None, id="no string"),
+        pytest.param(None, id="not a string"),
         pytest.param(b"c2VjcmV0", id="bytes"),
         pytest.param("", id="empty"),
         pytest.param("a" * 257, id="too long"),
@@ -86,21 +86,21 @@ def test_contract_2_3_shared_secret(secret: str) -> None:
         pytest.param("\u00e9", id="not ASCII"),
     ],
 )
-def test_shared_secret_refused(secret: object) -> None:
-    """Any other shared secret is refused, naming the member and never the secret."""
+def test_invalid_shared_secret_is_refused(secret: object) -> None:
+    """The error for an invalid shared secret names the member and does not contain the secret."""
     with pytest.raises(InvalidValue) as caught:
         IlpPaymentMethod("g.a", secret)  # type: ignore[arg-type] # on purpose
     assert str(caught.value) == SECRET
     assert caught.value.details == {"member": "sharedSecret"}
 
 
-def test_shared_secret_is_not_shown() -> None:
-    """Neither `repr` nor `str` shows the shared secret."""
+def test_repr_hides_the_shared_secret() -> None:
+    """Neither `repr` nor `str` contains the shared secret."""
     method = IlpPaymentMethod("g.a", "c2VjcmV0")
     assert repr(method) == "IlpPaymentMethod(ilp_address='g.a')"
     assert str(method) == repr(method)
 
 
 def test_methods_are_frozen() -> None:
-    """Where the money goes does not change after it was checked."""
+    """Payment methods cannot change after their checks."""
     assert_frozen(IlpPaymentMethod("g.a", "c2VjcmV0"))

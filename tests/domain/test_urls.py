@@ -1,4 +1,4 @@
-"""`domain.urls`: one spelling for URLs that are compared, and what may stand in a header."""
+"""`domain.urls`: the canonical spelling of URLs, and URLs in header fields."""
 
 import pytest
 
@@ -51,8 +51,8 @@ UNSAFE = "url must be an absolute http or https URL without quotes, commas or se
         ("https://a.example/" + "x" * 2030, "https://a.example/" + "x" * 2030),
     ],
 )
-def test_canonical_url(text: str, canonical: str) -> None:
-    """URLs that clients use for one thing get one spelling, which is its own canonical form."""
+def test_url_gets_its_canonical_spelling(text: str, canonical: str) -> None:
+    """Different spellings of one URL get the same canonical spelling, which is stable."""
     assert canonical_url(text, member="url") == canonical
     assert canonical_url(canonical, member="url") == canonical
 
@@ -60,7 +60,7 @@ def test_canonical_url(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param(None, NO_URL, id="no string"),
+        pytest.param(None, NO_URL, id="not a string"),
         pytest.param(b"https://bank.example", NO_URL, id="bytes"),
         pytest.param(["https://bank.example"], NO_URL, id="not hashable"),
         pytest.param("", NO_URL, id="empty"),
@@ -73,15 +73,15 @@ def test_canonical_url(text: str, canonical: str) -> None:
         pytest.param("https://bank.example/a\n", NO_URL, id="newline"),
         pytest.param("https://bank.example/a\tb", NO_URL, id="tab"),
         pytest.param("https://b\u00e4nk.example", NO_URL, id="not ASCII"),
-        pytest.param("https://bank.example/ali\u212ae", NO_URL, id="a Kelvin sign, which is some k"),
+        pytest.param("https://bank.example/ali\u212ae", NO_URL, id="Kelvin sign, which lower-cases to k"),
         pytest.param("https://a.example/" + "x" * 2031, NO_URL, id="too long"),
         pytest.param("https://bank.example:65536", UNREADABLE, id="port too large"),
         pytest.param("https://bank.example:" + "9" * 2000, UNREADABLE, id="port of many digits"),
-        pytest.param("https://bank.example:x", UNREADABLE, id="port no number"),
+        pytest.param("https://bank.example:x", UNREADABLE, id="port is not a number"),
         pytest.param("https://bank.example:+443", UNREADABLE, id="port with sign"),
         pytest.param("https://bank.example:80:443", UNREADABLE, id="two ports"),
-        pytest.param("https://[::1", UNREADABLE, id="open bracket"),
-        pytest.param("https://::1]", UNREADABLE, id="closing bracket"),
+        pytest.param("https://[::1", UNREADABLE, id="only an opening bracket"),
+        pytest.param("https://::1]", UNREADABLE, id="only a closing bracket"),
         pytest.param("https://[bank.example]", UNREADABLE, id="name in brackets"),
         pytest.param("https://[]", UNREADABLE, id="nothing in brackets"),
         pytest.param("https://[::1%25eth0]", UNREADABLE, id="zone in brackets"),
@@ -106,8 +106,8 @@ def test_canonical_url(text: str, canonical: str) -> None:
         pytest.param("https://bank.example/a/.%2e", DOTS, id="half percent-encoded"),
     ],
 )
-def test_canonical_url_refused(text: object, message: str) -> None:
-    """What has no place in a URL that decides where money goes is refused, in this order, naming the member."""
+def test_invalid_url_is_refused(text: object, message: str) -> None:
+    """The reasons for a refusal are checked in this order, and the error names the member."""
     with pytest.raises(InvalidValue) as caught:
         canonical_url(text, member="url")
     assert str(caught.value) == message
@@ -123,15 +123,15 @@ def test_canonical_url_refused(text: object, message: str) -> None:
         "https://a.example/" + "x" * 2030,
     ],
 )
-def test_header_safe_url(url: str) -> None:
-    """A URL for a header is given back as it is."""
+def test_url_in_a_header_stays_the_same(url: str) -> None:
+    """A URL that is safe in a header field is returned without a change."""
     assert header_safe_url(url, member="url") == url
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        pytest.param(None, id="no string"),
+        pytest.param(None, id="not a string"),
         pytest.param("auth.bank.example", id="relative"),
         pytest.param("https://auth\u00e4.example", id="not ASCII"),
         pytest.param("https://auth.example/a b", id="space"),
@@ -140,8 +140,8 @@ def test_header_safe_url(url: str) -> None:
         *(pytest.param(f"https://auth.example/{char}", id=char) for char in '<>"\\,;'),
     ],
 )
-def test_header_safe_url_refused(url: object) -> None:
-    """What would end a parameter or a field is refused, naming the member."""
+def test_unsafe_url_in_a_header_is_refused(url: object) -> None:
+    """Characters that end a parameter or a field are refused, and the error names the member."""
     with pytest.raises(InvalidValue) as caught:
         header_safe_url(url, member="url")
     assert str(caught.value) == UNSAFE

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from changed_payments import changed
 from incoming_payments.api import Request
 from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentId
 from incoming_payments.errors import AccessForbidden, PaymentNotFound, TokenRefused
@@ -72,7 +73,7 @@ def test_right_is_missing_before_the_payment_is_looked_for() -> None:
     assert refused.value.reason == "insufficient_rights"
 
 
-OTHERS = evolve(PAYMENT, client=ClientId(OTHER_SHOP))
+OTHERS = changed(PAYMENT, client=ClientId(OTHER_SHOP))
 # The rights of the shop's token, whose payment on Alice's wallet address is asked for, and what comes of it.
 VISIBILITY: list[tuple[str, list[AccessRight], IncomingPayment, type[Exception] | None]] = [
     ("read, own", [a_right("read")], PAYMENT, None),
@@ -119,7 +120,7 @@ def test_not_there_and_not_visible_are_one_refusal() -> None:
 
 def test_payment_that_cannot_receive_has_no_details() -> None:
     """Nobody is asked to allocate them; the moment `expiresAt` itself still receives."""
-    completed = evolve(PAYMENT, received=evolve(PAYMENT.received, value=2500))
+    completed = changed(PAYMENT, received=evolve(PAYMENT.received, value=2500))
     at_expiry, after_expiry = (NOW + timedelta(seconds=60, microseconds=us) for us in (0, 1))
     assert AllocateMethods(PAYMENT) == next(methods_of(PAYMENT, at_expiry))
     for payment, now in ((PAYMENT, after_expiry), (completed, NOW)):

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 import pytest
-from attrs import evolve
 
+from changed_payments import changed
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment, MetadataJson
@@ -16,8 +16,8 @@ from incoming_payments.wire import PaymentView
 from service_kit import ALICE, USD
 
 PAYMENT = a_creation(wallet_address=ALICE, limit=100, expires_in_s=60, metadata='{"a":1}').answer
-FULL = evolve(PAYMENT, received=Amount(100, USD), updated_at=NOW + timedelta(seconds=1))
-CLOSED = evolve(PAYMENT, closed_at=NOW)
+FULL = changed(PAYMENT, received=Amount(100, USD), updated_at=NOW + timedelta(seconds=1))
+CLOSED = changed(PAYMENT, closed_at=NOW)
 URL = "https://bank.example/x"
 
 
@@ -47,7 +47,7 @@ def test_2_2_every_member() -> None:
         (FULL, 61, True),  # what is full stays full
         (CLOSED, 0, True),
         (CLOSED, 61, True),
-        (evolve(PAYMENT, limit=None, received=Amount(2**64 - 1, USD)), 0, False),
+        (changed(PAYMENT, limit=None, received=Amount(2**64 - 1, USD)), 0, False),
     ],
 )
 def test_2_2_completed(payment: IncomingPayment, after_s: float, completed: bool) -> None:

@@ -3,8 +3,8 @@
 from itertools import product
 
 import pytest
-from attrs import evolve
 
+from changed_payments import changed
 from frozen_values import assert_frozen
 from incoming_payments.domain.payment import ClientId, WalletAddressUrl
 from incoming_payments.errors import AccessForbidden, InvalidValue, PaymentNotFound, TokenRefused
@@ -168,7 +168,7 @@ def test_require_payment(
     right: AccessRight, client: str, refusal: type[AccessForbidden | PaymentNotFound] | None, message: str
 ) -> None:
     """Who may not know of a wallet address learns nothing of its payments; who may, sees its own or all."""
-    payment = evolve(a_creation().answer, client=ClientId(SHOP))
+    payment = changed(a_creation().answer, client=ClientId(SHOP))
     allowance = authorize([right], Action.READ)
     if refusal is None:
         assert require_payment(allowance, payment, client) is payment

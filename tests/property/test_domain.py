@@ -1,4 +1,4 @@
-"""The domain, over all values and all histories of a payment."""
+"""Properties of the domain, for generated values and generated histories of a payment."""
 
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
-from incoming_payments.domain.lifecycle import TRANSITIONS, Decision, State, Trigger, is_receivable, state_of
+from incoming_payments.domain.lifecycle import Decision, State, is_receivable, state_of
 from incoming_payments.domain.payment import (
     Credit,
     CreditId,
@@ -21,6 +21,7 @@ from incoming_payments.domain.payment import (
     payment_id,
     wallet_address_url,
 )
+from incoming_payments.domain.transitions import TABLE, Move, Trigger
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import (
     AmountOverflow,
@@ -41,8 +42,8 @@ url_texts = st.text(st.sampled_from("aA.:/@?#%2eE[]\\1\u00e9 -_~"), max_size=24)
 
 
 @given(st.sampled_from(["http://", "HTTPS://", "https://[::1]", ""]), url_texts)
-def test_a_canonical_url_is_its_own(scheme: str, rest: str) -> None:
-    """A text has one canonical spelling, which stays as it is; or it is refused, naming the member."""
+def test_canonical_url_is_stable(scheme: str, rest: str) -> None:
+    """A canonical URL is its own canonical spelling. Any other text is refused, and the error names the member."""
     member = "m"
     try:
         canonical = canonical_url(scheme + rest, member="m")
@@ -63,8 +64,8 @@ def test_a_canonical_url_is_its_own(scheme: str, rest: str) -> None:
     st.sampled_from(["", ":443", ":0443", ":"]),
     st.integers(0, 3),
 )
-def test_spellings_of_one_wallet_address_are_one(host: str, path: str, upper: bool, port: str, slashes: int) -> None:
-    """Case of scheme and host, the default port and trailing slashes make no difference; all else does."""
+def test_spellings_of_one_wallet_address_are_equal(host: str, path: str, upper: bool, port: str, slashes: int) -> None:
+    """The case of scheme and host, the default port and trailing slashes make no difference."""
     spelling = f"{'HTTPS' if upper else 'https'}://{host.upper() if upper else host}{port}{path}{'/' * slashes}"
     assert wallet_address_url(spelling) == f"https://{host}{path}"
 
@@ -74,8 +75,8 @@ def test_spellings_of_one_wallet_address_are_one(host: str, path: str, upper: bo
     st.binary(min_size=10, max_size=10),
     st.binary(min_size=10, max_size=10),
 )
-def test_payment_ids(naive: datetime, one: bytes, other: bytes) -> None:
-    """Whenever it is drawn, an id is one, and it differs when the 74 bits that count differ."""
+def test_payment_ids_differ_with_their_random_bits(naive: datetime, one: bytes, other: bytes) -> None:
+    """Ids of the same time are equal exactly if their 74 random bits are equal."""
     now = naive.replace(tzinfo=NOW.tzinfo)
     id = new_payment_id(now, one)
     assert payment_id(id) == id
@@ -85,7 +86,7 @@ def test_payment_ids(naive: datetime, one: bytes, other: bytes) -> None:
 
 @given(st.integers(0, UINT64_MAX), st.integers(1, UINT64_MAX), st.none() | st.integers(1, UINT64_MAX))
 def test_credit_arithmetic(received: int, value: int, limit: int | None) -> None:
-    """The new total is the exact sum, or it is refused; it completes exactly when it reaches the limit."""
+    """The new total is the exact sum or is refused. It completes the payment exactly if it reaches the limit."""
     assume(limit is None or received < limit)
     payment = a_creation(limit=limit).answer
     if received:
@@ -93,21 +94,26 @@ def test_credit_arithmetic(received: int, value: int, limit: int | None) -> None
         assert first.payment is not None
         payment = first.payment
     try:
-        booked = lifecycle.credit(payment, None, id=CreditId("x"), amount=Amount(value, USD), now=NOW).answer
+        made = lifecycle.credit(payment, None, id=CreditId("x"), amount=Amount(value, USD), now=NOW).answer
     except AmountOverflow:
         assert received + value > UINT64_MAX
         return
-    assert booked.received.value == received + value
-    assert booked.completes is (limit is not None and received + value >= limit)
+    assert made.received.value == received + value
+    assert made.completes is (limit is not None and received + value >= limit)
 
 
 # --- histories -------------------------------------------------------------------------------------
 
-ROWS = {(row.state, row.trigger, row.next): row.events for row in TRANSITIONS}
+MOVES = {
+    (state, row.trigger, row.outcome.next): row.outcome.events
+    for row in TABLE
+    for state in row.states
+    if isinstance(row.outcome, Move)
+}
 
 
 class PaymentHistory(RuleBasedStateMachine):
-    """Any decisions on one payment, in any order, by a clock that jumps: what never happens, and what always does."""
+    """Decisions about one payment, in any order, with a clock that jumps."""
 
     payment: IncomingPayment
 
@@ -121,7 +127,7 @@ class PaymentHistory(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(-5, 8) | st.sampled_from([-1e-6, 1e-6]))
     def time_passes(self, seconds: float) -> None:
-        """Mostly on; backwards too, as clocks do that are set right, or that another machine has."""
+        """Move the clock. It moves back too, because clocks are corrected and machines disagree."""
         self.now += timedelta(seconds=seconds)
 
     @rule(
@@ -147,7 +153,7 @@ class PaymentHistory(RuleBasedStateMachine):
         self.step(Trigger.CREDIT, decision.payment, decision.events)
 
     def expected_refusal(self, earlier: Credit | None, amount: Amount) -> type[Exception] | None:
-        """The first rule of the design that `amount` breaks now."""
+        """Return the error of the first rule that `amount` breaks now."""
         if earlier is not None:
             return None if earlier.amount == amount else CreditIdReused
         state = state_of(self.payment, self.now)
@@ -184,12 +190,12 @@ class PaymentHistory(RuleBasedStateMachine):
         assert decision.answer == self.payment
 
     def step(self, trigger: Trigger, after: IncomingPayment | None, events: tuple[Event, ...]) -> None:
-        """A step that stores something: it is a row of the table, and nothing but the table's events."""
+        """Check that a decision follows a row of the table and gives the events of that row."""
         assert after is not None
         before = State.PROCESSING if self.payment.received.value else State.PENDING
         if trigger is not Trigger.TIME:
             assert state_of(self.payment, self.now) is before
-        assert tuple(event.kind for event in events) == ROWS[before, trigger, state_of(after, self.now)]
+        assert tuple(event.kind for event in events) == MOVES[before, trigger, state_of(after, self.now)]
         assert after.updated_at >= self.payment.updated_at
         assert all(event.received == after.received for event in events)
         assert all(event.at >= self.events[-1].at for event in events)
@@ -207,18 +213,18 @@ class PaymentHistory(RuleBasedStateMachine):
     def events_have_no_gap(self) -> None:
         assert [event.version for event in self.events] == list(range(1, self.payment.version + 1))
         assert {event.payment_id for event in self.events} == {self.payment.id}
-        booked = [event.credit_id for event in self.events if event.kind is EventKind.CREDITED]
-        assert booked == list(self.credits)
+        credited = [event.credit_id for event in self.events if event.kind is EventKind.CREDITED]
+        assert credited == list(self.credits)
 
     @invariant()
-    def nothing_comes_after_the_end(self) -> None:
+    def no_event_follows_a_final_event(self) -> None:
         kinds = [event.kind for event in self.events]
         assert kinds[0] is EventKind.CREATED
         assert not {EventKind.COMPLETED, EventKind.EXPIRED} & set(kinds[:-1])
         assert kinds.count(EventKind.CREATED) == 1
 
     @invariant()
-    def what_has_ended_stays_so_by_every_clock(self) -> None:
+    def final_states_last_whatever_the_clock_says(self) -> None:
         last = {EventKind.COMPLETED: State.COMPLETED, EventKind.EXPIRED: State.EXPIRED}.get(self.events[-1].kind)
         if last is not None:
             for days in (-1, 0, 1):
@@ -240,7 +246,7 @@ TestPaymentHistory = PaymentHistory.TestCase
 @pytest.mark.parametrize(
     "other", ["https://bank.example/Alice", "https://bank.example:8443/alice", "http://bank.example/alice"]
 )
-def test_what_makes_another_wallet_address(other: str) -> None:
-    """Case of the path, a port of its own and the scheme do make a difference."""
+def test_other_urls_are_other_wallet_addresses(other: str) -> None:
+    """The case of the path, another port and the scheme make a difference."""
     assert wallet_address_url(other) == WalletAddressUrl(other)
     assert wallet_address_url(other) != wallet_address_url("https://bank.example/alice")

@@ -3,17 +3,16 @@
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
 
 import pytest
-from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from changed_payments import changed
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, MetadataJson, client_id
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, MetadataJson, Progress, client_id
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.stores.sqlite._rows import Batch
 from incoming_payments.stores.sqlite._schema import STATEMENTS
@@ -33,9 +32,10 @@ def payments(draw: st.DrawFn) -> IncomingPayment:
     expires_at, announced_at = draw(st.none() | _moments), None
     if expires_at is not None and expires_at < datetime.max.replace(tzinfo=UTC) and draw(st.booleans()):
         announced_at = expires_at + timedelta(microseconds=1)
-    return evolve(
+    return changed(
         a_creation().answer,
         client=client_id(draw(_visible)),
+        asset=asset,
         received=Amount(draw(_values), asset),
         limit=draw(st.none() | st.builds(Amount, st.integers(1, UINT64_MAX), st.just(asset))),
         created_at=created,
@@ -69,16 +69,10 @@ def test_rows_give_back_what_was_written(
     at: datetime,
 ) -> None:
     """Whatever is inserted, and whatever it is changed to, is read back equal: by any reader, also ahead."""
-    identity = {
-        name: getattr(before, name) for name in ("id", "client", "limit", "created_at", "expires_at", "metadata")
-    }
     received = Amount(max(after.received.value, amount), before.asset)
     updated_at = max(after.updated_at, before.created_at)
-    state: dict[str, Any] = {
-        "closed_at": after.closed_at and updated_at,
-        "expiry_announced_at": before.expiry_announced_at,
-    }
-    after = evolve(after, **identity, **state, received=received, updated_at=updated_at)
+    progress = Progress(received, updated_at, after.version, after.closed_at and updated_at, before.expiry_announced_at)
+    after = IncomingPayment(before.terms, progress)
     credit = Credit(before.id, CreditId(credit_id), Amount(amount, before.asset), received, completes=True, at=at)
     event = Event(before.id, after.version, EventKind.CREDITED, at, received, credit.id)
 

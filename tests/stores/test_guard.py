@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from changed_payments import changed
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
@@ -41,7 +42,7 @@ def test_what_the_lifecycle_decides_passes() -> None:
 BROKEN_CREATIONS = [
     ("no decision", None),
     ("no payment", evolve(CREATED, payment=None)),
-    ("money from nowhere", evolve(CREATED, payment=evolve(BEFORE, received=usd(1)))),
+    ("money from nowhere", evolve(CREATED, payment=changed(BEFORE, received=usd(1)))),
     ("a credit", evolve(CREATED, credit=CREDITED.credit)),
     ("no event", evolve(CREATED, events=())),
     ("an event of another payment", evolve(CREATED, events=(evolve(CREATED.events[0], payment_id=OTHER),))),
@@ -59,7 +60,7 @@ def test_a_creation_that_contradicts_itself_is_refused(why: str, decision: Any) 
 def payment(**changes: Any) -> Decision[Credit]:
     """The credit, with the payment changed."""
     assert AFTER is not None
-    return evolve(CREDITED, payment=evolve(AFTER, **changes))
+    return evolve(CREDITED, payment=changed(AFTER, **changes))
 
 
 def credit(**changes: Any) -> Decision[Credit]:
@@ -120,19 +121,19 @@ def test_an_update_that_contradicts_the_books_is_refused(why: str, decision: Any
 
 def test_nothing_goes_back() -> None:
     """A payment that was closed, announced as expired, or filled stays so, and takes nothing; nor does time."""
-    closed = evolve(BEFORE, closed_at=BEFORE.updated_at)
+    closed = changed(BEFORE, closed_at=BEFORE.updated_at)
     assert BEFORE.expires_at is not None
-    announced = evolve(BEFORE, expiry_announced_at=BEFORE.expires_at + timedelta(seconds=1))
-    full = evolve(BEFORE, received=usd(1000))
+    announced = changed(BEFORE, expiry_announced_at=BEFORE.expires_at + timedelta(seconds=1))
+    full = changed(BEFORE, received=usd(1000))
     completed = Event(BEFORE.id, 2, EventKind.COMPLETED, NOW, BEFORE.received)
     for ended in (closed, announced):
         with pytest.raises(BrokenDecision, match="stays so"):
-            check_update(ended, None, None, Decision(None, evolve(BEFORE, version=2), (completed,)))
-    later = evolve(BEFORE, updated_at=NOW + timedelta(seconds=1))
+            check_update(ended, None, None, Decision(None, changed(BEFORE, version=2), (completed,)))
+    later = changed(BEFORE, updated_at=NOW + timedelta(seconds=1))
     with pytest.raises(BrokenDecision, match="goes back"):
         check_update(later, ID, None, CREDITED)
     more = evolve(CREDITED.answer, received=usd(1300))
-    after = evolve(full, received=usd(1300), version=2)
+    after = changed(full, received=usd(1300), version=2)
     event = evolve(CREDITED.events[0], received=usd(1300))
     with pytest.raises(BrokenDecision, match="nothing more"):
         check_update(full, ID, None, Decision(more, after, (event,), more))
@@ -154,11 +155,11 @@ def _after_expiry(payment: IncomingPayment) -> datetime:
 
 SWEEPS: list[tuple[str, Callable[[IncomingPayment], IncomingPayment], bool]] = [
     ("pending", lambda payment: payment, True),
-    ("no expiry", lambda payment: evolve(payment, expires_at=None), False),
-    ("partly paid", lambda payment: evolve(payment, received=usd(999)), True),
-    ("full", lambda payment: evolve(payment, received=usd(1000)), False),
-    ("closed", lambda payment: evolve(payment, closed_at=NOW), False),
-    ("announced", lambda payment: evolve(payment, expiry_announced_at=_after_expiry(payment)), False),
+    ("no expiry", lambda payment: changed(payment, expires_at=None), False),
+    ("partly paid", lambda payment: changed(payment, received=usd(999)), True),
+    ("full", lambda payment: changed(payment, received=usd(1000)), False),
+    ("closed", lambda payment: changed(payment, closed_at=NOW), False),
+    ("announced", lambda payment: changed(payment, expiry_announced_at=_after_expiry(payment)), False),
 ]
 
 

@@ -1,29 +1,31 @@
-"""Money: an asset and an amount of it. Contract section 2.1."""
+"""Money: an asset, an amount of it, and a tolerance between two amounts. Spec section 2.1."""
 
 import re
 from typing import Final, Self
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import (
     ASSET_CODE_CHARS_MAX,
     ASSET_SCALE_MAX,
+    EXCESS_BASIS_POINTS_MAX,
+    EXCESS_UNITS_MAX,
     UINT64_DIGITS_MAX,
     UINT64_MAX,
 )
 
-# Printable ASCII without the space: what every ISO 4217 code is, and nothing that could hide in a log line.
+# Printable ASCII without the space. Every ISO 4217 code matches, and no character can disturb a log line.
 _ASSET_CODE: Final = re.compile(r"[!-~]+")
 _DECIMAL: Final = re.compile(r"0|[1-9][0-9]*")
 
 
 @frozen
 class Asset:
-    """What is counted: a code, and how many decimal places its smallest unit has.
+    """A currency or another asset: its code, and the number of decimal places of its minor unit.
 
-    Contract section 2.1: `code` should be an ISO 4217 code; `scale` is an integer from 0 to 255, so 2 for cents.
-    Raises `InvalidValue` naming the member for anything else; a `bool` is not an integer here.
+    Spec section 2.1: `code` should be an ISO 4217 code, and `scale` is an integer from 0 to 255, such as 2 for cents.
+    Raises `InvalidValue`, which names the member, for any other value. A `bool` is not an integer here.
 
     >>> Asset("USD", 2)
     Asset(code='USD', scale=2)
@@ -50,7 +52,7 @@ class Asset:
 class Amount:
     """A sum of money: `value` minor units of `asset`.
 
-    Contract section 2.1: `value` is an unsigned 64-bit integer. Raises `InvalidValue` for anything else.
+    Spec section 2.1: `value` is an unsigned 64-bit integer. Raises `InvalidValue` for any other value.
 
     >>> Amount(2500, Asset("USD", 2)).text
     '2500'
@@ -71,9 +73,9 @@ class Amount:
 
     @classmethod
     def parse(cls, text: object, asset: Asset) -> Self:
-        """The amount that `text` writes: `0`, or ASCII digits with no leading zero, at most 2**64 - 1.
+        """Return the amount that `text` spells: `0`, or ASCII digits without a leading zero, at most 2**64 - 1.
 
-        Raises `InvalidValue` for any other spelling, so that two spellings never mean one amount.
+        Raises `InvalidValue` for any other spelling, so that each amount has exactly one spelling.
 
         >>> Amount.parse("2500", Asset("USD", 2)) == Amount(2500, Asset("USD", 2))
         True
@@ -88,5 +90,32 @@ class Amount:
 
     @property
     def text(self) -> str:
-        """The wire's spelling of `value`."""
+        """The spelling of `value` on the wire."""
         return str(self.value)
+
+
+def _uint64(_: object, attribute: "Attribute[int]", value: object) -> None:
+    if type(value) is not int or not 0 <= value <= UINT64_MAX:
+        raise InvalidValue(f"{attribute.name} must be an integer from 0 to {UINT64_MAX}", member=attribute.name)
+
+
+@frozen
+class Tolerance:
+    """The excess over `incomingAmount` that a packet may bring: the larger of `units` and `basis_points`.
+
+    `units` are minor units. `basis_points` are hundredths of a percent of `incomingAmount`. A sender may count in a
+    coarser asset, and rates are rounded. Without a tolerance, such a sender could never send the last unit. Raises
+    `InvalidValue` unless both are unsigned 64-bit integers.
+
+    >>> Tolerance().excess_max(Amount(2500, Asset("USD", 2)))
+    25
+    """
+
+    units: int = field(default=EXCESS_UNITS_MAX, validator=_uint64)
+    basis_points: int = field(default=EXCESS_BASIS_POINTS_MAX, validator=_uint64)
+
+    def excess_max(self, limit: Amount | None) -> int:
+        """Return the largest excess of a total over `limit`, in minor units. The total stays below 2**64."""
+        if limit is None:
+            return 0
+        return min(max(self.units, limit.value * self.basis_points // 10_000), UINT64_MAX - limit.value)

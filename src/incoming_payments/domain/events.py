@@ -1,4 +1,4 @@
-"""What happened to a payment, as facts that a host can act on: send a webhook, notify, book."""
+"""The events of a payment: facts that a host acts on, for example by sending a webhook."""
 
 import enum
 from datetime import datetime
@@ -12,12 +12,12 @@ from incoming_payments.errors import InvalidValue
 
 
 class EventKind(enum.StrEnum):
-    """The four things that can happen to a payment."""
+    """The kinds of events."""
 
     CREATED = "created"
-    CREDITED = "credited"  # money was booked into it
-    COMPLETED = "completed"  # it takes nothing more: it is full, or its client closed it
-    EXPIRED = "expired"  # its time is over; given once, by the sweep that found it so
+    CREDITED = "credited"  # the payment received money
+    COMPLETED = "completed"  # the payment is full, or its client closed it
+    EXPIRED = "expired"  # `expiresAt` has passed; the sweep gives this event once
 
 
 def _kind(kind: str) -> EventKind:
@@ -26,18 +26,19 @@ def _kind(kind: str) -> EventKind:
     try:
         return EventKind(kind)
     except ValueError:
-        raise InvalidValue(f"kind must be among {', '.join(EventKind)}", member="kind") from None
+        raise InvalidValue(f"kind must be one of {', '.join(EventKind)}", member="kind") from None
 
 
 @frozen
 class Event:
-    """One thing that happened to one payment.
+    """An event of one payment.
 
-    `version` is its place among the events of that payment, counted from 1 without gaps, so that
-    (`payment_id`, `version`) is unique and orders them. `received` is the total after it; `credit_id` is there on
-    `credited` only, and so is `peer`, if the money came in a packet: the ILP address of the peer that brought it, and
-    owes it. Raises `InvalidValue` for a version below 1, an unknown kind, a moment that is not in UTC, or a peer
-    that is no ILP address.
+    `version` numbers the events of the payment from 1 without gaps, so (`payment_id`, `version`) is unique and gives
+    their order. `received` is the total after the event. Only a `credited` event has a `credit_id`. It also has a
+    `peer` if the money came in a packet: the ILP address of the peer that sent the packet and owes the money.
+
+    Raises `InvalidValue` for a version below 1, an unknown kind, a time that is not in UTC, or a peer that is not an
+    ILP address.
     """
 
     payment_id: PaymentId
@@ -56,4 +57,4 @@ class Event:
     @version.validator
     def _counts(self, _: object, version: object) -> None:
         if type(version) is not int or version < 1:
-            raise InvalidValue("version counts events from 1", member="version")
+            raise InvalidValue("version must be an integer from 1", member="version")

@@ -1,4 +1,4 @@
-"""Payment methods: how money reaches a payment. Contract section 2.3."""
+"""Payment methods: the ways in which money reaches a payment. Spec section 2.3."""
 
 import re
 from functools import lru_cache
@@ -9,7 +9,7 @@ from attrs import field, frozen
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, ILP_ADDRESSES_REMEMBERED_MAX, SHARED_SECRET_CHARS_MAX
 
-# Contract section 2.3, to the letter but for the hyphen, which is escaped.
+# The patterns of spec section 2.3; only the hyphen is escaped in addition.
 ILP_ADDRESS_PATTERN: Final = r"(g|private|example|peer|self|test[1-3]?|local)([.][a-zA-Z0-9_~-]+)+"
 SHARED_SECRET_PATTERN: Final = r"[a-zA-Z0-9\-_]+"  # noqa: S105 - a pattern, not a secret
 
@@ -18,7 +18,7 @@ _SHARED_SECRET: Final = re.compile(SHARED_SECRET_PATTERN)
 
 
 def is_ilp_address(text: object) -> TypeGuard[str]:
-    """Whether `text` has the contract's pattern and length: at most 1023 characters.
+    """Return whether `text` matches the pattern of spec section 2.3 and has at most 1023 characters.
 
     >>> is_ilp_address("g.bank.alice"), is_ilp_address("bank")
     (True, False)
@@ -26,17 +26,18 @@ def is_ilp_address(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and len(text) <= ILP_ADDRESS_CHARS_MAX and _matches(text)
 
 
-@lru_cache(maxsize=ILP_ADDRESSES_REMEMBERED_MAX)
+@lru_cache(maxsize=ILP_ADDRESSES_REMEMBERED_MAX)  # saves 0.15 us of 4.8 us a packet, whose event names the peer
 def _matches(text: str) -> bool:
     return _ILP_ADDRESS.fullmatch(text) is not None
 
 
 @frozen
 class IlpPaymentMethod:
-    """The details with which a sender opens a STREAM connection to one payment.
+    """The details that a sender needs to open a STREAM connection to one payment.
 
-    `shared_secret` is base64url without padding. It is left out of the `repr`: whoever holds it can read the STREAM
-    packets of this payment. Raises `InvalidValue` when either does not match the contract's pattern and length.
+    `shared_secret` is base64url without padding. The `repr` leaves it out, because the secret decrypts the STREAM
+    packets of the payment. Raises `InvalidValue` when a member does not match the pattern and length of spec section
+    2.3.
 
     >>> IlpPaymentMethod("g.bank.x7", "c2VjcmV0")
     IlpPaymentMethod(ilp_address='g.bank.x7')

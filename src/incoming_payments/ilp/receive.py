@@ -245,8 +245,7 @@ class Arrival:
 
         Raises `AssetMismatch`, `PaymentCompleted` and `PaymentExpired`.
         """
-        lifecycle.require_asset(payment, self.amount)
-        lifecycle.require_open(payment, now)
+        lifecycle.require_receivable(payment, self.amount, now)
         data = self._sealed(PacketType.REJECT, self._told(payment))
         return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
 

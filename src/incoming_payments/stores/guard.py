@@ -36,14 +36,14 @@ def check_update(
         if decision.events or decision.credit is not None:
             raise BrokenDecision("a decision that stores no payment cannot store events or a credit")
         return None
-    if _identity(after) != _identity(before):
+    if after.terms is not before.terms and after.terms != before.terms:
         raise BrokenDecision("a decision cannot change what a payment was created with, its id least of all")
-    if after.updated_at < before.updated_at:
+    old, new = before.progress, after.progress
+    if new.updated_at < old.updated_at:
         raise BrokenDecision("updatedAt never goes back")
-    announced = before.expiry_announced_at
-    if before.closed_at not in (None, after.closed_at) or announced not in (None, after.expiry_announced_at):
+    if old.closed_at not in (None, new.closed_at) or old.expiry_announced_at not in (None, new.expiry_announced_at):
         raise BrokenDecision("what was closed, or announced as expired, stays so")
-    _check_events(decision.events, after, seen=before.version)
+    _check_events(decision.events, after, seen=old.version)
     _check_credit(decision, before, after, None if earlier is not None else credit_id)
     return after
 
@@ -67,29 +67,17 @@ def _read(decision: Decision[Any]) -> IncomingPayment | None:
     return decision.payment
 
 
-def _identity(payment: IncomingPayment) -> tuple[object, ...]:
-    return (
-        payment.id,
-        payment.created_at,
-        payment.limit,
-        payment.expires_at,
-        payment.received.asset,
-        payment.wallet_address,
-        payment.client,
-        payment.metadata,
-    )
-
-
 def _differ(one: Amount, other: Amount) -> bool:
     # Mostly they are one object, which attrs would compare member by member all the same.
     return one is not other and one != other
 
 
 def _check_events(events: tuple[Event, ...], after: IncomingPayment, *, seen: int) -> None:
-    if not events or after.version != seen + len(events):
+    id, progress = after.terms.id, after.progress
+    if not events or progress.version != seen + len(events):
         raise BrokenDecision("whatever is stored gives rise to events, and version counts them")
     for version, event in enumerate(events, start=seen + 1):
-        if event.version != version or event.payment_id != after.id or _differ(event.received, after.received):
+        if event.version != version or event.payment_id != id or _differ(event.received, progress.received):
             raise BrokenDecision("events are those of the payment, counted without gaps, with its total")
 
 
@@ -97,20 +85,20 @@ def _check_credit(
     decision: Decision[Any], before: IncomingPayment, after: IncomingPayment, free: CreditId | None
 ) -> None:
     """`free` is the credit id that is known not to be booked: only under that one can a credit be stored."""
-    credit = decision.credit
+    credit, old, new = decision.credit, before.progress, after.progress
     told = [event.credit_id for event in decision.events if event.kind is EventKind.CREDITED]
     if told != ([] if credit is None else [credit.id]):
         raise BrokenDecision("a credit gives one event of its own, and nothing else gives one")
     if credit is None:
-        if after.received != before.received:
+        if _differ(new.received, old.received):
             raise BrokenDecision("the total received changes by a credit and by nothing else")
         return
-    if state_of(before, before.updated_at) is State.COMPLETED:
+    if state_of(before, old.updated_at) is State.COMPLETED:
         raise BrokenDecision("a completed payment takes nothing more")
-    if credit.completes != (state_of(after, after.updated_at) is State.COMPLETED):
+    if credit.completes != (state_of(after, new.updated_at) is State.COMPLETED):
         raise BrokenDecision("a credit completes when it reaches incomingAmount")
-    if credit.payment_id != after.id or credit.id != free:
+    if credit.payment_id != after.terms.id or credit.id != free:
         raise BrokenDecision("a credit is stored under the credit id that was looked up, and only once")
-    total = before.received.value + credit.amount.value
-    if after.received.value != total or _differ(credit.received, after.received):
+    total = old.received.value + credit.amount.value
+    if new.received.value != total or _differ(credit.received, new.received):
         raise BrokenDecision("a credit raises the total received by its amount")

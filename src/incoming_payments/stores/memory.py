@@ -81,11 +81,12 @@ class MemoryStore:
         return payment  # type: ignore[no-any-return] # under an id stands a payment
 
     def _write(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
-        rows: dict[str | tuple[str, str | int], Any] = {payment.id: payment}
+        id = payment.id
+        rows: dict[str | tuple[str, str | int], Any] = {id: payment}
         if decision.credit is not None:
-            rows[payment.id, decision.credit.id] = decision.credit
+            rows[id, decision.credit.id] = decision.credit
         for event in decision.events:
-            rows[payment.id, event.version] = event
+            rows[id, event.version] = event
         self._rows.update(rows)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.limits import NONCES_SWEPT_MAX, STORE_BATCH_MAX
 from incoming_payments.stores.guard import sweep_at
@@ -320,20 +320,24 @@ def _payment(id: PaymentId, row: _Row) -> IncomingPayment:
     closed, announced = rest
     try:
         asset = _asset(code, scale)
-        return IncomingPayment(
+        terms = Terms(
             id=id,
             wallet_address=wallet_address,
             client=client,
-            received=Amount.parse(received, asset),
+            asset=asset,
             created_at=_moment(created),
-            updated_at=_moment(updated),
             limit=None if limit is None else Amount.parse(limit, asset),
             expires_at=_optional_moment(expires),
             metadata=metadata,
+        )
+        progress = Progress(
+            received=Amount.parse(received, asset),
+            updated_at=_moment(updated),
+            version=version,
             closed_at=_optional_moment(closed),
             expiry_announced_at=_optional_moment(announced),
-            version=version,
         )
+        return IncomingPayment(terms, progress)
     except (ValueError, OverflowError) as error:  # InvalidValue is a ValueError
         raise _corrupt(f"payment {id}", error) from error
 
