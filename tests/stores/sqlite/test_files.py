@@ -110,13 +110,14 @@ def test_the_log_stays_short_under_readers_that_overlap(
         ended.set()
         for reader in readers:
             reader.join()
-    assert max(sizes) < 4 * bound
+    # Without the bound it would hold 15 MB in the end.
+    assert max(sizes) < 8 * bound
     assert min(sizes[sizes.index(max(sizes)) :]) < bound
     assert store.load(id).received.value == 1200
 
 
 def test_a_reader_that_stays_lets_the_log_grow(path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore) -> None:
-    """The writer does not wait for it at each commit: the next attempt comes when the log is twice as long."""
+    """The writer does not wait for it at each commit: the next attempt comes when the log has grown by the bound."""
     monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 200_000)
     monkeypatch.setattr(_writer, "STORE_TRUNCATE_MS_MAX", 1)
     id = create(store)
@@ -134,7 +135,7 @@ def test_a_reader_that_stays_lets_the_log_grow(path: Path, monkeypatch: pytest.M
         reader.execute("SELECT count(*) FROM payments").fetchone()
         for number in range(400):
             credit(store, id, f"wire-{number:04}-{'x' * 150}", 1)
-    assert 1 <= modes.count("TRUNCATE") <= 6
+    assert 1 <= modes.count("TRUNCATE") <= 40
     assert log_bytes(path) > 800_000
 
 

@@ -125,7 +125,7 @@ class Writer:
         if open.log_bytes >= open.truncate_at_bytes:
             # While readers overlap, SQLite never gets to write the log from its beginning, unless it waits for them.
             is_short = self._checkpoint(open, "TRUNCATE", wait_ms=STORE_TRUNCATE_MS_MAX)
-            open.truncate_at_bytes = STORE_LOG_BYTES_MAX if is_short else 2 * open.log_bytes
+            open.truncate_at_bytes = STORE_LOG_BYTES_MAX + (0 if is_short else open.log_bytes)
             if is_short:
                 open.log.forget()
         elif open.commits >= open.checkpoint_at_commits:
