@@ -21,7 +21,7 @@ from incoming_payments.errors import HttpRefused, StoreUnavailable
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import Reject, encode
-from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.ports import AsyncPorts
 from packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from packet_kit import a_request as packet_request
@@ -315,6 +315,92 @@ def test_disconnect_before_the_end_of_the_body(before: list[Message]) -> None:
     assert refusal(response) == (400, "incomplete_body")
 
 
+class Clocked(asyncio.SelectorEventLoop):
+    """An event loop with a clock that a test can advance."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        """Return the real time plus the time that the test has added."""
+        return super().time() + self.ahead_s
+
+
+@pytest.mark.parametrize("packets", [False, True])
+@pytest.mark.parametrize(("ahead_s", "expected"), [(BODY_S_MAX - 1, 401), (BODY_S_MAX + 1, 408)])
+def test_body_has_to_arrive_within_the_time_limit(packets: bool, ahead_s: float, expected: int) -> None:
+    """A body that trickles in is refused with 408 `body_timeout` at either endpoint, and the connection is closed."""
+    request = packet_request() if packets else Request("POST", PATH, headers=[JSON])
+    application = an_application(Service(), packets=a_policy())
+    channel = Channel()
+
+    async def receive() -> Message:
+        if loop.ahead_s >= ahead_s:
+            return {"type": "http.request", "body": b"x"}
+        loop.ahead_s += ahead_s / 4
+        for _ in range(3):  # the loop looks at its timers after the tasks that are ready
+            await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    with asyncio.Runner(loop_factory=Clocked) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Clocked)
+        runner.run(application(a_scope(request), receive, channel.send))
+    if expected == 408:
+        assert refusal(channel.response) == (408, "body_timeout")
+        assert header(channel.response, "Connection") == "close"
+    else:
+        assert channel.response.status == (200 if packets else expected)
+
+
+def test_time_limit_covers_the_body_only() -> None:
+    """A port that takes longer than the time limit for bodies does not cause a timeout."""
+    service = Service()
+
+    class Slow:
+        async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+            loop.ahead_s += 2 * BODY_S_MAX
+            await asyncio.sleep(0)
+            return service.tokens.introspect(token)
+
+    client = service.client()
+    request = client.creation(b"{}")
+    application = an_application(service, ports=AsyncPorts(store=service.store, introspector=Slow()))
+    channel = Channel(*chunks(request.body))
+    with asyncio.Runner(loop_factory=Clocked) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Clocked)
+        runner.run(application(a_scope(request), channel.receive, channel.send))
+    assert refusal(channel.response) == (400, "invalid_body")
+
+
+def test_request_with_two_lengths_is_refused_and_the_connection_closed() -> None:
+    """A proxy may go by the other field, and see the request end elsewhere. RFC 9112 §6.1."""
+    service = Service()
+    request = service.client().creation()
+    headers = [*request.headers, ("Transfer-Encoding", "chunked"), ("Content-Length", str(len(request.body)))]
+    channel = Channel(*chunks(request.body))
+    asyncio.run(an_application(service)(a_scope(evolve(request, headers=headers)), channel.receive, channel.send))
+    assert refusal(channel.response) == (400, "invalid_http")
+    assert header(channel.response, "Connection") == "close"
+    assert len(channel.waiting) == 1
+
+
+def test_request_for_another_protocol_is_the_last_of_its_connection() -> None:
+    """`Upgrade` is ignored. The connection closes, because some parsers read the body as the next request."""
+    service = Service()
+    request = service.client().creation()
+    upgrade = evolve(request, headers=[*request.headers, ("Connection", "Upgrade"), ("Upgrade", "h2c")])
+    answered = [
+        call(an_application(service), a_scope(sent), *chunks(request.body))
+        for sent in (upgrade, evolve(request, method="PUT"), evolve(upgrade, method="PUT"))
+    ]
+    assert [(response.status, header(response, "Connection")) for response in answered] == [
+        (201, "close"),
+        (405, None),
+        (405, "close"),
+    ]
+
+
 def test_read_request_for_a_frameworks_own_route() -> None:
     """It can be used alone, and then raises what the application would answer."""
     receive: Receive = Channel({"type": "http.disconnect"}).receive
@@ -443,7 +529,7 @@ def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
-        "incoming payments: the store is in trouble, and whoever asked was told to try again: locked",
+        "incoming payments: the store is unavailable; clients were asked to retry: locked",
     )
 
 

@@ -55,18 +55,18 @@ def test_answers_without_anything_to_say_are_passed_over(caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     ("happen", "bound", "line", "left_out"),
     [
-        (fail, LOGGED_A_MINUTE_MAX, "a request failed", "failures not logged"),
+        (fail, LOGGED_A_MINUTE_MAX, "a request failed", "more failures were not logged"),
         (
             lambda log: log.note(in_trouble()),
             LOGGED_A_MINUTE_MAX,
-            "the store is in trouble, and whoever asked was told to try again: locked",
-            "troubles of the store not logged",
+            "the store is unavailable; clients were asked to retry: locked",
+            "more store outages were not logged",
         ),
         (
             lambda log: log.note(Explained().response()),
             EXPLAINED_A_MINUTE_MAX,
             "report 1",
-            "refusals not explained",
+            "more refused signatures were not logged",
         ),
     ],
     ids=["failure", "trouble", "refusal"],
@@ -121,5 +121,8 @@ def test_a_report_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None
     response = Response(401, (), b"", explain=lambda: 1 // 0)  # type: ignore[arg-type,return-value]
     HostLog(logger, explain=True).note(response)
     [record] = caplog.records
-    assert (record.levelname, record.getMessage()) == ("ERROR", "incoming payments: a refusal could not be explained")
+    assert (record.levelname, record.getMessage()) == (
+        "ERROR",
+        "incoming payments: a refused signature could not be explained",
+    )
     assert "ZeroDivisionError" in caplog.text

@@ -468,7 +468,7 @@ def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
-        "incoming payments: the store is in trouble, and whoever asked was told to try again: locked",
+        "incoming payments: the store is unavailable; clients were asked to retry: locked",
     )
 
 

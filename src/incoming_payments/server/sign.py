@@ -15,13 +15,13 @@ from attrs import frozen
 from incoming_payments.errors import ConfigurationError, MalformedField, MalformedKey
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.hosts.clock import utc_now
-from incoming_payments.hosts.curl import check_url, curl_command
-from incoming_payments.hosts.settings import ConfiguredToken, Settings, load_settings
 from incoming_payments.httpsig import Algorithm, Component, PrivateKey, Request, content_digest, load_jwk, sign
 from incoming_payments.httpsig.digest import DigestAlgorithm
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_signature_input
 from incoming_payments.httpsig.sign import default_components
 from incoming_payments.limits import KEY_ID_CHARS_MAX, NONCE_CHARS_MAX, SIGNED_BODY_BYTES_MAX
+from incoming_payments.server.curl import check_url, curl_command
+from incoming_payments.server.settings import ConfiguredToken, Settings, load_settings
 
 _METHOD: Final = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9_\-]*")
 _WITH_BODY: Final = ("POST", "PUT", "PATCH")

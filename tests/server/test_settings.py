@@ -15,12 +15,12 @@ from incoming_payments.domain.payment import WalletAddress, wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
-from incoming_payments.hosts import settings
-from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
+from incoming_payments.server import settings
+from incoming_payments.server.settings import Settings, load_settings
 
 JWK: Final = {
     "kty": "OKP",

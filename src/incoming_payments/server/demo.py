@@ -46,7 +46,7 @@ _BAR_CHARS: Final = 60
 _TOTAL: Final = 2500  # cents
 _PACKET_MAX: Final = 10  # cents
 _IN_FLIGHT: Final = 8
-_COMMAND: Final = (sys.executable, "-m", "incoming_payments.hosts.command")
+_COMMAND: Final = (sys.executable, "-m", "incoming_payments.server.command")
 
 
 def main() -> int:
@@ -422,7 +422,7 @@ class Booker:
 def core_banking(database: Path) -> Iterator[Booker]:
     """A process that embeds the library on the file of the service."""
     process = subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "incoming_payments.hosts.demo", str(database)],
+        [sys.executable, "-m", "incoming_payments.server.demo", str(database)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

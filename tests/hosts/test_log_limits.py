@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from attrs import define
 
-from incoming_payments.hosts.sparse_log import Sparse, SparseFilter
+from incoming_payments.hosts.log_limits import LineLimit, LineLimitFilter
 from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 
 
@@ -37,29 +37,29 @@ class Seconds:
 def test_so_many_in_a_minute(moments: list[float], expected: list[int | None]) -> None:
     """Two pass here; the others are counted, and the next that passes is told their number."""
     clock = Seconds()
-    sparse = Sparse(2, clock=clock)
+    limit = LineLimit(2, clock=clock)
     told = []
     for clock.now in moments:
-        told.append(sparse.admit())
+        told.append(limit.admit())
     assert expected == told
 
 
 def test_threads_share_the_bound() -> None:
     """However many write at once, no more pass, and none is forgotten."""
     clock = Seconds()
-    sparse = Sparse(clock=clock)
+    limit = LineLimit(clock=clock)
     told: list[int | None] = []
-    threads = [threading.Thread(target=lambda: told.append(sparse.admit())) for _ in range(40)]
+    threads = [threading.Thread(target=lambda: told.append(limit.admit())) for _ in range(40)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert told.count(0) == LOGGED_A_MINUTE_MAX
     clock.now = 60
-    assert sparse.admit() == 40 - LOGGED_A_MINUTE_MAX
+    assert limit.admit() == 40 - LOGGED_A_MINUTE_MAX
 
 
-logger: Final = logging.getLogger("tests.sparse_log")
+logger: Final = logging.getLogger("tests.limit_log")
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def written(clock: Seconds) -> Iterator[io.StringIO]:
     """What a handler with the filter writes of `logger`'s lines."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.addFilter(SparseFilter(clock=clock))
+    handler.addFilter(LineLimitFilter(clock=clock))
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
@@ -89,20 +89,24 @@ def test_each_place_in_the_code_has_its_bound() -> None:
         logger.warning("the store: %s", "locked")
 
     *_, before, last, other = stream.getvalue().splitlines()
-    assert (before, last, other) == ("stranger 9", "stranger 14 (4 more of these were left out)", "the store: locked")
+    assert (before, last, other) == (
+        "stranger 9",
+        "stranger 14 (4 more of these lines were suppressed)",
+        "the store: locked",
+    )
     assert stream.getvalue().count("\n") == LOGGED_A_MINUTE_MAX + 2
 
 
 def test_a_line_that_cannot_be_formatted() -> None:
     """It is logging's to complain about, and not the caller's to be raised at."""
     clock = Seconds()
-    bounded = SparseFilter(clock=clock)
+    bounded = LineLimitFilter(clock=clock)
     for _ in range(LOGGED_A_MINUTE_MAX + 1):
         bounded.filter(logging.LogRecord("x", logging.WARNING, "f.py", 1, "a %d", ("s",), None))
     clock.now += 60
     last = logging.LogRecord("x", logging.WARNING, "f.py", 1, "a %d", ("s",), None)
     assert bounded.filter(last)
-    assert (last.msg, last.args) == ("a %d (1 more of these were left out)", ("s",))
+    assert (last.msg, last.args) == ("a %d (1 more of these lines were suppressed)", ("s",))
 
 
 def test_traces_are_bounded_too() -> None:

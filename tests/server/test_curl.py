@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.hosts.curl import check_url, curl_command
 from incoming_payments.httpsig import Request
 from incoming_payments.limits import COMMAND_BODY_BYTES_MAX
+from incoming_payments.server.curl import check_url, curl_command
 from shell import Recorder, needs_curl, recording, sh
 
 VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F)))

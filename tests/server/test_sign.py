@@ -17,9 +17,10 @@ from attrs import frozen
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
-from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, main
 from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, Proof, Request, load_jwk, verify
 from incoming_payments.limits import COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX
+from incoming_payments.server.command import main
+from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
 from processes import COMMAND, free_port, run_command, serving, token_in
 from shell import Recorder, needs_curl, recording, sh
 from signing_keys import pem, rsa_key

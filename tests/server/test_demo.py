@@ -15,9 +15,9 @@ from typing import Any, Final
 import pytest
 
 from incoming_payments.domain.payment import CreditId
-from incoming_payments.hosts import demo
-from incoming_payments.hosts.demo import StoryEnds
 from incoming_payments.httpsig import PrivateKey
+from incoming_payments.server import demo
+from incoming_payments.server.demo import StoryEnds
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.sender import Books, Ending

@@ -1,4 +1,4 @@
-"""Which surface answers at which path, and with what when it has failed."""
+"""Which endpoint answers at which path, and with what when it has failed."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from incoming_payments.api import Request, http_refusal
 from incoming_payments.errors import HttpRefused, InvalidValue
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
-from incoming_payments.hosts.surfaces import Surfaces
+from incoming_payments.hosts.endpoints import Endpoints
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp.packet import Reject, decode_reply
 from incoming_payments.ilp.receive import Receiver
@@ -37,19 +37,19 @@ PACKETS: Final = PacketPolicy(receiver=Receiver(METHODS), peers=[], path="/packe
 )
 def test_one_path_is_for_packets(packets: PacketPolicy | None, path: str, expected: tuple[int, str, int]) -> None:
     """Packets are taken at exactly their path, if at all; all others are those of Open Payments."""
-    surface = Surfaces(POLICY, packets, METHODS).at(path)
+    endpoint = Endpoints(POLICY, packets, METHODS).at(path)
     try:
-        answer = run(surface.begin(Request("GET", path))(b"", lambda: NOW), Ports())
+        answer = run(endpoint.begin(Request("GET", path))(b"", lambda: NOW), Ports())
     except HttpRefused as error:
         answer = http_refusal(error)
-    assert (*refusal(answer), surface.body_bytes_max) == expected
+    assert (*refusal(answer), endpoint.body_bytes_max) == expected
 
 
 def test_what_is_answered_after_a_failure() -> None:
     """A client is told of an internal error; a peer gets a Reject that says to try again, and no 5xx."""
-    surfaces = Surfaces(POLICY, PACKETS, METHODS)
-    assert refusal(surfaces.at("/incoming-payments").failed()) == (500, "internal_error")
-    failed = surfaces.at("/packets").failed()
+    endpoints = Endpoints(POLICY, PACKETS, METHODS)
+    assert refusal(endpoints.at("/incoming-payments").failed()) == (500, "internal_error")
+    failed = endpoints.at("/packets").failed()
     assert failed.status == 200
     assert decode_reply(failed.body) == Reject("T00", METHODS.prefix, "try again later")
 
@@ -69,8 +69,8 @@ def test_what_is_answered_after_a_failure() -> None:
 def test_the_receiver_reads_what_is_handed_out(methods: object, fits: bool) -> None:
     """Payments whose addresses the receiver cannot read would never be paid: that is told at once."""
     if fits:
-        assert Surfaces(POLICY, PACKETS, methods).at("/packets").body_bytes_max == ILP_PREPARE_BYTES_MAX
+        assert Endpoints(POLICY, PACKETS, methods).at("/packets").body_bytes_max == ILP_PREPARE_BYTES_MAX
         return
     with pytest.raises(InvalidValue) as caught:
-        Surfaces(POLICY, PACKETS, methods)
+        Endpoints(POLICY, PACKETS, methods)
     assert caught.value.details == {"member": "packets"}

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.hosts.curl import check_url
 from incoming_payments.httpsig import Request
+from incoming_payments.server.curl import check_url
 
 HOSTS = st.sampled_from(["bank.example", "127.0.0.1", "[::1]", "a_b", "1.2", "[0::1]", "u@a"]) | st.text("ab0.:-[]@%")
 PORTS = st.sampled_from(["", "", ":8080", ":80", ":443"]) | st.integers(-1, 70_000).map(":{}".format)
