@@ -283,7 +283,7 @@ def import_without_extras(names: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_core_imports_without_optional_dependencies() -> None:
-    """The core, the adapters, the program and the sender for tests import no extra. `serve` imports its own when it runs."""
+    """The core, the adapters, the program and the sender for tests import no extra; `serve` does when it runs."""
     done = import_without_extras(NEEDS_NO_EXTRA)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -105,22 +105,18 @@ def title(table: Callable[..., object]) -> str:
 
 # --- why HTTP has another answer -----------------------------------------------------------------------
 
-NO_CONTROLS: Final = OverHttp(400, "invalid_http", "the HTTP server takes no control characters in a field")
-NEWLINE: Final = OverHttp(
-    400, "invalid_http", "to the HTTP server a newline ends a field, and no other begins behind it"
-)
-NO_SUCH_LINE: Final = OverHttp(400, "invalid_http", "the HTTP server takes no such request line")
-NO_SUCH_NAME: Final = OverHttp(400, "invalid_http", "the HTTP server takes no such field name")
-NO_SUCH_LENGTH: Final = OverHttp(400, "invalid_http", "the HTTP server takes one Content-Length, one number")
+NO_CONTROLS: Final = OverHttp(400, None, "the HTTP server takes no control characters in a field")
+NEWLINE: Final = OverHttp(400, None, "to the HTTP server a newline ends a field, and no other begins behind it")
+NO_SUCH_LINE: Final = OverHttp(400, None, "the HTTP server takes no such request line")
+NO_SUCH_NAME: Final = OverHttp(400, None, "the HTTP server takes no such field name")
+NO_SUCH_LENGTH: Final = OverHttp(400, None, "the HTTP server takes one Content-Length, one number")
 NO_SUCH_PATH: Final = OverHttp(404, "not_found", "paths are compared as they are sent")
-NO_SUCH_ID: Final = OverHttp(404, "payment_not_found", "ids are compared as they are sent")
 NO_SUCH_METHOD: Final = OverHttp(405, "method_not_allowed", "there is no such method here")
 NO_BODY_HERE: Final = OverHttp(400, "unexpected_body", "a GET has no body here")
 NO_SUCH_TYPE: Final = OverHttp(415, "unsupported_media_type", "bodies are JSON, and say so once")
 NO_TOKEN: Final = OverHttp(401, "token_missing", "the token is looked at before the signature")
 NOT_A_TOKEN: Final = OverHttp(401, "invalid_token", "the token is looked at before the signature")
 FIELD_TOO_LARGE: Final = OverHttp(431, "headers_too_large", "one field has a limit of its own")
-FIELDS_TOO_LARGE: Final = OverHttp(431, "headers_too_large", "the HTTP server reads 32 KiB of fields, and no more")
 OUR_OWN_TARGET: Final = OverHttp(
     401, "signature_invalid", "the target is made of the configured base URL, and of no other part of the request"
 )
@@ -128,6 +124,7 @@ ENDS_EARLY: Final = OverHttp(None, None, "the connection ends before the body do
 BODY_AS_LONG_AS_IT_SAYS: Final = OverHttp(
     401, "digest_mismatch", "the HTTP server ends the body where Content-Length says: then its digest is wrong"
 )
+NO_FRAGMENT: Final = OverHttp(200, None, "the HTTP server leaves out a fragment: the target is the signed one")
 SAME_TARGET: Final = OverHttp(
     200, None, "to the HTTP server spaces around a target are none of it: it is the one signed for"
 )

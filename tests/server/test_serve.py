@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.hosts.asgi import AsgiApplication
@@ -131,6 +132,12 @@ SMUGGLING: Final = {
     "a length and chunks": (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
     "chunks and a length": (b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", [400]),
     "two lengths": (b"Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(HIDDEN), [400]),
+    "a list of lengths": (b"Content-Length: 0, %d\r\n\r\n" % len(HIDDEN), [400]),
+    "a length of thirty digits": (b"Content-Length: %s\r\n\r\n" % (b"9" * 30), [400]),
+    "a space before the colon": (b"Content-Length : 0\r\n\r\n", [400]),
+    "a field in two lines": (b"X: a\r\n Content-Length: 0\r\n\r\n", [400]),
+    "a field behind a newline alone": (b"X: a\nContent-Length: 0\r\n\r\n", [400]),
+    "a chunk with 0x": (b"Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n", [400]),
     "an unknown coding": (b"Transfer-Encoding: xchunked\r\n\r\n", [400]),
     "a coding after chunked": (b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", [400]),
     "another protocol, and a length": (
@@ -265,7 +272,9 @@ def test_serve_configures_uvicorn(folder: Path, monkeypatch: pytest.MonkeyPatch)
     [server] = made
     config = server.config
     assert server.should_exit
-    assert (config.http, config.ws, config.backlog) == ("httptools", "none", BACKLOG_CONNECTIONS_MAX)
+    assert isinstance(config.http, type)
+    assert issubclass(config.http, HttpToolsProtocol)
+    assert (config.ws, config.backlog) == ("none", BACKLOG_CONNECTIONS_MAX)
     assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX)
     assert (config.proxy_headers, config.limit_concurrency) == (False, None)
 

@@ -129,12 +129,26 @@ def _names(scope: Mapping[str, Any]) -> set[bytes]:
     return {name for name, _ in scope["headers"]}
 
 
-def _head(scope: Mapping[str, Any], path: str) -> Request:
-    if {b"content-length", b"transfer-encoding"} <= _names(scope):
-        # RFC 9112 §6.1 and §11.2: a proxy that goes by the other field sees another end of the body, and passes the
-        # rest on as a request of another client. Good servers refuse this themselves.
+def _check_framing(scope: Mapping[str, Any]) -> None:
+    """Raise `HttpRefused` for a request whose end a proxy may see elsewhere. RFC 9112 §6.1 and §11.2.
+
+    The proxy would pass on the rest as a request of another client. Some servers let such requests through.
+    """
+    names = _names(scope)
+    if b"transfer-encoding" not in names:
+        return
+    codings = [value.strip().lower() for name, value in scope["headers"] if name == b"transfer-encoding"]
+    if b"content-length" in names:
         text = "the request has Content-Length and Transfer-Encoding: send one of them"
-        raise HttpRefused(400, "invalid_http", text, headers=(_CLOSE,))
+    elif codings != [b"chunked"]:
+        text = 'Transfer-Encoding must be "chunked", once: send no other coding'
+    else:
+        return
+    raise HttpRefused(400, "invalid_http", text, headers=(_CLOSE,))
+
+
+def _head(scope: Mapping[str, Any], path: str) -> Request:
+    _check_framing(scope)
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
     return Request(
         method=scope["method"],
