@@ -23,6 +23,7 @@ from incoming_payments.domain.lifecycle import EXCESSES, REFUSALS, STAYS, TRANSI
 from incoming_payments.httpsig import Policy, PrivateKey, Request, explain, sign
 from incoming_payments.httpsig._hypotheses import HYPOTHESES
 from incoming_payments.ilp import receive
+from incoming_payments.server import declarations
 
 DOCS = Path(__file__).resolve().parent
 
@@ -140,6 +141,7 @@ PARTS = {
     "early answers": early_answers,
     "report": report,
     "hypotheses": hypothesis_table,
+    "settings": declarations.documented,
 }
 
 

@@ -21,15 +21,16 @@ PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
 TESTS: Final = Path(__file__).parent
 
-# errors, limits -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> hosts -> server
+# errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> hosts -> server
 # domain, gnap -> ports -> {stores, clients}; flows may import ports
-GROUND: Final = {"errors", "limits"}
+GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
 FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports"}
 LIBRARY: Final = {*FLOWS, "flows", "api", "ilp_http", "stores", "clients", PACKAGE}  # without the edges
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
+    "strict": set(),
     "domain": GROUND,
     "wire": CORE,
     "httpsig": GROUND,  # usable alone
@@ -58,6 +59,7 @@ KNOWN_CYCLES: Final = {
 MAY_INSTALL: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
+    "strict": set(),
     "domain": {"attrs"},
     "wire": {"attrs", "cattrs", "dateutil"},
     "httpsig": {"attrs", "cryptography", "http_sf", "nacl"},
@@ -79,7 +81,7 @@ STUBS: Final = {"_typeshed"}  # known to the type checker only
 DRIVERS: Final = {"sqlite3", "psycopg"}
 
 # Pure modules take time, randomness and ids as arguments, and wait for nothing.
-PURE: Final = {"domain", "wire", "httpsig", "gnap", "ilp", "flows", "api", "ilp_http"}
+PURE: Final = {"strict", "domain", "wire", "httpsig", "gnap", "ilp", "flows", "api", "ilp_http"}
 IMPURE: Final = {
     "asyncio", "concurrent", "ctypes", "http", "importlib", "io", "logging", "multiprocessing", "os", "pathlib",
     "queue", "random", "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess",

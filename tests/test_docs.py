@@ -17,7 +17,7 @@ import flask
 import httpx
 import pytest
 
-from incoming_payments.server import command, init
+from incoming_payments.server import command
 from processes import ROOT
 
 PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
@@ -296,16 +296,6 @@ def test_named_sessions_exist(page: str) -> None:
     """Wherever a nox session is named, there is one of that name."""
     named = set(re.findall(r"nox -s (\w+)", (ROOT / page).read_text("utf-8")))
     assert named <= sessions()
-
-
-def test_every_setting_is_documented() -> None:
-    """Each setting that the configuration of `init` shows, also as a comment, is explained in the docs."""
-    shown = set(re.findall(r"^(?:# )?(\w+) = |[{ ](actions|identifier) = ", init._TEMPLATE, re.MULTILINE))
-    names = {name for pair in shown for name in pair if name}
-    page = PAGES["docs/server.md"].read_text("utf-8")
-
-    assert len(names) == 34
-    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
 def test_every_command_is_documented() -> None:

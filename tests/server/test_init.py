@@ -15,6 +15,7 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
 from incoming_payments.httpsig import PrivateKey, load_jwk
 from incoming_payments.ilp import Peer
 from incoming_payments.server.command import main
+from incoming_payments.server.declarations import RIGHT, TABLES, toml
 from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, PEER_TOKEN, SERVER_SECRET
 from incoming_payments.server.settings import load_settings
 
@@ -76,35 +77,38 @@ def test_two_services_share_no_secret(folder: Path, tmp_path: Path) -> None:
     assert same == []
 
 
-def commented_out(text: str) -> list[str]:
-    """The settings that a configuration shows as comments."""
-    return re.findall(r"^# (\w+ = .+)$", text, re.MULTILINE)
+OPTIONAL: Final = {
+    f"# {setting.name} = {setting.written or toml(setting.default)}": setting
+    for table in TABLES
+    for setting in table.settings
+    if setting.line.startswith("# ") and table is not RIGHT
+}
 
 
-def test_each_commented_setting_can_be_uncommented(folder: Path) -> None:
-    """Each setting that the configuration shows as a comment is accepted once the `#` is gone, and all of them are."""
+def test_each_optional_setting_can_be_uncommented(folder: Path) -> None:
+    """Each setting that the configuration shows as a comment is accepted without its `#`, alone and with all others."""
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
-    lines = commented_out(text)
+    lines = list(OPTIONAL)
     assert len(lines) == 17
     for chosen in [[line] for line in lines] + [lines]:
         changed = text
         for line in chosen:
-            assert changed.count(f"# {line}\n") == 1
-            changed = changed.replace(f"# {line}\n", f"{line}\n")
+            assert changed.count(f"\n{line}\n") == 1
+            changed = changed.replace(f"\n{line}\n", f"\n{line.removeprefix('# ')}\n")
         path.write_text(changed, "utf-8")
         load_settings(path)
 
 
-def test_commented_limits_show_the_defaults(folder: Path) -> None:
-    """Uncommenting a limit, a path or an address changes nothing, as the value that is shown is the one without it."""
+def test_optional_settings_show_their_defaults(folder: Path) -> None:
+    """To uncomment a setting that has a default changes nothing."""
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
     before = load_settings(path)
-    head, limits = text.split("[limits]")
-    for name in ("mount", "path", "ilp_address"):
-        head = head.replace(f"# {name} =", f"{name} =")
-    path.write_text(head + "[limits]" + limits.replace("\n# ", "\n"), "utf-8")
+    for line, setting in OPTIONAL.items():
+        if setting.default is not None or setting.name in {"mount", "ilp_address"}:
+            text = text.replace(f"\n{line}\n", f"\n{line.removeprefix('# ')}\n")
+    path.write_text(text, "utf-8")
     after = load_settings(path)
 
     assert (before.policy, before.mount, before.packets) == (after.policy, after.mount, after.packets)
@@ -119,7 +123,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["init", str(tmp_path)]) == 1
     assert [name] == [path.name for path in tmp_path.iterdir()]
     assert (tmp_path / name).read_text("utf-8") == "precious"
-    says = f"incoming-payments: {tmp_path / name} is there already: choose another folder, or move it away\n"
+    says = f"incoming-payments: {tmp_path / name} exists already: choose another folder, or move it away\n"
     assert says == capsys.readouterr().err
 
 

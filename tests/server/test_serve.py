@@ -330,7 +330,7 @@ def test_serve_with_a_wrong_configuration(folder: Path) -> None:
     path.write_text(path.read_text("utf-8").replace("asset_scale = 2", "asset_scale = 2.0"), "utf-8")
 
     done = run_command("serve", "--config", path)
-    says = f"incoming-payments: {path}: wallet_address[0].asset_scale must be an integer\n"
+    says = f"incoming-payments: {path}: wallet_address[0].asset_scale must be an integer, not a number with a fraction or exponent\n"
     assert (1, "", says) == (done.returncode, done.stdout, done.stderr)
 
 
@@ -341,7 +341,7 @@ def test_serve_without_a_configuration(
     monkeypatch.chdir(tmp_path)
 
     assert main(["serve"]) == 1
-    says = "incoming-payments.toml: there is no such file: `incoming-payments init FOLDER` writes one\n"
+    says = "incoming-payments.toml: does not exist; create it with `incoming-payments init FOLDER`\n"
     assert f"incoming-payments: {says}" == capsys.readouterr().err
 
 

@@ -19,7 +19,7 @@ from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
-from incoming_payments.server import settings
+from incoming_payments.server import files
 from incoming_payments.server.settings import Settings, load_settings
 
 JWK: Final = {
@@ -329,11 +329,11 @@ WRONG: Final = [
     ("base_url", 'base_url = "http://[/"', "base_url", "has a host or port that cannot be read"),
     ("base_url", 'base_url = "https://bank.example/?a=b"', "base_url", "must not hold a query"),
     ("auth_server", 'auth_server = "mailto:a@b"', "auth_server", "must be an absolute http or https URL"),
-    ("database", 'database = ""', "database", "must not be empty, and hold no NUL"),
-    ("database", r'database = "a\u0000b"', "database", "must not be empty, and hold no NUL"),
-    ("host", 'host = ""', "listen.host", "must not be empty, and hold no NUL"),
-    ("port", "port = 0", "listen.port", "must be from 1 to 65535"),
-    ("port", "port = 65536", "listen.port", "must be from 1 to 65535"),
+    ("database", 'database = ""', "database", "must not be empty, and must not contain NUL"),
+    ("database", r'database = "a\u0000b"', "database", "must not be empty, and must not contain NUL"),
+    ("host", 'host = ""', "listen.host", "must not be empty, and must not contain NUL"),
+    ("port", "port = 0", "listen.port", "must be an integer from 1 to 65535"),
+    ("port", "port = 65536", "listen.port", "must be an integer from 1 to 65535"),
     *(
         ("mount", f"mount = {mount!r}", "listen.mount", 'must be "", or a path such as "/op": no slash at its end')
         for mount in (
@@ -357,12 +357,12 @@ WRONG: Final = [
         "rights",
         'rights = [{ actions = ["read"], identifier = "https://bank.example/alicia" }]',
         "token[0].rights[0].identifier",
-        "is none of the wallet addresses here: https://bank.example/alicia",
+        "is not a wallet address of this configuration: https://bank.example/alicia",
     ),
     ("rights", f"rights = [{MANY_RIGHTS}]", "token[0].rights", "a token carries at most 64 rights"),
     ("expires_at", "expires_at = 2027-01-01T00:00:00", "token[0].expires_at", "needs an offset, such as the Z of"),
-    ("expires_at", "expires_at = 0001-01-01T00:00:00+23:59", "token[0].expires_at", "is not in the years 1 to 9999"),
-    ("expires_at", "expires_at = 9999-12-31T23:59:59-00:01", "token[0].expires_at", "is not in the years 1 to 9999"),
+    ("expires_at", "expires_at = 0001-01-01T00:00:00+23:59", "token[0].expires_at", "must be in the years 1 to 9999"),
+    ("expires_at", "expires_at = 9999-12-31T23:59:59-00:01", "token[0].expires_at", "must be in the years 1 to 9999"),
     ("address", 'address = "bank"', "ilp.address", ""),
     ("address", f'address = "g.{"a" * 1000}"', "ilp.address", "the ILP address must leave room for 44 more"),
     ("secret_files", "secret_files = []", "ilp.secret_files", "give 1 to 8 different server secrets"),
@@ -388,10 +388,10 @@ WRONG: Final = [
     ("expiry_s_max", "expiry_s_max = 0", "limits.expiry_s_max", "must be an integer from 1 to"),
     ("metadata_bytes_max", "metadata_bytes_max = 1", "limits.metadata_bytes_max", "must be an integer from 2 to"),
     ("metadata_depth_max", "metadata_depth_max = 99", "limits.metadata_depth_max", "must be an integer from 1 to"),
-    ("signature_age_s", "signature_age_s = 0", "limits.signature_age_s", "is a whole number of seconds"),
-    ("signature_age_s", "signature_age_s = 86401", "limits.signature_age_s", "must be at most 86400"),
-    ("clock_skew_s", "clock_skew_s = 3601", "limits.clock_skew_s", "must be at most 3600"),
-    ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "is a whole number of seconds"),
+    ("signature_age_s", "signature_age_s = 0", "limits.signature_age_s", "must be an integer from 1 to 86400, not 0"),
+    ("signature_age_s", "signature_age_s = 86401", "limits.signature_age_s", "must be an integer from 1 to 86400"),
+    ("clock_skew_s", "clock_skew_s = 3601", "limits.clock_skew_s", "must be an integer from 0 to 3600, not 3601"),
+    ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "must be an integer from 0 to 3600"),
     ("signature_shapes", 'signature_shapes = ["go"]', "limits.signature_shapes", "must be an array of 'php-sdk' and"),
     ("signature_shapes", "signature_shapes = [1]", "limits.signature_shapes", "must be an array of"),
     ("signature_shapes", 'signature_shapes = "php-sdk"', "limits.signature_shapes", "must be an array"),
@@ -403,21 +403,21 @@ WRONG: Final = [
         "explain_signatures",
         "explain_signature = true",
         "log.explain_signature",
-        "is not a setting: is explain_signatures meant?",
+        "is not a setting: did you mean explain_signatures?",
     ),
     ("[limits]", "[limit]", "limits", "is missing (limit is not a setting: is it misspelt?)"),
     ("[ilp]", "[ipl]", "ilp", "is missing (ipl is not a setting: is it misspelt?)"),
-    ("port", "prot = 9001", "listen.prot", "is not a setting: is port meant?"),
+    ("port", "prot = 9001", "listen.prot", "is not a setting: did you mean port?"),
     ("asset_scale", "asset_scale = 2\nname = 1", "wallet_address[0].name", "is not a setting"),
-    ("expires_at", "expires = 2027-01-01T00:00:00Z", "token[0].expires", "is not a setting: is expires_at meant?"),
+    ("expires_at", "expires = 2027-01-01T00:00:00Z", "token[0].expires", "is not a setting: did you mean expires_at?"),
     ("rights", 'rights = [{ actions = ["read"], limits = 1 }]', "token[0].rights[0].limits", "is not a setting"),
     ("address", 'adress = "g.bank"', "ilp.address", "(adress is not a setting: is it misspelt?)"),
-    ("address", 'address = "g.bank"\nsecrets = []', "ilp.secrets", "is not a setting: is secret_files meant?"),
-    ("[[peer]]", "[[pear]]", "pear", "is not a setting: is peer meant?"),
-    ("path", 'paths = "/ilp"', "ilp.paths", "is not a setting: is path meant?"),
-    ("ilp_address", 'address = "g.us"', "peer[0].address", "is not a setting: is ilp_address meant?"),
+    ("address", 'address = "g.bank"\nsecrets = []', "ilp.secrets", "is not a setting: did you mean secret_files?"),
+    ("[[peer]]", "[[pear]]", "pear", "is not a setting: did you mean peer?"),
+    ("path", 'paths = "/ilp"', "ilp.paths", "is not a setting: did you mean path?"),
+    ("ilp_address", 'address = "g.us"', "peer[0].address", "is not a setting: did you mean ilp_address?"),
     ("token_files", 'token_file = ["peer.txt"]', "peer[0].token_files", "(token_file is not a setting: is it"),
-    ("public_get", "publicget = true", "limits.publicget", "is not a setting: is public_get meant?"),
+    ("public_get", "publicget = true", "limits.publicget", "is not a setting: did you mean public_get?"),
 ]  # fmt: skip
 
 
@@ -649,14 +649,14 @@ def test_files_that_others_have_access_to(load: Load, tmp_path: Path, name: str,
 
 def test_peer_that_can_pay_nobody(load: Load) -> None:
     """A peer whose asset no wallet address has is warned of: code and scale have to agree."""
-    says = "peer[0] counts in {} at scale {}, as no wallet address does: it can pay none"
+    says = "peer[0] has the asset {} at scale {}, and no wallet address has it: this peer can pay no payment"
     for code in ("EUR", "USD"):
         assert says.format(code, 3) in load(FULL.replace('"EUR"', f'"{code}"')).warnings
 
 
 def test_no_warnings_without_modes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where modes say nothing about other users, there is no warning."""
-    monkeypatch.setattr(settings, "POSIX", False)
+    monkeypatch.setattr(files, "POSIX", False)
     assert load(LEAST).warnings == ()
 
 
@@ -684,7 +684,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """A missing configuration is answered with the command that writes one."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path / "none.toml")
-    says = "there is no such file: `incoming-payments init FOLDER` writes one"
+    says = "does not exist; create it with `incoming-payments init FOLDER`"
     assert f"{tmp_path / 'none.toml'}: {says}" == refused.value.description
 
 
@@ -692,7 +692,7 @@ def test_a_folder_for_a_file(tmp_path: Path) -> None:
     """The folder that `init` made, given for the file in it, is refused with what to give."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path)
-    assert f"{tmp_path}: is a folder: name the file in it" == refused.value.description
+    assert f"{tmp_path}: is a folder; give the file in it" == refused.value.description
 
 
 def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:

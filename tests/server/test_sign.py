@@ -502,7 +502,10 @@ WRONG: Final = [
         f"none.toml: there is no such file: name another with --config, or {INSTEAD}",
     ),
     (["GET", URL, "--config", "no-token.toml"], f"no-token.toml: has no [[token]] to sign with: add one, or {INSTEAD}"),
-    (["GET", URL, "--config", "wrong.toml"], "wrong.toml: wallet_address[0].asset_scale must be an integer"),
+    (
+        ["GET", URL, "--config", "wrong.toml"],
+        "wrong.toml: wallet_address[0].asset_scale must be an integer, not a number with a fraction or exponent",
+    ),
     (["GET", URL, "--key", "none.pem"], "none.pem: the private key cannot be read: No such file or directory"),
     (["GET", URL, "--key", "."], ".: the private key cannot be read: Is a directory"),
     (["GET", URL, "--key", CLIENT_JWK], f"{CLIENT_JWK}: {NO_KEY}"),
