@@ -26,6 +26,7 @@ from incoming_payments.ilp import receive
 from incoming_payments.server import declarations
 
 DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
 
 
 def state_diagram() -> str:
@@ -132,6 +133,11 @@ def hypothesis_table() -> str:
     return "\n".join(lines)
 
 
+def nginx_configuration() -> str:
+    """The configuration of nginx, as the tests run it."""
+    return f"```nginx\n{(ROOT / 'docs' / 'nginx.conf').read_text('utf-8')}```"
+
+
 PARTS = {
     "state diagram": state_diagram,
     "transitions": transition_table,
@@ -142,6 +148,7 @@ PARTS = {
     "report": report,
     "hypotheses": hypothesis_table,
     "settings": declarations.documented,
+    "nginx": nginx_configuration,
 }
 
 

@@ -330,7 +330,7 @@ def test_serve_with_a_wrong_configuration(folder: Path) -> None:
     path.write_text(path.read_text("utf-8").replace("asset_scale = 2", "asset_scale = 2.0"), "utf-8")
 
     done = run_command("serve", "--config", path)
-    says = f"incoming-payments: {path}: wallet_address[0].asset_scale must be an integer, not a number with a fraction or exponent\n"
+    says = f"incoming-payments: {path}: wallet_address[0].asset_scale must be an integer, not a float\n"
     assert (1, "", says) == (done.returncode, done.stdout, done.stderr)
 
 

@@ -504,7 +504,7 @@ WRONG: Final = [
     (["GET", URL, "--config", "no-token.toml"], f"no-token.toml: has no [[token]] to sign with: add one, or {INSTEAD}"),
     (
         ["GET", URL, "--config", "wrong.toml"],
-        "wrong.toml: wallet_address[0].asset_scale must be an integer, not a number with a fraction or exponent",
+        "wrong.toml: wallet_address[0].asset_scale must be an integer, not a float",
     ),
     (["GET", URL, "--key", "none.pem"], "none.pem: the private key cannot be read: No such file or directory"),
     (["GET", URL, "--key", "."], ".: the private key cannot be read: Is a directory"),

@@ -15,7 +15,7 @@ _NAMES: Final[Mapping[type, str]] = {
     **NAMES,
     dict: "a table",
     bool: "true or false",
-    float: "a number with a fraction or exponent",
+    float: "a float",
     datetime: "a date-time, such as 2027-01-01T00:00:00Z",
     date: "a date",
     time: "a time",
