@@ -237,7 +237,9 @@ def test_serve_without_httptools(
     assert capsys.readouterr().err.endswith("pip install 'incoming-payments[serve]'\n")
 
 
-def test_serve_configures_uvicorn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_configures_uvicorn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The limits of uvicorn are ours, the loaded modules are frozen, and a signal stops the server."""
     made: list[uvicorn.Server] = []
 
@@ -252,7 +254,9 @@ def test_serve_configures_uvicorn(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(uvicorn, "Server", Unstarted)
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     path = folder / CONFIGURATION
-    path.write_text(path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}"), "utf-8")
+    text = path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}")
+    before, _, after = text.partition("[[peer]]")
+    path.write_text(before + after[after.index("[log]") :], "utf-8")
     stores: list[AsyncSqliteStore] = []
 
     def noting(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
@@ -269,6 +273,7 @@ def test_serve_configures_uvicorn(folder: Path, monkeypatch: pytest.MonkeyPatch)
         for store in stores:
             asyncio.run(store.close())
 
+    assert "ILP packets" not in capsys.readouterr().out  # without peers
     [server] = made
     config = server.config
     assert server.should_exit
