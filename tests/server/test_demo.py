@@ -1,4 +1,4 @@
-"""The demo: the whole story as real processes, and what it says when something in it is not as it should be."""
+"""The demo: a whole payment between real processes, and its output when a step fails."""
 
 import http.server
 import io
@@ -16,49 +16,48 @@ import pytest
 
 from incoming_payments.domain.payment import CreditId
 from incoming_payments.httpsig import PrivateKey
+from incoming_payments.server import _demo_processes as processes
 from incoming_payments.server import demo
-from incoming_payments.server.demo import StoryEnds
+from incoming_payments.server._demo_processes import StoryEnds
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.sender import Books, Ending
 from processes import free_port, run_command
 from stream_kit import Service
 
-# What the story says, step by step; a `.` stands for what differs from run to run.
+# The steps that the demo prints, as patterns.
 STEPS: Final = [
     r"The service starts on a fresh SQLite file \(process \d+\)\.",
-    r"A client asks for an incoming payment of 25\.00 USD\.",
+    r"A client creates an incoming payment of 25\.00 USD\.",
     r"The client reads it, signed\.",
-    r"Anybody reads it, with neither token nor signature\.",
-    r"A payer, who was told address and secret, asks what would arrive, before any money moves\.",
+    r"A client reads it without a token and a signature\.",
+    r"A payer with the address and the secret gets a quote before any money moves\.",
     r"The payer sends 25\.00 USD by STREAM over HTTP, in packets of 0\.10 USD, 8 at a time\.",
-    r"The service is killed with SIGKILL \(process \d+\), with packets under way\.",
-    r"The service is back \(process \d+\)\. The payer repeats what was not answered\.",
+    r"The service is killed with SIGKILL \(process \d+\), with packets in flight\.",
+    r"The service is back \(process \d+\)\. The payer repeats the packets without a reply\.",
     r"The client reads it, signed\.",
-    r"The payer's books are compared with the payee's, as core banking reads them from the file\.",
+    r"The payer's ledger is compared with the payee's, which core banking reads from the file\.",
     r"The payer tries to send 0\.01 more\.",
-    r"A client asks for an incoming payment of 25\.00 USD\.",
-    r"Core banking, a process of its own on the same file, books 10\.00, and repeats the call\.",
-    r"Core banking books the other 15\.00\.",
+    r"A client creates an incoming payment of 25\.00 USD\.",
+    r"Core banking, another process on the same file, credits 10\.00 and repeats the call\.",
+    r"Core banking credits the other 15\.00\.",
     r"The client reads it, signed\.",
-    r"Core banking tries to book 0\.01 more\.",
-    r"A thief has the token but not the key, and signs with one of his own\.",
-    r"The client asks for a payment in the wrong asset\.",
+    r"Core banking tries to credit 0\.01 more\.",
+    r"An attacker has the token but not the key, and signs with another key\.",
+    r"The client requests a payment in the wrong asset\.",
 ]
 CREATED: Final = r"201 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp"
-COMPLETED: Final = (
-    r"200 received 25\.00 USD of 25\.00 USD, completed, expires [-0-9TZ:]+, can be paid by nothing any more"
-)
+COMPLETED: Final = r"200 received 25\.00 USD of 25\.00 USD, completed, expires [-0-9TZ:]+, cannot be paid"
 ANSWERS: Final = [
     CREATED,
     r"200 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
     r"200 received 0\.00 USD, grants at http://127\.0\.0\.1:\d+/auth",
     r"25\.00 USD would arrive; the payment takes 25\.00 USD in all",
-    r"done: 25\.00 USD delivered in 250 packets, [1-9]\d* times one was sent again",
+    r"done: 25\.00 USD delivered in 250 packets, [1-9]\d* of them repeated",
     COMPLETED,
     r"payer: 25\.00 USD in 250 packets, 0\.00 USD unknown",
     r"payee: 25\.00 USD in 250 credits",
-    r"closed: the payment is completed: 0\.00 USD delivered in 0 packets, 0 times one was sent again",
+    r"closed: the payment is completed: 0\.00 USD delivered in 0 packets, 0 of them repeated",
     CREATED,
     r"credited: received 10\.00 USD in all",
     r"credited: received 10\.00 USD in all",
@@ -70,11 +69,11 @@ ANSWERS: Final = [
 ]
 
 
-# --- the story -------------------------------------------------------------------------------------
+# --- the steps -------------------------------------------------------------------------------------
 
 
-def test_the_story_holds() -> None:
-    """The demo runs between real processes, tells each step with what was sent and came back, and ends with 0."""
+def test_every_step_of_the_demo_holds() -> None:
+    """The demo runs between real processes, prints each step with its messages, and exits with status 0."""
     done = run_command("demo")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -121,7 +120,7 @@ def test_the_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_halfway_the_payer_waits() -> None:
-    """So that the service is killed in the middle of it, and not after; and whoever waits for the middle is woken."""
+    """The payer pauses, so that the service is killed halfway. A payment that ends early releases the wait."""
     progress = demo.Progress(1000)
     progress(Books(1000, delivered=499))
     assert not progress.halfway.is_set()
@@ -138,14 +137,14 @@ def test_halfway_the_payer_waits() -> None:
 def test_a_payer_whose_packets_are_not_taken(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """When the service does not take the payer's packets, the demo shows what it said, and ends with status 1."""
-    run = demo._run_command
+    """When the service refuses the payer's packets, the demo prints the refusal and exits with status 1."""
+    run = demo.run_command
 
     def spoil(command: str, folder: str, *more: str) -> None:
         run(command, folder, *more)
         monkeypatch.setattr(demo._Story, "_token", lambda _: "another-token-than-that")
 
-    monkeypatch.setattr(demo, "_run_command", spoil)
+    monkeypatch.setattr(demo, "run_command", spoil)
 
     assert demo.main() == 1
     said = capfd.readouterr()
@@ -153,16 +152,16 @@ def test_a_payer_whose_packets_are_not_taken(
     assert "Traceback" not in said.err
 
 
-def test_the_story_is_readable() -> None:
-    """No line of the demo is wider than a terminal that is meant for work."""
+def test_lines_are_not_too_wide() -> None:
+    """No line of the demo is wider than a terminal."""
     folder = "a" * 300
     lines = demo.shown("<", f"401 signature_invalid: {folder} words " + "and more words " * 30).splitlines()
     assert len(lines) > 3
     assert [line for line in lines[1:] if len(line) > 118 and folder not in line] == []
 
 
-def test_a_story_that_goes_otherwise(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """When a step does not have the outcome it should, that is printed, the story goes on, and the status is 1."""
+def test_failed_checks_are_reported(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """A failed check is printed, the demo continues, and the exit status is 1."""
     wanted = demo._wanted
 
     def too_much(client: Any, asset_code: str) -> dict[str, Any]:
@@ -186,15 +185,15 @@ def test_a_story_that_goes_otherwise(monkeypatch: pytest.MonkeyPatch, capfd: pyt
 
 
 def test_a_service_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """When the service ends at once, the demo shows what it said, and ends with status 1 and no trace."""
-    run = demo._run_command
+    """When the service ends at once, the demo prints its log, and exits with status 1 and no traceback."""
+    run = demo.run_command
 
     def spoil(command: str, folder: str, *more: str) -> None:
         run(command, folder, *more)
         with (Path(folder) / "incoming-payments.toml").open("a", encoding="utf-8") as file:
             file.write("colour = 'blue'\n")
 
-    monkeypatch.setattr(demo, "_run_command", spoil)
+    monkeypatch.setattr(demo, "run_command", spoil)
 
     assert demo.main() == 1
     said = capfd.readouterr()
@@ -205,31 +204,31 @@ def test_a_service_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capfd: p
 
 
 def test_a_command_that_fails(tmp_path: Path) -> None:
-    """What the command says when it fails is passed on."""
+    """The error of a failed command is passed on."""
     with pytest.raises(StoryEnds, match="incoming-payments: --port must be from 1 to 65535, not 0"):
-        demo._run_command("init", str(tmp_path), "--port", "0")
+        demo.run_command("init", str(tmp_path), "--port", "0")
 
 
 def test_a_service_that_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that runs and does not listen is not waited for without end."""
-    monkeypatch.setattr(demo, "_START_S_MAX", 0.1)
+    """The wait for a service that does not listen has a time limit."""
+    monkeypatch.setattr(processes, "START_S_MAX", 0.1)
     log = tmp_path / "log"
     log.write_text("busy with something else", "utf-8")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         with pytest.raises(StoryEnds, match="did not listen within 0 seconds:\nbusy with something else"):
-            demo._await_port(process, free_port(), log)
+            processes._await_port(process, free_port(), log)
         process.communicate(b"\n")
     assert process.returncode == 0
 
 
-# --- a service that answers something else ---------------------------------------------------------
+# --- wrong responses ---------------------------------------------------------
 
 Answering = Callable[[int, bytes], str]
 
 
 @pytest.fixture
 def answering() -> Iterator[Answering]:
-    """Starts a service that answers everything in the same way, and gives its base URL."""
+    """Return a function that starts a service with one fixed response, and returns its base URL."""
     servers: list[http.server.HTTPServer] = []
 
     def start(status: int, content: bytes) -> str:
@@ -259,18 +258,18 @@ def answering() -> Iterator[Answering]:
 
 
 def a_client(base_url: str) -> demo._Client:
-    """A client of the service at `base_url`."""
+    """Return a client of the service at `base_url`."""
     return demo._Client(base_url, "TOKEN", PrivateKey.generate_ed25519("key-1"))
 
 
 def test_a_refusal_instead_of_a_payment(
     answering: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """When the service refuses to create the payment, all that is wrong is printed before the story ends."""
+    """When the service refuses to create the payment, every failed check is printed before the demo ends."""
     refusal = {"error": {"code": "invalid_token", "description": "the access token is not active"}}
     client = a_client(answering(401, json.dumps(refusal).encode()))
 
-    with pytest.raises(StoryEnds, match="There is no payment to go on with"):
+    with pytest.raises(StoryEnds, match="The service created no payment"):
         demo._Story(tmp_path)._create(client)
     said = capsys.readouterr().out
     assert "     < 401 invalid_token: the access token is not active\n" in said
@@ -280,7 +279,7 @@ def test_a_refusal_instead_of_a_payment(
 
 @pytest.mark.parametrize("content", [b"", b"<html>"])
 def test_an_answer_that_is_not_json(answering: Answering, content: bytes) -> None:
-    """An answer that cannot be read names the request it was for."""
+    """The error for an unreadable response names the request."""
     base_url = answering(502, content)
 
     with pytest.raises(StoryEnds, match=r"did not answer GET /incoming-payments/1 with JSON: JSONDecodeError"):
@@ -288,7 +287,7 @@ def test_an_answer_that_is_not_json(answering: Answering, content: bytes) -> Non
 
 
 def test_no_answer_at_all() -> None:
-    """A service that is not there names the request it was for."""
+    """The error for a missing service names the request."""
     with pytest.raises(StoryEnds, match=r"did not answer GET /incoming-payments/1 with JSON: ConnectionRefused"):
         a_client(f"http://127.0.0.1:{free_port()}").send("GET", "/incoming-payments/1")
 
@@ -298,21 +297,21 @@ def test_no_answer_at_all() -> None:
     [
         ({"receivedAmount": {"value": "5", "assetCode": "JPY", "assetScale": 0}}, "received 5 JPY"),
         ({"receivedAmount": {"value": "5", "assetCode": "XRP", "assetScale": 9}}, "received 0.000000005 XRP"),
-        ({}, "received None, which is no amount"),
-        ({"receivedAmount": {"value": "x", "assetScale": 0}}, "received {'value': 'x', 'assetScale': 0}, which is no"),
+        ({}, "received None, which is not an amount"),
+        ({"receivedAmount": {"value": "x", "assetScale": 0}}, "received {'value': 'x', 'assetScale': 0}, which is not"),
         ({"error": {}}, "None: None"),
     ],
 )
-def test_what_is_told_of_an_answer(body: dict[str, Any], told: str) -> None:
-    """Amounts are told in major units; an answer that lacks what it should have is told as it is."""
+def test_response_in_a_few_words(body: dict[str, Any], told: str) -> None:
+    """Amounts are shown in major units; an incomplete response is shown as it is."""
     assert demo._told(body).startswith(told)
 
 
 # --- core banking ----------------------------------------------------------------------------------
 
 
-def test_what_core_banking_books(tmp_path: Path) -> None:
-    """Each line books one credit and is answered with its outcome, also when it is refused."""
+def test_core_banking_credits_each_line(tmp_path: Path) -> None:
+    """Each line credits an amount, and its outcome is yielded, also for a refusal."""
     path = tmp_path / "payments.sqlite3"
     created = a_creation(limit=1000)
     with SqliteStore(path) as store:
@@ -320,7 +319,7 @@ def test_what_core_banking_books(tmp_path: Path) -> None:
     id = created.answer.id
 
     lines = [f"{id} wire-1 400\n", f"{id} wire-1 400\n", f"{id} wire-2 600\n", f"{id} wire-3 1\n"]
-    assert list(demo.book_all(str(path), iter(lines))) == [
+    assert list(processes.credit_all(str(path), iter(lines))) == [
         {"outcome": "credited", "total": "received 4.00 USD in all"},
         {"outcome": "credited", "total": "received 4.00 USD in all"},
         {"outcome": "credited", "total": "received 10.00 USD in all, which completes it"},
@@ -331,8 +330,8 @@ def test_what_core_banking_books(tmp_path: Path) -> None:
     ]
 
 
-def test_what_core_banking_knows(tmp_path: Path) -> None:
-    """A line that is an id is answered with the total, and the number of packets among the credits."""
+def test_core_banking_reports_the_ledger(tmp_path: Path) -> None:
+    """A line with an id alone yields the total, and the number of credits from packets."""
     path = tmp_path / "payments.sqlite3"
     service, nothing = Service(), a_creation().answer.id
     with SqliteStore(path) as store:
@@ -344,19 +343,19 @@ def test_what_core_banking_knows(tmp_path: Path) -> None:
             service.send(prepare)
         store.update(service.id, crediting("wire-1", 100), CreditId("wire-1"))
 
-    assert list(demo.book_all(str(path), iter([f"{service.id}\n", f"{nothing}\n"]))) == [
+    assert list(processes.credit_all(str(path), iter([f"{service.id}\n", f"{nothing}\n"]))) == [
         {"received": 142, "credits": 2},
         {"received": 0, "credits": 0},
     ]
 
 
 def test_core_banking_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """When the core banking process dies of a call, or was dead before, the story ends and no process is left."""
-    with demo.core_banking(tmp_path / "payments.sqlite3") as book:
+    """The demo ends, and leaves no process, when the core banking process dies during a call or before it."""
+    with processes.core_banking(tmp_path / "payments.sqlite3") as bank:
         with pytest.raises(StoryEnds, match="The core banking process ended"):
-            book("an id with spaces", "wire-1", 1)
-        book._process.wait()
+            bank("an id with spaces", "wire-1", 1)
+        bank._process.wait()
         with pytest.raises(StoryEnds, match="The core banking process ended"):
-            book("id", "wire-1", 1)
-    assert book._process.returncode == 1
+            bank("id", "wire-1", 1)
+    assert bank._process.returncode == 1
     assert "Traceback" in capfd.readouterr().err
