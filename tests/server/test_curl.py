@@ -52,7 +52,7 @@ def test_urls_that_can_be_sent(url: str) -> None:
     check_url(url)
 
 
-WRONG_AUTHORITY: Final = "has a host or port that curl cannot read, or would write otherwise: write them the usual way"
+WRONG_AUTHORITY: Final = "has a host or port that curl cannot read, or would rewrite: write them in their usual form"
 WRONG_AUTHORITIES: Final = [
     "", ":1", "bank.example:", "bank.example:0", "bank.example:080", "bank.example:65536", "bank.example.", "a:1:2",
     "bank..example", "b%61nk.example", "bank.example\\a", "bank!.example", "127.1", "127.0.0.01", "0x7f.1",
@@ -68,10 +68,10 @@ WRONG_URLS: Final = [
     ("https://bank.example/a\n", "holds characters other than visible ASCII: percent-encode them"),
     ("https://bank.example/a\nb", "holds characters other than visible ASCII: percent-encode them"),
     ("https://bücher.example/", "holds characters other than visible ASCII: percent-encode them"),
-    ("https://bank.example/a#b", "has a fragment, which is never sent: leave out # and what follows"),
-    ("https://bank.example#", "has a fragment, which is never sent: leave out # and what follows"),
-    ("https://u:p@bank.example/", "has a user name or password, which is no part of a target URI: leave it out"),
-    ("https://u@bank.example", "has a user name or password, which is no part of a target URI: leave it out"),
+    ("https://bank.example/a#b", "has a fragment, which is never sent: leave out # and the text after it"),
+    ("https://bank.example#", "has a fragment, which is never sent: leave out # and the text after it"),
+    ("https://u:p@bank.example/", "has a user name or password, which cannot be part of a target URI: leave it out"),
+    ("https://u@bank.example", "has a user name or password, which cannot be part of a target URI: leave it out"),
     ("HTTPS://bank.example/", "needs scheme and host in lower case"),
     ("https://Bank.example/", "needs scheme and host in lower case"),
     ("https://bank.example", "has no path: put a slash after the host"),

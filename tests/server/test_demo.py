@@ -293,7 +293,7 @@ def test_no_answer_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "said"),
     [
         ({"receivedAmount": {"value": "5", "assetCode": "JPY", "assetScale": 0}}, "received 5 JPY"),
         ({"receivedAmount": {"value": "5", "assetCode": "XRP", "assetScale": 9}}, "received 0.000000005 XRP"),
@@ -302,9 +302,9 @@ def test_no_answer_at_all() -> None:
         ({"error": {}}, "None: None"),
     ],
 )
-def test_response_in_a_few_words(body: dict[str, Any], told: str) -> None:
+def test_response_in_a_few_words(body: dict[str, Any], said: str) -> None:
     """Amounts are shown in major units; an incomplete response is shown as it is."""
-    assert demo._told(body).startswith(told)
+    assert demo._summary(body).startswith(said)
 
 
 # --- core banking ----------------------------------------------------------------------------------

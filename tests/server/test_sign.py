@@ -84,7 +84,7 @@ def proof_of(request: Request, folder: Path, **policy: Any) -> Proof:
 def warning_of(base_url: str) -> str:
     """What is said when a URL is not below `base_url`."""
     text = f"the URL is not below {base_url}, the base_url in {CONFIGURATION}"
-    return f"incoming-payments: warning: {text}, by which that service checks signatures\n"
+    return f"incoming-payments: warning: {text}, which that service checks signatures with\n"
 
 
 def covered(request: Request) -> str:
@@ -316,7 +316,7 @@ def test_the_digest_can_be_chosen(folder: Path, sign: Signer, digest: str) -> No
     assert proof_of(request, folder).key_id == "client-key-1"
 
 
-# --- who signs ---------------------------------------------------------------------------------------
+# --- key and token ---------------------------------------------------------------------------------------
 
 
 def second_token(folder: Path, key: Any, alg: str = "EdDSA") -> PrivateKey:
@@ -448,13 +448,13 @@ def write_files(folder: Path) -> None:
 
 NEEDS_DATA: Final = "needs --data: the body, @FILE or @-; --data '' is an empty one"
 INSTEAD: Final = "give --key, --key-id and --token"
-NO_KEY: Final = "is no private key in PEM, which begins with -----BEGIN PRIVATE KEY-----"
-ENCRYPTED: Final = "is encrypted: write it without password, with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
-KINDS: Final = "Ed25519 does with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
+NO_KEY: Final = "is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----"
+ENCRYPTED: Final = "is encrypted: write it without a password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
+KINDS: Final = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
 TIMES: Final = "must lead to a time in the years 1970 to 9999"
 TAG: Final = "--tag must be 1 to 256 printable ASCII characters"
-METHOD: Final = "is no method that can be signed here: give GET, POST or another in upper case"
-NO_COMPONENT: Final = "is no component: write it as @query, x-a or 'x-a;bs'"
+METHOD: Final = "cannot be signed: give GET, POST or another method in upper case"
+NO_COMPONENT: Final = "is not a component: write it as @query, x-a or 'x-a;bs'"
 LABEL: Final = "label is lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not in use in the request"
 TOKEN: Final = "an access token is 1 to 4096 letters, digits and -._~+/ with perhaps = at the end"
 MANY: Final = [f"a{number}" for number in range(62)]
@@ -466,7 +466,7 @@ WRONG: Final = [
     (["GE T", URL], f"'GE T' {METHOD}"),
     (["G" * 63 + "\n\n", URL], f"'{'G' * 61}...' {METHOD}"),
     (["GET", "127.0.0.1:9002/"], "the URL needs http:// or https:// in front"),
-    (["GET", f"{URL}#a"], "the URL has a fragment, which is never sent: leave out # and what follows"),
+    (["GET", f"{URL}#a"], "the URL has a fragment, which is never sent: leave out # and the text after it"),
     (["POST", URL], f"POST {NEEDS_DATA}"),
     (["PUT", URL], f"PUT {NEEDS_DATA}"),
     (["PATCH", URL], f"PATCH {NEEDS_DATA}"),
@@ -478,7 +478,7 @@ WRONG: Final = [
     (["POST", URL, "--data", "@huge"], "--data: the body is longer than 16777216 bytes: give a shorter one"),
     (
         ["POST", URL, "--data", "a" * (COMMAND_BODY_BYTES_MAX + 1)],
-        f"a body of more than {COMMAND_BODY_BYTES_MAX} bytes does not go into a command: put it in a file",
+        f"a body of more than {COMMAND_BODY_BYTES_MAX} bytes is too long for a command: put it in a file",
     ),
     (["GET", URL, "--header", "X-A"], "--header 'X-A' must be of the form 'Name: value'"),
     (["GET", URL, "--header", "@f: a"], "--header '@f: a' must be of the form 'Name: value'"),
@@ -489,17 +489,17 @@ WRONG: Final = [
     ),
     (["GET", URL, "--header", "X-A: \udcff"], "--header: the value of X-A must be printable characters, on one line"),
     *(
-        (["GET", URL, "--header", f"{name}: 1"], f"--header: {name} is made from the body: leave it out")
+        (["GET", URL, "--header", f"{name}: 1"], f"--header: {name} is computed from the body: leave it out")
         for name in ("Content-Length", "CONTENT-DIGEST", "Transfer-Encoding")
     ),
     # who signs
     (
         ["GET", URL, "--config", "none.toml"],
-        f"none.toml: there is no such file: name another with --config, or {INSTEAD}",
+        f"none.toml: does not exist: give another file with --config, or {INSTEAD}",
     ),
     (
         ["GET", URL, "--config", "none.toml", "--key", CLIENT_KEY, "--token", "T0"],
-        f"none.toml: there is no such file: name another with --config, or {INSTEAD}",
+        f"none.toml: does not exist: give another file with --config, or {INSTEAD}",
     ),
     (["GET", URL, "--config", "no-token.toml"], f"no-token.toml: has no [[token]] to sign with: add one, or {INSTEAD}"),
     (
@@ -516,9 +516,9 @@ WRONG: Final = [
         ["GET", URL, "--key", "damaged.pem"],
         "damaged.pem: cannot be read as a private key: is it complete, and PKCS #8?",
     ),
-    (["GET", URL, "--key", "x25519.pem"], f"x25519.pem: a key of its kind cannot sign here: {KINDS}"),
-    (["GET", URL, "--key", "k1.pem"], f"k1.pem: a key of its kind cannot sign here: {KINDS}"),
-    (["GET", URL, "--algorithm", "PS256"], f"{CLIENT_KEY}: a key of its kind cannot sign with PS256: {KINDS}"),
+    (["GET", URL, "--key", "x25519.pem"], f"x25519.pem: a key of this type cannot sign here: {KINDS}"),
+    (["GET", URL, "--key", "k1.pem"], f"k1.pem: a key of this type cannot sign here: {KINDS}"),
+    (["GET", URL, "--algorithm", "PS256"], f"{CLIENT_KEY}: a key of this type cannot sign with PS256: {KINDS}"),
     (
         ["GET", URL, "--key", "weak.pem"],
         "weak.pem: cannot be used: the JWK's n is from 2048 to 8192 bits long, not 1024",
@@ -582,7 +582,7 @@ def test_a_key_that_is_not_the_clients(folder: Path, capfd: pytest.CaptureFixtur
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such terminals")
 def test_a_body_from_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """`--data @-` does not wait for somebody to type, nor read what is closed."""
-    says = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or name a file"
+    says = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
     controller, terminal = os.openpty()
     with os.fdopen(terminal) as stdin:
         for each in (stdin, None):
@@ -621,5 +621,5 @@ def test_the_help_says_what_is_printed(capsys: pytest.CaptureFixture[str]) -> No
         main(["sign", "--help"])
     assert ended.value.code == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "The command holds the access token" in said
+    assert "The command contains the access token" in said
     assert "The private key is never printed" in said

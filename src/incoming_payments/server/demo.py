@@ -99,16 +99,16 @@ class _Story:
             progress.go_on.set()
             with service(self._folder, self._port) as pid:
                 self._say(f"The service is back (process {pid}). The payer repeats the packets without a reply.")
-                books = paying.result()
-                self._tell(books)
-                self._same("ending", books.ending, Ending.DONE)
-                self._same("delivered", books.delivered, _TOTAL)
-                self._same("whether packets were sent again", books.repeats > 0, True)
+                totals = paying.result()
+                self._show_totals(totals)
+                self._same("ending", totals.ending, Ending.DONE)
+                self._same("delivered", totals.delivered, _TOTAL)
+                self._same("whether packets were repeated", totals.repeats > 0, True)
                 self._read(client, path, received=str(_TOTAL), completed=True)
-                self._compare(bank, path, books)
+                self._compare(bank, path, totals)
                 self._say("The payer tries to send 0.01 more.")
                 more = pay(link, payee, 1)
-                self._tell(more)
+                self._show_totals(more)
                 self._same("ending", more.ending, Ending.CLOSED)
 
     def _token(self) -> str:
@@ -122,18 +122,18 @@ class _Story:
         print(shown("<", f"{_usd(quoted.arrives)} would arrive; the payment takes {_usd(quoted.receive_max)} in all"))
         self._same("what would arrive", (quoted.arrives, quoted.asset), (_TOTAL, USD))
 
-    def _tell(self, books: Books) -> None:
-        ending = [books.ending.value if books.ending else "", books.reason]
-        told = f"{_usd(books.delivered)} delivered in {books.packets} packets, {books.repeats} of them repeated"
-        print(shown("<", f"{': '.join(filter(None, ending))}: {told}"))
+    def _show_totals(self, totals: Books) -> None:
+        ending = [totals.ending.value if totals.ending else "", totals.reason]
+        said = f"{_usd(totals.delivered)} delivered in {totals.packets} packets, {totals.repeats} of them repeated"
+        print(shown("<", f"{': '.join(filter(None, ending))}: {said}"))
 
-    def _compare(self, bank: "CoreBanking", path: str, books: Books) -> None:
+    def _compare(self, bank: "CoreBanking", path: str, totals: Books) -> None:
         self._say("The payer's ledger is compared with the payee's, which core banking reads from the file.")
         payee = bank.ledger(path.rpartition("/")[2])
-        print(shown("<", f"payer: {_usd(books.sent)} in {books.packets} packets, {_usd(books.unknown)} unknown"))
+        print(shown("<", f"payer: {_usd(totals.sent)} in {totals.packets} packets, {_usd(totals.unknown)} unknown"))
         print(shown("<", f"payee: {_usd(payee['received'])} in {payee['credits']} credits"))
-        self._same("what is unknown to the payer", books.unknown, 0)
-        self._same("the payee's books", (payee["received"], payee["credits"]), (books.sent, books.packets))
+        self._same("the amount unknown to the payer", totals.unknown, 0)
+        self._same("the payee's ledger", (payee["received"], payee["credits"]), (totals.sent, totals.packets))
 
     def _pay_otherwise(self, client: "_Client", bank: "CoreBanking") -> str:
         payment = self._create(client)
@@ -209,7 +209,7 @@ class _Story:
         wanted = f", {_terms(body)}" if body else ""
         print(shown(">", f"{method} {path} {'signed' if signed else 'unsigned'}{wanted}"))
         answer = client.send(method, path, body, signed=signed)
-        print(shown("<", f"{answer.status} {_told(answer.body)}"))
+        print(shown("<", f"{answer.status} {_summary(answer.body)}"))
         return answer
 
     def _same(self, what: str, actual: object, expected: object) -> None:
@@ -239,13 +239,13 @@ class Progress:
         self.halfway = threading.Event()
         self.go_on = threading.Event()
 
-    def __call__(self, books: Books) -> None:
+    def __call__(self, totals: Books) -> None:
         """Show the amount delivered so far."""
-        done = books.delivered / self._total
+        done = totals.delivered / self._total
         bar = "#" * round(done * _BAR_CHARS)
-        line = f"     [{bar:-<{_BAR_CHARS}}] {_usd(books.delivered):>9}"
+        line = f"     [{bar:-<{_BAR_CHARS}}] {_usd(totals.delivered):>9}"
         if sys.stdout.isatty():
-            print(f"\r{line}", end="\n" if books.ending else "", flush=True)
+            print(f"\r{line}", end="\n" if totals.ending else "", flush=True)
         elif int(done * 10) > self._shown:
             print(line, flush=True)
         self._shown = max(self._shown, int(done * 10))
@@ -258,7 +258,7 @@ class Progress:
         self.halfway.set()
 
 
-def _told(body: Mapping[str, Any]) -> str:
+def _summary(body: Mapping[str, Any]) -> str:
     """Return a body in a few words: an error, the public view, or the resource."""
     if "error" in body:
         return f"{body['error'].get('code')}: {body['error'].get('description')}"

@@ -1,4 +1,4 @@
-"""`incoming-payments sign`: a signed request as a command to try a server with by hand."""
+"""`incoming-payments sign`: print a signed request as a command, to try a server by hand."""
 
 import argparse
 import os
@@ -32,15 +32,15 @@ _MADE: Final = {"content-length", "content-digest", "transfer-encoding"}
 _DESCRIPTION: Final = """\
 Sign a request, and print the curl command that sends it: paste it into a shell, or pipe it into `sh`.
 
-Key and token are those of the first [[token]] in the configuration, the private key in the file beside its jwk_file
-that ends in .pem, as `init` writes them; without a configuration give --key, --key-id and --token. The command holds
-the access token, as the request does: keep it to yourself. The private key is never printed. A service takes a
-signature for some minutes only (signature_age_s): then sign anew.
+Key and token are those of the first [[token]] in the configuration. The private key is in the file of its jwk_file with
+.pem at the end, as `init` writes it. Without a configuration give --key, --key-id and --token. The command contains the
+access token, so keep it secret. The private key is never printed. A service accepts a
+signature for some minutes only (signature_age_s). Then sign again.
 """
 
 
 def add_parser(commands: Any, configuration: str) -> None:
-    """Add `sign` to the subcommands; `configuration` is the file that is read unless another is named."""
+    """Add `sign` to the subcommands. `configuration` is the default of `--config`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "sign",
         help="sign a request, and print the curl command that sends it",
@@ -50,40 +50,48 @@ def add_parser(commands: Any, configuration: str) -> None:
     )
     add = parser.add_argument
     add("method", metavar="METHOD", help="GET, POST or another, in upper case")
-    add("url", metavar="URL", help="where to: base_url, as the service has it, and a path")
+    add("url", metavar="URL", help="base_url of the service, and a path")
     add("--data", metavar="BODY", help="the body, @FILE to send a file, @- to read it from standard input")
-    add("--header", metavar="'NAME: VALUE'", action="append", default=[], help="a header field more; repeatable")
+    add("--header", metavar="'NAME: VALUE'", action="append", default=[], help="add a header field; repeatable")
     add(
         "--format",
         choices=_FORMATS,
         default="curl",
         help="print a curl command (curl), the header fields alone, or the HTTP/1.1 request",
     )
-    who = parser.add_argument_group("who signs")
-    who.add_argument("--config", type=Path, default=Path(configuration), help=f"the file ({configuration})")
-    who.add_argument("--key", metavar="FILE", type=Path, help="the private key, PEM without password")
-    who.add_argument("--key-id", metavar="KID", help="the kid of its JWK, which the signature gives as keyid")
-    token = who.add_mutually_exclusive_group()
+    key = parser.add_argument_group("key and token")
+    key.add_argument("--config", type=Path, default=Path(configuration), help=f"the file ({configuration})")
+    key.add_argument("--key", metavar="FILE", type=Path, help="the private key, PEM without password")
+    key.add_argument("--key-id", metavar="KID", help="the kid of its JWK, which the signature gives as keyid")
+    token = key.add_mutually_exclusive_group()
     token.add_argument("--token", help="the access token")
     token.add_argument("--no-token", action="store_true", help="send no Authorization")
-    who.add_argument("--algorithm", choices=[each.value for each in Algorithm], help="what an RSA key signs with")
-    what = parser.add_argument_group("what the signature says")
-    cover = "cover this as well: @query, x-a, or with parameters as a signature has them, 'x-a;bs'; repeatable"
-    what.add_argument("--cover", metavar="COMPONENT", action="append", default=[], help=cover)
-    what.add_argument("--only", action="store_true", help="cover what --cover names, and nothing else")
-    what.add_argument("--nonce", action="store_true", help="with a random nonce, which is good once")
-    what.add_argument("--created", metavar="TIME", type=int, help="in seconds since 1970 (now)")
-    what.add_argument("--expires", metavar="SECONDS", type=int, help="how many seconds after created")
-    what.add_argument("--label", default="sig1", help="the signature's label (sig1)")
-    what.add_argument("--tag", help="the parameter tag")
-    what.add_argument("--alg", action="store_true", help="with the parameter alg")
-    what.add_argument("--digest", choices=get_args(DigestAlgorithm), default="sha-512", help="of the body (sha-512)")
+    key.add_argument("--algorithm", choices=[each.value for each in Algorithm], help="the algorithm of an RSA key")
+    signature = parser.add_argument_group("signature")
+    cover = (
+        "cover this component as well: @query, x-a, or with parameters as a signature has them, 'x-a;bs'; repeatable"
+    )
+    signature.add_argument("--cover", metavar="COMPONENT", action="append", default=[], help=cover)
+    signature.add_argument("--only", action="store_true", help="cover the components of --cover only")
+    signature.add_argument(
+        "--nonce", action="store_true", help="add a random nonce: a service accepts the request once"
+    )
+    signature.add_argument(
+        "--created", metavar="TIME", type=int, help="the time of the signature, in seconds since 1970 (now)"
+    )
+    signature.add_argument("--expires", metavar="SECONDS", type=int, help="the lifetime, in seconds after created")
+    signature.add_argument("--label", default="sig1", help="the signature's label (sig1)")
+    signature.add_argument("--tag", help="the parameter tag")
+    signature.add_argument("--alg", action="store_true", help="with the parameter alg")
+    signature.add_argument(
+        "--digest", choices=get_args(DigestAlgorithm), default="sha-512", help="the digest of the body (sha-512)"
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     if not _METHOD.fullmatch(options.method):
-        text = f"{_shown(options.method)} is no method that can be signed here: give GET, POST or another in upper case"
+        text = f"{_shown(options.method)} cannot be signed: give GET, POST or another method in upper case"
         raise _wrong("METHOD", text)
     check_url(options.url)
     given = [_header(text) for text in options.header]
@@ -102,7 +110,7 @@ def _wrong(option: str, text: str) -> ConfigurationError:
 
 
 def _shown(text: str) -> str:
-    """What was given, in quotes and on one line; the beginning of it when it is long."""
+    """Return an argument in quotes and on one line, shortened if it is long."""
     return repr(text if len(text) <= 64 else f"{text[:61]}...")
 
 
@@ -125,8 +133,8 @@ def _body(options: argparse.Namespace) -> _Body:
     if options.method == "HEAD" and data:
         raise _wrong("--data", "HEAD has no body: leave out --data")
     if data == "@-":
-        if sys.stdin is None or sys.stdin.isatty():  # None: closed
-            text = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or name a file"
+        if sys.stdin is None or sys.stdin.isatty():  # `None` if it is closed
+            text = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
             raise _wrong("--data", text)
         return _Body(_bounded(sys.stdin.buffer.read(SIGNED_BODY_BYTES_MAX + 1)))
     if data.startswith("@"):
@@ -153,12 +161,12 @@ def _bounded(content: bytes) -> bytes:
 
 
 def _header(text: str) -> tuple[str, str]:
-    """Name and value of a `--header`; the value is its bytes as latin-1 text, as HTTP messages have it."""
+    """Return name and value of a `--header`. The value is its bytes as latin-1 text, as in HTTP messages."""
     name, colon, value = text.partition(":")
     if not colon or not _FIELD_NAME.fullmatch(name):
         raise _wrong("--header", f"--header {_shown(text)} must be of the form 'Name: value'")
     if name.lower() in _MADE:
-        raise _wrong("--header", f"--header: {name} is made from the body: leave it out")
+        raise _wrong("--header", f"--header: {name} is computed from the body: leave it out")
     if not value.isprintable():
         raise _wrong("--header", f"--header: the value of {name} must be printable characters, on one line")
     return name, value.strip().encode("utf-8").decode("latin-1")
@@ -178,11 +186,11 @@ def _headers(
     return headers
 
 
-# --- who signs -----------------------------------------------------------------------------------
+# --- key and token -----------------------------------------------------------------------------------
 
 
 def _credentials(options: argparse.Namespace, *, has_authorization: bool) -> tuple[PrivateKey, AccessToken | None]:
-    """The key, and the token unless none is to be sent: what is not given comes from the configuration."""
+    """Return the key, and the token unless none is sent. The configuration has those that the options leave out."""
     algorithm = Algorithm(options.algorithm) if options.algorithm else None
     needs_token = not (has_authorization or options.no_token)
     token = AccessToken(options.token) if options.token is not None and needs_token else None
@@ -199,11 +207,11 @@ def _credentials(options: argparse.Namespace, *, has_authorization: bool) -> tup
 
 
 def _configured(options: argparse.Namespace, token: AccessToken | None) -> ConfiguredToken:
-    """The entry for the token, or else the first one."""
+    """Return the configured entry for the token, or else the first one."""
     path: Path = options.config
     instead = "give --key, --key-id and --token"
-    if not os.path.exists(path):  # which, unlike the method, raises nothing
-        raise _wrong("--config", f"{path}: there is no such file: name another with --config, or {instead}")
+    if not os.path.exists(path):  # unlike the method of `Path`, it raises nothing
+        raise _wrong("--config", f"{path}: does not exist: give another file with --config, or {instead}")
     settings = load_settings(path)
     if not settings.tokens:
         raise _wrong("--config", f"{path}: has no [[token]] to sign with: add one, or {instead}")
@@ -214,7 +222,7 @@ def _configured(options: argparse.Namespace, token: AccessToken | None) -> Confi
 def _warn_of_url(url: str, settings: Settings, path: Path) -> None:
     base_url = settings.policy.base_url
     if not url.startswith(f"{base_url}/"):
-        text = f"the URL is not below {base_url}, the base_url in {path}, by which that service checks signatures"
+        text = f"the URL is not below {base_url}, the base_url in {path}, which that service checks signatures with"
         print(f"incoming-payments: warning: {text}", file=sys.stderr)
 
 
@@ -233,9 +241,9 @@ def _key(path: Path, key_id: str, algorithm: Algorithm | None) -> PrivateKey:
     except OSError as error:
         raise _wrong("--key", f"{path}: the private key cannot be read: {error.strerror or error}") from None
     if b"PRIVATE KEY-----" not in pem:
-        raise _wrong("--key", f"{path}: is no private key in PEM, which begins with -----BEGIN PRIVATE KEY-----")
+        raise _wrong("--key", f"{path}: is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----")
     if b"ENCRYPTED PRIVATE KEY-----" in pem or b",ENCRYPTED" in pem:
-        text = f"{path}: is encrypted: write it without password, with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
+        text = f"{path}: is encrypted: write it without a password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
         raise _wrong("--key", text)
     try:
         return PrivateKey.from_pem(pem, kid=key_id, algorithm=algorithm)
@@ -249,8 +257,8 @@ def _key_complaint(path: Path, algorithm: Algorithm | None, error: MalformedKey)
         return _wrong("--key-id", f"--key-id must be 1 to {KEY_ID_CHARS_MAX} printable ASCII characters")
     if member == "alg":
         so = f"with {algorithm.value}" if algorithm else "here"
-        kinds = "Ed25519 does with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
-        return _wrong("--algorithm", f"{path}: a key of its kind cannot sign {so}: {kinds}")
+        kinds = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
+        return _wrong("--algorithm", f"{path}: a key of this type cannot sign {so}: {kinds}")
     if member is None:
         return _wrong("--key", f"{path}: cannot be read as a private key: is it complete, and PKCS #8?")
     return _wrong("--key", f"{path}: cannot be used: {error.description}")
@@ -265,8 +273,8 @@ def _sign(request: Request, key: PrivateKey, options: argparse.Namespace) -> Req
     always = () if options.only else map(Component, default_components(request))
     created = int(utc_now().timestamp()) if options.created is None else options.created
     expires = None if options.expires is None else created + options.expires
-    for option, moment in (("--created", created), ("--expires", expires)):
-        if moment is not None and not 0 <= moment <= POSIX_TIME_MAX:
+    for option, time in (("--created", created), ("--expires", expires)):
+        if time is not None and not 0 <= time <= POSIX_TIME_MAX:
             raise _wrong(option, f"{option} must lead to a time in the years 1970 to 9999")
     components = list(dict.fromkeys([*always, *map(_component, options.cover)]))
     try:
@@ -289,19 +297,19 @@ def _sign(request: Request, key: PrivateKey, options: argparse.Namespace) -> Req
 
 
 def _component(text: str) -> Component:
-    """A component as it stands in a signature; the quotes, which shells take away, may be left out."""
+    """Return a component written as in a signature. The quotes may be missing, because shells remove them."""
     name, semicolon, parameters = text.partition(";")
     identifier = text if text.startswith('"') else f'"{name}"{semicolon}{parameters}'
     try:
         [read] = parse_signature_input([f"c=({identifier})"]).values()
         [component] = () if read.parameters else read.components
-    except (MalformedField, ValueError):  # a ValueError: there is more than one
-        how = f"--cover {_shown(text)} is no component: write it as @query, x-a or 'x-a;bs'"
+    except (MalformedField, ValueError):  # a ValueError: more than one
+        how = f"--cover {_shown(text)} is not a component: write it as @query, x-a or 'x-a;bs'"
         raise _wrong("--cover", how) from None
     return component
 
 
-# --- what is printed -----------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------
 
 
 def _curl(request: Request, file: str | None) -> bytes:
