@@ -1,4 +1,4 @@
-"""Attacks in bytes: what no parsed request can show. RFC 9112 §11, RFC 9421 §7.5."""
+"""Attacks in bytes, which a parsed request cannot show. RFC 9112 §11, RFC 9421 §7.5."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def _unsigned(at: Scene) -> bytes:
 
 
 def _post(at: Scene) -> bytes:
-    """A good POST whose length is not signed."""
+    """Return a good POST without a signed length."""
     return as_bytes(at.post_covering(at.digested(), "content-digest"), origin_of(at.url))
 
 
@@ -150,7 +150,7 @@ def lines(at: Scene) -> Family:
 
 
 def connections(at: Scene) -> Family:
-    """Whose connection it is: nothing that was proven is good for the next request."""
+    """Requests on one connection: each has to prove everything itself."""
     get, unsigned = _get(at), _unsigned(at)
     unsigned_post = as_bytes(at.post(), origin_of(at.url))
 

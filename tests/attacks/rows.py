@@ -1,4 +1,4 @@
-"""What all tables of attacks share.
+"""Common parts of the tables of attacks.
 
 A table is made for a `Scene`, so that each attack is tried twice: on the verifier alone under a clock that stands
 still, and over HTTP on a server that runs. It is a family of attacks, by class: a class is one idea of an
@@ -31,7 +31,7 @@ class OverHttp:
 
 @frozen
 class Row:
-    """What every attack has: the idea behind it, and one way to try it."""
+    """The common part of every attack: its idea, and one way to try it."""
 
     family: str
     kind: str
@@ -62,7 +62,7 @@ class Attack(Row):
 
 @frozen
 class Attempt(Row):
-    """An attack on the service as a whole: what is sent, and the answers to it."""
+    """An attack on the service as a whole: the bytes sent, and the answers."""
 
     sent: Request | bytes
     answers: tuple[Answer, ...]
@@ -99,7 +99,7 @@ Family = dict[str, list[SignatureRow]]  # by class
 
 
 def title(table: Callable[..., object]) -> str:
-    """What a family is about, as its docstring begins."""
+    """Return the title of a family: the beginning of its docstring."""
     return (table.__doc__ or "").partition("\n")[0].rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Which endpoint answers at which path, and with what when it has failed."""
+"""The endpoint of each path, and its response after a failure."""
 
 from typing import Final
 
@@ -46,7 +46,7 @@ def test_one_path_is_for_packets(packets: PacketPolicy | None, path: str, expect
 
 
 def test_what_is_answered_after_a_failure() -> None:
-    """A client is told of an internal error; a peer gets a Reject that says to try again, and no 5xx."""
+    """A client gets 500 `internal_error`; a peer gets a Reject with T00, and no 5xx."""
     endpoints = Endpoints(POLICY, PACKETS, METHODS)
     assert refusal(endpoints.at("/incoming-payments").failed()) == (500, "internal_error")
     failed = endpoints.at("/packets").failed()
@@ -60,14 +60,14 @@ def test_what_is_answered_after_a_failure() -> None:
         (METHODS, True),
         (DerivedMethods("test.bank", [SECRET]), True),
         (None, True),
-        (object(), True),  # of a host's own: it may know what it does
+        (object(), True),  # of a host's own, which is not checked
         (DerivedMethods("test.other", [SECRET]), False),
         (DerivedMethods("test.bank", [bytes(32), SECRET]), False),
         (DerivedMethods("test.bank", [SECRET, bytes(32)]), True),
     ],
 )
 def test_the_receiver_reads_what_is_handed_out(methods: object, fits: bool) -> None:
-    """Payments whose addresses the receiver cannot read would never be paid: that is told at once."""
+    """A receiver that cannot read the addresses of new payments is refused at once."""
     if fits:
         assert Endpoints(POLICY, PACKETS, methods).at("/packets").body_bytes_max == ILP_PREPARE_BYTES_MAX
         return

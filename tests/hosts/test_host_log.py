@@ -1,4 +1,4 @@
-"""A host's log: what it says, how many lines there are of each kind, and that nothing is computed that nobody reads."""
+"""The log of a host: its lines, their rate limits, and no report without a line."""
 
 import logging
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def fail(log: HostLog) -> None:
 
 
 def test_answers_without_anything_to_say_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is logged or counted for them, nor a refusal explained unless the host wants it."""
+    """Such responses leave no line, and a refusal is explained only with `explain`."""
     log = HostLog(logger, explain=True)
     for _ in range(2 * EXPLAINED_A_MINUTE_MAX):
         log.note(Response(404, (), b""))
@@ -88,7 +88,7 @@ def test_each_kind_is_bounded_and_the_others_counted(
 
 
 def test_no_kind_silences_another(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever there is most of, the first of each other kind is said."""
+    """The limit of one kind does not suppress the lines of another."""
     log = HostLog(logger, explain=True)
     for _ in range(2 * LOGGED_A_MINUTE_MAX):
         log.note(Explained().response())
@@ -109,7 +109,7 @@ def test_what_is_not_said_is_not_computed() -> None:
 
 
 def test_a_failure_has_its_trace(caplog: pytest.LogCaptureFixture) -> None:
-    """It is what the host's people need to find it."""
+    """The traceback is logged with the failure."""
     fail(HostLog(logger))
     [record] = caplog.records
     assert record.levelname == "ERROR"

@@ -1,4 +1,4 @@
-"""What passes into a log and what is counted, under a clock that the test puts forward."""
+"""Rate limits for log lines, under a clock that the test advances."""
 
 import io
 import logging
@@ -35,7 +35,7 @@ class Seconds:
     ],
 )
 def test_so_many_in_a_minute(moments: list[float], expected: list[int | None]) -> None:
-    """Two pass here; the others are counted, and the next that passes is told their number."""
+    """Two lines a minute pass; the next one that passes gets the number of the suppressed ones."""
     clock = Seconds()
     limit = LineLimit(2, clock=clock)
     told = []
@@ -64,7 +64,7 @@ logger: Final = logging.getLogger("tests.limit_log")
 
 @contextmanager
 def written(clock: Seconds) -> Iterator[io.StringIO]:
-    """What a handler with the filter writes of `logger`'s lines."""
+    """Yield the output of a handler with the filter."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.addFilter(LineLimitFilter(clock=clock))
@@ -79,7 +79,7 @@ def written(clock: Seconds) -> Iterator[io.StringIO]:
 
 
 def test_each_place_in_the_code_has_its_bound() -> None:
-    """What strangers cause at one place silences no other; the count comes with the next line from the same place."""
+    """The limit of one place suppresses no other. The count comes with the next line from the same place."""
     clock = Seconds()
     with written(clock) as stream:
         for number in range(LOGGED_A_MINUTE_MAX + 5):
@@ -121,7 +121,7 @@ def test_traces_are_bounded_too() -> None:
 
 
 def test_what_is_no_warning_passes() -> None:
-    """What a server says of itself is not bounded: no stranger causes it."""
+    """Lines below WARNING are not limited: clients do not cause them."""
     with written(Seconds()) as stream:
         for number in range(2 * LOGGED_A_MINUTE_MAX):
             logger.info("started %s", number)

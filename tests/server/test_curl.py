@@ -1,4 +1,4 @@
-"""Requests as `curl` commands: what the real curl, run by a real shell, sends is what was to be sent."""
+"""Requests as `curl` commands: a real curl in a real shell sends exactly the request."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +17,13 @@ VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F)))
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Recorder]:
-    """A server that remembers what it got."""
+    """Run a server that records its requests."""
     with recording() as recorder:
         yield recorder
 
 
 def sent(server: Recorder, request: Request, **options: str) -> Request:
-    """What arrives when the command is run by a shell."""
+    """Return the request that arrives when a shell runs the command."""
     done = sh(curl_command(request, **options))
     assert (done.returncode, done.stderr) == (0, b"")
     return server.taken()
@@ -48,7 +48,7 @@ def sent(server: Recorder, request: Request, **options: str) -> Request:
     ],
 )
 def test_urls_that_can_be_sent(url: str) -> None:
-    """A URL that curl sends as it is written is taken, whatever its path looks like."""
+    """A URL that curl sends unchanged is accepted with any path."""
     check_url(url)
 
 
@@ -86,7 +86,7 @@ WRONG_URLS: Final = [
 
 @pytest.mark.parametrize(("url", "why"), WRONG_URLS)
 def test_urls_that_would_change(url: str, why: str) -> None:
-    """A URL that curl, or the service, would read or write in another way is refused, and what to change is said."""
+    """A URL that curl or the service would change is refused, and the error says what to change."""
     with pytest.raises(InvalidValue) as refused:
         check_url(url)
     assert (f"the URL {why}", {"member": "url"}) == (refused.value.description, refused.value.details)
@@ -111,7 +111,7 @@ def test_urls_that_would_change(url: str, why: str) -> None:
     ],
 )
 def test_the_url_arrives(server: Recorder, suffix: str) -> None:
-    """Path and query arrive as they were written: no dot segment resolved, nothing expanded by curl or the shell."""
+    """Path and query arrive as written: no dot segment is resolved, and nothing is expanded."""
     url = f"{server.base_url}{suffix}"
     check_url(url)
     assert url == sent(server, Request("GET", url, ())).target_uri
@@ -181,7 +181,7 @@ BODIES: Final = [
 @needs_curl
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:20]))
 def test_the_body_arrives(server: Recorder, body: bytes) -> None:
-    """Any bytes arrive unchanged: quotes, newlines, what shells expand, what is no text, what looks like an option."""
+    """Any bytes arrive unchanged: quotes, newlines, shell expansions, binary data, and text like an option."""
     assert body == sent(server, Request("POST", f"{server.base_url}/", (), body)).body
 
 
@@ -198,7 +198,7 @@ def test_a_body_from_a_file(server: Recorder, tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:20]))
 def test_a_command_can_be_pasted(body: bytes) -> None:
-    """It holds nothing that a terminal acts on: printable characters and ends of lines only, whatever the body."""
+    """The command has printable characters and ends of lines only, for any body."""
     command = curl_command(Request("POST", "https://bank.example/", (), body))
     assert {character for character in command if not character.isprintable()} <= {"\n"}
 

@@ -1,4 +1,4 @@
-"""`incoming-payments init`: the files that it writes, and what it leaves alone."""
+"""`incoming-payments init`: the files that it writes, and those that it keeps."""
 
 import json
 import os
@@ -23,7 +23,7 @@ FILES: Final = [SERVER_SECRET, PEER_TOKEN, CLIENT_KEY, CLIENT_JWK, CONFIGURATION
 
 
 def test_init_writes_what_serve_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`init` makes the folder and writes configuration, secret and client key into it, and says what to do next."""
+    """`init` creates the folder, writes configuration, secret, token and client key, and prints the next command."""
     folder = tmp_path / "deep" / "folder"
     status = main(["init", str(folder)])
 
@@ -36,7 +36,7 @@ def test_init_writes_what_serve_needs(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 def test_what_init_writes_is_private(folder: Path) -> None:
-    """Nobody but the owner can enter the folder, or read a file that holds a key, a secret or a token."""
+    """Only the owner can enter the folder, or read a file with a key, a secret or a token."""
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [0o600] * len(FILES) == [stat.S_IMODE((folder / name).stat().st_mode) for name in FILES]
 
@@ -62,7 +62,7 @@ def test_what_init_writes_can_be_loaded(folder: Path) -> None:
 
 
 def test_the_keys_belong_together(folder: Path) -> None:
-    """What the private key signs, the public one verifies."""
+    """The public key verifies signatures of the private key."""
     public = load_jwk((folder / CLIENT_JWK).read_bytes())
     private = PrivateKey.from_pem((folder / CLIENT_KEY).read_bytes(), kid=public.kid)
 

@@ -1,4 +1,4 @@
-"""`incoming-payments serve`: how it starts and stops, what it answers, and what it says when it cannot start."""
+"""`incoming-payments serve`: start, responses, stop, and the errors that keep it from starting."""
 
 import asyncio
 import errno
@@ -35,7 +35,7 @@ from raw_http import answers, exchange
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_answers_and_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
-    """A real process serves what `init` wrote; SIGTERM or Ctrl-C end it with status 0 and the database closed."""
+    """A real process serves the folder of `init`; SIGTERM or Ctrl-C ends it with status 0 and a closed database."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
@@ -80,7 +80,7 @@ def test_serve_remembers_nonces_in_the_database(tmp_path: Path) -> None:
 
 
 def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
-    """With the setting the log says why, and no token; the client is told the same as without it."""
+    """With the setting the log has the reason and no token; the response stays the same."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     path = tmp_path / CONFIGURATION
@@ -90,7 +90,7 @@ def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
         path.write_text(text.replace("# explain_signatures = false", log_setting), "utf-8")
         log = tmp_path / f"log-{turn}"
         with serving([*COMMAND, "serve", "--config", path], port, log):
-            # It calls itself by another name, and sends that in Host: what a wrong base_url comes from.
+            # The client uses another host name than base_url.
             client = HttpClient.of(tmp_path, f"http://localhost:{port}")
             answers.append(client.create())
         logs.append(log.read_text("utf-8"))
@@ -204,7 +204,7 @@ def test_serve_below_a_path(tmp_path: Path) -> None:
 
 
 def test_serve_on_a_port_in_use(folder: Path) -> None:
-    """When somebody listens there already, that is said in one line, before a database is made."""
+    """A port in use is reported in one line, before a database is created."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = folder / CONFIGURATION
@@ -219,7 +219,7 @@ def test_serve_on_a_port_in_use(folder: Path) -> None:
 def test_serve_without_uvicorn(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without what only `serve` needs, it says what to install."""
+    """Without uvicorn, `serve` names the package to install."""
     monkeypatch.setitem(sys.modules, "uvicorn", None)
 
     assert main(["serve", "--config", str(folder / CONFIGURATION)]) == 1
@@ -230,7 +230,7 @@ def test_serve_without_uvicorn(
 def test_serve_without_httptools(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without the parser, `serve` says what to install instead of failing in uvicorn."""
+    """Without the parser, `serve` names the package to install."""
     monkeypatch.setitem(sys.modules, "httptools", None)
 
     assert main(["serve", "--config", str(folder / CONFIGURATION)]) == 1

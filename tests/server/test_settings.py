@@ -1,4 +1,4 @@
-"""The configuration file: what a good one says is what the service runs with; what is wrong in it is named."""
+"""The configuration file: a correct one yields its values; in a wrong one the error names the setting."""
 
 import json
 import os
@@ -91,7 +91,7 @@ signature_shapes = ["rust-sdk"]
 explain_signatures = true
 """
 
-# Only what has to be there.
+# The required settings only.
 LEAST: Final = """\
 base_url = "https://bank.example/op"
 auth_server = "https://auth.bank.example"
@@ -132,7 +132,7 @@ def changed(line: str, new: str, text: str = FULL) -> str:
     return "\n".join([*lines[:place], new, *lines[place + 1 :]])
 
 
-# --- what is right -------------------------------------------------------------------------------
+# --- correct files -------------------------------------------------------------------------------
 
 
 def test_every_setting_is_what_the_file_says(load: Load, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_service_at_the_root_is_mounted_there(load: Load, base_url: str) -> No
 
 
 def test_a_mount_may_be_empty(load: Load) -> None:
-    """A proxy that strips the path of `base_url` is told of by an empty `mount`."""
+    """An empty `mount` is for a proxy that removes the path of `base_url`."""
     assert load(LEAST + '[listen]\nmount = ""').mount == ""
 
 
@@ -237,7 +237,7 @@ def test_absolute_paths_stay_what_they_are(load: Load, tmp_path: Path) -> None:
 
 
 def test_tokens_with_their_files(load: Load, tmp_path: Path) -> None:
-    """What `sign` needs of a token is there: its value, what it stands for, and where the public key lies."""
+    """Each token has its value, its client and rights, and the file of the public key."""
     settings = load(FULL)
     first = settings.tokens[0]
 
@@ -255,11 +255,11 @@ def test_settings_do_not_show_tokens(load: Load) -> None:
     ]
 
 
-# --- what is wrong -------------------------------------------------------------------------------
+# --- wrong files -------------------------------------------------------------------------------
 
 MANY_RIGHTS: Final = '{ actions = ["read"] }, ' * 65
 
-# line of FULL, what stands there instead, the setting that is named, what is said about it
+# a line of FULL, its replacement, the setting in the error, a part of the message
 WRONG: Final = [
     # missing
     ("base_url", "", "base_url", "is missing: give a string"),
@@ -423,7 +423,7 @@ WRONG: Final = [
 
 @pytest.mark.parametrize(("line", "new", "setting", "says"), WRONG)
 def test_a_wrong_setting_is_named(load: Load, tmp_path: Path, line: str, new: str, setting: str, says: str) -> None:
-    """Whatever is wrong with a setting, the error names file and setting, and says what to change, in one line."""
+    """The error names file and setting, and the change to make, in one line."""
     with pytest.raises(ConfigurationError) as refused:
         load(changed(line, new))
 
@@ -470,7 +470,7 @@ def test_a_service_needs_a_wallet_address(load: Load, text: str, says: str) -> N
     assert says in refused.value.description
 
 
-# content of client.jwk, what is said about it
+# content of client.jwk, a part of the message
 JWKS: Final[list[tuple[Any, str]]] = [
     ({**JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}, "a private key was given where a public one belongs"),
     ({**JWK, "x": "AA"}, "the JWK's x"),
@@ -502,7 +502,7 @@ def test_a_client_key_that_cannot_be_used(load: Load, tmp_path: Path, content: A
     assert says in refused.value.description
 
 
-# content of old.hex, what is said about it
+# content of old.hex, the message
 HEX: Final = "{path} must hold 32 bytes or more, in hexadecimal digits"
 SECRET_FILES: Final = [
     (b"5f" * 31, HEX),
@@ -515,7 +515,7 @@ SECRET_FILES: Final = [
 ]
 
 
-# content of other.txt, what is said about it
+# content of other.txt, the message
 TOKEN_IN: Final = (
     "peer[1].token_files[0]: {path} must hold a token: letters, digits and -._~+/ with perhaps = at the end"
 )
@@ -531,7 +531,7 @@ TOKEN_FILES: Final = [
 
 @pytest.mark.parametrize(("content", "says"), TOKEN_FILES)
 def test_a_peers_token_that_cannot_be_used(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
-    """A token file that is missing, or holds no token or a short one, is named; what is in it is not shown."""
+    """The error names a token file that is missing, or holds no token or a short one, and not its content."""
     path = tmp_path / "other.txt"
     path.unlink()
     if content is not None:
@@ -554,7 +554,7 @@ def test_a_peers_token_may_have_space_around(load: Load, tmp_path: Path, before:
 
 @pytest.mark.parametrize(("content", "says"), SECRET_FILES)
 def test_a_server_secret_that_cannot_be_used(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
-    """A secret file that is missing, too short or not hexadecimal is named; what is in it is not shown."""
+    """The error names a secret file that is missing, too short or not hexadecimal, and not its content."""
     path = tmp_path / "old.hex"
     path.unlink()
     if content is not None:
@@ -616,9 +616,9 @@ def test_a_complaint_never_shows_a_secret(load: Load, line: str, new: str) -> No
     assert [secret for secret in (SECRET, SECRETS[0].hex(), "\n") if secret in shown] == []
 
 
-# --- who else can read and write the files --------------------------------------------------------
+# --- access of other users --------------------------------------------------------
 
-# the file, its mode, what is said about it
+# the file, its mode, the access to remove
 MODES: Final = [
     ("configuration.toml", 0o600, None),
     ("configuration.toml", 0o640, "rwx"),
@@ -648,14 +648,14 @@ def test_files_that_others_have_access_to(load: Load, tmp_path: Path, name: str,
 
 
 def test_peer_that_can_pay_nobody(load: Load) -> None:
-    """A peer whose asset no wallet address has is warned of: code and scale have to agree."""
+    """A peer with an asset that no wallet address has gets a warning: code and scale have to agree."""
     says = "peer[0] has the asset {} at scale {}, and no wallet address has it: this peer can pay no payment"
     for code in ("EUR", "USD"):
         assert says.format(code, 3) in load(FULL.replace('"EUR"', f'"{code}"')).warnings
 
 
 def test_no_warnings_without_modes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where modes say nothing about other users, there is no warning."""
+    """There is no warning on systems without such modes."""
     monkeypatch.setattr(files, "POSIX", False)
     assert load(LEAST).warnings == ()
 
@@ -689,14 +689,14 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_for_a_file(tmp_path: Path) -> None:
-    """The folder that `init` made, given for the file in it, is refused with what to give."""
+    """A folder instead of the file in it is refused."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path)
     assert f"{tmp_path}: is a folder; give the file in it" == refused.value.description
 
 
 def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:
-    """Any other trouble of the operating system with the file is passed on in its words."""
+    """Any other error of the operating system is passed on."""
     (tmp_path / "file").write_text("", "utf-8")
 
     with pytest.raises(ConfigurationError, match="cannot be read: Not a directory"):

@@ -1,4 +1,4 @@
-"""`incoming-payments sign`: the command it prints is run by a real shell, and what it signs is verified."""
+"""`incoming-payments sign`: a real shell runs its output, and the signatures are verified."""
 
 import io
 import json
@@ -46,7 +46,7 @@ class Signer:
     capture: pytest.CaptureFixture[bytes]
 
     def __call__(self, *arguments: str, warning: str = "") -> bytes:
-        """What it prints; it has to succeed, and to say nothing else."""
+        """Return the output of a successful run without warnings."""
         status = main(["sign", *arguments])
         printed = self.capture.readouterr()
         assert (status, printed.err.decode()) == (0, warning)
@@ -70,19 +70,19 @@ def sign(capsysbinary: pytest.CaptureFixture[bytes]) -> Signer:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Recorder]:
-    """A server that remembers what it got."""
+    """Run a server that records its requests."""
     with recording() as recorder:
         yield recorder
 
 
 def proof_of(request: Request, folder: Path, **policy: Any) -> Proof:
-    """What the request proves under the client's key, now."""
+    """Return the proof of the request under the client's key, now."""
     key = load_jwk((folder / CLIENT_JWK).read_bytes())
     return verify(request, {key.kid: key}, policy=Policy(**policy), now=datetime.now(UTC))
 
 
 def warning_of(base_url: str) -> str:
-    """What is said when a URL is not below `base_url`."""
+    """Return the warning for a URL that is not below `base_url`."""
     text = f"the URL is not below {base_url}, the base_url in {CONFIGURATION}"
     return f"incoming-payments: warning: {text}, which that service checks signatures with\n"
 
@@ -117,7 +117,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @needs_curl
 def test_a_payment_is_created_and_read(sign: Signer, collection: str) -> None:
-    """After `init` and `serve`, what `sign` prints creates a payment and reads it, whatever the body is made of."""
+    """After `init` and `serve`, the output of `sign` creates a payment with any body, and reads it."""
     odd = 'it\'s "odd"\n$HOME `id` !! \\ € %s'
     body = {"walletAddress": collection.replace("incoming-payments", "alice"), "metadata": {"note": odd}}
     text = json.dumps(body, indent=1, ensure_ascii=False)
@@ -140,7 +140,7 @@ def test_a_payment_is_created_and_read(sign: Signer, collection: str) -> None:
 
 @needs_curl
 def test_what_a_service_refuses_can_be_tried(sign: Signer, collection: str) -> None:
-    """What makes a good client's request go wrong can be asked for, and the service says what it is."""
+    """Options make a request wrong on purpose, and the service refuses it with the right code."""
     payment = f"{collection}/019b76da-a800-7000-8000-000000000000"
     elsewhere, base_url = payment.replace("127.0.0.1", "localhost"), collection.removesuffix("/incoming-payments")
     half_a_minute_ago = str(int(datetime.now(UTC).timestamp()) - 30)
@@ -160,7 +160,7 @@ def test_what_a_service_refuses_can_be_tried(sign: Signer, collection: str) -> N
         assert (401, code) == (status, refusal["error"]["code"])
 
 
-# --- what is sent ------------------------------------------------------------------------------------
+# --- the request ------------------------------------------------------------------------------------
 
 
 @needs_curl
@@ -182,7 +182,7 @@ def test_what_a_service_refuses_can_be_tried(sign: Signer, collection: str) -> N
 def test_what_arrives_is_what_was_signed(
     folder: Path, sign: Signer, server: Recorder, suffix: str, arguments: list[str]
 ) -> None:
-    """The signature holds over what the server got, which is also what `--format http` shows."""
+    """The signature is valid for the received request, which is the same as in `--format http`."""
     (folder / "file").write_bytes(b"\r\n\xff\0\n")
     arguments = [arguments[0], f"{server.base_url}{suffix}", *arguments[1:]]
     arguments += ["--key", CLIENT_KEY, "--key-id", "client-key-1", "--token", "T0", "--created", "1"]
@@ -197,7 +197,7 @@ def test_what_arrives_is_what_was_signed(
 
 
 def proof_fields(request: Request) -> list[tuple[str, str]]:
-    """The fields of a request that say something of what is signed."""
+    """Return the fields of a request that the signature can cover."""
     by_curl = {"user-agent", "accept", "connection"}
     return [field for field in request.headers if field[0].lower() not in by_curl]
 
@@ -244,7 +244,7 @@ def test_a_body_from_standard_input(folder: Path, sign: Signer, monkeypatch: pyt
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such files")
 def test_a_body_from_a_pipe(sign: Signer) -> None:
-    """What can be read once only becomes part of the command."""
+    """A body from a pipe, which can be read once, becomes part of the command."""
     reading, writing = os.pipe()
     os.write(writing, b"{}")
     os.close(writing)
@@ -255,7 +255,7 @@ def test_a_body_from_a_pipe(sign: Signer) -> None:
     assert command.endswith(" \\\n  --data-raw '{}'\n")
 
 
-# --- what the signature says -------------------------------------------------------------------------
+# --- the signature -------------------------------------------------------------------------
 
 WITH_BODY: Final = '"@method" "@target-uri" "authorization" "content-digest" "content-length" "content-type"'
 
@@ -279,7 +279,7 @@ WITH_BODY: Final = '"@method" "@target-uri" "authorization" "content-digest" "co
     ],
 )
 def test_what_is_covered(sign: Signer, arguments: list[str], components: str) -> None:
-    """What Open Payments clients cover, and what `--cover` adds; with `--only`, that alone."""
+    """The defaults are those of Open Payments clients; `--cover` adds components, and `--only` leaves out the defaults."""
     assert components == covered(sign.request(*arguments))
 
 
@@ -364,7 +364,7 @@ def test_an_authorization_of_ones_own(sign: Signer) -> None:
 
 @pytest.mark.parametrize("algorithm", list(Algorithm), ids=lambda each: each.value)
 def test_each_kind_of_key(folder: Path, sign: Signer, algorithm: Algorithm) -> None:
-    """Key, key id and token can be given: then no configuration is read. An RSA key signs as it is told."""
+    """With key, key id and token no configuration is read. An RSA key uses the given algorithm."""
     kinds: dict[str, Callable[[], Any]] = {
         "Ed": ed25519.Ed25519PrivateKey.generate,
         "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
@@ -388,7 +388,7 @@ def test_no_configuration_for_no_token(sign: Signer, arguments: list[str]) -> No
 
 
 def test_another_key_for_a_configured_token(folder: Path, sign: Signer) -> None:
-    """`--key` alone is another key under the configured key id: what a service has to refuse can be tried."""
+    """`--key` alone signs with another key under the configured key id, which a service has to refuse."""
     (folder / "other.pem").write_bytes(pem(ed25519.Ed25519PrivateKey.generate()))
     request = sign.request("GET", URL, "--key", "other.pem")
     assert authorization(request) == f"GNAP {token_in(folder)}"
@@ -397,7 +397,7 @@ def test_another_key_for_a_configured_token(folder: Path, sign: Signer) -> None:
 
 @pytest.mark.parametrize("form", ["curl", "headers", "http"])
 def test_the_private_key_is_not_printed(folder: Path, sign: Signer, form: str) -> None:
-    """Whatever is printed holds the token, and nothing of the private key."""
+    """Each format contains the token, and nothing of the private key."""
     printed = sign("POST", URL, "--data", "{}", "--format", form)
     secret = "".join((folder / CLIENT_KEY).read_text("ascii").splitlines()[1:-1])
     assert token_in(folder).encode() in printed
@@ -410,7 +410,7 @@ def test_a_url_of_another_service(sign: Signer) -> None:
         assert sign("GET", url, warning=warning_of("http://127.0.0.1:9002")).startswith(b"curl ")
 
 
-# --- what is wrong -------------------------------------------------------------------------------------
+# --- wrong files -------------------------------------------------------------------------------------
 
 
 @cache
@@ -435,7 +435,7 @@ def useless_keys() -> dict[str, bytes]:
 
 
 def write_files(folder: Path) -> None:
-    """Files that are of no use as what they are given for."""
+    """Write files that cannot be used."""
     for name, content in useless_keys().items():
         (folder / name).write_bytes(content)
     with (folder / "huge").open("wb") as file:
@@ -492,7 +492,7 @@ WRONG: Final = [
         (["GET", URL, "--header", f"{name}: 1"], f"--header: {name} is computed from the body: leave it out")
         for name in ("Content-Length", "CONTENT-DIGEST", "Transfer-Encoding")
     ),
-    # who signs
+    # key and token
     (
         ["GET", URL, "--config", "none.toml"],
         f"none.toml: does not exist: give another file with --config, or {INSTEAD}",
@@ -526,7 +526,7 @@ WRONG: Final = [
     (["GET", URL, "--key-id", "é"], "--key-id must be 1 to 256 printable ASCII characters"),
     (["GET", URL, "--token", "a b"], TOKEN),
     (["GET", URL, "--token", ""], TOKEN),
-    # what the signature says
+    # the signature
     (["GET", URL, "--cover", "x-a"], "--cover: x-a is covered but not there"),
     (["GET", URL, "--cover", ""], "--cover: a covered component is not a field name in lower case (RFC 9421 §2.1)"),
     (["GET", URL, "--cover", "X-A"], "--cover: X-A is not a field name in lower case (RFC 9421 §2.1)"),
@@ -556,7 +556,7 @@ WRONG: Final = [
 
 @pytest.mark.parametrize(("arguments", "why"), WRONG, ids=lambda value: "" if isinstance(value, list) else value[:40])
 def test_what_is_wrong(folder: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], why: str) -> None:
-    """Each mistake ends with status 1, nothing printed, and one line that says what to change."""
+    """Each mistake exits with status 1, no output, and one line with the change to make."""
     write_files(folder)
     assert main(["sign", *arguments]) == 1
     assert capfd.readouterr() == ("", f"incoming-payments: {why}\n")
@@ -581,7 +581,7 @@ def test_a_key_that_is_not_the_clients(folder: Path, capfd: pytest.CaptureFixtur
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such terminals")
 def test_a_body_from_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--data @-` does not wait for somebody to type, nor read what is closed."""
+    """`--data @-` does not wait for a terminal, and does not read a closed input."""
     says = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
     controller, terminal = os.openpty()
     with os.fdopen(terminal) as stdin:
