@@ -138,7 +138,7 @@ def test_a_payer_whose_packets_are_not_taken(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """When the service refuses the payer's packets, the demo prints the refusal and exits with status 1."""
-    run = demo.run_command
+    run = processes.run_command
 
     def spoil(command: str, folder: str, *more: str) -> None:
         run(command, folder, *more)
@@ -186,7 +186,7 @@ def test_failed_checks_are_reported(monkeypatch: pytest.MonkeyPatch, capfd: pyte
 
 def test_a_service_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """When the service ends at once, the demo prints its log, and exits with status 1 and no traceback."""
-    run = demo.run_command
+    run = processes.run_command
 
     def spoil(command: str, folder: str, *more: str) -> None:
         run(command, folder, *more)
@@ -206,7 +206,7 @@ def test_a_service_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capfd: p
 def test_a_command_that_fails(tmp_path: Path) -> None:
     """The error of a failed command is passed on."""
     with pytest.raises(StoryEnds, match="incoming-payments: --port must be from 1 to 65535, not 0"):
-        demo.run_command("init", str(tmp_path), "--port", "0")
+        processes.run_command("init", str(tmp_path), "--port", "0")
 
 
 def test_a_service_that_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,7 +279,7 @@ WITH_BODY: Final = '"@method" "@target-uri" "authorization" "content-digest" "co
     ],
 )
 def test_what_is_covered(sign: Signer, arguments: list[str], components: str) -> None:
-    """The defaults are those of Open Payments clients; `--cover` adds components, and `--only` leaves out the defaults."""
+    """The defaults are those of Open Payments clients. `--cover` adds components, `--only` drops the defaults."""
     assert components == covered(sign.request(*arguments))
 
 
