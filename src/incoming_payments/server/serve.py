@@ -69,6 +69,7 @@ def http_config(application: AsgiApplication) -> "uvicorn.Config":
     return uvicorn.Config(
         application,
         http=Protocol,
+        loop="asyncio",  # the loop that the tests run on, also where uvloop is installed
         ws="none",
         lifespan="on",
         log_config=None,
