@@ -7,6 +7,7 @@ The attackers use other addresses of loopback than the honest peer, so a limit f
 """
 
 import asyncio
+import resource
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
@@ -130,6 +131,8 @@ async def attacker(target: Target, attack: Attacker, number: int) -> None:
 
 async def main(name: str, port: str, token: str) -> None:
     """Attack until standard input ends."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1,200 connections need more than the usual 1,024
     attack, count = ATTACKS[name]
     target = Target(int(port), token)
     tasks = [asyncio.create_task(attacker(target, attack, number)) for number in range(count)]

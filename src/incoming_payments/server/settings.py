@@ -115,7 +115,7 @@ def _settings(table: Table, path: Path) -> Settings:
     token_tables = table.tables("token")
     wallet_address_tables = table.tables("wallet_address", least="[[wallet_address]]")
     top = table.read(declarations.TOP)
-    _check_name_of_file(table, "database", top["database"])
+    _check_not_empty(table, "database", top["database"])
 
     policy = _policy(limits, top)
     wallet_addresses = _wallet_addresses(wallet_address_tables, top["auth_server"])
@@ -150,14 +150,14 @@ def _useless(peers: Sequence[HttpPeer], wallet_addresses: Collection[WalletAddre
 
 def _listen(table: Table) -> dict[str, Any]:
     listen = table.read(declarations.LISTEN)
-    _check_name_of_file(table, "host", listen["host"])
+    _check_not_empty(table, "host", listen["host"])
     if listen["mount"] and not _MOUNT.fullmatch(listen["mount"]):
         text = 'must be "", or a path such as "/op": no slash at its end, no dot segments, no query'
         raise table.wrong("mount", text)
     return listen
 
 
-def _check_name_of_file(table: Table, name: str, text: str) -> None:
+def _check_not_empty(table: Table, name: str, text: str) -> None:
     if not text or "\0" in text:
         raise table.wrong(name, "must not be empty, and must not contain NUL")
 
