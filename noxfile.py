@@ -3,6 +3,7 @@
 nox                      format, lint, types, tests with coverage, docs, examples, the wheel
 nox -s demo              the whole story, between real processes
 nox -s crash             kill the service 200 times while it is paid, then check the books: [-- --kills N --seed S]
+nox -s disk              let syncs fail at random, rebuild 1,000 disks and check them: [-- --images N --seed S]
 nox -s docs              write the generated parts of the docs anew
 nox -s interop           signatures by other implementations and ours, crossed: [-- --rounds N] [--seed N]
 nox -s fuzz              each parser, the whole verification and the whole service, a minute each; takes -- --help
@@ -77,6 +78,13 @@ def crash(session: nox.Session) -> None:
     """Kill the service with SIGKILL while it is paid, then check the books: `nox -s crash [-- --kills N --seed S]`."""
     _install(session, "tests")
     session.run("python", "-m", "crash.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
+def disk(session: nox.Session) -> None:
+    """Let the disk fail under the store, and check what a power cut leaves: `nox -s disk [-- --images N --seed S]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "disk.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session

@@ -39,8 +39,8 @@ from incoming_payments import (
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.hosts.clock import utc_now
 from incoming_payments.ilp.packet import PacketType
-from incoming_payments.stores import _sqlite_rows as statements
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
+from incoming_payments.stores.sqlite import _rows as statements
 from incoming_payments.testing import a_creation
 
 IN_FLIGHT: Final = 64

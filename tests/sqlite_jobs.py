@@ -10,10 +10,12 @@ from typing import Any
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import IncomingPaymentsError
 from incoming_payments.ports import Decide
-from incoming_payments.stores._sqlite_engine import Engine
-from incoming_payments.stores._sqlite_rows import Batch
-from incoming_payments.stores._sqlite_writer import Job, _Writer
-from incoming_payments.stores.sqlite import SqliteStore, _updating
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.stores.sqlite._engine import Engine
+from incoming_payments.stores.sqlite._queue import Job
+from incoming_payments.stores.sqlite._rows import Batch
+from incoming_payments.stores.sqlite._store import _updating
+from incoming_payments.stores.sqlite._writer import Writer
 from incoming_payments.testing import crediting
 
 
@@ -46,7 +48,7 @@ def queue(store: SqliteStore, id: PaymentId, decide: Decide[Any], credit_id: str
 def updating(id: PaymentId, decide: Decide[Any], credit_id: str | None = None) -> Job[Any]:
     """The job that `update` makes."""
     credit = None if credit_id is None else CreditId(credit_id)
-    return Job(_updating(id, decide, credit), asks=(id, credit))
+    return Job(_updating(id, decide, credit), lookup=(id, credit))
 
 
 def crediting_one(id: PaymentId, credit_id: str) -> Job[Any]:
@@ -56,7 +58,7 @@ def crediting_one(id: PaymentId, credit_id: str) -> Job[Any]:
 
 def outcomes_of_one_batch(store: SqliteStore, jobs: Sequence[Job[Any]]) -> list[Any]:
     """What becomes of `jobs` as one batch of a writer with a new connection: answers and errors."""
-    writer = _Writer(store._engine._file)
+    writer = Writer(store._engine._file)
     writer.run(jobs)
     writer.disconnect()
     return [_outcome(job) for job in jobs]

@@ -39,6 +39,8 @@ CODES = {
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",
     "StoreUnusable": "store_unusable",
+    "StoreStopped": "store_stopped",
+    "BackupFailed": "backup_failed",
     "PaymentExists": "payment_exists",
     "BrokenDecision": "broken_decision",
     "PortMissing": "port_missing",

@@ -65,6 +65,10 @@ def test_every_bound_is_a_positive_number_with_its_reason() -> None:
         ),
         ("BODY_S_MAX: Final = 11", "16.0 is more than 15, but a request in flight has to end before the server stops"),
         ("STORE_BATCH_MAX: Final = 10001", "10001 is more than 10000, but a batch comes out of the queue"),
+        (
+            "STORE_LOG_KEPT_BYTES_MAX: Final = 33554433",
+            "33554433 is more than 33554432, but a log that is kept must not be too long",
+        ),
         ("UINT64_DIGITS_MAX: Final = 19", "20 is more than 19, but the largest amount has to be writable"),
         ("ILP_PREPARE_BYTES_MAX: Final = 33789", "33790 is more than 33789, but a Prepare holds data and an address"),
         ("STREAMS_ANSWERED_MAX: Final = 257", "257 is more than 256, but a reply is a packet as well"),

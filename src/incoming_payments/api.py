@@ -23,6 +23,7 @@ from incoming_payments.errors import (
     PolicyRefused,
     SignatureRefused,
     StoreError,
+    StoreStopped,
     StoreUnavailable,
     TermsRefused,
     TokenRefused,
@@ -105,6 +106,7 @@ STATUS: Final[Mapping[type[IncomingPaymentsError], int]] = {
     PolicyRefused: 403,
     PaymentNotFound: 404,
     StoreUnavailable: 503,
+    StoreStopped: 503,
 }
 _RETRY_AFTER_S: Final = "1"
 
@@ -261,7 +263,7 @@ def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
 
 def _refusal(error: IncomingPaymentsError, policy: ServicePolicy) -> Response:
     status = next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
-    if isinstance(error, StoreUnavailable):
+    if isinstance(error, StoreUnavailable | StoreStopped):
         # A store's own words are for the host: they may name its files.
         body = write_error(error.code, "the service cannot do it now: try again", {})
         return evolve(_response(status, body, ("Retry-After", _RETRY_AFTER_S)), cause=error)

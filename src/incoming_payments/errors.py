@@ -28,7 +28,9 @@ IncomingPaymentsError              code, description, details: what an error bod
 │   └── HttpRefused                method, media type, size: what HTTP itself has a status for
 ├── StoreError                     the store could not do it; nothing was changed as far as it can tell
 │   ├── StoreUnavailable           for now: try the same call again
-│   └── StoreUnusable              for good, until somebody acts: wrong schema, not a database, closed
+│   └── StoreUnusable              until an operator acts: wrong schema, not a database, closed
+│       └── StoreStopped           its disk failed or its files changed: it refuses every call from then on
+├── BackupFailed                   no copy of the database was made
 ├── PaymentExists                  an id was used twice: a port that hands out ids is broken
 ├── BrokenDecision                 what a decision wants stored contradicts itself: a bug in the decision
 ├── PortMissing                    a flow asked for something no port was given for
@@ -258,6 +260,22 @@ class StoreUnusable(StoreError):
     """The store cannot be used until somebody acts: another schema, not a database, or closed."""
 
     code = "store_unusable"
+
+
+class StoreStopped(StoreUnusable):
+    """The store has stopped for good, because the disk may not hold what it would acknowledge.
+
+    A write or a sync failed, or the database files were removed, replaced or shortened. Every call is refused, in every
+    process that has the database open. Check the disk and the files, end these processes, and start again.
+    """
+
+    code = "store_stopped"
+
+
+class BackupFailed(IncomingPaymentsError):
+    """A backup was not made. Nothing is left of it, and the database is as it was."""
+
+    code = "backup_failed"
 
 
 class PaymentExists(IncomingPaymentsError):

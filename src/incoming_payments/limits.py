@@ -128,6 +128,10 @@ COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoted it can be five times that, a
 STORE_BATCH_MAX: Final = 256  # updates in one commit: bounds how long one waits behind the others
 STORE_QUEUE_MAX: Final = 10_000  # updates waiting; past it callers are refused rather than queued without end
 STORE_READERS_MAX: Final = 8  # connections kept for reading, and threads that read for asyncio
+STORE_LOG_FRAMES_MAX: Final = 1_000  # pages in SQLite's log when it is copied into the database: SQLite's own default
+STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # SQLite shortens the log to this when it begins to write it again
+STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # past it the writer waits for readers, so that the log ends somewhere
+STORE_TRUNCATE_MS_MAX: Final = 250  # how long it waits for them: callers of the next batch wait as long
 STORE_BUSY_S_MAX: Final = 5.0  # how long another process may hold the file
 NONCES_MAX: Final = 100_000  # the default: 250 signed requests a second for a whole window; in memory some 30 MB
 NONCES_SWEPT_MAX: Final = 2  # expired nonces removed for one that comes: more than come, and never a long wait
@@ -147,6 +151,7 @@ for _smaller, _larger, _why in (
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command was read"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight has to end before the server stops"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
+    (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "a log that is kept must not be too long"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),
     (ILP_DATA_BYTES_MAX + ILP_ADDRESS_CHARS_MAX, ILP_PREPARE_BYTES_MAX, "a Prepare holds data and an address"),
     (STREAMS_ANSWERED_MAX, STREAM_FRAMES_MAX, "a reply is a packet as well"),

@@ -23,8 +23,8 @@ from incoming_payments.flows import receive_packet
 from incoming_payments.hosts import asgi
 from incoming_payments.ilp.receive import Arrival
 from incoming_payments.server import command
-from incoming_payments.stores import _sqlite_writer
-from incoming_payments.stores._sqlite_writer import Job, _Writer
+from incoming_payments.stores.sqlite._queue import Job, deliver
+from incoming_payments.stores.sqlite._writer import Writer
 
 PAIR: Final = 2  # packets in the batch that is killed
 
@@ -190,15 +190,15 @@ def _after_work(nth: int) -> None:
             die()
         return answer
 
-    def make(transact: Callable[[_Writer, Sequence[Job[Any]]], None]) -> Any:
-        def transact_counted(writer: _Writer, jobs: Sequence[Job[Any]]) -> None:
+    def make(transact: Callable[[Writer, Sequence[Job[Any]]], None]) -> Any:
+        def transact_counted(writer: Writer, jobs: Sequence[Job[Any]]) -> None:
             for job in jobs:
                 job.work = partial(counted, job.work)
             transact(writer, jobs)
 
         return transact_counted
 
-    replace(_Writer, "_transact", make)
+    replace(Writer, "_transact", make)
 
 
 def written_in_part() -> None:
@@ -294,8 +294,8 @@ def answers_first() -> None:
     """Fulfils before it commits."""
     under_way: Sequence[Job[Any]] = ()
 
-    def make(transact: Callable[[_Writer, Sequence[Job[Any]]], None]) -> Any:
-        def noting(writer: _Writer, jobs: Sequence[Job[Any]]) -> None:
+    def make(transact: Callable[[Writer, Sequence[Job[Any]]], None]) -> Any:
+        def noting(writer: Writer, jobs: Sequence[Job[Any]]) -> None:
             nonlocal under_way
             under_way = jobs
             transact(writer, jobs)
@@ -303,10 +303,10 @@ def answers_first() -> None:
         return noting
 
     def answer(_: sqlite3.Connection) -> None:
-        _sqlite_writer._answer(under_way)
+        deliver(under_way)
         time.sleep(0.05)  # as a slow disk would take
 
-    replace(_Writer, "_transact", make)
+    replace(Writer, "_transact", make)
     _before.append(("COMMIT", answer))
 
 
@@ -333,8 +333,8 @@ def in_pairs() -> None:
     """Commits when two jobs wait, and no sooner: so that a batch is what a test thinks it is."""
     waiting: list[Job[Any]] = []
 
-    def make(run: Callable[[_Writer, Sequence[Job[Any]]], None]) -> Any:
-        def run_pairs(writer: _Writer, jobs: Sequence[Job[Any]]) -> None:
+    def make(run: Callable[[Writer, Sequence[Job[Any]]], None]) -> Any:
+        def run_pairs(writer: Writer, jobs: Sequence[Job[Any]]) -> None:
             waiting.extend(jobs)
             if len(waiting) >= PAIR:
                 pair = tuple(waiting)
@@ -343,7 +343,7 @@ def in_pairs() -> None:
 
         return run_pairs
 
-    replace(_Writer, "run", make)
+    replace(Writer, "run", make)
 
 
 MOMENTS: Final = (

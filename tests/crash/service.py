@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -32,16 +32,18 @@ def start(module: str, *arguments: object, log: Path) -> "subprocess.Popen[bytes
     return _popen(command, log)
 
 
-def _popen(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+def _popen(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
     with log.open("ab") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment())
+        env = env or environment()
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env)
 
 
 class Service:
     """One service; its process comes and goes. `spoilt_by` names what `crash.deadly` is to do to it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self._environment = environment
         self.port = free_port()
         self.log = folder / "service.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,7 +67,7 @@ class Service:
         if spoilt_by:
             self._process = start("deadly", ",".join(spoilt_by), *serve, log=self.log)
         else:
-            self._process = _popen([*COMMAND, *map(str, serve)], self.log)
+            self._process = _popen([*COMMAND, *map(str, serve)], self.log, self._environment)
 
     def listens(self) -> bool:
         """Wait until it does, or is dead."""

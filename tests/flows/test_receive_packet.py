@@ -578,6 +578,28 @@ def test_packet_that_was_booked_and_waits() -> None:
     assert service.received == 400
 
 
+@pytest.mark.parametrize("later_s", [29.5, 30, 31, 86400])
+def test_repeated_packet_is_fulfilled_whatever_the_time_is(later_s: float) -> None:
+    """A credited packet that is repeated too late is fulfilled: if it were refused, the peer would owe nothing."""
+    service = Service(limit=1000, expires_in_s=20)
+    prepare = service.sender.prepare(400, expires_at=NOW + timedelta(seconds=30))
+    other = service.sender.prepare(400, expires_at=NOW + timedelta(seconds=30))
+    assert service.send(prepare).code == "fulfilled"
+    service.now += timedelta(seconds=later_s)
+    assert [service.send(prepare).code for _ in range(2)] == ["fulfilled"] * 2
+    assert service.send(other).code == "R00"
+    assert service.received == 400
+
+
+@pytest.mark.parametrize("amount", [1, 400])
+def test_late_packet_that_must_not_be_fulfilled_needs_no_store(amount: int) -> None:
+    """A packet with another condition cannot have been credited, so a late one is refused without a look-up."""
+    service = Service(limit=1000)
+    prepare = service.sender.prepare(amount, expires_at=NOW)
+    service.replace(store=None)
+    assert service.send(evolve(prepare, condition=bytes(32))).code == "R00"
+
+
 def test_packet_that_waits_for_another_process(tmp_path: Path) -> None:
     """While another process holds the file, time passes: with a real file and a real clock nothing is booked late."""
     path = tmp_path / "payments.sqlite3"

@@ -133,8 +133,9 @@ def test_margin_is_a_count(margin_ms: object) -> None:
 def test_margin() -> None:
     """A packet needs the margin that the service says, and none for a service that wants none."""
     prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN - 1))
-    late = open_packet(encode(prepare), peer=PEER, receiver=RECEIVER, nonce=NONCE, now=NOW)
-    assert isinstance(late, Reject)
+    late = arrival(prepare)
+    with pytest.raises(PacketExpired):
+        late.decide(late.credit_id, lambda: NOW)(a_creation().answer, None)
     assert arrival(prepare, Receiver(METHODS, margin_ms=0)).may_be_fulfilled
 
 
@@ -158,7 +159,10 @@ QUESTION = ildcp_request(NOW + timedelta(seconds=30))
     ("packet", "answer"),
     [
         (Fulfill(bytes(32)), "F01 a packet of type 13 is not a Prepare, at byte 0"),
-        (a_sender().prepare(1, expires_at=NOW), "R00 the packet has expired, or is about to"),
+        (
+            evolve(a_sender().prepare(1, expires_at=NOW), condition=bytes(32)),
+            "R00 the packet has expired, or is about to",
+        ),
         (evolve(a_sender().prepare(1), destination="test.other.x"), "F02 the ILP address is not below this service's"),
         (evolve(a_sender().prepare(1), data=b""), "F06 the data is no STREAM packet for this payment"),
         (a_sender().prepare(1, kind=PacketType.FULFILL), "F06 the data does not belong on a Prepare"),

@@ -15,8 +15,8 @@ from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, MetadataJson, client_id
 from incoming_payments.limits import UINT64_MAX
-from incoming_payments.stores._sqlite_file import MIGRATIONS
-from incoming_payments.stores._sqlite_rows import Batch
+from incoming_payments.stores.sqlite._rows import Batch
+from incoming_payments.stores.sqlite._schema import STATEMENTS
 from incoming_payments.testing import a_creation
 
 _visible = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=32)
@@ -52,9 +52,8 @@ def payments(draw: st.DrawFn) -> IncomingPayment:
 def connection() -> Iterator[sqlite3.Connection]:
     """A database with our tables."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    for statements in MIGRATIONS:
-        for statement in statements:
-            connection.execute(statement)
+    for statement in STATEMENTS:
+        connection.execute(statement)
     yield connection
     connection.close()
 
@@ -90,7 +89,7 @@ def test_rows_give_back_what_was_written(
     batch.flush()
     batch.clear()
     ahead = Batch(connection)
-    ahead.fetch([(before.id, credit.id), (before.id, None)])
+    ahead.prefetch([(before.id, credit.id), (before.id, None)])
 
     for rows in (batch, Batch(connection), ahead):
         assert after == rows.payment(before.id)

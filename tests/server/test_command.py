@@ -11,9 +11,10 @@ from incoming_payments.server.command import main
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
-        (["--help"], ["init", "serve", "sign", "demo"]),
+        (["--help"], ["init", "serve", "backup", "sign", "demo"]),
         (["init", "--help"], ["folder", "--port"]),
         (["serve", "--help"], ["--config"]),
+        (["backup", "--help"], ["target", "--config"]),
         (["sign", "--help"], ["METHOD", "URL", "--data", "--header", "--config", "--key-id", "--token", "--cover"]),
         (["demo", "--help"], ["usage: incoming-payments demo"]),
     ],

@@ -155,7 +155,7 @@ def _derive(methods: DerivedMethods, destination: str) -> tuple[PaymentId, Strea
 
 @frozen
 class Arrival:
-    """An authentic STREAM packet for a payment of ours, that came in time.
+    """An authentic STREAM packet for a payment of ours. `decide` judges whether it came in time.
 
     `amount` is what `peer` has brought, in the asset that it counts in. `fulfillment` is there when the condition is
     ours and the amount no less than the sender's minimum: only then may the packet be fulfilled. Without it the packet
@@ -310,8 +310,16 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
         return receiver.reject(ErrorCode.INVALID_PACKET, error.description)
     if prepare.destination == ILDCP_ADDRESS:
         return _configure(prepare, peer, receiver)
-    if not receiver.in_time(prepare.expires_at, now):
+    opened = _open_stream(prepare, peer, receiver, nonce)
+    # A packet that was credited before is fulfilled again at any time, so the store has to look for its credit first.
+    may_be_credited = isinstance(opened, Arrival) and opened.may_be_fulfilled
+    if not may_be_credited and not receiver.in_time(prepare.expires_at, now):
         return receiver.reject(*REFUSALS[PacketExpired])
+    return opened
+
+
+def _open_stream(prepare: Prepare, peer: Peer, receiver: Receiver, nonce: bytes) -> Arrival | Reply:
+    """Decrypt the STREAM packet in `prepare`, or return the reply to one that is not for a payment of this service."""
     try:
         payment_id, keys = receiver.find(prepare.destination)
     except MalformedAddress as error:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from incoming_payments.errors import ConfigurationError
+from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.log_limits import LineLimitFilter
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status.
 
-    Raises `ConfigurationError` when the address cannot be used or uvicorn is not installed, and `StoreUnusable` when
-    the database cannot be opened.
+    Raises `ConfigurationError` when the address cannot be used or uvicorn is not installed, `StoreUnusable` when the
+    database cannot be opened, and `StoreStopped` when its disk fails or its files change.
     """
     try:
         import httptools  # noqa: F401 - uvicorn would import it later, with a worse message
@@ -35,8 +35,15 @@ def serve(settings: Settings) -> int:
     for warning in (*settings.warnings, *_exposed(settings.host)):
         print(f"incoming-payments: warning: {warning}", file=sys.stderr)
     _log_to_stderr()
+    stops: list[StoreStopped] = []
+
+    def on_stop(error: StoreStopped) -> None:
+        stops.append(error)
+        server.should_exit = True
+
     with open_listener(settings.host, settings.port) as listener:
-        server = uvicorn.Server(http_config(build(settings, AsyncSqliteStore(settings.database))))
+        store = AsyncSqliteStore(settings.database, on_stop=on_stop)
+        server = uvicorn.Server(http_config(build(settings, store)))
 
         def stop(*_: object) -> None:
             # uvicorn replaces these handlers while it runs, and raises the signal again after it has stopped.
@@ -47,6 +54,8 @@ def serve(settings: Settings) -> int:
         _announce(settings)
         gc.freeze()  # garbage collection skips the loaded modules: saves 10 to 17 ms a full collection (packets, p99)
         server.run(sockets=[listener])
+    if stops:
+        raise stops[0]  # a supervisor sees the exit status, and restarts the service or raises the alarm
     return 0
 
 

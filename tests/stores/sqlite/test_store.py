@@ -5,10 +5,9 @@ import gc
 import signal
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -21,13 +20,20 @@ from incoming_payments.errors import (
     StoreUnavailable,
 )
 from incoming_payments.ports import Decide, Nonces, PaymentStore
-from incoming_payments.stores import _sqlite_engine, _sqlite_file, _sqlite_rows, _sqlite_writer
-from incoming_payments.stores._sqlite_writer import Job
-from incoming_payments.stores.sqlite import AsyncSqliteNonces, AsyncSqliteStore, SqliteNonces, SqliteStore
+from incoming_payments.stores.sqlite import (
+    AsyncSqliteNonces,
+    AsyncSqliteStore,
+    SqliteNonces,
+    SqliteStore,
+    _engine,
+    _rows,
+    _writer,
+)
+from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation, crediting
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
-from incoming_payments.testing.steps import PACKET_PEER, book, book_packet, create
+from incoming_payments.testing.steps import book, create
 from sqlite_jobs import held, queue
 
 
@@ -152,7 +158,7 @@ def test_updates_of_other_stores_on_the_file_are_seen(store: SqliteStore, path: 
 
 def test_a_store_remembers_few_payments(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that its memory does not grow with the table."""
-    monkeypatch.setattr(_sqlite_rows, "_LOADED_MAX", 2)
+    monkeypatch.setattr(_rows, "_LOADED_MAX", 2)
     ids = [create(store) for _ in range(5)]
     for turn in range(2):
         for id in ids:
@@ -167,9 +173,9 @@ def test_a_store_remembers_few_payments(store: SqliteStore, monkeypatch: pytest.
 
 def test_a_batch_of_many_payments_shares_a_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of more payments than are remembered: none of its jobs has to be run again."""
-    monkeypatch.setattr(_sqlite_rows, "_LOADED_MAX", 2)
+    monkeypatch.setattr(_rows, "_LOADED_MAX", 2)
     blamed: list[BaseException] = []
-    monkeypatch.setattr(_sqlite_writer, "blames_the_statement", blamed.append)
+    monkeypatch.setattr(_writer, "blames_the_statement", blamed.append)
     ids = [create(store) for _ in range(6)]
     with held(store._engine):
         jobs = [queue(store, id, crediting("wire-1", 1), "wire-1") for id in ids]
@@ -274,7 +280,7 @@ def test_a_constraint_of_the_file_is_the_last_defence(store: SqliteStore) -> Non
 
 def test_too_many_waiting_are_refused_at_once(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather than queued without end; those that wait are served."""
-    monkeypatch.setattr(_sqlite_engine, "STORE_QUEUE_MAX", 2)
+    monkeypatch.setattr(_engine, "STORE_QUEUE_MAX", 2)
     id = create(store)
     with held(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(2)]
@@ -414,35 +420,3 @@ def test_no_room_at_all_is_refused(store: SqliteStore, nonces: Any) -> None:
     with pytest.raises(InvalidValue) as caught:
         nonces(store, 0)
     assert caught.value.details == {"member": "capacity"}
-
-
-# What each version has added to the one before, taken away again.
-TAKEN_AWAY: Final = (
-    ("ALTER TABLE events DROP COLUMN peer",),
-    ("DROP TABLE nonces", "DROP TABLE nonce_count"),
-)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path, version: int) -> None:
-    """Its payments, credits and events stay as they are; it remembers nonces and peers from then on."""
-    with SqliteStore(path) as store:
-        id = create(store)
-        booked = book(store, id, "wire-1", 300)
-        events = store.events(id)
-    with closing(sqlite3.connect(path)) as connection:
-        for statements in TAKEN_AWAY[: len(_sqlite_file.MIGRATIONS) - version]:
-            for statement in statements:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {version}")
-        connection.commit()
-        made = [row for statements in _sqlite_file.MIGRATIONS[:version] for row in statements]
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        assert len(tables) == sum("CREATE TABLE" in statement for statement in made)
-
-    with SqliteStore(path) as store:
-        assert [store.nonces.use(KEYS[0], UNTIL, NOW) for _ in range(2)] == [True, False]
-        assert booked == book(store, id, "wire-1", 300)
-        assert store.events(id) == events
-        book_packet(store, id, 300)
-        assert [event.peer for event in store.events(id)] == [None, None, PACKET_PEER]

@@ -19,12 +19,11 @@ from incoming_payments.errors import (
     StoreUnavailable,
     StoreUnusable,
 )
-from incoming_payments.stores import _sqlite_engine, _sqlite_rows
-from incoming_payments.stores._sqlite_engine import Engine
-from incoming_payments.stores._sqlite_file import DatabaseFile
-from incoming_payments.stores._sqlite_rows import Rows
-from incoming_payments.stores._sqlite_writer import Job
-from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine, _rows
+from incoming_payments.stores.sqlite._engine import Engine
+from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.stores.sqlite._queue import Job
+from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.testing import NOW, a_creation, crediting
 from incoming_payments.testing.steps import book, create
 from sqlite_jobs import held, queue
@@ -151,9 +150,7 @@ def test_a_store_that_is_dropped_ends_its_thread(path: Path) -> None:
 
 def test_a_store_dropped_by_its_own_writer_does_not_wait_for_itself(path: Path) -> None:
     """The garbage collector may run anywhere, so also there."""
-    file = DatabaseFile(path, busy_s=0)
-    file.prepare()
-    engine = Engine(file)
+    engine = Engine(DatabaseFile(path, busy_s=0))
     job = Job(lambda _: engine.close_unattended())
     engine.submit(job)
     job.wait()
@@ -181,7 +178,7 @@ def test_a_thread_that_cannot_be_started_is_trouble_that_passes(
 
 def test_readers_are_kept_up_to_a_bound(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that read at once need two connections; one of them is kept for the next."""
-    monkeypatch.setattr(_sqlite_engine, "STORE_READERS_MAX", 1)
+    monkeypatch.setattr(_engine, "STORE_READERS_MAX", 1)
     id = create(store)
     assert store._engine.read(lambda _: store.load(id)).id == id
     assert len(store._engine._idle) == 1
@@ -196,7 +193,7 @@ def test_a_reader_that_outlives_the_store_is_closed(path: Path) -> None:
     lent: list[sqlite3.Connection] = []
 
     def close_meanwhile(rows: Rows) -> None:
-        lent.append(rows._connection)
+        lent.append(rows.connection)
         store.close()
 
     store._engine.read(close_meanwhile)
@@ -223,7 +220,7 @@ def test_a_reader_that_found_nothing_is_used_again(store: SqliteStore) -> None:
 def test_the_sweep_uses_its_index(store: SqliteStore) -> None:
     """Its cost is that of what it finds, not of the table."""
     connection = store._engine._file.connect_reader()
-    plan = connection.execute(f"EXPLAIN QUERY PLAN {_sqlite_rows._SELECT_EXPIRED}", (0, 0)).fetchall()
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {_rows._SELECT_EXPIRED}", (0, 0)).fetchall()
     store._engine._file.disconnect(connection)
     assert [row[3] for row in plan] == ["SEARCH payments USING COVERING INDEX payments_to_sweep (sweep_at<?)"]
     assert list(store.find_expired(NOW + timedelta(days=1), 5)) == []

@@ -1,9 +1,9 @@
 """The threads and connections of one store in one process: a writer, pooled readers, and their end.
 
-No connection lives through a fork. SQLite keeps what it knows of a file's locks in memory that a child inherits: any
-connection of a parent's that is open at the fork makes the child believe that it holds locks which it does not, and
-what it is then told is durable can be lost. So before a fork the stores of the process finish what is queued, let the
-reads under way end, and close every connection; afterwards both sides open new ones when they need them.
+No connection lives through a fork. A child inherits SQLite's memory of the file's locks, but not the locks. A
+connection that is open at the fork makes the child believe that it holds them, and commits of the child can be lost.
+So before a fork each store finishes the queued updates, waits for its reads, and closes every connection. Afterwards
+parent and child open new connections when they need them.
 """
 
 import os
@@ -16,15 +16,16 @@ from typing import Any, TypeVar
 
 from incoming_payments.errors import IncomingPaymentsError, StoreUnavailable, StoreUnusable
 from incoming_payments.limits import STORE_QUEUE_MAX, STORE_READERS_MAX
-from incoming_payments.stores._sqlite_file import DatabaseFile
-from incoming_payments.stores._sqlite_rows import Rows
-from incoming_payments.stores._sqlite_writer import Job, Jobs, serve
+from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.stores.sqlite._queue import Job, Jobs
+from incoming_payments.stores.sqlite._rows import Rows
+from incoming_payments.stores.sqlite._writer import serve
 
 T = TypeVar("T")
 
 
 class Engine:
-    """What does the work of one store. Threads are started and connections opened when they are first needed."""
+    """Does the work of one store. It starts threads and opens connections when it first needs them."""
 
     _writer: tuple[threading.Thread, Jobs] | None
     _idle: list[tuple[sqlite3.Connection, Rows]]
@@ -34,14 +35,14 @@ class Engine:
         self._file = file
         self._closed = False
         self._begin()
-        with _forking:  # the file is looked at, and the store known, before or after a fork but never during one
+        with _forking:  # no fork may happen between these two lines
             file.prepare()
             _engines.add(self)
 
     def submit(self, job: Job[Any]) -> None:
         """Queue `job` for the writer; one with a future in the thread of its loop.
 
-        Raises `StoreUnavailable` when too many wait, `StoreUnusable` when closed.
+        Raises `StoreUnavailable` when too many jobs wait, `StoreUnusable` when the store is closed.
         """
         with self._lock:
             self._await_turn()
@@ -53,12 +54,13 @@ class Engine:
             jobs.put(job)
 
     def read(self, query: Callable[[Rows], T]) -> T:
-        """The answer of `query` on a connection of its own. Raises what it raises, SQLite's errors as `StoreError`."""
+        """Return the answer of `query` on a connection of its own. Raises its exceptions, SQLite's as `StoreError`."""
         with self._turn:
             self._await_turn()
             self._reading += 1
             lent = self._idle.pop() if self._idle else None
         try:
+            self._file.watch.check()
             if lent is None:
                 connection = self._file.connect_reader()
                 lent = connection, Rows(connection)
@@ -75,7 +77,7 @@ class Engine:
         return answer
 
     def read_elsewhere(self, query: Callable[[Rows], T]) -> "Future[T]":
-        """`read` in another thread. Raises `StoreUnusable` when closed."""
+        """Run `read` in another thread. Raises `StoreUnusable` when the store is closed."""
         with self._turn:
             self._await_turn()
             if self._executor is None:
@@ -83,25 +85,27 @@ class Engine:
             return self._executor.submit(self.read, query)
 
     def close(self, *, wait: bool = True) -> None:
-        """Finish the updates that are queued and close everything. Later calls do nothing, but wait for the same."""
+        """Finish the queued updates and close everything. A second call waits for the same and does nothing else."""
         with self._turn:
-            # Who may not wait need not: during a fork nothing is open.
+            # A caller that must not wait need not: during a fork nothing is open.
             self._turn.wait_for(lambda: not self._forks or not wait)
             self._closed = True
             self._close_idle()
             writer, executor = self._writer, self._executor
         if executor is not None:
             executor.shutdown(wait=wait)
-        # The writer closes last: SQLite takes its log away with the last connection, but not when two close at once.
+        # The writer closes last: SQLite removes its log with the last connection, but not when two close at once.
         if writer is not None:
             self._end_writer(writer)
+        with self._turn:
+            self._file.close()
 
     def close_unattended(self) -> None:
-        """`close` for a store that was dropped, or at exit: the garbage collector may call this in any thread."""
+        """Close a store that was dropped, or at exit. The garbage collector may call this in any thread."""
         self.close(wait=False)
 
     def before_fork(self) -> None:
-        """Close every connection, once nothing uses one, and let nobody open another."""
+        """Wait until no connection is in use, close them all, and open no other until the fork is done."""
         with self._turn:
             self._forks = True
             self._turn.wait_for(lambda: not self._reading)
@@ -109,24 +113,25 @@ class Engine:
         if self._writer is not None:
             self._end_writer(self._writer)
         self._writer = None
-        self.is_stopped = True
+        self.is_paused = True
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Let calls continue."""
         with self._turn:
-            self._forks = self.is_stopped = False
+            self._forks = self.is_paused = False
             self._turn.notify_all()
 
     def after_fork_in_child(self) -> None:
-        """Begin anew: the threads of the parent are not here."""
+        """Start without threads and connections: those of the parent do not exist here."""
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.RLock()  # held for a few instructions; again in one thread when the collector runs there
+        # Held for a few instructions. Re-entrant, because the garbage collector may close a store while it is held.
+        self._lock = threading.RLock()
         self._turn = threading.Condition(self._lock)
         self._forks = False
-        self.is_stopped = False  # nothing is open, and nobody can open anything
-        self._reading = 0  # connections that are lent out
+        self.is_paused = False  # nothing is open, and nothing can be opened
+        self._reading = 0  # connections in use
         self._writer = None
         self._idle = []
         self._executor = None
@@ -138,7 +143,7 @@ class Engine:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
 
     def _start_writer(self) -> tuple[threading.Thread, Jobs]:
-        # A daemon, so that a process that forgets to close can end: what was answered is on the disk.
+        # A daemon, so that a process that never closes the store can end: acknowledged updates are on the disk.
         jobs = Jobs()
         thread = threading.Thread(target=serve, args=(self._file, jobs), name="incoming-payments-write", daemon=True)
         try:
@@ -149,7 +154,7 @@ class Engine:
 
     def _end_writer(self, writer: tuple[threading.Thread, Jobs]) -> None:
         thread, jobs = writer
-        jobs.put(None)  # a second one, by a second call, finds nobody and does no harm
+        jobs.put(None)  # a second one, by a second call, does no harm
         if thread is not threading.current_thread():
             thread.join()
 
@@ -173,34 +178,34 @@ class Engine:
 # --- forks -----------------------------------------------------------------------------------------
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-_stopped: list[Engine] = []  # by the fork that is under way
-_forking = threading.RLock()  # one fork at a time; held from before it until after
+_paused: list[Engine] = []  # by the fork that is under way
+_forking = threading.RLock()  # one fork at a time: held from before it until after it
 
 
 def _before_fork() -> None:
     _forking.acquire()
     interrupt: BaseException | None = None
     for engine in list(_engines):
-        _stopped.append(engine)  # before it is, so that it goes on afterwards whatever happens
-        while not engine.is_stopped:
+        _paused.append(engine)  # first, so that it continues afterwards in any case
+        while not engine.is_paused:
             try:
                 engine.before_fork()
-            except BaseException as error:  # noqa: BLE001 - a signal's: the fork goes on, so nothing may stay open
+            except BaseException as error:  # noqa: BLE001 - of a signal: the fork continues, so nothing may stay open
                 interrupt = error
     if interrupt is not None:
         raise interrupt
 
 
 def _after_fork_in_parent() -> None:
-    while _stopped:
-        _stopped.pop().after_fork_in_parent()
+    while _paused:
+        _paused.pop().after_fork_in_parent()
     _forking.release()
 
 
 def _after_fork_in_child() -> None:
-    global _forking  # noqa: PLW0603 - a lock that a thread of the parent's may hold is of no use here
+    global _forking  # noqa: PLW0603 - a thread of the parent may hold the old one
     _forking = threading.RLock()
-    _stopped.clear()
+    _paused.clear()
     for engine in list(_engines):
         engine.after_fork_in_child()
 

@@ -22,7 +22,7 @@ from incoming_payments.limits import NONCES_SWEPT_MAX, STORE_BATCH_MAX
 from incoming_payments.stores.guard import sweep_at
 
 _Row = tuple[Any, ...]
-Asked = tuple[PaymentId, CreditId | None]  # a payment that a job will ask for, and a credit of it
+Lookup = tuple[PaymentId, CreditId | None]  # a payment that a job reads, and a credit of it
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -92,7 +92,7 @@ class Rows:
     """The rows that one connection reads, as values. Methods raise `sqlite3.Error` as it comes."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+        self.connection = connection
         self._loaded: dict[PaymentId, tuple[_Row, IncomingPayment]] = {}
 
     def payment(self, id: PaymentId) -> IncomingPayment:
@@ -110,18 +110,18 @@ class Rows:
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """The events of the payment `id`, oldest first. Raises `PaymentNotFound`."""
-        rows = self._connection.execute(_SELECT_EVENTS, (id,)).fetchall()
+        rows = self.connection.execute(_SELECT_EVENTS, (id,)).fetchall()
         if not rows:
             raise PaymentNotFound(f"there is no payment {id}")
         return [_event(id, row) for row in rows]
 
     def expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """At most `limit` payments that the sweep has to look at, ordered by when they expired."""
-        rows = self._connection.execute(_SELECT_EXPIRED, (_micros(now), max(limit, 0))).fetchall()
+        rows = self.connection.execute(_SELECT_EXPIRED, (_micros(now), max(limit, 0))).fetchall()
         return [PaymentId(id) for (id,) in rows]
 
     def _payment_row(self, id: PaymentId) -> _Row | None:
-        row: _Row | None = self._connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
+        row: _Row | None = self.connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
         return row
 
     def _remember(self, row: _Row, payment: IncomingPayment) -> None:
@@ -148,15 +148,15 @@ class Batch(Rows):
         self._events: list[Event] = []
         self._nonces: tuple[int, int] | None = None  # how many, and swept until when, by now; None: not asked for
 
-    def fetch(self, asked: Sequence[Asked]) -> None:
+    def prefetch(self, lookups: Sequence[Lookup]) -> None:
         """Read the rows that jobs will ask for, all at once; what else they ask for is read when they do."""
         # A payment that is not there is looked for again: an earlier job may insert it. Its credits cannot be there.
-        for piece in self._pieces(_FIND_PAYMENTS, list({(payment,): None for payment, _ in asked})):
-            for payment, *row in self._connection.execute(*piece):
+        for piece in self._pieces(_FIND_PAYMENTS, list({(payment,): None for payment, _ in lookups})):
+            for payment, *row in self.connection.execute(*piece):
                 self._payment_rows[payment] = tuple(row)
-        self._credit_rows = {(payment, credit): None for payment, credit in asked if credit is not None}
+        self._credit_rows = {(payment, credit): None for payment, credit in lookups if credit is not None}
         for piece in self._pieces(_FIND_CREDITS, list(self._credit_rows)):
-            for payment, credit, *row in self._connection.execute(*piece):
+            for payment, credit, *row in self.connection.execute(*piece):
                 self._credit_rows[payment, credit] = tuple(row)
 
     def payment(self, id: PaymentId) -> IncomingPayment:
@@ -173,14 +173,14 @@ class Batch(Rows):
         if key in self._credit_rows:
             row = self._credit_rows[key]
         else:
-            row = self._connection.execute(_SELECT_CREDIT, key).fetchone()
+            row = self.connection.execute(_SELECT_CREDIT, key).fetchone()
         return None if row is None else _credit(payment, id, row)
 
     def insert(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
         """Write a new payment and its events. Raises `PaymentExists`, and has written nothing then."""
         row = (payment.id, *_row(payment), _optional_micros(sweep_at(payment)))
         try:
-            self._connection.execute(_INSERT_PAYMENT, row)
+            self.connection.execute(_INSERT_PAYMENT, row)
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise PaymentExists(f"there is a payment {payment.id} already") from None
@@ -202,14 +202,14 @@ class Batch(Rows):
         gone.
         """
         end, at = _micros(until), _micros(now)
-        row = self._connection.execute(_SELECT_NONCE, (key,)).fetchone()
+        row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()
         if end < at or (row is not None and row[0] >= at):
             return False
         if row is not None:
-            self._connection.execute(_RENEW_NONCE, (end, key))
+            self.connection.execute(_RENEW_NONCE, (end, key))
             return True
-        held, swept_until = self._nonces or self._connection.execute(_SELECT_COUNT).fetchone()
-        ended = [until for (until,) in self._connection.execute(_SWEEP_NONCES, (at, NONCES_SWEPT_MAX))]
+        held, swept_until = self._nonces or self.connection.execute(_SELECT_COUNT).fetchone()
+        ended = [until for (until,) in self.connection.execute(_SWEEP_NONCES, (at, NONCES_SWEPT_MAX))]
         held, swept_until = held - len(ended), max([swept_until, *ended])
         self._nonces = held, swept_until
         # A request that was kept waiting comes with a moment that has passed: it may have been swept by a later one.
@@ -217,7 +217,7 @@ class Batch(Rows):
             return False
         if held >= capacity:
             raise StoreUnavailable(f"{capacity} nonces are remembered already: try again later")
-        self._connection.execute(_INSERT_NONCE, (key, end))
+        self.connection.execute(_INSERT_NONCE, (key, end))
         self._nonces = held + 1, swept_until
         return True
 
@@ -233,17 +233,17 @@ class Batch(Rows):
                 states.append((*total, *state, _optional_micros(due), *key))
             self._remember(_row(after), after)
         if len(totals) == 1:
-            updated = self._connection.execute(_UPDATE_TOTAL, totals[0]).rowcount
+            updated = self.connection.execute(_UPDATE_TOTAL, totals[0]).rowcount
         else:
             updated = self._write(_UPDATE_TOTALS, totals)
         if states:
-            updated += self._connection.executemany(_UPDATE_STATE, states).rowcount
+            updated += self.connection.executemany(_UPDATE_STATE, states).rowcount
         if updated != len(self._changed):
             raise StoreUnusable("a payment was not there to update, though it was read in the same transaction")
         self._write(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
         self._write(_INSERT_EVENT, [_event_row(event) for event in self._events])
         if self._nonces is not None:
-            self._connection.execute(_UPDATE_COUNT, self._nonces)
+            self.connection.execute(_UPDATE_COUNT, self._nonces)
 
     def clear(self) -> None:
         """Begin with nothing waiting and nothing fetched."""
@@ -259,7 +259,7 @@ class Batch(Rows):
 
     def _write(self, statement: str, rows: Sequence[_Row]) -> int:
         """Execute `statement` for all `rows`, and count what it has changed."""
-        return sum(self._connection.execute(*piece).rowcount for piece in self._pieces(statement, rows))
+        return sum(self.connection.execute(*piece).rowcount for piece in self._pieces(statement, rows))
 
     def _pieces(self, statement: str, rows: Sequence[_Row]) -> Iterator[tuple[str, Sequence[Any]]]:
         """`statement` for many of `rows` at a time, with its variables, until it was for all.

@@ -1,24 +1,21 @@
 """What goes wrong with the file or the disk is told apart, leaves nothing half done, and passes when its cause does."""
 
-import errno
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import StoreUnavailable, StoreUnusable
-from incoming_payments.stores import _sqlite_file
-from incoming_payments.stores._sqlite_file import MIGRATIONS, DatabaseFile
-from incoming_payments.stores._sqlite_writer import Job
 from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.stores.sqlite._queue import Job
+from incoming_payments.stores.sqlite._schema import VERSION
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import book, check_books, create, together
 from sqlite_jobs import crediting_one, edit, outcomes_of_one_batch
@@ -72,60 +69,6 @@ def test_a_disk_that_takes_nothing_costs_the_batch_and_nothing_more(
     check_books(store, id, booked.values())
 
 
-class FailingCommit(sqlite3.Connection):
-    """A connection whose commits fail as they do when the log cannot be synced."""
-
-    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-        """Everything but COMMIT."""
-        if sql == "COMMIT":
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-            raise error
-        return super().execute(sql, *arguments)
-
-
-def test_a_commit_that_fails_is_no_answer(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was in the batch is told to repeat, also whose own decision had refused: it was taken on nothing."""
-    id = create(store)
-
-    def connect(file: DatabaseFile) -> sqlite3.Connection:
-        return sqlite3.connect(file.path, isolation_level=None, check_same_thread=False, factory=FailingCommit)
-
-    jobs = [
-        crediting_one(id, "wire-1"),
-        crediting_one(PaymentId("no such"), "wire-2"),
-    ]
-    with monkeypatch.context() as patch:
-        patch.setattr(DatabaseFile, "connect_writer", connect)
-        outcomes = outcomes_of_one_batch(store, jobs)
-
-    assert [StoreUnavailable, StoreUnavailable] == [type(outcome) for outcome in outcomes]
-    assert store.load(id).received.value == 0
-    assert book(store, id, "wire-1", 1).received.value == 1
-
-
-def test_what_a_killed_process_left_in_the_log_is_synced_before_anything_is_answered(
-    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQLite finds such a commit without syncing it. Where that fails the call is refused, and repeated."""
-    synced: list[int] = []
-    sync, fails = os.fsync, True
-
-    def note(descriptor: int) -> None:
-        if fails:
-            raise OSError(errno.EIO, "Input/output error")
-        sync(descriptor)
-        synced.append(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", note)
-    with pytest.raises(StoreUnavailable, match="its log cannot be synced: Input/output error"):
-        create(store)
-    fails = False
-    id = create(store)
-    book(store, id, "wire-1", 1)
-    assert synced == [path.with_name(f"{path.name}-wal").stat().st_ino]
-
-
 def test_memory_that_runs_out_is_trouble_that_passes(store: SqliteStore) -> None:
     """For the whole batch, as of any other trouble of the machine."""
     id = create(store)
@@ -169,19 +112,6 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(path: Path, monkeypatch: py
         assert len(waits) == 3
 
 
-def test_a_file_that_vanished_does_not_come_back_empty(path: Path) -> None:
-    """It may be on a volume that is not mounted for the moment; an empty one would take every credit again."""
-    with SqliteStore(path) as store:
-        path.rename(path.with_suffix(".away"))
-        with pytest.raises(StoreUnavailable):
-            create(store)
-        with pytest.raises(StoreUnavailable):
-            store.load(a_creation().answer.id)
-        assert not path.exists()
-        path.with_suffix(".away").rename(path)
-        create(store)
-
-
 # --- trouble that stays ---
 
 
@@ -216,7 +146,7 @@ def test_a_schema_of_a_newer_release_is_refused(path: Path) -> None:
     """The message says which version the file has and which one is known."""
     SqliteStore(path).close()
     edit(path, "PRAGMA user_version = 99")
-    with pytest.raises(StoreUnusable, match=f"schema version 99.* version {len(MIGRATIONS)}"):
+    with pytest.raises(StoreUnusable, match=f"schema version 99.* version {VERSION}"):
         SqliteStore(path)
 
 
@@ -227,26 +157,8 @@ def test_a_schema_that_becomes_newer_stops_the_older_release(store: SqliteStore,
     for _ in range(2):
         with pytest.raises(StoreUnusable, match="99"):
             book(store, id, "wire-1", 1)
-    edit(path, f"PRAGMA user_version = {len(MIGRATIONS)}")
+    edit(path, f"PRAGMA user_version = {VERSION}")
     assert book(store, id, "wire-1", 1).received.value == 1
-
-
-def test_an_older_schema_is_migrated_with_what_it_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the steps that are missing, or none: a step that fails leaves the file as it was."""
-    with SqliteStore(path) as store:
-        id = create(store)
-    add = ("ALTER TABLE payments ADD COLUMN note TEXT",)
-    monkeypatch.setattr(_sqlite_file, "MIGRATIONS", (*MIGRATIONS, add, ("CREATE nonsense",)))
-    with pytest.raises(StoreUnusable):
-        SqliteStore(path)
-
-    monkeypatch.setattr(_sqlite_file, "MIGRATIONS", (*MIGRATIONS, add, ("CREATE TABLE notes (x TEXT) STRICT",)))
-    for _ in range(2):
-        with SqliteStore(path) as store:
-            assert store.load(id).id == id
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT note FROM payments").fetchall() == [(None,)]
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 2,)
 
 
 def test_many_may_open_a_new_file_at_once(path: Path) -> None:

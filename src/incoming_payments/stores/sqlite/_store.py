@@ -1,8 +1,4 @@
-"""The durable default: payments in one SQLite file, for threads, for asyncio, and for several processes at once.
-
-Write-ahead log, `synchronous=FULL`: an answer means the disk has it. One thread a store writes, many updates
-to a commit.
-"""
+"""The stores on one SQLite file, for threads and for asyncio, with their nonces."""
 
 import asyncio
 import os
@@ -19,28 +15,38 @@ from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentI
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import NONCES_MAX, STORE_BUSY_S_MAX
 from incoming_payments.ports import Decide
-from incoming_payments.stores._sqlite_engine import Engine
-from incoming_payments.stores._sqlite_file import DatabaseFile
-from incoming_payments.stores._sqlite_rows import Asked, Batch, Rows
-from incoming_payments.stores._sqlite_writer import DecideRaised, Job
 from incoming_payments.stores.guard import check_insert, check_update
+from incoming_payments.stores.sqlite._backup import back_up
+from incoming_payments.stores.sqlite._engine import Engine
+from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.stores.sqlite._queue import Job
+from incoming_payments.stores.sqlite._rows import Batch, Lookup, Rows
+from incoming_payments.stores.sqlite._watch import OnStop
+from incoming_payments.stores.sqlite._writer import DecideRaised
 
 T = TypeVar("T")
 
 
 class SqliteStore:
-    """A `PaymentStore` in the SQLite file `path`, which is created or brought up to date when this is constructed.
+    """A `PaymentStore` in the SQLite file `path`, which the constructor creates when it does not exist.
 
-    `busy_s` is how many seconds a call waits while another process holds the file, at most
-    `limits.STORE_BUSY_S_MAX`.
+    `busy_s` is how many seconds a call waits while another process holds the file, at most `limits.STORE_BUSY_S_MAX`.
+    Beside the file stand its log (`-wal`), the index of the log (`-shm`) and a lock file (`-lock`).
 
-    Every method may raise `StoreUnavailable` (too many calls waiting, locked for longer than `busy_s`, disk
-    full or failing, file read-only): repeat the same call, service is back when the disk is. And
-    `StoreUnusable`, at construction too: not a database, somebody else's, of a newer schema, damaged, or this
-    store is closed. The constructor raises `ConfigurationError` for a path or `busy_s` that cannot be meant.
+    Every method may raise:
 
-    A store opened before `os.fork` works in parent and child, each with a thread and connections of its own: the
-    fork waits until none is in use. Keep the file on a local disk: locks of network file systems do not hold.
+    - `StoreUnavailable`: too many calls wait, the file is locked for longer than `busy_s`, the disk is full or cannot
+      be read. Repeat the same call later.
+    - `StoreStopped`: a write to the disk failed, or the files were removed, replaced or shortened. The store refuses
+      every call from then on, in every process that has the file open. End these processes and start again. `on_stop`
+      is called once with this error, in any thread, so that a program can end.
+    - `StoreUnusable`: the file is no database, belongs to another application, has a newer schema or is damaged, or the
+      store is closed.
+
+    The constructor raises these as well, and `ConfigurationError` for an impossible path or `busy_s`.
+
+    A store opened before `os.fork` works in parent and child, each with its own thread and connections. The fork waits
+    until no connection is in use. Keep the file on a local disk: locks of network file systems do not hold.
 
     >>> import tempfile
     >>> from incoming_payments.testing import a_creation
@@ -51,8 +57,10 @@ class SqliteStore:
     True
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_s: float = STORE_BUSY_S_MAX) -> None:
-        self._engine = _open(path, busy_s=busy_s)
+    def __init__(
+        self, path: str | os.PathLike[str], *, busy_s: float = STORE_BUSY_S_MAX, on_stop: OnStop | None = None
+    ) -> None:
+        self._engine = Engine(DatabaseFile(path, busy_s=busy_s, on_stop=on_stop))
         weakref.finalize(self, self._engine.close_unattended)
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
@@ -60,23 +68,23 @@ class SqliteStore:
         self._write(_insertion(decision))
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """The payment as last stored, by this process or another. Raises `PaymentNotFound`."""
+        """Return the payment as last stored, by this process or another. Raises `PaymentNotFound`."""
         return self._engine.read(lambda rows: rows.payment(id))
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Load, decide and store as one transaction, and return the decision's answer when it is on the disk.
 
-        `decide` runs in the thread that writes, so it must not call the store, and may be called more than
-        once. Raises `PaymentNotFound`, and whatever `decide` raises.
+        `decide` runs in the thread that writes, so it must not call the store, and may be called more than once.
+        Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
-        return self._write(_updating(id, decide, credit_id), asks=(id, credit_id))
+        return self._write(_updating(id, decide, credit_id), lookup=(id, credit_id))
 
     def events(self, id: PaymentId) -> Sequence[Event]:
-        """The events of one payment, oldest first. Raises `PaymentNotFound`."""
+        """Return the events of one payment, oldest first. Raises `PaymentNotFound`."""
         return self._engine.read(lambda rows: rows.events(id))
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
-        """At most `limit` payments that expired before `now` and were not announced, the longest expired first."""
+        """Return at most `limit` payments that expired before `now` and were not announced, longest expired first."""
         return self._engine.read(lambda rows: rows.expired(now, limit))
 
     @property
@@ -84,8 +92,19 @@ class SqliteStore:
         """The `Nonces` port that remembers in this file, for all processes that open it."""
         return SqliteNonces(self)
 
+    def backup(self, target: str | os.PathLike[str]) -> None:
+        """Write a copy of the database to the new file `target`, and read it back to verify it.
+
+        The copy is one file and holds everything that was acknowledged before the call. The store works meanwhile,
+        but its log grows until the copy is done. Never copy the files of an open database by other means, least of
+        all in the same process: closing any descriptor of the file drops SQLite's locks, and commits are lost without
+        an error. Raises `BackupFailed`, and leaves no file at `target`, when it exists, cannot be written, or does
+        not read back as what was copied.
+        """
+        self._engine.read(lambda rows: back_up(rows.connection, target))
+
     def close(self) -> None:
-        """Finish what is queued and close the file. May be called again; anything else raises `StoreUnusable` then."""
+        """Finish the queued updates and close the file. May be called again; other calls raise `StoreUnusable` then."""
         self._engine.close()
 
     def __enter__(self) -> Self:
@@ -96,21 +115,23 @@ class SqliteStore:
     ) -> None:
         self.close()
 
-    def _write(self, work: Callable[[Batch], T], *, asks: Asked | None = None) -> T:
-        job = Job(work, asks=asks)
+    def _write(self, work: Callable[[Batch], T], *, lookup: Lookup | None = None) -> T:
+        job = Job(work, lookup=lookup)
         self._engine.submit(job)
         return job.wait()
 
 
 class AsyncSqliteStore:
-    """`SqliteStore` for asyncio: the same file, arguments and errors, and nothing that blocks the event loop.
+    """`SqliteStore` for asyncio: the same file, arguments and errors. No method blocks the event loop.
 
-    The constructor does block, for as long as it takes to create or check the file. One store may serve
-    several loops. A cancelled call may happen all the same.
+    The constructor blocks while it creates or checks the file. One store may serve several loops. A cancelled call may
+    still be committed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_s: float = STORE_BUSY_S_MAX) -> None:
-        self._engine = _open(path, busy_s=busy_s)
+    def __init__(
+        self, path: str | os.PathLike[str], *, busy_s: float = STORE_BUSY_S_MAX, on_stop: OnStop | None = None
+    ) -> None:
+        self._engine = Engine(DatabaseFile(path, busy_s=busy_s, on_stop=on_stop))
         weakref.finalize(self, self._engine.close_unattended)
 
     async def insert(self, decision: Decision[IncomingPayment]) -> None:
@@ -123,7 +144,7 @@ class AsyncSqliteStore:
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """As `SqliteStore.update`; `decide` runs in the thread that writes, not in the event loop's."""
-        return await self._write(_updating(id, decide, credit_id), asks=(id, credit_id))
+        return await self._write(_updating(id, decide, credit_id), lookup=(id, credit_id))
 
     async def events(self, id: PaymentId) -> Sequence[Event]:
         """As `SqliteStore.events`."""
@@ -138,6 +159,10 @@ class AsyncSqliteStore:
         """As `SqliteStore.nonces`."""
         return AsyncSqliteNonces(self)
 
+    async def backup(self, target: str | os.PathLike[str]) -> None:
+        """As `SqliteStore.backup`, in another thread."""
+        await self._read(lambda rows: back_up(rows.connection, target))
+
     async def close(self) -> None:
         """As `SqliteStore.close`."""
         await asyncio.to_thread(self._engine.close)
@@ -150,9 +175,9 @@ class AsyncSqliteStore:
     ) -> None:
         await self.close()
 
-    def _write(self, work: Callable[[Batch], T], *, asks: Asked | None = None) -> "asyncio.Future[T]":
+    def _write(self, work: Callable[[Batch], T], *, lookup: Lookup | None = None) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._engine.submit(Job(work, future, asks=asks))
+        self._engine.submit(Job(work, future, lookup=lookup))
         return future
 
     async def _read(self, query: Callable[[Rows], T]) -> T:
@@ -160,9 +185,10 @@ class AsyncSqliteStore:
 
 
 class SqliteNonces:
-    """A `Nonces` port in the file of `store`, which it keeps open; the processes on that file agree.
+    """A `Nonces` port in the file of `store`, which it keeps open. All processes on that file share the nonces.
 
-    It holds at most `capacity` keys and refuses more with `StoreUnavailable`. Raises `InvalidValue` for less than one.
+    It holds at most `capacity` keys and refuses more with `StoreUnavailable`. Raises `InvalidValue` for a capacity
+    below one.
 
     >>> import tempfile
     >>> from incoming_payments.testing import NOW
@@ -176,7 +202,7 @@ class SqliteNonces:
         self._capacity = _checked_capacity(capacity)
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """Whether `key` is used for the first time; `True` when that is on the disk. Raises as the store does."""
+        """Return whether `key` is used for the first time, once that is on the disk. Raises as the store does."""
         return self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
 
 
@@ -194,16 +220,12 @@ class AsyncSqliteNonces:
 
 def _checked_capacity(capacity: int) -> int:
     if capacity < 1:
-        raise InvalidValue("capacity is how many keys are held: at least 1", member="capacity")
+        raise InvalidValue(f"capacity is the number of keys to hold, at least 1, not {capacity}", member="capacity")
     return capacity
 
 
 def _using(key: str, until: datetime, now: datetime, capacity: int) -> Callable[[Batch], bool]:
     return lambda rows: rows.use_nonce(key, until, now, capacity)
-
-
-def _open(path: str | os.PathLike[str], *, busy_s: float) -> Engine:
-    return Engine(DatabaseFile(path, busy_s=busy_s))
 
 
 def _insertion(decision: Decision[Any]) -> Callable[[Batch], None]:

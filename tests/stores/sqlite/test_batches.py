@@ -8,19 +8,20 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import BrokenDecision, PaymentCompleted, PaymentNotFound, StoreUnavailable, StoreUnusable
-from incoming_payments.stores import _sqlite_engine, _sqlite_rows, _sqlite_writer
-from incoming_payments.stores._sqlite_engine import Engine
-from incoming_payments.stores._sqlite_file import DatabaseFile
-from incoming_payments.stores._sqlite_rows import Batch
-from incoming_payments.stores._sqlite_writer import Job, Jobs, _Writer
-from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _insertion, _updating
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine, _rows, _writer
+from incoming_payments.stores.sqlite._engine import Engine
+from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.stores.sqlite._queue import Job, Jobs
+from incoming_payments.stores.sqlite._rows import Batch
+from incoming_payments.stores.sqlite._store import _insertion, _updating
+from incoming_payments.stores.sqlite._writer import Writer
 from incoming_payments.testing import NOW, a_creation, crediting
 from incoming_payments.testing.steps import book, check_books, create
 from sqlite_jobs import crediting_one, edit, held, outcomes_of_one_batch, queue, updating
@@ -45,32 +46,32 @@ def store(path: Path) -> Iterator[SqliteStore]:
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many jobs each batch has had, from now on."""
     sizes: list[int] = []
-    run = _Writer.run
+    run = Writer.run
 
-    def note(writer: _Writer, jobs: Sequence[Job[Any]]) -> None:
+    def note(writer: Writer, jobs: Sequence[Job[Any]]) -> None:
         sizes.append(len(jobs))
         run(writer, jobs)
 
-    monkeypatch.setattr(_Writer, "run", note)
+    monkeypatch.setattr(Writer, "run", note)
     return sizes
 
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that begins asleep, and does not look round before somebody rings."""
-    serve = _sqlite_writer.serve
+    serve = _writer.serve
 
     def serve_when_rung(file: DatabaseFile, jobs: Jobs) -> None:
-        jobs._bell.get()
+        jobs._wake_ups.get()
         serve(file, jobs)
 
-    monkeypatch.setattr(_sqlite_engine, "serve", serve_when_rung)
+    monkeypatch.setattr(_engine, "serve", serve_when_rung)
 
 
 def ask(store: AsyncSqliteStore, id: PaymentId, credit_id: str) -> "asyncio.Future[Any]":
     """Ask in a running loop for one minor unit to be booked, without waiting for it."""
     credit = CreditId(credit_id)
-    return store._write(_updating(id, crediting(credit_id, 1), credit), asks=(id, credit))
+    return store._write(_updating(id, crediting(credit_id, 1), credit), lookup=(id, credit))
 
 
 def ask_in_a_loop_that_stops(store: AsyncSqliteStore, id: PaymentId, credit_id: str) -> None:
@@ -93,10 +94,10 @@ def test_a_loop_rings_when_its_turn_is_over() -> None:
         for turn in (1, 2):
             for _ in range(3):
                 jobs.put(Job(lambda _: None, loop.create_future()))
-            assert (len(jobs), jobs._bell.qsize()) == (3 * turn, 0)
+            assert (len(jobs), jobs._wake_ups.qsize()) == (3 * turn, 0)
             await asyncio.sleep(0)
-            assert jobs._bell.qsize() == 1
-            jobs._bell.get()
+            assert jobs._wake_ups.qsize() == 1
+            jobs._wake_ups.get()
 
     asyncio.run(scenario())
 
@@ -106,7 +107,7 @@ def test_a_thread_rings_at_once() -> None:
     jobs = Jobs()
     for _ in range(3):
         jobs.put(Job(lambda _: None))
-    assert (len(jobs), jobs._bell.qsize()) == (3, 1)
+    assert (len(jobs), jobs._wake_ups.qsize()) == (3, 1)
 
 
 def test_an_interrupt_does_not_silence_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def test_an_interrupt_does_not_silence_a_loop(monkeypatch: pytest.MonkeyPatch) -
                 jobs.put(Job(lambda _: None, loop.create_future()))
         jobs.put(Job(lambda _: None, loop.create_future()))
         await asyncio.sleep(0)
-        assert (len(jobs), jobs._bell.qsize()) == (1, 1)
+        assert (len(jobs), jobs._wake_ups.qsize()) == (1, 1)
 
     asyncio.run(scenario())
 
@@ -154,11 +155,11 @@ def test_what_a_loop_asked_in_its_last_turn_is_done(store: SqliteStore, path: Pa
     if end == "another loop":
         asyncio.run(other.update(id, crediting("wire-2", 1), CreditId("wire-2")))
     elif end != "closing":
-        _sqlite_engine._before_fork()
+        _engine._before_fork()
         if end == "a fork":
-            _sqlite_engine._after_fork_in_parent()
+            _engine._after_fork_in_parent()
         else:
-            _sqlite_engine._after_fork_in_child()
+            _engine._after_fork_in_child()
         assert store.load(id).received.value == 1
     asyncio.run(other.close())
     assert store.load(id).received.value == (2 if end == "another loop" else 1)
@@ -192,7 +193,7 @@ def test_many_loops_and_threads_share_a_store(store: SqliteStore, path: Path) ->
 
 def test_too_many_tasks_are_refused_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call itself raises, as that of a thread does; those that wait are served."""
-    monkeypatch.setattr(_sqlite_engine, "STORE_QUEUE_MAX", 2)
+    monkeypatch.setattr(_engine, "STORE_QUEUE_MAX", 2)
 
     async def scenario() -> list[int]:
         async with AsyncSqliteStore(path) as store:
@@ -271,7 +272,7 @@ def test_updates_say_what_they_will_ask_for(store: SqliteStore, path: Path, monk
     submit = Engine.submit
 
     def note(engine: Engine, job: Job[Any]) -> None:
-        asked.append(job.asks)
+        asked.append(job.lookup)
         submit(engine, job)
 
     monkeypatch.setattr(Engine, "submit", note)
@@ -291,7 +292,7 @@ def test_updates_say_what_they_will_ask_for(store: SqliteStore, path: Path, monk
 class Traced(sqlite3.Connection):
     """A connection that notes the beginnings of what it executes."""
 
-    executed: list[str]
+    executed: ClassVar[list[str]] = []
 
     def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
         """And note it."""
@@ -308,7 +309,7 @@ class Traced(sqlite3.Connection):
 def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The beginnings of all statements on connections that are opened from now on."""
     noted: list[str] = []
-    monkeypatch.setattr(Traced, "executed", noted, raising=False)
+    monkeypatch.setattr(Traced, "executed", noted)
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Traced))
     return noted
 
@@ -340,6 +341,7 @@ def test_a_batch_takes_few_statements(
         *["INSERT INTO credits"] * credits.bit_count(),
         *["INSERT INTO events"] * credits.bit_count(),
         "COMMIT",
+        "PRAGMA wal_checkpoint(PASSIVE)",  # when it disconnects
     ]
     assert sum(store.load(id).received.value for id in ids) == credits
 
@@ -369,11 +371,11 @@ def test_a_database_that_takes_few_variables_has_more_statements(
 @pytest.mark.parametrize(
     ("statement", "searched"),
     [
-        (_sqlite_rows._FIND_PAYMENTS, "SEARCH payments USING PRIMARY KEY (id=?)"),
-        (_sqlite_rows._FIND_CREDITS, "SEARCH credits USING PRIMARY KEY (payment_id=? AND credit_id=?)"),
-        (_sqlite_rows._UPDATE_TOTALS, "SEARCH payments USING PRIMARY KEY (id=?)"),
-        (_sqlite_rows._INSERT_CREDIT, None),
-        (_sqlite_rows._INSERT_EVENT, None),
+        (_rows._FIND_PAYMENTS, "SEARCH payments USING PRIMARY KEY (id=?)"),
+        (_rows._FIND_CREDITS, "SEARCH credits USING PRIMARY KEY (payment_id=? AND credit_id=?)"),
+        (_rows._UPDATE_TOTALS, "SEARCH payments USING PRIMARY KEY (id=?)"),
+        (_rows._INSERT_CREDIT, None),
+        (_rows._INSERT_EVENT, None),
     ],
 )
 def test_no_statement_for_many_rows_reads_a_whole_table(
@@ -384,7 +386,7 @@ def test_no_statement_for_many_rows_reads_a_whole_table(
     if analyzed:
         edit(path, "ANALYZE")
     connection = store._engine._file.connect_reader()
-    sql = _sqlite_rows._for_many(statement, count)
+    sql = _rows._for_many(statement, count)
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", ["x"] * sql.count("?"))]
     store._engine._file.disconnect(connection)
     assert count * statement.count("?") == sql.count("?")
@@ -398,10 +400,10 @@ def test_what_was_not_announced_is_looked_up(store: SqliteStore) -> None:
     booked = book(store, two, "wire-1", 7)
     works = [_updating(id, crediting("wire-1", 7), CreditId("wire-1")) for id in (one, two)]
     jobs = [
-        Job(works[0], asks=(one, None)),
+        Job(works[0], lookup=(one, None)),
         Job(works[1]),
         crediting_one(one, "wire-2"),
-        Job(works[0], asks=(two, None)),
+        Job(works[0], lookup=(two, None)),
     ]
     outcomes = outcomes_of_one_batch(store, jobs)
 
@@ -452,15 +454,15 @@ def test_what_was_booked_before_is_found_ahead(store: SqliteStore) -> None:
 def test_a_row_that_another_process_has_changed_is_read_anew(store: SqliteStore, path: Path) -> None:
     """By the next batch of the same connection; nothing that was read ahead stays in memory."""
     ids = [create(store) for _ in range(2)]
-    writer = _Writer(store._engine._file)
+    writer = Writer(store._engine._file)
     with SqliteStore(path) as other:
         for turn in range(3):
             jobs = [crediting_one(id, f"wire-{turn}") for id in ids]
             writer.run(jobs)
             assert [2 * turn + 1] * 2 == [job.wait().received.value for job in jobs]
-            assert writer._batch is not None
+            assert writer._open is not None
             for kept in ("_payment_rows", "_credit_rows", "_changed", "_credits", "_events"):
-                assert not getattr(writer._batch, kept)
+                assert not getattr(writer._open.batch, kept)
             for id in ids:
                 book(other, id, f"other-{turn}", 1)
     writer.disconnect()

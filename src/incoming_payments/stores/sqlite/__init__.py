@@ -1,0 +1,9 @@
+"""The durable default: payments in one SQLite file, for threads, for asyncio, and for several processes at once.
+
+An answer means that the disk has it: write-ahead log with `synchronous = FULL`. Each store has one thread that writes,
+and commits many updates together. When the disk or the files fail, the store stops: see `StoreStopped`.
+"""
+
+from incoming_payments.stores.sqlite._store import AsyncSqliteNonces, AsyncSqliteStore, SqliteNonces, SqliteStore
+
+__all__ = ["AsyncSqliteNonces", "AsyncSqliteStore", "SqliteNonces", "SqliteStore"]

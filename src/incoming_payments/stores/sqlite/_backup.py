@@ -1,0 +1,92 @@
+"""Copies of a database in use, by SQLite's own backup."""
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from incoming_payments.errors import BackupFailed
+from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
+
+_TABLES: Final = ("payments", "credits", "events", "nonces")
+
+
+def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
+    """Copy the database of `source` to the new file `target`, sync it, and read it back. Raises `BackupFailed`."""
+    path = Path(os.path.realpath(target))
+    partial = path.with_name(f"{path.name}.partial")
+    if path.exists():
+        raise BackupFailed(f"{path} exists: name a new file for the backup")
+    try:
+        # Only the owner may read the payments.
+        os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise BackupFailed(f"{partial} exists, from a backup that runs or was cut short: remove it") from None
+    except OSError as error:
+        raise BackupFailed(f"{partial} cannot be created: {error.strerror}") from error
+    try:
+        expected = _copy(source, partial)
+        _sync(partial)
+        _verify(partial, expected)
+        # `link` refuses to replace a file that has come into being meanwhile.
+        os.link(partial, path)
+        _sync(path.parent)
+    except (OSError, sqlite3.Error) as error:
+        raise BackupFailed(f"the backup to {path} failed, and was removed: {error}") from error
+    finally:
+        _remove(partial)
+
+
+def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
+    """Copy one snapshot of `source`, and return its row counts."""
+    copy = sqlite3.connect(path, isolation_level=None)
+    try:
+        source.execute("BEGIN")
+        try:
+            counts = _counts(source)
+            source.backup(copy)
+        finally:
+            source.rollback()
+        # The header says WAL, as the source's does. Without it the copy is a single file.
+        copy.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        copy.close()
+    return counts
+
+
+def _verify(path: Path, expected: list[int]) -> None:
+    """Raise `BackupFailed` unless the file at `path` is a sound database with the `expected` row counts."""
+    copy = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+    try:
+        [*problems] = (problem for (problem,) in copy.execute("PRAGMA integrity_check") if problem != "ok")
+        identity = copy.execute(
+            "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
+        ).fetchone()
+        if problems or identity != (APPLICATION_ID, VERSION) or _counts(copy) != expected:
+            why = "; ".join(problems[:3]) or "it does not hold what was copied"
+            raise BackupFailed(f"the backup did not read back well, and was removed ({why}): check the disk")
+    finally:
+        copy.close()
+
+
+def _counts(connection: sqlite3.Connection) -> list[int]:
+    statement = "SELECT count(*) FROM {}"
+    return [int(connection.execute(statement.format(table)).fetchone()[0]) for table in _TABLES]
+
+
+def _sync(path: Path) -> None:
+    """Sync a file or directory, and have the kernel forget its data, so that reading it back reads the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        if hasattr(os, "posix_fadvise"):  # pragma: no branch - macOS has none
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        with contextlib.suppress(OSError):
+            os.unlink(f"{path}{suffix}")

@@ -1,0 +1,298 @@
+"""The database file: its path and schema, the connections to it, and the meaning of SQLite's errors."""
+
+import contextlib
+import ctypes
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from incoming_payments.errors import (
+    BrokenDecision,
+    ConfigurationError,
+    IncomingPaymentsError,
+    StoreError,
+    StoreStopped,
+    StoreUnavailable,
+    StoreUnusable,
+)
+from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_LOG_KEPT_BYTES_MAX
+from incoming_payments.stores.sqlite._schema import APPLICATION_ID, STATEMENTS, VERSION
+from incoming_payments.stores.sqlite._watch import FileWatch, LogWatch, OnStop
+
+T = TypeVar("T")
+
+SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
+_NO_WAIT: Final = 0.0  # SQLite's own waiting is off: `_patiently` waits
+# Between attempts to get a lock. Short beside a commit of another process, so that this process gets its turn.
+_POLL_S: Final = 0.001
+
+# One statement, so that it sees the file before or after another process creates the tables, and never in between.
+_IDENTIFY: Final = (
+    "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
+    "FROM pragma_application_id, pragma_user_version"
+)
+
+# After one of these, data that was written may be lost. SQLITE_FULL is not here: SQLite has rolled the write back.
+_LOST_DATA: Final = frozenset(
+    {
+        sqlite3.SQLITE_IOERR_SHORT_READ,  # a file is shorter than it was
+        sqlite3.SQLITE_IOERR_WRITE,
+        sqlite3.SQLITE_IOERR_FSYNC,
+        sqlite3.SQLITE_IOERR_DIR_FSYNC,
+        sqlite3.SQLITE_IOERR_TRUNCATE,
+        sqlite3.SQLITE_IOERR_BEGIN_ATOMIC,
+        sqlite3.SQLITE_IOERR_COMMIT_ATOMIC,
+        sqlite3.SQLITE_IOERR_ROLLBACK_ATOMIC,
+    }
+)
+# These pass: another process holds the lock, the disk is full or cannot be read, the file is read-only.
+_TEMPORARY: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+_ABOUT_THE_STATEMENT: Final = frozenset(
+    {
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_MISUSE,
+        sqlite3.SQLITE_RANGE,
+        sqlite3.SQLITE_TOOBIG,
+    }
+)
+
+
+class DatabaseFile:
+    """One SQLite file. `prepare` opens it and `close` ends its use.
+
+    `on_stop` is called once, in any thread, with the error that stopped the store.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, busy_s: float, on_stop: OnStop | None = None) -> None:
+        _check_sqlite_version()
+        self.path = _checked_path(path)
+        if not 0 <= busy_s <= STORE_BUSY_S_MAX:
+            raise ConfigurationError(
+                f"busy_s is how many seconds to wait for a lock, from 0 to {STORE_BUSY_S_MAX:g}", setting="busy_s"
+            )
+        self._busy_s = busy_s
+        self.watch = FileWatch(self.path, on_stop)
+
+    def prepare(self) -> None:
+        """Create the file or check its schema, also when other processes do the same. Raises `StoreError`."""
+        if not self.path.parent.is_dir():
+            raise StoreUnusable(f"the directory {self.path.parent} does not exist: create it for the database")
+        if self.path.is_dir():
+            raise StoreUnusable(f"{self.path} is a directory: name a file for the database")
+        self.watch.open(patience_s=self._busy_s)
+        try:
+            with contextlib.suppress(OSError):  # SQLite reports the reason below
+                # Only the owner may read the payments. SQLite gives the log the mode of the database.
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            connection = self._open("rwc", busy_s=_NO_WAIT)
+            try:
+                self._patiently(lambda: self._create(connection))
+            finally:
+                self.disconnect(connection)
+            self.watch.note_database()
+        except (sqlite3.Error, OSError) as error:
+            explained = self.explain(error)
+            self.watch.close()
+            raise explained from error
+        except BaseException:
+            self.watch.close()
+            raise
+
+    def close(self) -> None:
+        """Let other processes know that this store does not use the file any more."""
+        self.watch.close()
+
+    def connect_writer(self) -> sqlite3.Connection:
+        """A connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
+        return self._connect(
+            # FULL syncs the log at every commit: without it a power cut takes back what was acknowledged. On macOS
+            # only F_FULLFSYNC reaches the disk.
+            "synchronous = FULL",
+            "fullfsync = ON",
+            "checkpoint_fullfsync = ON",
+            f"journal_size_limit = {STORE_LOG_KEPT_BYTES_MAX}",
+            busy_s=_NO_WAIT,
+        )
+
+    def connect_reader(self) -> sqlite3.Connection:
+        """A connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
+        return self._connect("query_only = ON", busy_s=self._busy_s)
+
+    def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:
+        """Begin to write, when other processes let this one. Raises `sqlite3.OperationalError` after `busy_s`."""
+        self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        if log.before_write():
+            # SQLite counts the pages of the log in shared memory. After a checkpoint that emptied it there are none.
+            connection.rollback()
+            _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if frames > 0:
+                raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
+            log.forget()
+            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            log.before_write()
+        self._check_version(connection)
+
+    def explain(self, error: BaseException) -> IncomingPaymentsError:
+        """Return the error to raise in place of `error`. Stops the store when data may be lost."""
+        if _code(error) in _LOST_DATA:
+            error = self.watch.stop(f"its disk failed ({error}, {getattr(error, 'sqlite_errorname', '')})")
+        if isinstance(error, StoreError):
+            return type(error)(error.description)
+        if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
+            return BrokenDecision(f"the database refused what was to be stored: {error}")
+        if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
+            return StoreUnavailable(f"the database {self.path} cannot do it for now ({error}): repeat the call")
+        return StoreUnusable(f"the database {self.path} cannot be used: {error}")
+
+    def disconnect(self, connection: sqlite3.Connection) -> None:
+        """Close `connection`, which rolls back what is not committed. A stopped store leaves it open for good."""
+        with contextlib.suppress(sqlite3.Error):
+            connection.rollback()
+            if self.watch.is_stopped:
+                _never_close(connection)
+            else:
+                connection.close()
+
+    def _connect(self, *settings: str, busy_s: float) -> sqlite3.Connection:
+        self.watch.check()
+        # Only `prepare` may create the file: a file that vanishes must not come back empty.
+        connection = self._open("rw", busy_s=busy_s)
+        try:
+            self._patiently(lambda: self._check_version(connection))
+            for setting in settings:
+                connection.execute(f"PRAGMA {setting}")
+        except BaseException:
+            self.disconnect(connection)
+            raise
+        return connection
+
+    def _open(self, mode: str, *, busy_s: float) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=busy_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        # SQLite hides the errors of its automatic checkpoints. The writer makes checkpoints that do not.
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        return connection
+
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """Repeat `action` while another process holds the lock.
+
+        SQLite's own waiting sleeps up to a tenth of a second, so a process that commits all the time starves it.
+        """
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as error:
+                if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        """Create the tables in an empty file."""
+        self._version(connection)  # before the file is changed: it may belong to another application
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreUnusable(f"the file system of {self.path} cannot hold a write-ahead log (WAL)")
+        if self._version(connection) == VERSION:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Another process may have created the tables before this one got the lock.
+            if self._version(connection) != VERSION:
+                for statement in STATEMENTS:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.rollback()
+            raise
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """The schema version of the file, 0 for an empty one. Raises `StoreUnusable` for a file of others."""
+        application, version, tables = connection.execute(_IDENTIFY).fetchone()
+        if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
+            raise StoreUnusable(f"{self.path} is the database of another application: choose another file")
+        if version > VERSION:
+            raise self._wrong_version(version)
+        return int(version)
+
+    def _check_version(self, connection: sqlite3.Connection) -> None:
+        # A newer release may change the schema while this one runs.
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            raise self._wrong_version(version)
+
+    def _wrong_version(self, version: int) -> StoreUnusable:
+        return StoreUnusable(
+            f"{self.path} has schema version {version}, this release knows version {VERSION}: upgrade incoming-payments"
+        )
+
+
+def blames_the_statement(error: BaseException) -> bool:
+    """Whether `error` is about the values of one statement, and not about the file or the machine."""
+    if isinstance(error, MemoryError | OSError | StoreStopped):
+        return False
+    code = _primary_code(error)
+    return code is None or code in _ABOUT_THE_STATEMENT
+
+
+def _code(error: BaseException) -> int | None:
+    """SQLite's extended result code. `None`: `error` comes from Python, such as text that is not Unicode."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code
+
+
+def _primary_code(error: BaseException) -> int | None:
+    code = _code(error)
+    return None if code is None else code & 0xFF
+
+
+def _check_sqlite_version() -> None:
+    if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
+        least = ".".join(map(str, SQLITE_VERSION_MIN))
+        raise StoreUnusable(
+            f"Python uses SQLite {sqlite3.sqlite_version}, and the store needs {least} or later: use a Python that is "
+            "built with a newer SQLite"
+        )
+
+
+def _checked_path(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if not isinstance(text, str) or text in {"", ":memory:"} or "\0" in text:
+        raise ConfigurationError(
+            "the path names the database's file; to keep payments in memory use MemoryStore", setting="path"
+        )
+    # SQLite keeps the log beside the file that a symbolic link points to, so the store has to look there as well.
+    return Path(os.path.realpath(text))
+
+
+def _never_close(connection: sqlite3.Connection) -> None:
+    """Keep `connection` open until the process ends, beyond the end of the interpreter.
+
+    Closing the last connection makes SQLite copy the log into the database and remove the log by its name. A stopped
+    store must not write, and another file may have that name by now.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

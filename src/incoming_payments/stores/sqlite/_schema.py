@@ -1,0 +1,67 @@
+"""The tables of the database file. The first released file format is version 1."""
+
+from typing import Final
+
+APPLICATION_ID: Final = int.from_bytes(b"IPay")  # stands in the file's header, so that `file` and the store know it
+VERSION: Final = 1
+
+# Amounts are minor units of the asset as decimal text. Times are microseconds since 1970 in UTC.
+STATEMENTS: Final = (
+    # `sweep_at` is `expires_at` until the expiry is announced, and NULL otherwise.
+    """
+    CREATE TABLE payments (
+        id TEXT PRIMARY KEY NOT NULL,
+        version INTEGER NOT NULL CHECK (version > 0),
+        received_amount TEXT NOT NULL CHECK (received_amount NOT GLOB '*[^0-9]*'),
+        updated_at INTEGER NOT NULL CHECK (updated_at >= created_at),
+        wallet_address TEXT NOT NULL,
+        client TEXT NOT NULL,
+        asset_code TEXT NOT NULL,
+        asset_scale INTEGER NOT NULL CHECK (asset_scale BETWEEN 0 AND 255),
+        incoming_amount TEXT CHECK (incoming_amount NOT GLOB '*[^0-9]*'),
+        expires_at INTEGER,
+        metadata TEXT,
+        created_at INTEGER NOT NULL,
+        closed_at INTEGER,
+        expiry_announced_at INTEGER,
+        sweep_at INTEGER CHECK (sweep_at IS NULL OR sweep_at = expires_at)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX payments_to_sweep ON payments (sweep_at, id) WHERE sweep_at IS NOT NULL",
+    """
+    CREATE TABLE credits (
+        payment_id TEXT NOT NULL,
+        credit_id TEXT NOT NULL,
+        amount TEXT NOT NULL CHECK (amount NOT GLOB '*[^0-9]*' AND amount <> '0'),
+        received_amount TEXT NOT NULL CHECK (received_amount NOT GLOB '*[^0-9]*'),
+        completes INTEGER NOT NULL CHECK (completes IN (0, 1)),
+        at INTEGER NOT NULL,
+        PRIMARY KEY (payment_id, credit_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+    # `peer` is the ILP address of the peer that sent the packet of a credit.
+    """
+    CREATE TABLE events (
+        payment_id TEXT NOT NULL,
+        version INTEGER NOT NULL CHECK (version > 0),
+        kind TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        received_amount TEXT NOT NULL CHECK (received_amount NOT GLOB '*[^0-9]*'),
+        credit_id TEXT,
+        peer TEXT,
+        PRIMARY KEY (payment_id, version)
+    ) STRICT, WITHOUT ROWID
+    """,
+    # Used nonces, each until its signature is stale.
+    """
+    CREATE TABLE nonces (
+        key TEXT PRIMARY KEY NOT NULL,
+        until INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX nonces_to_sweep ON nonces (until)",
+    # `held` is the number of nonces: counting them takes longer the more there are. Nonces that were to be remembered
+    # until `swept_until` or earlier may have been removed.
+    "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0), swept_until INTEGER NOT NULL) STRICT",
+    "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
+)

@@ -1,0 +1,174 @@
+"""Group commit: many updates in one transaction, each with its own outcome.
+
+The writer takes all waiting jobs, runs them one after the other in one transaction, commits once, and only then
+answers. So an answer is durable, and the more callers there are, the less each pays for the disk. The rows that the
+jobs of a batch need are read together before the first job runs, and everything they decide is written together after
+the last: each SQL statement gives up the interpreter's lock, and getting it back is slow when callers want it.
+
+A failure costs as few callers as possible:
+
+- An exception of a caller's own function goes to that caller. The others commit.
+- An error about the values of one job rolls the batch back, and runs it again job by job. Decisions change nothing
+  themselves, so they can run twice. One bad job cannot fail the others for ever.
+- An error of the disk rolls the batch back and fails all of it: another attempt would only make callers wait longer for
+  the same answer. The next batch opens a new connection.
+- A lost write stops the store: see `_watch`.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+from incoming_payments.errors import IncomingPaymentsError, StoreStopped
+from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_LOG_FRAMES_MAX, STORE_TRUNCATE_MS_MAX
+from incoming_payments.stores.sqlite._file import DatabaseFile, blames_the_statement
+from incoming_payments.stores.sqlite._queue import Job, Jobs, deliver
+from incoming_payments.stores.sqlite._rows import Batch
+from incoming_payments.stores.sqlite._watch import LogWatch
+
+logger = logging.getLogger("incoming_payments.stores.sqlite")
+
+
+class DecideRaised(Exception):
+    """Carries any exception of a caller's own function to that caller alone."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def serve(file: DatabaseFile, jobs: Jobs) -> None:
+    """Do `jobs`, batch by batch, until a `None`."""
+    writer = Writer(file)
+    serving, crowded = True, False
+    while serving:
+        batch = jobs.take(patiently=crowded)
+        first, serving = batch[0], batch[-1] is not None
+        writer.run([job for job in batch if job is not None])
+        # Threads call one by one. A loop queues all jobs of a turn at once, so waiting would only delay it.
+        crowded = len(batch) > 1 and first is not None and first.future is None
+        del batch, first  # keep no caller's values alive while waiting
+    writer.disconnect()
+
+
+class Writer:
+    """The one connection that writes, opened when it is needed and dropped when it has failed."""
+
+    def __init__(self, file: DatabaseFile) -> None:
+        self._file = file
+        self._open: _Connection | None = None
+        self._has_begun = False  # whether a failure can be the fault of one job
+
+    def run(self, jobs: Sequence[Job[Any]]) -> None:
+        """Commit the work of `jobs`, together if possible, and give each its outcome. Raises nothing."""
+        try:
+            self._transact(jobs)
+        except BaseException as error:  # noqa: BLE001 - one job must not end the thread that all others need
+            explained = self._file.explain(error)
+            self.disconnect()
+            if self._has_begun and len(jobs) > 1 and blames_the_statement(error):
+                for job in jobs:
+                    self.run([job])
+                return
+            for job in jobs:
+                job.error = type(explained)(explained.description)
+                job.error.__cause__ = error
+        deliver(jobs)
+        if self._open is not None:
+            self._keep_log_short(self._open)
+
+    def disconnect(self) -> None:
+        """Close the connection, if there is one. That rolls back."""
+        if self._open is not None:
+            # Made here, a checkpoint reports its errors. SQLite's own, when the last connection closes, does not.
+            if not self._file.watch.is_stopped:
+                self._checkpoint(self._open, "PASSIVE")
+            self._open.log.close()
+            self._file.disconnect(self._open.connection)
+        self._open = None
+
+    def _transact(self, jobs: Sequence[Job[Any]]) -> None:
+        self._has_begun = False
+        if self._open is None:
+            self._open = self._connect()
+        connection, batch, log = self._open.connection, self._open.batch, self._open.log
+        self._file.begin(connection, log)
+        self._has_begun = True
+        lookups = [job.lookup for job in jobs if job.lookup is not None]
+        if len(lookups) > 1:
+            batch.prefetch(lookups)
+        for job in jobs:
+            job.error = None
+            try:
+                job.answer = job.work(batch)
+            except DecideRaised as raised:
+                job.error = raised.error
+            except IncomingPaymentsError as error:  # raised before the first write: there is nothing to undo
+                job.error = error
+        batch.flush()
+        connection.execute("COMMIT")
+        self._open.log_bytes = log.after_commit()
+        self._open.commits += 1
+        batch.clear()
+
+    def _connect(self) -> "_Connection":
+        connection = self._file.connect_writer()
+        try:
+            return _Connection(connection, LogWatch(self._file.watch))
+        except BaseException:
+            self._file.disconnect(connection)
+            raise
+
+    def _keep_log_short(self, open: "_Connection") -> None:
+        """Copy the log into the database when it is long enough, after the callers have their answers."""
+        if open.log_bytes >= open.truncate_at_bytes:
+            # While readers overlap, SQLite never gets to write the log from its beginning, unless it waits for them.
+            is_short = self._checkpoint(open, "TRUNCATE", wait_ms=STORE_TRUNCATE_MS_MAX)
+            open.truncate_at_bytes = STORE_LOG_BYTES_MAX if is_short else 2 * open.log_bytes
+            if is_short:
+                open.log.forget()
+        elif open.commits >= open.checkpoint_at_commits:
+            self._checkpoint(open, "PASSIVE")
+
+    def _checkpoint(self, open: "_Connection", mode: str, *, wait_ms: int = 0) -> bool:
+        """Make a checkpoint, and return whether it did all of its work. A lost write stops the store."""
+        frames, done = 0, False
+        try:
+            open.connection.rollback()
+            if wait_ms:
+                open.connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
+            busy, frames, _ = open.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            if wait_ms:
+                open.connection.execute("PRAGMA busy_timeout = 0")
+            done = not busy
+        except sqlite3.Error as error:
+            if not isinstance(self._file.explain(error), StoreStopped):
+                logger.warning("incoming payments: the log could not be copied into the database: %s", error)
+        open.plan_checkpoint(frames)
+        return done
+
+
+_COMMITS_AT_FIRST: Final = 16
+
+
+class _Connection:
+    """The connection of a writer, with what belongs to it."""
+
+    def __init__(self, connection: sqlite3.Connection, log: LogWatch) -> None:
+        self.connection = connection
+        self.log = log
+        self.batch = Batch(connection)
+        self.log_bytes = 0  # the size of the log, of which SQLite may use only the beginning
+        self.truncate_at_bytes = STORE_LOG_BYTES_MAX
+        self.commits = 0  # since the last checkpoint
+        self.checkpoint_at_commits = _COMMITS_AT_FIRST
+
+    def plan_checkpoint(self, frames: int) -> None:
+        """Plan the next checkpoint, so that the log has some `STORE_LOG_FRAMES_MAX` then. The last one found `frames`.
+
+        Python cannot ask SQLite how long the log is, but the result of a checkpoint tells.
+        """
+        due = max(self.commits, 1) * STORE_LOG_FRAMES_MAX // max(frames, 1)
+        self.checkpoint_at_commits = max(1, min(due, 2 * self.checkpoint_at_commits))
+        self.commits = 0

@@ -1,0 +1,195 @@
+/* A disk that fails, for the programs that load this library with LD_PRELOAD.
+ *
+ * It behaves as Linux does when it cannot write back: `fsync` and `fdatasync` fail with EIO for a file that was written
+ * since its last sync, and succeed when they are repeated, although the data never reached the disk.
+ *
+ *   FAULTY_DISK_FOLDER   the folder of the files to watch; those that end in -shm or -lock are left alone
+ *   FAULTY_DISK_CONTROL  a file of 4 bytes: the mode (0 healthy, 1 dead, 2 failing at random), and for mode 2 the
+ *                        probability, in 1/256, with which a sync fails
+ *   FAULTY_DISK_LOG      optional: a file to which each write, truncation, sync and removal is appended
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum kind { WRITE = 1, TRUNCATE, SYNCED, SYNC_FAILED, REMOVE };
+
+struct record {
+    uint32_t kind, path_bytes;
+    uint64_t offset, data_bytes;
+};
+
+struct file {
+    dev_t device;
+    ino_t inode;
+    int is_dirty;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct file files[256];
+static int file_count;
+static const char *folder;
+static const volatile uint8_t *control;
+static int log_descriptor = -1;
+static unsigned int seed;
+
+static ssize_t (*real_write)(int, const void *, size_t);
+static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
+static int (*real_ftruncate)(int, off_t);
+static int (*real_fsync)(int);
+static int (*real_fdatasync)(int);
+static int (*real_unlink)(const char *);
+
+__attribute__((constructor)) static void prepare(void) {
+    real_write = dlsym(RTLD_NEXT, "write");
+    real_pwrite = dlsym(RTLD_NEXT, "pwrite64");
+    real_ftruncate = dlsym(RTLD_NEXT, "ftruncate64");
+    real_fsync = dlsym(RTLD_NEXT, "fsync");
+    real_fdatasync = dlsym(RTLD_NEXT, "fdatasync");
+    real_unlink = dlsym(RTLD_NEXT, "unlink");
+    folder = getenv("FAULTY_DISK_FOLDER");
+    const char *path = getenv("FAULTY_DISK_CONTROL");
+    if (!folder || !path) return;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    control = mmap(NULL, 4, PROT_READ, MAP_SHARED, descriptor, 0);
+    close(descriptor);
+    if ((path = getenv("FAULTY_DISK_LOG")))
+        log_descriptor = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    seed = (unsigned int)(now.tv_nsec ^ getpid());
+}
+
+static int ends_with(const char *text, const char *end) {
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && !strcmp(text + length - tail, end);
+}
+
+static int is_watched(const char *path) {
+    size_t length = folder ? strlen(folder) : 0;
+    return length && control && !strncmp(path, folder, length) && !ends_with(path, "-shm") && !ends_with(path, "-lock");
+}
+
+/* The path of a descriptor, if its file is watched. A removed file has lost its path. */
+static const char *path_of(int descriptor, char *path) {
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    ssize_t length = readlink(link, path, PATH_MAX - 1);
+    if (length < 0) return NULL;
+    path[length] = 0;
+    return is_watched(path) && !ends_with(path, " (deleted)") ? path : NULL;
+}
+
+static struct file *state_of(int descriptor) {
+    struct stat found;
+    if (fstat(descriptor, &found) || !S_ISREG(found.st_mode)) return NULL;
+    for (int i = 0; i < file_count; i++)
+        if (files[i].device == found.st_dev && files[i].inode == found.st_ino) return &files[i];
+    if (file_count == 256) file_count = 0;
+    files[file_count] = (struct file){found.st_dev, found.st_ino, 0};
+    return &files[file_count++];
+}
+
+static void note(enum kind kind, const char *path, uint64_t offset, const void *data, size_t count) {
+    if (log_descriptor < 0) return;
+    struct record head = {kind, (uint32_t)strlen(path), offset, count};
+    struct iovec parts[] = {{&head, sizeof head}, {(void *)path, head.path_bytes}, {(void *)data, count}};
+    if (writev(log_descriptor, parts, data ? 3 : 2) < 0) abort();
+}
+
+static void written(int descriptor, const char *path, uint64_t offset, const void *data, ssize_t count) {
+    if (count <= 0) return;
+    struct file *file = state_of(descriptor);
+    if (file) file->is_dirty = 1;
+    note(WRITE, path, offset, data, (size_t)count);
+}
+
+ssize_t pwrite64(int descriptor, const void *data, size_t count, off_t offset) {
+    char buffer[PATH_MAX];
+    const char *path = path_of(descriptor, buffer);
+    if (!path) return real_pwrite(descriptor, data, count, offset);
+    pthread_mutex_lock(&mutex);
+    ssize_t done = real_pwrite(descriptor, data, count, offset);
+    int error = errno;
+    written(descriptor, path, (uint64_t)offset, data, done);
+    pthread_mutex_unlock(&mutex);
+    errno = error;
+    return done;
+}
+
+ssize_t pwrite(int descriptor, const void *data, size_t count, off_t offset) {
+    return pwrite64(descriptor, data, count, offset);
+}
+
+ssize_t write(int descriptor, const void *data, size_t count) {
+    char buffer[PATH_MAX];
+    const char *path = path_of(descriptor, buffer);
+    if (!path) return real_write(descriptor, data, count);
+    pthread_mutex_lock(&mutex);
+    ssize_t done = real_write(descriptor, data, count);
+    int error = errno;
+    off_t end = lseek(descriptor, 0, SEEK_CUR);
+    written(descriptor, path, (uint64_t)(end - (done > 0 ? done : 0)), data, done);
+    pthread_mutex_unlock(&mutex);
+    errno = error;
+    return done;
+}
+
+int ftruncate64(int descriptor, off_t size) {
+    char buffer[PATH_MAX];
+    const char *path = path_of(descriptor, buffer);
+    if (!path) return real_ftruncate(descriptor, size);
+    pthread_mutex_lock(&mutex);
+    int result = real_ftruncate(descriptor, size);
+    if (!result) {
+        struct file *file = state_of(descriptor);
+        if (file) file->is_dirty = 1;
+        note(TRUNCATE, path, (uint64_t)size, NULL, 0);
+    }
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+int ftruncate(int descriptor, off_t size) { return ftruncate64(descriptor, size); }
+
+static int sync_file(int descriptor, int (*real)(int)) {
+    char buffer[PATH_MAX];
+    const char *path = path_of(descriptor, buffer);
+    if (!path) return real(descriptor);
+    pthread_mutex_lock(&mutex);
+    struct file *file = state_of(descriptor);
+    int fails = file && file->is_dirty &&
+                (control[0] == 1 || (control[0] == 2 && (unsigned)(rand_r(&seed) >> 8 & 255) < control[1]));
+    if (file) file->is_dirty = 0;
+    note(fails ? SYNC_FAILED : SYNCED, path, 0, NULL, 0);
+    pthread_mutex_unlock(&mutex);
+    if (!fails) return 0; /* the tests rebuild the disk from the log: a real sync would only take time */
+    errno = EIO;
+    return -1;
+}
+
+int fsync(int descriptor) { return sync_file(descriptor, real_fsync); }
+
+int fdatasync(int descriptor) { return sync_file(descriptor, real_fdatasync); }
+
+int unlink(const char *path) {
+    if (!is_watched(path)) return real_unlink(path);
+    pthread_mutex_lock(&mutex);
+    int result = real_unlink(path);
+    if (!result) note(REMOVE, path, 0, NULL, 0);
+    pthread_mutex_unlock(&mutex);
+    return result;
+}

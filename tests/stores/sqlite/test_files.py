@@ -1,0 +1,315 @@
+"""The files of a store: symbolic links, the length of the log, backups, and the version of SQLite."""
+
+import os
+import resource
+import sqlite3
+import stat
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from incoming_payments.errors import BackupFailed, StoreUnusable
+from incoming_payments.limits import STORE_LOG_BYTES_MAX
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _backup, _writer
+from incoming_payments.testing.steps import book, create, together
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The path of the database."""
+    return tmp_path / "payments.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    """A store in a new file."""
+    with SqliteStore(path) as store:
+        yield store
+
+
+# --- symbolic links ---
+
+
+def test_the_path_may_be_a_symbolic_link(tmp_path: Path) -> None:
+    """The store works on the target, and its log and lock file stand beside the target."""
+    target, link = tmp_path / "data" / "payments.db", tmp_path / "payments.db"
+    target.parent.mkdir()
+    SqliteStore(target).close()
+    link.symlink_to(target)
+    with SqliteStore(link) as store:
+        id = create(store)
+        assert book(store, id, "wire-1", 1).received.value == 1
+        assert sorted(file.name for file in target.parent.iterdir()) == [
+            "payments.db",
+            "payments.db-lock",
+            "payments.db-shm",
+            "payments.db-wal",
+        ]
+        with SqliteStore(target) as other:
+            assert other.load(id).received.value == 1
+    assert [file.name for file in tmp_path.iterdir() if not file.is_dir()] == ["payments.db"]
+
+
+def test_a_link_to_nothing_creates_a_private_database(tmp_path: Path) -> None:
+    """At the target, readable by its owner alone."""
+    target, link = tmp_path / "target.db", tmp_path / "payments.db"
+    link.symlink_to(target)
+    with SqliteStore(link) as store:
+        create(store)
+        for file in tmp_path.glob("target.db*"):
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+# --- the length of the log ---
+
+
+def log_bytes(path: Path) -> int:
+    """The size of the log."""
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+def test_the_log_stays_short(store: SqliteStore, path: Path) -> None:
+    """The writer copies it into the database from time to time, and SQLite begins it again."""
+    id = create(store)
+    for number in range(1500):
+        book(store, id, f"wire-{number}", 1)
+    assert log_bytes(path) < 8 * 1024 * 1024
+    assert path.stat().st_size > 100_000
+
+
+def test_the_log_stays_short_under_readers_that_overlap(
+    path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore
+) -> None:
+    """Past a bound the writer waits until readers of the log are done: otherwise there is always one of them."""
+    bound = 1_000_000
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", bound)
+    id = create(store)
+    ended = threading.Event()
+
+    def read(phase: int) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            while not ended.is_set():
+                connection.execute("BEGIN")
+                connection.execute("SELECT count(*) FROM payments").fetchone()
+                ended.wait(0.005 + phase / 1000)
+                connection.execute("COMMIT")
+
+    readers = [threading.Thread(target=read, args=(phase,)) for phase in range(6)]
+    for reader in readers:
+        reader.start()
+    sizes: list[int] = []
+    try:
+        for number in range(1200):
+            book(store, id, f"wire-{number:04}-{'x' * 150}", 1)
+            sizes.append(log_bytes(path))
+    finally:
+        ended.set()
+        for reader in readers:
+            reader.join()
+    assert max(sizes) < 4 * bound
+    assert min(sizes[sizes.index(max(sizes)) :]) < bound
+    assert store.load(id).received.value == 1200
+
+
+def test_a_reader_that_stays_lets_the_log_grow(path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore) -> None:
+    """The writer does not wait for it at each commit: the next attempt comes when the log is twice as long."""
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 200_000)
+    monkeypatch.setattr(_writer, "STORE_TRUNCATE_MS_MAX", 1)
+    id = create(store)
+    book(store, id, "wire", 1)
+    modes: list[str] = []
+    checkpoint = _writer.Writer._checkpoint
+
+    def note(writer: _writer.Writer, open: _writer._Connection, mode: str, *, wait_ms: int = 0) -> bool:
+        modes.append(mode)
+        return checkpoint(writer, open, mode, wait_ms=wait_ms)
+
+    monkeypatch.setattr(_writer.Writer, "_checkpoint", note)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM payments").fetchone()
+        for number in range(400):
+            book(store, id, f"wire-{number:04}-{'x' * 150}", 1)
+    assert 1 <= modes.count("TRUNCATE") <= 6
+    assert log_bytes(path) > 800_000
+
+
+def test_the_bound_of_the_log_is_known() -> None:
+    """In bytes."""
+    assert STORE_LOG_BYTES_MAX == 32 * 1024 * 1024
+
+
+def test_a_checkpoint_that_finds_no_space_is_logged(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The credits are in the log. The next checkpoint copies them."""
+    id = create(store)
+    engine = store._engine
+    writer = _writer.Writer(engine._file)
+    with monkeypatch.context() as patch:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+        class Full(sqlite3.Connection):
+            def execute(self, sql: str, *arguments: object) -> sqlite3.Cursor:
+                if sql.startswith("PRAGMA wal_checkpoint"):
+                    raise error
+                return super().execute(sql, *arguments)  # type: ignore[arg-type] # whatever SQLite takes
+
+        connect = sqlite3.connect
+        patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Full))
+        writer.run([])
+        writer.disconnect()
+    assert "could not be copied into the database: database or disk is full" in caplog.text
+    assert book(store, id, "wire-1", 1).received.value == 1
+
+
+# --- backups ---
+
+
+def test_a_backup_holds_what_was_acknowledged(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+    """In one file that its owner alone can read, while others write. A store opens it like any other database."""
+    id = create(store)
+    target = tmp_path / "backup.db"
+    acknowledged: list[int] = []
+    begun = threading.Event()
+
+    def credit() -> None:
+        for number in range(200):
+            book(store, id, f"wire-{number}", 1)
+            acknowledged.append(number)
+            if number == 20:
+                begun.set()
+
+    def back_up() -> int:
+        assert begun.wait(30)
+        before = len(acknowledged)
+        store.backup(target)
+        return before
+
+    _, before = together([credit, back_up])
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert sorted(file.name for file in tmp_path.iterdir() if file.name.startswith("backup")) == ["backup.db"]
+    with SqliteStore(target) as copy:
+        received = copy.load(id).received.value
+        assert before is not None
+        assert before <= received <= 200
+        assert len(copy.events(id)) == received + 1
+        assert book(copy, id, "wire-0", 1).received.value == 1
+    assert store.load(id).received.value == 200
+    assert path.exists()
+
+
+def test_a_backup_of_an_async_store(path: Path, tmp_path: Path) -> None:
+    """The same, off the event loop."""
+    import asyncio
+
+    async def scenario() -> None:
+        async with AsyncSqliteStore(path) as store:
+            await store.backup(tmp_path / "backup.db")
+
+    asyncio.run(scenario())
+    SqliteStore(tmp_path / "backup.db").close()
+
+
+def test_a_backup_replaces_no_file(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+    """Least of all the database itself."""
+    create(store)
+    for target in (path, tmp_path / "other"):
+        target.touch()
+        with pytest.raises(BackupFailed, match="exists: name a new file"):
+            store.backup(target)
+    (tmp_path / "backup.db.partial").touch()
+    with pytest.raises(BackupFailed, match="cut short: remove it"):
+        store.backup(tmp_path / "backup.db")
+    assert not (tmp_path / "backup.db").exists()
+
+
+def test_a_backup_to_a_folder_that_is_missing_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+    """With the operating system's reason."""
+    with pytest.raises(BackupFailed, match="No such file or directory"):
+        store.backup(tmp_path / "nowhere" / "backup.db")
+
+
+def test_a_backup_that_does_not_read_back_is_removed(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its pages are damaged or rows are missing."""
+    create(store)
+    sync = _backup._sync
+
+    def damage(path: Path) -> None:
+        if path.suffix == ".partial":
+            content = bytearray(path.read_bytes())
+            content[4096 * 2 : 4096 * 3] = bytes(4096)
+            path.write_bytes(content)
+        sync(path)
+
+    def lose_a_row(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as copy:
+            copy.execute("DELETE FROM payments")
+            copy.commit()
+        sync(path)
+
+    for spoil in (damage, lose_a_row):
+        with monkeypatch.context() as patch:
+            patch.setattr(_backup, "_sync", spoil)
+            with pytest.raises(BackupFailed, match="and was removed"):
+                store.backup(tmp_path / "backup.db")
+        assert [file.name for file in tmp_path.iterdir() if file.name.startswith("backup")] == []
+    store.backup(tmp_path / "backup.db")
+
+
+def test_a_backup_that_finds_no_space_is_removed(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store goes on."""
+    id = create(store)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    store.load(id)
+    target = tmp_path / "backup.db"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(BackupFailed, match="failed, and was removed"):
+            store.backup(target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.glob("backup*"))
+    assert book(store, id, "wire-1", 1).received.value == 1
+    monkeypatch.undo()
+
+
+def test_a_copy_of_the_files_is_no_backup(path: Path, tmp_path: Path) -> None:
+    """The trap that the docs name: closing a descriptor of the database drops the locks of the whole process."""
+    script = """
+import subprocess, sys
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing.steps import create
+store = SqliteStore(sys.argv[1])
+create(store)
+held = ["import sqlite3, sys", "c = sqlite3.connect(sys.argv[1])"]
+held += ["c.execute('PRAGMA locking_mode = EXCLUSIVE')", "c.execute('BEGIN EXCLUSIVE')"]
+other = [sys.executable, "-c", "; ".join(held), sys.argv[1]]
+assert subprocess.run(other, stderr=subprocess.DEVNULL).returncode != 0
+open(sys.argv[1], "rb").close()
+assert subprocess.run(other).returncode == 0
+import os; os._exit(0)
+"""
+    done = subprocess.run(["python", "-c", script, str(path)], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- the version of SQLite ---
+
+
+def test_an_old_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its version, and the least version that will do."""
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.36.0")
+    with pytest.raises(StoreUnusable, match=r"SQLite 3\.36\.0, and the store needs 3\.37\.0"):
+        SqliteStore(path)
+    assert not os.listdir(path.parent)
