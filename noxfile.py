@@ -8,6 +8,7 @@ nox -s docs              write the generated parts of the docs anew
 nox -s interop           signatures by other implementations and ours, crossed: [-- --rounds N] [--seed N]
 nox -s fuzz              each parser, the whole verification and the whole service, a minute each; takes -- --help
 nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
+nox -s edge              rates of an honest peer behind nginx, attacked and not: [-- --seconds S --turns N]
 nox -s simulate          a million steps of the whole service, over many seeds; `-- --seed S --steps N` repeats one
 nox -s mutants           whether the tests notice small changes of the code; or `-- FOLDER_OR_FILE...` of the package
 """
@@ -135,6 +136,13 @@ def fuzz(session: nox.Session) -> None:
     except CommandFailed:
         session.skip("atheris has no wheel for this platform and this Python")
     session.run("python", "-m", "fuzz.run", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
+def edge(session: nox.Session) -> None:
+    """Attack `serve` behind nginx, and print what is left of an honest peer's rate: `nox -s edge [-- --seconds S]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "edge.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from _prepares import prepares
 from _report import finish, table
-from incoming_payments.hosts.command import CONFIGURATION, PEER_TOKEN
-from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.ilp.packet import PacketType
+from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
+from incoming_payments.server.settings import Settings, load_settings
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation
 
@@ -137,11 +137,11 @@ def bodies(settings: Settings, payments: int, packets: int) -> list[bytes]:
 def measure(folder: Path, packets: int) -> Measured:
     """What `drive` says, by what was asked of whom, and how many were in flight."""
     port, bare_port = free_port(), free_port()
-    init = ["-m", "incoming_payments.hosts.command", "init", str(folder), "--port", str(port)]
+    init = ["-m", "incoming_payments.server.command", "init", str(folder), "--port", str(port)]
     subprocess.run([sys.executable, *init], check=True, stdout=subprocess.DEVNULL)
     settings = load_settings(folder / CONFIGURATION)
     token = (folder / PEER_TOKEN).read_text("ascii").strip()
-    serve = ["-m", "incoming_payments.hosts.command", "serve", "--config", str(folder / CONFIGURATION)]
+    serve = ["-m", "incoming_payments.server.command", "serve", "--config", str(folder / CONFIGURATION)]
     measured = {}
     with server(serve, port), server([__file__, "--bare", str(bare_port)], bare_port):
         for in_flight in IN_FLIGHT:

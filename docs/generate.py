@@ -22,8 +22,10 @@ from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Re
 from incoming_payments.httpsig import Policy, PrivateKey, Request, explain, sign
 from incoming_payments.httpsig._hypotheses import HYPOTHESES
 from incoming_payments.ilp import receive
+from incoming_payments.server import declarations
 
 DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
 
 
 def _states(row: Row[Any, Any, Any]) -> str:
@@ -139,6 +141,11 @@ def hypothesis_table() -> str:
     return "\n".join(lines)
 
 
+def nginx_configuration() -> str:
+    """The configuration of nginx, as the tests run it."""
+    return f"```nginx\n{(ROOT / 'docs' / 'nginx.conf').read_text('utf-8')}```"
+
+
 PARTS = {
     "state diagram": state_diagram,
     "transitions": transition_table,
@@ -148,6 +155,8 @@ PARTS = {
     "early answers": early_answers,
     "report": report,
     "hypotheses": hypothesis_table,
+    "settings": declarations.documented,
+    "nginx": nginx_configuration,
 }
 
 

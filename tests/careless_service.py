@@ -12,8 +12,8 @@ from pathlib import Path
 from attrs import evolve
 
 from incoming_payments import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
-from incoming_payments.hosts import command
-from incoming_payments.hosts.settings import load_settings
+from incoming_payments.server.serve import serve
+from incoming_payments.server.settings import load_settings
 
 
 def main(configuration: str, tokens: str) -> int:
@@ -23,7 +23,7 @@ def main(configuration: str, tokens: str) -> int:
         (AccessToken(token), AccessTokenInfo("https://shop.example/", jwk, rights))
         for token, jwk in json.loads(Path(tokens).read_text("utf-8")).items()
     )
-    return command._serve(evolve(load_settings(configuration), introspector=introspector))
+    return serve(evolve(load_settings(configuration), introspector=introspector))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ from typing import Any, Final
 import httpx
 from attrs import frozen
 
-from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
 from incoming_payments.httpsig import PrivateKey, Request, sign
+from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-COMMAND: Final = (sys.executable, "-m", "incoming_payments.hosts.command")
+COMMAND: Final = (sys.executable, "-m", "incoming_payments.server.command")
 _DEADLINE_S: Final = 60.0  # for a slow machine: a start takes a second or two
 
 

@@ -63,16 +63,7 @@ def test_every_bound_is_a_positive_number_with_its_reason() -> None:
             "COMMAND_BODY_BYTES_MAX: Final = 16777217",
             "16777217 is more than 16777216, but a body in a command was read",
         ),
-        ("KEEP_ALIVE_S_MAX: Final = 11", "11 is more than 10, but the wait for a request begins with silence"),
-        (
-            "HEAD_BYTES_MAX: Final = 20479",
-            "20480 is more than 20479, but the longest target and the largest field have to arrive",
-        ),
-        ("HEAD_LINES_MAX: Final = 100", "101 is more than 100, but who sends too many fields is told so"),
-        (
-            "BODY_PIECES_MAX: Final = 121",
-            "122 is more than 121, but the largest body has to arrive in the smallest packets",
-        ),
+        ("BODY_S_MAX: Final = 11", "16.0 is more than 15, but a request in flight has to end before the server stops"),
         ("STORE_BATCH_MAX: Final = 10001", "10001 is more than 10000, but a batch comes out of the queue"),
         (
             "STORE_LOG_KEPT_BYTES_MAX: Final = 33554433",

@@ -13,7 +13,6 @@ import incoming_payments
 
 OPTIONAL = ["uvicorn", "httptools", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
 NEED_MORE = {
-    "incoming_payments.hosts.http_connection",  # httptools, uvicorn
     "incoming_payments.testing._concurrency",  # pytest
     "incoming_payments.testing.contract",  # pytest
     "incoming_payments.testing.machine",  # Hypothesis
@@ -34,7 +33,7 @@ def main() -> None:
     files = {str(path) for path in importlib.metadata.files("incoming-payments") or ()}
     assert "incoming_payments/py.typed" in files
     assert any(path.endswith("licenses/LICENSE") for path in files), files
-    command = [sys.executable, "-m", "incoming_payments.hosts.command", "--help"]
+    command = [sys.executable, "-m", "incoming_payments.server.command", "--help"]
     assert "serve" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     print(f"incoming-payments {importlib.metadata.version('incoming-payments')} works without optional dependencies")
 

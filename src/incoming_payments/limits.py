@@ -107,17 +107,12 @@ ACCESS_RIGHTS_MAX: Final = 64  # rights in one token
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments announced by one call
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep takes one a payment, the others six
 
-# --- a server of its own ---
+# --- adapters and the server ---
 
-CONNECTIONS_MAX: Final = 1024  # open at once, if the file descriptors suffice; each can make us hold some 200 KB
-BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted, and accepted in one turn of the event loop
-REQUEST_S_MAX: Final = 10  # for a whole request to arrive: the largest needs no more than 100 kbit/s
-KEEP_ALIVE_S_MAX: Final = 5  # of silence between two requests of a connection: uvicorn's default
-READ_BYTES_MAX: Final = 2 * 1024  # of one connection before others have their turn: most requests, and 1 ms at worst
-HEAD_BYTES_MAX: Final = 32 * 1024  # of a request besides its body, after the first read: honest ones have 2 KB
-HEAD_LINES_MAX: Final = 256  # fields of a request, before and behind its body: honest ones have 20
-BODY_PIECES_MAX: Final = 256  # chunks and reads of one body: honest ones have one a network packet at most
-DROPPED_BYTES_MAX: Final = 1024 * 1024  # behind the last answer: what a client has on its way before it reads that
+BODY_S_MAX: Final = 10  # for a whole body to arrive: the largest needs 52 kbit/s; a proxy that buffers needs no time
+BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted: the event loop accepts all of them in one turn
+KEEP_ALIVE_S_MAX: Final = 75  # of silence between two requests: longer than a proxy keeps its connection (nginx: 60)
+SHUTDOWN_S_MAX: Final = 15  # for the requests in flight when the server stops: the body, and the store's own wait
 
 # --- the log of a host ---
 
@@ -154,10 +149,7 @@ for _smaller, _larger, _why in (
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA key has to be acceptable"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a full sweep has to end: one effect finds, one more a payment"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command was read"),
-    (KEEP_ALIVE_S_MAX, REQUEST_S_MAX, "the wait for a request begins with silence"),
-    (TARGET_CHARS_MAX + HEADER_BYTES_MAX, HEAD_BYTES_MAX, "the longest target and the largest field have to arrive"),
-    (HEADERS_MAX + 1, HEAD_LINES_MAX, "who sends too many fields is told so"),
-    (BODY_BYTES_MAX // 536, BODY_PIECES_MAX, "the largest body has to arrive in the smallest packets"),
+    (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight has to end before the server stops"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "a log that is kept must not be too long"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),

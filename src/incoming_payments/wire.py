@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from attrs import fields, frozen
 from cattrs import AttributeValidationNote, ClassValidationError, Converter, ForbiddenExtraKeysError
@@ -28,6 +28,7 @@ from incoming_payments.limits import (
     METADATA_BYTES_MAX,
     METADATA_DEPTH_MAX,
 )
+from incoming_payments.strict import wrong_type
 
 T = TypeVar("T")
 
@@ -247,16 +248,18 @@ def _show(name: str) -> str:
 # --- cattrs: reading -------------------------------------------------------------------------------
 
 
+def _exactly(value: object, expected: type[T]) -> T:
+    if complaint := wrong_type(value, expected):
+        raise MalformedJson(complaint)
+    return cast("T", value)
+
+
 def _read_text(value: object, _: object) -> str:
-    if not isinstance(value, str):
-        raise MalformedJson(f"must be a string, not {_kind(value)}")
-    return value
+    return _exactly(value, str)
 
 
 def _read_scale(value: object, _: object) -> int:
-    if type(value) is not int:  # a bool is an int to Python, and 2.0 equals 2
-        raise MalformedJson(f"must be an integer, not {_kind(value)}")
-    return value
+    return _exactly(value, int)
 
 
 def _read_wallet_address(value: object, _: object) -> WalletAddressUrl:
@@ -272,9 +275,7 @@ def _read_metadata(value: object, _: object) -> MetadataJson:
 
 
 def _read_object(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise MalformedJson(f"must be an object, not {_kind(value)}")
-    return value
+    return _exactly(value, dict)
 
 
 def _strict(cls: type[T], **renamed: Any) -> Callable[[object, object], T]:
@@ -318,21 +319,6 @@ _READER.register_structure_hook(
         metadata=override(struct_hook=_read_metadata),
     ),
 )
-
-_KINDS: Final[Mapping[type, str]] = {
-    dict: "an object",
-    list: "an array",
-    str: "a string",
-    bool: "a boolean",
-    int: "an integer",
-    float: "a number with a fraction or exponent",
-    type(None): "null",
-}
-
-
-def _kind(value: object) -> str:
-    return _KINDS[type(value)]
-
 
 _JSON_NAMES: Final = {
     "wallet_address": "walletAddress",

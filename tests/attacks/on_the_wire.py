@@ -1,4 +1,4 @@
-"""Attacks in bytes: what no parsed request can show. RFC 9112 §11, RFC 9421 §7.5."""
+"""Attacks in bytes, which a parsed request cannot show. RFC 9112 §11, RFC 9421 §7.5."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,7 +7,6 @@ from typing import Final
 from attacks.rows import Answer, Attempt, title
 from incoming_payments.limits import (
     BODY_BYTES_MAX,
-    BODY_PIECES_MAX,
     HEADER_BYTES_MAX,
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
@@ -18,7 +17,7 @@ from signed_requests import Scene
 
 Family = dict[str, list[tuple[str, bytes, *tuple[Answer, ...]]]]  # with an answer for each request in the bytes
 
-BAD: Final = (400, "invalid_http")
+TWO_WAYS: Final = (400, "invalid_http")
 TOO_MUCH: Final = (431, "headers_too_large")
 UNSIGNED: Final = (401, "signature_missing")
 MISMATCH: Final = (401, "digest_mismatch")
@@ -34,7 +33,7 @@ def _unsigned(at: Scene) -> bytes:
 
 
 def _post(at: Scene) -> bytes:
-    """A good POST whose length is not signed."""
+    """Return a good POST without a signed length."""
     return as_bytes(at.post_covering(at.digested(), "content-digest"), origin_of(at.url))
 
 
@@ -89,10 +88,8 @@ def framing(at: Scene) -> Family:
              UNSIGNED),
             ("a length that ends behind it", unframed + b"Content-Length: %d\r\n\r\n%s" % (len(unsigned), unsigned),
              MISMATCH),
-            ("chunks that end before it, a length behind it", coded("chunked", end + unsigned, _kept(head)), BAD),
         ],
         "a body in chunks that was signed with a length": [
-            ("another length", chunked(body + b" ", before=with_length), BAD),
             ("no length", chunked(body, before=_without(with_length, "Content-Length")), (401, "component_absent")),
         ],
         "a body changed in its chunks": [
@@ -102,28 +99,15 @@ def framing(at: Scene) -> Family:
             ("in an extension of a chunk", coded("chunked", b"2;x=y\r\n{}\r\n" + end), MISMATCH),
         ],
         "a transfer coding that is read differently": [
-            ("one that is nearly chunked", coded("xchunked", _chunk(body) + end), BAD),
-            ("compressed and chunked", coded("gzip, chunked", _chunk(body) + end), BAD),
-            ("chunked twice", coded("chunked, chunked", _chunk(body) + end), BAD),
-            ("two lines", coded("chunked", _chunk(body) + end, unframed + b"Transfer-Encoding: identity\r\n"), BAD),
+            ("compressed and chunked", coded("gzip, chunked", _chunk(body) + end), TWO_WAYS),
+            ("two lines", coded("chunked", _chunk(body) + end, unframed + b"Transfer-Encoding: identity\r\n"),
+             TWO_WAYS),
             ("in HTTP/1.0, and another request behind it", coded("chunked", end + unsigned, in_http_1_0), MISMATCH),
-            ("a vertical tab before it", coded("\x0bchunked", _chunk(body) + end), BAD),
-        ],
-        "a chunk whose size is none": [
-            ("negative", coded("chunked", b"-1\r\n" + body + b"\r\n" + end), BAD),
-            ("with 0x", coded("chunked", b"0x%x\r\n" % len(body) + body + b"\r\n" + end), BAD),
-            ("with underscores", coded("chunked", b"1_0\r\n" + body + b"\r\n" + end), BAD),
-            ("of more digits than a number has", coded("chunked", b"f" * 40 + b"\r\n" + body), BAD),
         ],
         "fields behind the body, RFC 9530 §6": [
             ("the signature", moved("Signature-Input", "Signature"), UNSIGNED),
             ("the token", moved("Authorization"), (401, "token_missing")),
             ("the digest", moved("Content-Digest"), (401, "component_absent")),
-        ],
-        "lengths that contradict each other": [
-            ("two lines", head + b"Content-Length: 2\r\n\r\n" + body, BAD),
-            ("a list", unframed + b"Content-Length: 2, %d\r\n\r\n" % len(body) + body, BAD),
-            ("thirty digits", unframed + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n" + body, BAD),
         ],
     }  # fmt: skip
 
@@ -139,69 +123,34 @@ def lines(at: Scene) -> Family:
     def start(line: bytes) -> bytes:
         return line + b"\r\n" + fields
 
-    def before_the_token(line: bytes) -> bytes:
-        return get.replace(b"\r\nAuthorization", b"\r\n" + line + b"\r\nAuthorization")
-
     return {
         "the target in another form": [
             ("absolute, of another host, and signed for it", b"GET %s HTTP/1.1\r\n%s" % (evil.encode(), meant_for_evil),
              INVALID),
-            ("a host to be a proxy for", start(b"CONNECT evil.example:443 HTTP/1.1"), BAD),
             ("an asterisk", start(b"OPTIONS * HTTP/1.1"), (404, "not_found")),
-            ("a relative one", start(b"GET " + path[1:] + b" HTTP/1.1"), BAD),
-            ("backslashes", start(b"GET " + path.replace(b"/", b"\\") + b" HTTP/1.1"), BAD),
             ("two slashes before it", start(b"GET /" + path + b" HTTP/1.1"), (404, "not_found")),
-            ("a NUL behind it", start(b"GET " + path + b"\0 HTTP/1.1"), BAD),
             ("an encoded NUL behind it", start(b"GET " + path + b"%00 HTTP/1.1"), (404, "payment_not_found")),
             ("an encoded slash", start(b"GET /" + path[1:].replace(b"/", b"%2F") + b" HTTP/1.1"), (404, "not_found")),
             ("a parameter of the path", start(b"GET " + path + b";x HTTP/1.1"), (404, "payment_not_found")),
-            ("bytes that are no ASCII", start(b"GET " + path + b"\xe9 HTTP/1.1"), BAD),
         ],
         "a method to go round the signature": [
             ("TRACE, which would echo the token", start(b"TRACE " + path + b" HTTP/1.1"), (405, "method_not_allowed")),
             ("OPTIONS", start(b"OPTIONS " + path + b" HTTP/1.1"), (405, "method_not_allowed")),
             ("PUT", start(b"PUT " + path + b" HTTP/1.1"), (405, "method_not_allowed")),
             ("PATCH", start(b"PATCH " + path + b" HTTP/1.1"), (405, "method_not_allowed")),
-            ("one that there is not", start(b"PAY " + path + b" HTTP/1.1"), BAD),
-        ],
-        "another protocol": [
-            ("HTTP/0.9", b"GET " + path + b"\r\n\r\n", BAD),
-            ("HTTP/2, from its preface on", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", BAD),
-            ("HTTP in lower case", start(b"GET " + path + b" http/1.1"), BAD),
-            ("TLS", bytes.fromhex("16030100a5010000a10303") + bytes(150), BAD),
-            ("every octet there is", bytes(range(256)) + b"\r\n\r\n", BAD),
         ],
         "white space that some skip": [
-            ("tabs in the request line", start(b"GET\t" + path + b"\tHTTP/1.1"), BAD),
             ("two spaces in the request line, which change nothing", start(b"GET  " + path + b"  HTTP/1.1"),
              (200, None)),
-            ("before the colon", get.replace(b"Authorization:", b"Authorization :"), BAD),
-            ("before the first field", get.replace(b"\r\nAuthorization", b"\r\n Authorization", 1), BAD),
-        ],
-        "a line that is no field": [
-            ("no colon", before_the_token(b"abc"), BAD),
-            ("no name", before_the_token(b": abc"), BAD),
-            ("a name that is no ASCII", before_the_token(b"\xc3\xa9: a"), BAD),
-            ("a name in parentheses", before_the_token(b"(x): a"), BAD),
-            ("a carriage return alone", before_the_token(b"X: a\rAuthorization: GNAP x"), BAD),
-        ],
-        "a field behind a newline alone": [
-            ("another token", before_the_token(b"X: a\nAuthorization: GNAP x"), BAD),
-            ("another signature", get.replace(b"Signature: ", b"Signature: sig1=:AAAA:\nSignature: "), BAD),
-        ],
-        "a field in two lines, RFC 9112 §5.2": [
-            ("with more than was signed", get.replace(b"\r\nSignature-Input", b"\r\n x\r\nSignature-Input"), BAD),
         ],
         "Host": [
-            ("none", _without(get, "Host"), BAD),
-            ("two", get.replace(b"Host: ", b"Host: evil.example\r\nHost: "), BAD),
             ("none, in HTTP/1.0", _without(_unsigned(at), "Host").replace(b"HTTP/1.1", b"HTTP/1.0"), UNSIGNED),
         ],
     }  # fmt: skip
 
 
 def connections(at: Scene) -> Family:
-    """Whose connection it is: nothing that was proven is good for the next request."""
+    """Requests on one connection: each has to prove everything itself."""
     get, unsigned = _get(at), _unsigned(at)
     unsigned_post = as_bytes(at.post(), origin_of(at.url))
 
@@ -230,7 +179,7 @@ def sizes(at: Scene) -> Family:
     base_url = origin_of(at.url)
     head = _without(_post(at), "Content-Length").removesuffix(b"\r\n" + at.body)
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
-    too_large = (413, "body_too_large")
+    too_large, too_long = (413, "body_too_large"), (414, "target_too_long")
     piece = HEADER_BYTES_MAX - 100
 
     def padded(*sizes: int) -> bytes:
@@ -244,15 +193,13 @@ def sizes(at: Scene) -> Family:
             ("far too large", padded(2 * HEADERS_BYTES_MAX), TOO_MUCH),
         ],
         "too long a target": [
-            ("by one", as_bytes(at.get(url=f"{at.url}?{'a' * TARGET_CHARS_MAX}"), base_url), (414, "target_too_long")),
-            ("by far", as_bytes(at.get(url=f"{at.url}?{'a' * HEADERS_BYTES_MAX}"), base_url), TOO_MUCH),
+            ("by one", as_bytes(at.get(url=f"{at.url}?{'a' * TARGET_CHARS_MAX}"), base_url), too_long),
+            ("by far", as_bytes(at.get(url=f"{at.url}?{'a' * 8 * TARGET_CHARS_MAX}"), base_url), too_long),
         ],
         "too large a body": [
             ("by one", as_bytes(at.post(body=b" " * (BODY_BYTES_MAX + 1)), base_url), too_large),
             ("in chunks", chunked + _chunk(b" " * 8192) * 9, too_large),
             ("in chunks of one octet", chunked + _chunk(b" ") * (BODY_BYTES_MAX + 1), too_large),
-            ("in too many chunks, though small", chunked + _chunk(b" ") * (BODY_PIECES_MAX + 1) + _chunk(b""),
-             too_large),
         ],
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ from attrs import evolve
 from attacks.rows import (
     NEWLINE,
     NO_CONTROLS,
-    NO_SUCH_ID,
+    NO_FRAGMENT,
     NO_SUCH_LENGTH,
     NO_SUCH_LINE,
     NO_SUCH_METHOD,
@@ -208,7 +208,7 @@ def targets(at: Scene) -> Family:
             ("userinfo", meant_for(at.url.replace("//", "//me@")), invalid),
         ],
         "sent to another place than signed for": [
-            ("a fragment", sent_to(f"{at.url}#x"), value, NO_SUCH_ID),
+            ("a fragment", sent_to(f"{at.url}#x"), value, NO_FRAGMENT),
             ("a newline", sent_to(f"{at.url}\n"), value, NO_SUCH_LINE),
             ("a space", sent_to(f"{at.url} "), value, SAME_TARGET),
             ("another path", sent_to(f"{at.url}/1"), invalid, NO_SUCH_PATH),

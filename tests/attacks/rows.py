@@ -1,4 +1,4 @@
-"""What all tables of attacks share.
+"""Common parts of the tables of attacks.
 
 A table is made for a `Scene`, so that each attack is tried twice: on the verifier alone under a clock that stands
 still, and over HTTP on a server that runs. It is a family of attacks, by class: a class is one idea of an
@@ -31,7 +31,7 @@ class OverHttp:
 
 @frozen
 class Row:
-    """What every attack has: the idea behind it, and one way to try it."""
+    """The common part of every attack: its idea, and one way to try it."""
 
     family: str
     kind: str
@@ -62,7 +62,7 @@ class Attack(Row):
 
 @frozen
 class Attempt(Row):
-    """An attack on the service as a whole: what is sent, and the answers to it."""
+    """An attack on the service as a whole: the bytes sent, and the answers."""
 
     sent: Request | bytes
     answers: tuple[Answer, ...]
@@ -99,28 +99,24 @@ Family = dict[str, list[SignatureRow]]  # by class
 
 
 def title(table: Callable[..., object]) -> str:
-    """What a family is about, as its docstring begins."""
+    """Return the title of a family: the beginning of its docstring."""
     return (table.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 # --- why HTTP has another answer -----------------------------------------------------------------------
 
-NO_CONTROLS: Final = OverHttp(400, "invalid_http", "the HTTP server takes no control characters in a field")
-NEWLINE: Final = OverHttp(
-    400, "invalid_http", "to the HTTP server a newline ends a field, and no other begins behind it"
-)
-NO_SUCH_LINE: Final = OverHttp(400, "invalid_http", "the HTTP server takes no such request line")
-NO_SUCH_NAME: Final = OverHttp(400, "invalid_http", "the HTTP server takes no such field name")
-NO_SUCH_LENGTH: Final = OverHttp(400, "invalid_http", "the HTTP server takes one Content-Length, one number")
+NO_CONTROLS: Final = OverHttp(400, None, "the HTTP server takes no control characters in a field")
+NEWLINE: Final = OverHttp(400, None, "to the HTTP server a newline ends a field, and no other begins behind it")
+NO_SUCH_LINE: Final = OverHttp(400, None, "the HTTP server takes no such request line")
+NO_SUCH_NAME: Final = OverHttp(400, None, "the HTTP server takes no such field name")
+NO_SUCH_LENGTH: Final = OverHttp(400, None, "the HTTP server takes one Content-Length, one number")
 NO_SUCH_PATH: Final = OverHttp(404, "not_found", "paths are compared as they are sent")
-NO_SUCH_ID: Final = OverHttp(404, "payment_not_found", "ids are compared as they are sent")
 NO_SUCH_METHOD: Final = OverHttp(405, "method_not_allowed", "there is no such method here")
 NO_BODY_HERE: Final = OverHttp(400, "unexpected_body", "a GET has no body here")
 NO_SUCH_TYPE: Final = OverHttp(415, "unsupported_media_type", "bodies are JSON, and say so once")
 NO_TOKEN: Final = OverHttp(401, "token_missing", "the token is looked at before the signature")
 NOT_A_TOKEN: Final = OverHttp(401, "invalid_token", "the token is looked at before the signature")
 FIELD_TOO_LARGE: Final = OverHttp(431, "headers_too_large", "one field has a limit of its own")
-FIELDS_TOO_LARGE: Final = OverHttp(431, "headers_too_large", "the HTTP server reads 32 KiB of fields, and no more")
 OUR_OWN_TARGET: Final = OverHttp(
     401, "signature_invalid", "the target is made of the configured base URL, and of no other part of the request"
 )
@@ -128,6 +124,7 @@ ENDS_EARLY: Final = OverHttp(None, None, "the connection ends before the body do
 BODY_AS_LONG_AS_IT_SAYS: Final = OverHttp(
     401, "digest_mismatch", "the HTTP server ends the body where Content-Length says: then its digest is wrong"
 )
+NO_FRAGMENT: Final = OverHttp(200, None, "the HTTP server leaves out a fragment: the target is the signed one")
 SAME_TARGET: Final = OverHttp(
     200, None, "to the HTTP server spaces around a target are none of it: it is the one signed for"
 )

@@ -20,8 +20,9 @@ from typing import Any, Final
 
 from incoming_payments.domain.payment import CreditId
 from incoming_payments.flows import receive_packet
-from incoming_payments.hosts import asgi, command
+from incoming_payments.hosts import asgi
 from incoming_payments.ilp.receive import Arrival
+from incoming_payments.server import command
 from incoming_payments.stores.sqlite._queue import Job, deliver
 from incoming_payments.stores.sqlite._writer import Writer
 

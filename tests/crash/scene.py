@@ -11,9 +11,9 @@ from crash.clients import USD, Line, Payable, new_packet, said_to, token_of
 from crash.service import Service
 from incoming_payments import Amount, Ports, receive, receive_packet, run
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.hosts.command import CONFIGURATION
-from incoming_payments.hosts.settings import Settings, load_settings
 from incoming_payments.ilp.packet import decode_reply
+from incoming_payments.server.init import CONFIGURATION
+from incoming_payments.server.settings import Settings, load_settings
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation
 from processes import HttpClient

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from incoming_payments.hosts.command import CONFIGURATION, main
+from incoming_payments.server.command import main
+from incoming_payments.server.init import CONFIGURATION
 from processes import COMMAND, ROOT, free_port
 
 DATABASE: Final = "payments.sqlite3"

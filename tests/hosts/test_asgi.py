@@ -21,7 +21,7 @@ from incoming_payments.errors import HttpRefused, StoreUnavailable
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import Reject, encode
-from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.ports import AsyncPorts
 from packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from packet_kit import a_request as packet_request
@@ -33,7 +33,7 @@ ID_PATH = f"{PATH}/{NOBODYS_ID}"
 
 
 def a_scope(request: Request, **changes: Any) -> Scope:
-    """What an ASGI server makes of `request`; `None` among `changes` takes a key away."""
+    """Return the ASGI scope for `request`. `None` among `changes` removes a key."""
     scope: dict[str, Any] = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -66,7 +66,7 @@ class Channel:
 
     @property
     def response(self) -> Response:
-        """What was sent, once it is a whole response."""
+        """Return the messages sent as one whole response."""
         start, body = self.sent
         assert (start["type"], body["type"]) == ("http.response.start", "http.response.body")
         headers = []
@@ -88,7 +88,7 @@ def an_application(service: Service, **options: Any) -> AsgiApplication:
 
 
 def call(application: AsgiApplication, scope: Scope, *messages: Message) -> Response:
-    """What `application` answers to the request of `scope`."""
+    """Return the response of `application` to the request of `scope`."""
     channel = Channel(*(messages or chunks(b"")))
     asyncio.run(application(scope, channel.receive, channel.send))
     return channel.response
@@ -107,7 +107,7 @@ def path_of(scope: Scope, mount: str | None = None) -> str:
     return asyncio.run(read_request(scope, Channel(*chunks(b"")).receive, mount=mount)).path
 
 
-# --- what the interface promises -------------------------------------------------------------------
+# --- the interface -------------------------------------------------------------------
 
 
 def test_create_and_get() -> None:
@@ -127,7 +127,7 @@ def test_refusals_come_through() -> None:
 
 
 def test_head_has_the_length_of_get_and_no_content() -> None:
-    """RFC 9110 §9.3.2, whatever the answer is: also when the host itself refuses, or a port fails."""
+    """RFC 9110 §9.3.2 holds for every response: also when the adapter refuses, or a port fails."""
     service = Service()
     client = through(service)
     good = client.get(client.creates(), "HEAD")
@@ -176,7 +176,7 @@ def test_ports_may_be_async() -> None:
 
 
 def test_cancelled_while_a_port_is_at_work() -> None:
-    """A server that gives up on a request gets its cancellation through, and nothing is sent after it."""
+    """The application ends when the server cancels it, and sends nothing afterwards."""
     service = Service()
     client = service.client()
     request = client.creation()
@@ -203,7 +203,7 @@ def test_cancelled_while_a_port_is_at_work() -> None:
 
 # --- the path --------------------------------------------------------------------------------------
 
-# What the server says, and the path below the service that it comes to.
+# The keys of the server, and the resulting path below the service.
 PATHS: list[tuple[str, dict[str, Any], str]] = [
     ("raw", {"path": "/ab", "raw_path": b"/%61b"}, "/%61b"),
     ("raw with query", {"path": "/ab", "raw_path": b"/%61b?c=/d"}, "/%61b"),
@@ -223,7 +223,7 @@ PATHS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("told", "expected"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
 def test_path_is_raw_where_the_server_tells_it(told: dict[str, Any], expected: str) -> None:
-    """It is what was signed."""
+    """The signature covers the raw path."""
     assert expected == path_of(a_scope(Request("GET", "/"), **told))
 
 
@@ -260,7 +260,7 @@ def test_query_is_part_of_what_was_signed() -> None:
 
 
 def test_repeated_field_lines_stay_apart() -> None:
-    """Each line is one here, so what must not be repeated is seen to be."""
+    """ASGI keeps repeated field lines apart, so a repeated field is detected."""
     client = through(Service())
     request = client.creation()
     for name, value in request.headers:
@@ -291,7 +291,7 @@ def test_body_is_received_to_its_end(messages: list[Message], expected: bytes) -
 
 
 def test_create_in_many_chunks() -> None:
-    """What was signed as one is verified as one."""
+    """A body in many chunks is verified as one."""
     service = Service()
     request = service.client().creation()
     parts = [request.body[n : n + 1] for n in range(len(request.body))]
@@ -308,15 +308,99 @@ def test_over_the_limit_stops_reading() -> None:
 
 @pytest.mark.parametrize("before", [[], chunks(b'{"walletAddress":', b"")[:1]])
 def test_disconnect_before_the_end_of_the_body(before: list[Message]) -> None:
-    """Nothing is created from half a request, and the application ends as it always does."""
+    """Half a request creates no payment, and ends with a refusal."""
     service = Service()
     service.replace(store=None, introspector=None)
     response = call(an_application(service), a_scope(Request("POST", PATH)), *before, {"type": "http.disconnect"})
     assert refusal(response) == (400, "incomplete_body")
 
 
+class Clocked(asyncio.SelectorEventLoop):
+    """An event loop with a clock that a test can advance."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        """Return the real time plus the time that the test has added."""
+        return super().time() + self.ahead_s
+
+
+@pytest.mark.parametrize("packets", [False, True])
+@pytest.mark.parametrize(("ahead_s", "expected"), [(BODY_S_MAX - 1, 401), (BODY_S_MAX + 1, 408)])
+def test_body_has_to_arrive_within_the_time_limit(packets: bool, ahead_s: float, expected: int) -> None:
+    """A body that trickles in is refused with 408 `body_timeout` at either endpoint, and the connection is closed."""
+    request = packet_request() if packets else Request("POST", PATH, headers=[JSON])
+    application = an_application(Service(), packets=a_policy())
+    channel = Channel()
+
+    async def receive() -> Message:
+        if loop.ahead_s >= ahead_s:
+            return {"type": "http.request", "body": b"x"}
+        loop.ahead_s += ahead_s / 4
+        for _ in range(3):  # the loop looks at its timers after the tasks that are ready
+            await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    loop = Clocked()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(application(a_scope(request), receive, channel.send))
+    if expected == 408:
+        assert refusal(channel.response) == (408, "body_timeout")
+        assert header(channel.response, "Connection") == "close"
+    else:
+        assert channel.response.status == (200 if packets else expected)
+
+
+def test_time_limit_covers_the_body_only() -> None:
+    """A port that takes longer than the time limit for bodies does not cause a timeout."""
+    service = Service()
+
+    class Slow:
+        async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+            loop.ahead_s += 2 * BODY_S_MAX
+            await asyncio.sleep(0)
+            return service.tokens.introspect(token)
+
+    client = service.client()
+    request = client.creation(b"{}")
+    application = an_application(service, ports=AsyncPorts(store=service.store, introspector=Slow()))
+    channel = Channel(*chunks(request.body))
+    loop = Clocked()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(application(a_scope(request), channel.receive, channel.send))
+    assert refusal(channel.response) == (400, "invalid_body")
+
+
+def test_request_with_two_lengths_is_refused_and_the_connection_closed() -> None:
+    """A proxy may go by the other field, and see the request end elsewhere. RFC 9112 §6.1."""
+    service = Service()
+    request = service.client().creation()
+    headers = [*request.headers, ("Transfer-Encoding", "chunked"), ("Content-Length", str(len(request.body)))]
+    channel = Channel(*chunks(request.body))
+    asyncio.run(an_application(service)(a_scope(evolve(request, headers=headers)), channel.receive, channel.send))
+    assert refusal(channel.response) == (400, "invalid_http")
+    assert header(channel.response, "Connection") == "close"
+    assert len(channel.waiting) == 1
+
+
+def test_request_for_another_protocol_is_the_last_of_its_connection() -> None:
+    """`Upgrade` is ignored. The connection closes, because some parsers read the body as the next request."""
+    service = Service()
+    request = service.client().creation()
+    upgrade = evolve(request, headers=[*request.headers, ("Connection", "Upgrade"), ("Upgrade", "h2c")])
+    answered = [
+        call(an_application(service), a_scope(sent), *chunks(request.body))
+        for sent in (upgrade, evolve(request, method="PUT"), evolve(upgrade, method="PUT"))
+    ]
+    assert [(response.status, header(response, "Connection")) for response in answered] == [
+        (201, "close"),
+        (405, None),
+        (405, "close"),
+    ]
+
+
 def test_read_request_for_a_frameworks_own_route() -> None:
-    """It can be used alone, and then raises what the application would answer."""
+    """`read_request` raises `HttpRefused` where the application would refuse."""
     receive: Receive = Channel({"type": "http.disconnect"}).receive
     with pytest.raises(HttpRefused) as refused:
         asyncio.run(read_request(a_scope(Request("POST", PATH)), receive))
@@ -338,7 +422,7 @@ class Broken:
 
 
 def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The client learns nothing but that; the host's log has the trace, and no token in it."""
+    """The response has no details; the host's log has the traceback and no token."""
     service = Service()
     ports = AsyncPorts(store=Broken(RuntimeError("the ledger is gone")), introspector=service.tokens)  # type: ignore[arg-type]
     client = through(service, ports=ports)
@@ -375,7 +459,7 @@ def test_packets_pay_what_clients_create() -> None:
 
 
 def test_no_packets_unless_asked_for() -> None:
-    """Without `packets` there is nothing at their path."""
+    """Without `packets` their path is 404."""
     assert refusal(through(Service()).send(packet_request())) == (404, "not_found")
 
 
@@ -389,7 +473,7 @@ def test_packets_below_a_mount() -> None:
 
 
 def test_packets_have_a_limit_of_their_own() -> None:
-    """What is too large for a packet is not read to its end; what clients send may be larger."""
+    """A body that is too large for a packet is refused early; a client's body may be larger."""
     client = through(Service(), packets=a_policy())
     too_large = bytes(ILP_PREPARE_BYTES_MAX + 1)
     refused = client.send(packet_request(too_large))
@@ -412,7 +496,7 @@ EARLY_REFUSALS = [
 
 @pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
 def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
-    """Nothing is received of what a stranger sends to where packets go, nor behind too many header fields."""
+    """The body is not received when a stranger sends a packet, or there are too many header fields."""
     channel = Channel(*chunks(request_.body))
     application = an_application(Service(), packets=a_policy())
     asyncio.run(application(a_scope(request_), channel.receive, channel.send))
@@ -421,7 +505,7 @@ def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tu
 
 
 def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A peer never causes a 5xx: it is told to try again, and the host's log has the trace, and no token in it."""
+    """A peer never causes a 5xx: it gets T00, and the host's log has the traceback and no token."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
     service.replace(store=Broken(RuntimeError("the ledger is gone")))
@@ -434,7 +518,7 @@ def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
-    """The peer tries again, and the host's log has what the store said, in one line."""
+    """The peer gets T00, and the host's log has the error of the store in one line."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
     service.replace(store=Broken(StoreUnavailable("locked")))
@@ -443,7 +527,7 @@ def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
-        "incoming payments: the store is in trouble, and whoever asked was told to try again: locked",
+        "incoming payments: the store is unavailable; clients were asked to retry: locked",
     )
 
 
@@ -456,7 +540,7 @@ def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
     released = asyncio.Event()
 
     class Hanging:
-        """A store whose answers have to be waited for, and an introspector."""
+        """A store and an introspector that answer after `released` is set."""
 
         async def load(self, id: PaymentId) -> IncomingPayment:
             await released.wait()
@@ -491,19 +575,19 @@ def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
 
 
 def live(application: AsgiApplication) -> list[str]:
-    """What `application` says when the server starts and stops."""
+    """Return the messages of `application` when the server starts and stops."""
     channel = Channel({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
     asyncio.run(application({"type": "lifespan"}, channel.receive, channel.send))
     return [message["type"] for message in channel.sent]
 
 
 def test_lifespan_startup_and_shutdown() -> None:
-    """Both are answered; there is nothing to prepare."""
+    """Startup and shutdown are both confirmed."""
     assert live(an_application(Service())) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 def test_lifespan_awaits_on_shutdown() -> None:
-    """The host's own ending is over before the server is told that it may go."""
+    """`on_shutdown` completes before shutdown is confirmed."""
     steps = []
 
     async def close() -> None:
@@ -527,7 +611,7 @@ def test_websocket_is_refused() -> None:
 
 
 def test_unknown_protocol_is_not_answered() -> None:
-    """ASGI asks for an exception, so that nobody is answered in a protocol that is not understood."""
+    """ASGI requires an exception for an unknown protocol."""
     channel = Channel()
     with pytest.raises(NotImplementedError, match="gopher"):
         asyncio.run(an_application(Service())({"type": "gopher"}, channel.receive, channel.send))
@@ -578,7 +662,7 @@ def over_http(port: int, request: Request, *, target: str | None = None, chunked
 
 
 def test_over_http() -> None:
-    """Create, read, public view, completion and refusals, through a server that somebody else wrote."""
+    """Create, read, public view, completion and refusals, through a real server."""
     service = Service()
     client = service.client()
     closed = threading.Event()
@@ -623,7 +707,7 @@ def test_over_http_body_over_the_limit() -> None:
 
 
 def test_refused_signatures_are_explained_when_told(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says why, without the token; the client is told the same, and nobody computes it without being told."""
+    """The log has the reason without the token; the response stays the same. Without the option it is not computed."""
     service = Service()
     client = service.client()
     request = evolve(client.creation(), query="a=1")

@@ -1,4 +1,4 @@
-"""A host's log: what it says, how many lines there are of each kind, and that nothing is computed that nobody reads."""
+"""The log of a host: its lines, their rate limits, and no report without a line."""
 
 import logging
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def fail(log: HostLog) -> None:
 
 
 def test_answers_without_anything_to_say_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is logged or counted for them, nor a refusal explained unless the host wants it."""
+    """Such responses leave no line, and a refusal is explained only with `explain`."""
     log = HostLog(logger, explain=True)
     for _ in range(2 * EXPLAINED_A_MINUTE_MAX):
         log.note(Response(404, (), b""))
@@ -55,18 +55,18 @@ def test_answers_without_anything_to_say_are_passed_over(caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     ("happen", "bound", "line", "left_out"),
     [
-        (fail, LOGGED_A_MINUTE_MAX, "a request failed", "failures not logged"),
+        (fail, LOGGED_A_MINUTE_MAX, "a request failed", "more failures were not logged"),
         (
             lambda log: log.note(in_trouble()),
             LOGGED_A_MINUTE_MAX,
-            "the store is in trouble, and whoever asked was told to try again: locked",
-            "troubles of the store not logged",
+            "the store is unavailable; clients were asked to retry: locked",
+            "more store outages were not logged",
         ),
         (
             lambda log: log.note(Explained().response()),
             EXPLAINED_A_MINUTE_MAX,
             "report 1",
-            "refusals not explained",
+            "more refused signatures were not logged",
         ),
     ],
     ids=["failure", "trouble", "refusal"],
@@ -88,7 +88,7 @@ def test_each_kind_is_bounded_and_the_others_counted(
 
 
 def test_no_kind_silences_another(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever there is most of, the first of each other kind is said."""
+    """The limit of one kind does not suppress the lines of another."""
     log = HostLog(logger, explain=True)
     for _ in range(2 * LOGGED_A_MINUTE_MAX):
         log.note(Explained().response())
@@ -109,7 +109,7 @@ def test_what_is_not_said_is_not_computed() -> None:
 
 
 def test_a_failure_has_its_trace(caplog: pytest.LogCaptureFixture) -> None:
-    """It is what the host's people need to find it."""
+    """The traceback is logged with the failure."""
     fail(HostLog(logger))
     [record] = caplog.records
     assert record.levelname == "ERROR"
@@ -121,5 +121,8 @@ def test_a_report_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None
     response = Response(401, (), b"", explain=lambda: 1 // 0)  # type: ignore[arg-type,return-value]
     HostLog(logger, explain=True).note(response)
     [record] = caplog.records
-    assert (record.levelname, record.getMessage()) == ("ERROR", "incoming payments: a refusal could not be explained")
+    assert (record.levelname, record.getMessage()) == (
+        "ERROR",
+        "incoming payments: a refused signature could not be explained",
+    )
     assert "ZeroDivisionError" in caplog.text

@@ -1,4 +1,4 @@
-"""From the path that a server tells to the path below the service."""
+"""The path below the service, from the path that a server reports."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from incoming_payments.hosts.paths import below, encoded, origin_form
     ],
 )
 def test_origin_form(target: str, path: str) -> None:
-    """Origin form and absolute form come down to the raw path; anything else to the root, where nothing is."""
+    """Origin form and absolute form yield the raw path; any other form yields the root, which is 404."""
     assert origin_form(target) == path
 
 
@@ -32,7 +32,7 @@ def test_origin_form(target: str, path: str) -> None:
     ],
 )
 def test_encoded(path: str | bytes, written: str) -> None:
-    """What RFC 3986 lets stand in a path stays, everything else is percent-encoded."""
+    """Characters that RFC 3986 allows in a path stay; all others are percent-encoded."""
     assert encoded(path) == written
 
 
@@ -48,5 +48,5 @@ def test_encoded(path: str | bytes, written: str) -> None:
     ],
 )
 def test_below(path: str, mount: str, rest: str) -> None:
-    """The mount goes when it is there; what is left of another path starts with no slash, so that nothing is there."""
+    """The mount is removed. The rest of a longer segment has no slash in front, and is 404."""
     assert below(path, mount) == rest

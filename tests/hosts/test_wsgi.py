@@ -30,7 +30,7 @@ ID_PATH = f"{PATH}/{NOBODYS_ID}"
 
 
 def an_environ(request: Request, **changes: Any) -> dict[str, Any]:
-    """What a WSGI server makes of `request`; `None` among `changes` takes a key away."""
+    """Return the WSGI environment for `request`. `None` among `changes` removes a key."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
@@ -54,7 +54,7 @@ def an_application(service: Service, **options: Any) -> WsgiApplication:
 
 
 def call(application: Any, environ: dict[str, Any]) -> Response:
-    """What `application` answers, as a WSGI server would read it."""
+    """Return the response of `application`, read as a WSGI server does."""
     started: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start_response(status: str, headers: list[tuple[str, str]], _: object = None) -> Any:
@@ -83,7 +83,7 @@ def path_of(environ: dict[str, Any], mount: str | None = None) -> str:
     return read_request(environ, mount=mount).path
 
 
-# --- what the interface promises -------------------------------------------------------------------
+# --- the interface -------------------------------------------------------------------
 
 
 def test_create_and_get() -> None:
@@ -114,7 +114,7 @@ def test_refusals_come_through() -> None:
 
 
 def test_head_has_the_length_of_get_and_no_content() -> None:
-    """RFC 9110 §9.3.2, whatever the answer is: also when the host itself refuses, or a port fails."""
+    """RFC 9110 §9.3.2 holds for every response: also when the adapter refuses, or a port fails."""
     service = Service()
     client = through(service)
     good = client.get(client.creates(), "HEAD")
@@ -141,7 +141,7 @@ def test_clock_is_the_wall_clock_unless_told() -> None:
 # --- the path --------------------------------------------------------------------------------------
 
 
-# What the server says, and the path below the service that it comes to.
+# The keys of the server, and the resulting path below the service.
 PATHS: list[tuple[str, dict[str, Any], str]] = [
     ("decoded only", {"PATH_INFO": f"{PATH}/a b"}, f"{PATH}/a%20b"),
     ("decoded only, not ASCII", {"PATH_INFO": "/\u00c3\u00a9"}, "/%C3%A9"),
@@ -165,7 +165,7 @@ PATHS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("told", "expected"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
 def test_path_is_raw_where_the_server_tells_it(told: dict[str, Any], expected: str) -> None:
-    """It is what was signed; but only when it says the same as the decoded path, on which the server routed."""
+    """The raw path is used only if it decodes to the path that the server has routed on."""
     assert expected == path_of(an_environ(Request("GET", "/"), **told))
 
 
@@ -189,7 +189,7 @@ def test_mounted_application_answers() -> None:
 
 
 def test_raw_path_is_the_signed_one() -> None:
-    """What the client signed is compared with what it sent, and not with what the server made of it."""
+    """The signature is verified over the raw target, and not over the server's decoded one."""
     service = Service()
     client = service.client()
     path = f"{PATH}/{client.creates()}".replace("incoming", "%69ncoming")
@@ -233,7 +233,7 @@ def test_repeated_field_lines_are_no_way_round() -> None:
 
 
 class Stream(io.BytesIO):
-    """A body that counts what was read of it, and fails when its client hangs up."""
+    """A body that counts the bytes read, and fails when its client disconnects."""
 
     def __init__(self, content: bytes, error: Exception | None = None) -> None:
         super().__init__(content)
@@ -253,7 +253,7 @@ class Stream(io.BytesIO):
 
 LARGE = BODY_BYTES_MAX + 1
 CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked"}
-# What the server says of the length, what there is, and how many bytes are taken of it before it is refused.
+# The stated length, the body, and the number of bytes read before the refusal.
 LENGTHS: list[tuple[str, dict[str, Any], Stream, tuple[int, str], int]] = [
     ("negative", {"CONTENT_LENGTH": "-1"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
     ("signed", {"CONTENT_LENGTH": "+2"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
@@ -320,7 +320,7 @@ def test_chunked_create() -> None:
 
 
 def test_body_over_the_limit_is_no_business_of_the_ports() -> None:
-    """It is refused by the host; nothing behind it is asked."""
+    """The adapter refuses it, and uses no port."""
     service = Service()
     service.replace(store=None, introspector=None)
     assert refusal(
@@ -329,7 +329,7 @@ def test_body_over_the_limit_is_no_business_of_the_ports() -> None:
 
 
 def test_read_request_for_a_frameworks_own_route() -> None:
-    """It can be used alone, and then raises what the application would answer."""
+    """`read_request` raises `HttpRefused` where the application would refuse."""
     with pytest.raises(HttpRefused) as refused:
         read_request(an_environ(Request("POST", PATH), CONTENT_LENGTH="x"))
     assert refused.value.status == 400
@@ -350,7 +350,7 @@ class Broken:
 
 
 def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The client learns nothing but that; the host's log has the trace, and no token in it."""
+    """The response has no details; the host's log has the traceback and no token."""
     service = Service()
     service.replace(store=Broken(RuntimeError("the ledger is gone")))
     client = through(service)
@@ -365,7 +365,7 @@ def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_clock_fails_500(caplog: pytest.LogCaptureFixture) -> None:
-    """`answer` raises nothing, whatever it is that fails."""
+    """`answer` raises no exception for any failure."""
     service = Service()
     application = WsgiApplication(policy=service.policy, ports=service.ports, clock=lambda: 1 / 0)  # type: ignore[arg-type,return-value]
     assert refusal(application.answer(an_environ(Request("GET", ID_PATH)))) == (500, "internal_error")
@@ -401,7 +401,7 @@ def test_packets_pay_what_clients_create() -> None:
 
 
 def test_no_packets_unless_asked_for() -> None:
-    """Without `packets` there is nothing at their path."""
+    """Without `packets` their path is 404."""
     assert refusal(through(Service()).send(packet_request())) == (404, "not_found")
 
 
@@ -415,7 +415,7 @@ def test_packets_below_a_mount() -> None:
 
 
 def test_packets_have_a_limit_of_their_own() -> None:
-    """What is too large for a packet is not read to its end; what clients send may be larger."""
+    """A body that is too large for a packet is refused early; a client's body may be larger."""
     client = through(Service(), packets=a_policy())
     too_large = bytes(ILP_PREPARE_BYTES_MAX + 1)
     refused = client.send(packet_request(too_large))
@@ -438,7 +438,7 @@ EARLY_REFUSALS = [
 
 @pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
 def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
-    """Nothing is read of what a stranger sends to where packets go, nor behind too many header fields."""
+    """The body is not read when a stranger sends a packet, or there are too many header fields."""
     stream = Stream(request_.body)
     answer = call(an_application(Service(), packets=a_policy()), an_environ(request_, **{"wsgi.input": stream}))
     assert expected == refusal(answer, challenge)
@@ -446,7 +446,7 @@ def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tu
 
 
 def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A peer never causes a 5xx: it is told to try again, and the host's log has the trace, and no token in it."""
+    """A peer never causes a 5xx: it gets T00, and the host's log has the traceback and no token."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
     service.replace(store=Broken(RuntimeError("the ledger is gone")))
@@ -459,7 +459,7 @@ def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
-    """The peer tries again, and the host's log has what the store said, in one line."""
+    """The peer gets T00, and the host's log has the error of the store in one line."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
     service.replace(store=Broken(StoreUnavailable("locked")))
@@ -468,7 +468,7 @@ def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
-        "incoming payments: the store is in trouble, and whoever asked was told to try again: locked",
+        "incoming payments: the store is unavailable; clients were asked to retry: locked",
     )
 
 
@@ -476,7 +476,7 @@ def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Quiet(WSGIRequestHandler):
-    """Writes nothing to the terminal."""
+    """Do not write to the terminal."""
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
@@ -513,7 +513,7 @@ def over_http(port: int, request: Request) -> Response:
 
 
 def test_over_http() -> None:
-    """Create, read, public view, completion and refusals, through a server that somebody else wrote."""
+    """Create, read, public view, completion and refusals, through a real server."""
     service = Service()
     client = service.client()
     with serving(validator(an_application(service))) as port:
@@ -552,7 +552,7 @@ def test_fields_that_a_server_gives_twice_count_once() -> None:
 
 
 def test_refused_signatures_are_explained_when_told(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says why, without the token; the client is told the same, and nobody computes it without being told."""
+    """The log has the reason without the token; the response stays the same. Without the option it is not computed."""
     service = Service()
     client = service.client()
     request = evolve(client.creation(), query="a=1")

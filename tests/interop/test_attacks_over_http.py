@@ -23,9 +23,9 @@ from attacks.on_replays import replays
 from attacks.rows import ENDS_EARLY, Answer, Attack, Attempt, BadKey, Replay
 from attacks.signatures import attacks
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.hosts.command import CLIENT_JWK, CONFIGURATION
-from incoming_payments.hosts.settings import load_settings
 from incoming_payments.httpsig import Algorithm, Request
+from incoming_payments.server.init import CLIENT_JWK, CONFIGURATION
+from incoming_payments.server.settings import load_settings
 from processes import COMMAND, ROOT, HttpClient, free_port, run_command, serving
 from raw_http import answers, as_bytes, exchange
 from signed_requests import KEY, SCENE, Scene

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from incoming_payments.hosts.command import CONFIGURATION
 from incoming_payments.httpsig import PrivateKey
+from incoming_payments.server.init import CONFIGURATION
 from peers import HttpConnector, sender_for
 from processes import COMMAND, ROOT, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
 

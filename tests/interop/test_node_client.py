@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 import node_packages
-from incoming_payments.hosts.command import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
 from incoming_payments.httpsig import PrivateKey
+from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
 from processes import COMMAND, HttpClient, free_port, run_command, serving
 
 PACKAGE: Final = "@interledger/open-payments"

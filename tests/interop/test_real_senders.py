@@ -17,7 +17,7 @@ import pytest
 from attrs import frozen
 
 import node_packages
-from incoming_payments.hosts.command import CONFIGURATION, PEER_TOKEN
+from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
 from processes import COMMAND, HttpClient, free_port, run_command, serving
 
 PAY_2: Final = "@interledger/pay 0.2.2"

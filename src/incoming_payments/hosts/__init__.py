@@ -1,5 +1,4 @@
-"""The edges: what turns a web stack's request into ours, drives the flow, and writes the response back.
+"""Adapters from a web stack to the service: each translates a request, drives the flow and sends the response.
 
-`wsgi` and `asgi` speak the standard interfaces and import no framework; `command` is `incoming-payments`, with
-`settings`, `demo`, and `sign_command`, which prints what `curl` says.
+`wsgi` and `asgi` speak the standard interfaces and import no framework. The program `incoming-payments` is in `server`.
 """

@@ -1,8 +1,8 @@
-"""The wall clock: the one place that reads it."""
+"""The wall clock. No other module of the package reads it."""
 
 from datetime import UTC, datetime
 
 
 def utc_now() -> datetime:
-    """The current moment, in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)

@@ -1,19 +1,19 @@
-"""What a host's log says of its answers: what failed, when the store was in trouble, why signatures were refused."""
+"""The log of a host: failed requests, outages of the store, and the reasons for refused signatures."""
 
 import logging
 import time
 from collections.abc import Callable
 
 from incoming_payments.api import Response
-from incoming_payments.hosts.sparse_log import Sparse
+from incoming_payments.hosts.log_limits import LineLimit
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX
 
 
 class HostLog:
-    """Writes to `logger`, of each kind so many lines a minute, and counts the others. For any number of threads.
+    """Write to `logger` at a limited rate for each kind of line, and count the suppressed lines. Thread-safe.
 
-    With `explain` the log says why signatures were refused. Such a report costs some verifications: those past the
-    bound are not made. `clock` tells seconds that never go backwards.
+    With `explain` the log says why signatures were refused. Such a report costs several verifications, so a
+    suppressed report is not computed. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -21,28 +21,28 @@ class HostLog:
     ) -> None:
         self._logger = logger
         self._explain = explain
-        self._failures = Sparse(clock=clock)
-        self._troubles = Sparse(clock=clock)
-        self._refusals = Sparse(EXPLAINED_A_MINUTE_MAX, clock=clock)
+        self._failures = LineLimit(clock=clock)
+        self._outages = LineLimit(clock=clock)
+        self._refusals = LineLimit(EXPLAINED_A_MINUTE_MAX, clock=clock)
 
     def failed(self, error: Exception) -> None:
-        """Log `error`, for which a request failed, with its trace. Raises nothing."""
-        if self._may_log(self._failures, "failures not logged"):
+        """Log `error`, which made a request fail, with its traceback."""
+        if self._may_log(self._failures, "failures"):
             self._logger.error("incoming payments: a request failed", exc_info=error)
 
     def note(self, response: Response) -> None:
-        """Log what `response` says beside its answer, if anything. Raises nothing."""
-        if response.cause is not None and self._may_log(self._troubles, "troubles of the store not logged"):
-            text = "incoming payments: the store is in trouble, and whoever asked was told to try again: %s"
+        """Log the outage or the refused signature behind `response`, if there is one. Raises nothing."""
+        if response.cause is not None and self._may_log(self._outages, "store outages"):
+            text = "incoming payments: the store is unavailable; clients were asked to retry: %s"
             self._logger.warning(text, response.cause)
-        if self._explain and response.explain is not None and self._may_log(self._refusals, "refusals not explained"):
+        if self._explain and response.explain is not None and self._may_log(self._refusals, "refused signatures"):
             try:
                 self._logger.warning("incoming payments: %s", response.explain())
             except Exception:
-                self._logger.exception("incoming payments: a refusal could not be explained")
+                self._logger.exception("incoming payments: a refused signature could not be explained")
 
-    def _may_log(self, lines: Sparse, others: str) -> bool:
-        left_out = lines.admit()
-        if left_out:
-            self._logger.warning("incoming payments: %s %s", left_out, others)
-        return left_out is not None
+    def _may_log(self, lines: LineLimit, kind: str) -> bool:
+        suppressed = lines.admit()
+        if suppressed:
+            self._logger.warning("incoming payments: %s more %s were not logged", suppressed, kind)
+        return suppressed is not None

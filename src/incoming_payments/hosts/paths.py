@@ -1,13 +1,15 @@
-"""From the path that a server tells to the path below the service."""
+"""Derive the path below the service from the path that a server reports."""
 
 from typing import Final
 from urllib.parse import quote
 
-_SAFE: Final = "/:@!$&'()*+,;=~-._"  # what RFC 3986 §3.3 lets stand in a path as it is
+_SAFE: Final = "/:@!$&'()*+,;=~-._"  # RFC 3986 §3.3 allows these in a path without percent-encoding
 
 
 def origin_form(target: str) -> str:
-    """The path of a request's target, without query: some servers hand on the absolute form. RFC 9112 §3.2.2.
+    """Return the path of a request target, without its query. RFC 9112 §3.2.
+
+    Some servers pass on a target in absolute form.
 
     >>> origin_form("http://bank.example/incoming-payments?x")
     '/incoming-payments'
@@ -18,7 +20,7 @@ def origin_form(target: str) -> str:
 
 
 def encoded(path: str | bytes) -> str:
-    """A decoded path, percent-encoded again.
+    """Return a decoded path with percent-encoding.
 
     >>> encoded("/a b")
     '/a%20b'
@@ -27,7 +29,9 @@ def encoded(path: str | bytes) -> str:
 
 
 def below(path: str, mount: str) -> str:
-    """`path` without the `mount` in front of it; as it is when a server or proxy has taken that away already.
+    """Return `path` without the leading `mount`.
+
+    A path without the `mount` is returned unchanged, because some servers and proxies have removed it already.
 
     >>> below("/op/incoming-payments", "/op/")
     '/incoming-payments'

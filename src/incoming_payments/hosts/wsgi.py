@@ -17,9 +17,9 @@ from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
 from incoming_payments.hosts.clock import utc_now
+from incoming_payments.hosts.endpoints import Endpoints
 from incoming_payments.hosts.host_log import HostLog
 from incoming_payments.hosts.paths import below, encoded, origin_form
-from incoming_payments.hosts.surfaces import Surfaces
 from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.ports import Ports
@@ -33,15 +33,20 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 
 class WsgiApplication:
-    """The service, for any WSGI server. One object serves any number of threads.
+    """The service, for any WSGI server. Thread-safe.
 
-    `mount` is the path the server puts before the service's own paths; by default what `SCRIPT_NAME` says. `clock`
-    tells the time. What a port raises that no client can cause is answered with 500 and logged with its trace,
-    as often in a minute as `limits.LOGGED_A_MINUTE_MAX` says, like troubles of the store; the others are counted.
-    `packets` says from whom ILP packets are taken, and at which path; without it there is no such path. Raises
-    `InvalidValue` when its receiver could not read the addresses that `ports.methods` hands out.
-    `explain_refusals` logs why signatures were refused, with the likeliest cause and no secret, at most
-    `limits.EXPLAINED_A_MINUTE_MAX` times a minute.
+    - `mount` is the path in front of the service's own paths. The default is `SCRIPT_NAME`.
+    - `clock` returns the current time.
+    - `packets` lists the peers that may send ILP packets, and the path for them. Without it there is no such path.
+    - `explain_refusals` logs why signatures were refused, at most `limits.EXPLAINED_A_MINUTE_MAX` times a minute. The
+      report names the likeliest cause and holds no secret.
+
+    Raises `InvalidValue` when the receiver of `packets` cannot read the addresses that `ports.methods` hands out.
+
+    The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. It cannot limit the time for that, because a
+    read in WSGI blocks: the server or a proxy has to. An unexpected exception of a port is answered with 500 and logged
+    with its traceback. Such lines, and those about outages of the store, are limited to
+    `limits.LOGGED_A_MINUTE_MAX` of each kind a minute.
     """
 
     def __init__(
@@ -54,42 +59,43 @@ class WsgiApplication:
         clock: Callable[[], datetime] = utc_now,
         explain_refusals: bool = False,
     ) -> None:
-        self._surfaces = Surfaces(policy, packets, ports.methods)
+        self._endpoints = Endpoints(policy, packets, ports.methods)
         self._ports = ports
         self._mount = mount
         self._clock = clock
         self._log = HostLog(logger, explain=explain_refusals)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Answer one request: the WSGI interface."""
+        """Answer one request. PEP 3333."""
         response = self.answer(environ)
         headers = [*response.headers, ("Content-Length", str(len(response.body)))]
-        is_head = environ["REQUEST_METHOD"] == "HEAD"  # RFC 9110 §9.3.2: GET's header fields without its content
+        is_head = environ["REQUEST_METHOD"] == "HEAD"  # RFC 9110 §9.3.2: the header fields of GET without its content
         start_response(f"{response.status} {http.HTTPStatus(response.status).phrase}", headers)
         return [] if is_head else [response.body]
 
     def answer(self, environ: Mapping[str, Any]) -> Response:
-        """The response to the request in `environ`, for a framework's own route to send. Raises nothing."""
-        surface = self._surfaces.payments
+        """Return the response to the request in `environ`, for a framework's own route to send. Raises nothing."""
+        endpoint = self._endpoints.payments
         try:
             path = _path(environ, self._mount)
-            surface = self._surfaces.at(path)
-            answer = surface.begin(_head(environ, path))
-            body = _read_body(environ, surface.body_bytes_max)
+            endpoint = self._endpoints.at(path)
+            answer = endpoint.begin(_head(environ, path))
+            body = _read_body(environ, endpoint.body_bytes_max)
             response = run(answer(body, self._clock), self._ports)
         except HttpRefused as error:
             return http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged
             self._log.failed(error)
-            return surface.failed()
+            return endpoint.failed()
         self._log.note(response)
         return response
 
 
 def read_request(environ: Mapping[str, Any], *, mount: str | None = None) -> Request:
-    """The request in a WSGI environment, its body read to the end.
+    """Return the request in a WSGI environment with its whole body.
 
-    Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX`, shorter than it says, or of no readable length.
+    Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX` or shorter than its `Content-Length`, or when the
+    length is not a number.
     """
     return evolve(_head(environ, _path(environ, mount)), body=_read_body(environ, BODY_BYTES_MAX))
 
@@ -104,11 +110,10 @@ def _head(environ: Mapping[str, Any], path: str) -> Request:
 
 
 def _path(environ: Mapping[str, Any], mount: str | None) -> str:
-    """The path below the service, raw where the server tells it.
+    """Return the path below the service, as sent if the server reports it: the signature covers the path as sent.
 
-    PEP 3333 gives the path decoded only, but the signature covers it as sent. Most servers add the request's own
-    line as `REQUEST_URI` or `RAW_URI`; it is used when it says the same as the decoded path, so that nothing in
-    between can make the two differ.
+    PEP 3333 has the decoded path only. Most servers add the target of the request line as `REQUEST_URI` or `RAW_URI`.
+    It is used only if it decodes to the same path, so that the two cannot differ.
     """
     script = environ.get("SCRIPT_NAME", "")
     decoded = script + environ.get("PATH_INFO", "")
@@ -121,7 +126,7 @@ def _path(environ: Mapping[str, Any], mount: str | None) -> str:
 
 def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, value in environ.items():
-        # PEP 3333 gives these two names without HTTP_; what some servers add with it is the same once more.
+        # PEP 3333 has these two names without HTTP_; some servers repeat them with it.
         if key in {"HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"}:
             continue
         if key.startswith("HTTP_"):
@@ -133,13 +138,13 @@ def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
     stated = environ.get("CONTENT_LENGTH") or ""
     if not stated:
-        # A chunked body has no length; only a server that ends the stream itself lets it be read to the end.
+        # A chunked body has no length. It can be read only if the server marks the end of the stream.
         is_terminated = environ.get("wsgi.input_terminated")
         if "HTTP_TRANSFER_ENCODING" in environ and not is_terminated:
-            raise HttpRefused(411, "length_required", "send Content-Length: no body without it can be read here")
+            raise HttpRefused(411, "length_required", "send Content-Length: this server cannot read a body without it")
         length = limit + 1 if is_terminated else 0
     elif stated.isascii() and stated.isdigit():
-        length = int(stated.lstrip("0")[:20] or "0")  # a number of any size is quadratic to convert
+        length = int(stated.lstrip("0")[:20] or "0")  # converting a number takes time quadratic in its digits
     else:
         raise HttpRefused(400, "invalid_content_length", "Content-Length must be a number of bytes")
     if stated and length > limit:
@@ -148,7 +153,7 @@ def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
     try:
         while len(body) < length and (chunk := environ["wsgi.input"].read(min(length - len(body), _CHUNK_BYTES))):
             body += chunk
-    except OSError:  # how servers say that the client hung up, or that its chunks cannot be read
+    except OSError:  # the client disconnected, or its chunks are malformed
         raise HttpRefused(400, "incomplete_body", "the body could not be read to its end") from None
     if len(body) > limit:
         raise body_too_large(limit)

@@ -1,0 +1,64 @@
+"""Rate limits for log lines.
+
+Clients cause many of the lines that a host logs. Without a limit they could fill the disk that holds the payments.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from incoming_payments.limits import LOGGED_A_MINUTE_MAX
+
+_MINUTE_S: Final = 60.0
+
+
+class LineLimit:
+    """Admit `a_minute_max` lines a minute, and count the others. Thread-safe.
+
+    `clock` returns monotonic seconds. A minute begins with the first line after the last minute has ended.
+    """
+
+    def __init__(self, a_minute_max: int = LOGGED_A_MINUTE_MAX, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._a_minute_max = a_minute_max
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._minute_ends_s = clock()
+        self._left = 0
+        self._suppressed = 0
+
+    def admit(self) -> int | None:
+        """Return how many lines were suppressed since the last admitted one, or `None` to suppress this line."""
+        with self._lock:
+            now = self._clock()
+            if now >= self._minute_ends_s:
+                self._minute_ends_s, self._left = now + _MINUTE_S, self._a_minute_max
+            if self._left == 0:
+                self._suppressed += 1
+                return None
+            self._left -= 1
+            suppressed, self._suppressed = self._suppressed, 0
+            return suppressed
+
+
+class LineLimitFilter(logging.Filter):
+    """A filter for the log handler of a process: each place in the code may warn at a limited rate.
+
+    The next line from the same place says how many were suppressed. Lines below WARNING always pass.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._places: dict[tuple[str, int], LineLimit] = {}  # bounded: one for each logging call in the code
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write `record`."""
+        if record.levelno < logging.WARNING:
+            return True
+        place = (record.pathname, record.lineno)
+        suppressed = self._places.setdefault(place, LineLimit(clock=self._clock)).admit()
+        if suppressed:
+            record.msg = f"{record.msg} ({suppressed} more of these lines were suppressed)"
+        return suppressed is not None

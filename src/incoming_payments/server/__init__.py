@@ -1,0 +1,1 @@
+"""The program `incoming-payments`: `init`, `serve`, `sign` and `demo`."""

@@ -1,0 +1,161 @@
+"""The processes of the demo: the service, and core banking, which embeds the library on the same file."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.payment import STREAM_CREDITS, payment_id
+from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.run import run
+from incoming_payments.hosts.clock import utc_now
+from incoming_payments.ports import Ports
+from incoming_payments.stores.sqlite import SqliteStore
+
+USD: Final = Asset("USD", 2)
+START_S_MAX: Final = 30.0  # a cold start with its imports takes one or two
+_COMMAND: Final = (sys.executable, "-m", "incoming_payments.server.command")
+
+
+class StoryEnds(Exception):
+    """A process or a response failed, so the demo cannot continue."""
+
+
+def run_command(*arguments: str) -> None:
+    done = subprocess.run([*_COMMAND, *arguments], check=False, capture_output=True, text=True)  # noqa: S603 - our own
+    if done.returncode:
+        raise StoryEnds(done.stderr.strip())
+
+
+@contextmanager
+def service(folder: Path, port: int) -> Iterator[int]:
+    """Run a serving process, and return its id when it listens. It ends with SIGKILL, which must lose nothing."""
+    log = folder / "service.log"
+    arguments = ["serve", "--config", str(folder / "incoming-payments.toml")]
+    with log.open("ab") as output:
+        process = subprocess.Popen([*_COMMAND, *arguments], stdout=output, stderr=output)  # noqa: S603 - our own
+    try:
+        _await_port(process, port, log)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+class CoreBanking:
+    """The core banking process. It reads credits on its standard input, and writes their outcomes on its output."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def __call__(self, id: str, credit: str, value: int) -> dict[str, Any]:
+        """Credit an amount, and return the outcome once it is durable."""
+        return self._ask(f"{id} {credit} {value}")
+
+    def ledger(self, id: str) -> dict[str, Any]:
+        """Return the amount that a payment has `received`, and the number of `credits` from packets."""
+        return self._ask(id)
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin is not None  # noqa: S101 - our own pipe
+        assert self._process.stdout is not None  # noqa: S101 - our own pipe
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+            said = self._process.stdout.readline()
+        except BrokenPipeError:
+            said = ""
+        if not said:
+            raise StoryEnds("The core banking process ended; its error is above.")
+        answer: dict[str, Any] = json.loads(said)
+        return answer
+
+
+@contextmanager
+def core_banking(database: Path) -> Iterator[CoreBanking]:
+    """Run a process that embeds the library on the file of the service."""
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", "incoming_payments.server._demo_processes", str(database)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield CoreBanking(process)
+        finally:
+            process.communicate()  # closes its input, so that the process ends
+
+
+def credit_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """Credit each line, `payment-id credit-id value`, and yield the outcome.
+
+    A line with a payment's id alone yields the ledger of the payment.
+    """
+    with SqliteStore(database) as store:
+        ports = Ports(store=store)
+        for line in lines:
+            id, *credit_line = line.split()
+            if not credit_line:
+                yield _ledger(store, id)
+                continue
+            credit, value = credit_line
+            try:
+                credited = run(receive(id, credit=credit, amount=Amount(int(value), USD), now=utc_now()), ports)
+            except IncomingPaymentsError as error:
+                yield {"outcome": error.code, "why": error.description}
+            else:
+                total = f"received {decimal(credited.received.value, USD.scale)} {USD.code} in all"
+                yield {"outcome": "credited", "total": total + (", which completes it" if credited.completes else "")}
+
+
+def _ledger(store: SqliteStore, id: str) -> dict[str, Any]:
+    """Return the total and the number of credited packets, from the events beside the credits."""
+    credits = [event for event in store.events(payment_id(id)) if event.kind is EventKind.CREDITED]
+    names = {event.credit_id for event in credits if str(event.credit_id).startswith(STREAM_CREDITS)}
+    return {"received": credits[-1].received.value if credits else 0, "credits": len(names)}
+
+
+def decimal(value: int, scale: int) -> str:
+    """Return `value` minor units at `scale` in major units."""
+    return f"{Decimal(value).scaleb(-scale):f}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_S_MAX
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise StoryEnds(f"The service did not start:\n{log.read_text()}")
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise StoryEnds(f"The service did not listen within {START_S_MAX:.0f} seconds:\n{log.read_text()}")
+
+
+def _core_banking_main(arguments: Sequence[str]) -> None:
+    with suppress(KeyboardInterrupt):  # Ctrl-C reaches every process of the demo
+        for outcome in credit_all(arguments[0], iter(sys.stdin)):
+            print(json.dumps(outcome), flush=True)
+
+
+if __name__ == "__main__":
+    _core_banking_main(sys.argv[1:])

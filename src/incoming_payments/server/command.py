@@ -1,0 +1,58 @@
+"""The command line of `incoming-payments`: `init`, `serve`, `backup`, `sign` and `demo`."""
+
+import argparse
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.server import demo, sign
+from incoming_payments.server.backup import backup
+from incoming_payments.server.init import CONFIGURATION, init
+from incoming_payments.server.serve import serve
+from incoming_payments.server.settings import load_settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status.
+
+    The status is 0 for success, 1 for an error (with a message on stderr) and 130 after Ctrl-C. Wrong usage exits
+    with status 2.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except IncomingPaymentsError as error:
+        print(f"incoming-payments: {error.description}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130  # 128 + SIGINT, as shells report it
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser for all commands. It sets `run` to the function of the chosen command."""
+    parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
+    version = importlib.metadata.version("incoming-payments")
+    parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="init | serve | backup | sign | demo")
+    command = commands.add_parser("init", help="write a configuration, keys and development tokens")
+    command.add_argument("folder", type=Path, help="the folder for the files; it is created if it does not exist")
+    command.add_argument("--port", type=int, default=8080, help="the port to listen on (8080)")
+    command.set_defaults(run=lambda options: init(options.folder, options.port))
+    command = commands.add_parser("serve", help="serve incoming payments over HTTP")
+    command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
+    command.set_defaults(run=lambda options: serve(load_settings(options.config)))
+    command = commands.add_parser("backup", help="write a verified copy of the database, also while the service runs")
+    command.add_argument("target", type=Path, help="the file to write; it must not exist")
+    command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
+    command.set_defaults(run=lambda options: backup(load_settings(options.config), options.target))
+    sign.add_parser(commands, CONFIGURATION)
+    command = commands.add_parser("demo", help="show a whole payment: create, pay by STREAM, crash, complete")
+    command.set_defaults(run=lambda _: demo.main())
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

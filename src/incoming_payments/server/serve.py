@@ -1,0 +1,157 @@
+"""`incoming-payments serve`: the service on uvicorn, with the SQLite store."""
+
+import gc
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from incoming_payments.errors import ConfigurationError, StoreStopped
+from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.hosts.log_limits import LineLimitFilter
+from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX
+from incoming_payments.ports import AsyncPorts
+from incoming_payments.server.settings import Settings
+from incoming_payments.stores.sqlite import AsyncSqliteStore
+
+if TYPE_CHECKING:
+    import uvicorn
+
+
+def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or Ctrl-C, and return the exit status.
+
+    Raises `ConfigurationError` when the address cannot be used or uvicorn is not installed, `StoreUnusable` when the
+    database cannot be opened, and `StoreStopped` when its disk fails or its files change.
+    """
+    try:
+        import httptools  # noqa: F401 - uvicorn would import it later, with a worse message
+        import uvicorn
+    except ImportError:
+        raise ConfigurationError("serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'") from None
+    for warning in (*settings.warnings, *_exposed(settings.host)):
+        print(f"incoming-payments: warning: {warning}", file=sys.stderr)
+    _log_to_stderr()
+    stops: list[StoreStopped] = []
+
+    def on_stop(error: StoreStopped) -> None:
+        stops.append(error)
+        server.should_exit = True
+
+    with open_listener(settings.host, settings.port) as listener:
+        store = AsyncSqliteStore(settings.database, on_stop=on_stop)
+        server = uvicorn.Server(http_config(build(settings, store)))
+
+        def stop(*_: object) -> None:
+            # uvicorn replaces these handlers while it runs, and raises the signal again after it has stopped.
+            server.should_exit = True
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        _announce(settings)
+        gc.freeze()  # garbage collection skips the loaded modules: saves 10 to 17 ms a full collection (packets, p99)
+        server.run(sockets=[listener])
+    if stops:
+        raise stops[0]  # a supervisor sees the exit status, and restarts the service or raises the alarm
+    return 0
+
+
+def http_config(application: AsgiApplication) -> "uvicorn.Config":
+    """Return the uvicorn configuration for `application`.
+
+    `limit_concurrency` is not set. It counts idle connections as well, and its response is not in our error form; the
+    store refuses requests past `STORE_QUEUE_MAX`, and the proxy limits connections for each client.
+    """
+    import uvicorn
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    # uvicorn's h11 protocol takes some 100 us more a packet, a quarter of the rate (nox -s bench -- packets). It holds
+    # less memory for clients that pipeline and never read; the proxy in front keeps those away.
+    class Protocol(HttpToolsProtocol):
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            self.headers = []  # RFC 9110 §6.5.1: a trailer field is no header field; uvicorn 0.54 adds it to the scope
+
+    return uvicorn.Config(
+        application,
+        http=Protocol,
+        loop="asyncio",  # the loop that the tests run on, also where uvloop is installed
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # the service never trusts X-Forwarded-*
+        server_header=False,
+        backlog=BACKLOG_CONNECTIONS_MAX,
+        timeout_keep_alive=KEEP_ALIVE_S_MAX,
+        timeout_graceful_shutdown=SHUTDOWN_S_MAX,
+    )
+
+
+def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
+    """Return the ASGI application for `settings` on an open `store`. It closes the store when the server stops."""
+    ports = AsyncPorts(
+        store=store,
+        wallet_addresses=settings.wallet_addresses,
+        introspector=settings.introspector,
+        nonces=store.nonces,
+        methods=settings.methods,
+    )
+    return AsgiApplication(
+        policy=settings.policy,
+        ports=ports,
+        packets=settings.packets,
+        mount=settings.mount,
+        explain_refusals=settings.explain_signatures,
+        on_shutdown=store.close,
+    )
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Opened before the database, so that a wrong address leaves no file behind.
+
+    Raises `ConfigurationError` when `host` and `port` cannot be listened on.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX)
+    except (OSError, UnicodeError) as error:  # a UnicodeError: an impossible host name
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the rest repeats the address
+        text = f"listen: cannot listen on {host} port {port}: {why}"
+        raise ConfigurationError(text, setting="listen") from None
+    # Accepted sockets inherit this. uvicorn writes head and body apart, and asyncio sets it only for sockets that were
+    # made with a protocol number: without it a response can wait 40 ms for the client's acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def _exposed(host: str) -> Iterator[str]:
+    """Yield a warning when clients on other machines can connect to `host`."""
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost"
+    if not is_loopback:
+        yield (
+            f"listen.host: {host} is not a loopback address, and serve has no TLS and no limits for each client: "
+            "put a reverse proxy in front, and let no client reach this port"
+        )
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.addFilter(LineLimitFilter())
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[handler]
+    )
+
+
+def _announce(settings: Settings) -> None:
+    base_url = settings.policy.base_url
+    print(f"Serving {base_url}/incoming-payments on {settings.host} port {settings.port}.")
+    if settings.packets is not None:
+        print(f"Peers send ILP packets to {base_url}{settings.packets.path}.")
+    print(f"Payments are stored in {settings.database}. Press Ctrl-C to stop.", flush=True)

@@ -1,0 +1,336 @@
+"""`incoming-payments sign`: print a signed request as a command, to try a server by hand."""
+
+import argparse
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from attrs import frozen
+
+from incoming_payments.errors import ConfigurationError, MalformedField, MalformedKey
+from incoming_payments.gnap.token import AccessToken
+from incoming_payments.hosts.clock import utc_now
+from incoming_payments.httpsig import Algorithm, Component, PrivateKey, Request, content_digest, load_jwk, sign
+from incoming_payments.httpsig.digest import DigestAlgorithm
+from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_signature_input
+from incoming_payments.httpsig.sign import default_components
+from incoming_payments.limits import KEY_ID_CHARS_MAX, NONCE_CHARS_MAX, SIGNED_BODY_BYTES_MAX
+from incoming_payments.server.curl import check_url, curl_command
+from incoming_payments.server.settings import ConfiguredToken, Settings, load_settings
+
+_METHOD: Final = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9_\-]*")
+_WITH_BODY: Final = ("POST", "PUT", "PATCH")
+_FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_TAG: Final = re.compile(rf"[ -~]{{1,{NONCE_CHARS_MAX}}}")
+_MADE: Final = {"content-length", "content-digest", "transfer-encoding"}
+
+_DESCRIPTION: Final = """\
+Sign a request, and print the curl command that sends it: paste it into a shell, or pipe it into `sh`.
+
+Key and token are those of the first [[token]] in the configuration. The private key is in the file of its jwk_file with
+.pem at the end, as `init` writes it. Without a configuration give --key, --key-id and --token. The command contains the
+access token, so keep it secret. The private key is never printed. A service accepts a
+signature for some minutes only (signature_age_s). Then sign again.
+"""
+
+
+def add_parser(commands: Any, configuration: str) -> None:
+    """Add `sign` to the subcommands. `configuration` is the default of `--config`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "sign",
+        help="sign a request, and print the curl command that sends it",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("method", metavar="METHOD", help="GET, POST or another, in upper case")
+    add("url", metavar="URL", help="base_url of the service, and a path")
+    add("--data", metavar="BODY", help="the body, @FILE to send a file, @- to read it from standard input")
+    add("--header", metavar="'NAME: VALUE'", action="append", default=[], help="add a header field; repeatable")
+    add(
+        "--format",
+        choices=_FORMATS,
+        default="curl",
+        help="print a curl command (curl), the header fields alone, or the HTTP/1.1 request",
+    )
+    key = parser.add_argument_group("key and token")
+    key.add_argument("--config", type=Path, default=Path(configuration), help=f"the file ({configuration})")
+    key.add_argument("--key", metavar="FILE", type=Path, help="the private key, PEM without password")
+    key.add_argument("--key-id", metavar="KID", help="the kid of its JWK, which the signature gives as keyid")
+    token = key.add_mutually_exclusive_group()
+    token.add_argument("--token", help="the access token")
+    token.add_argument("--no-token", action="store_true", help="send no Authorization")
+    key.add_argument("--algorithm", choices=[each.value for each in Algorithm], help="the algorithm of an RSA key")
+    signature = parser.add_argument_group("signature")
+    cover = (
+        "cover this component as well: @query, x-a, or with parameters as a signature has them, 'x-a;bs'; repeatable"
+    )
+    signature.add_argument("--cover", metavar="COMPONENT", action="append", default=[], help=cover)
+    signature.add_argument("--only", action="store_true", help="cover the components of --cover only")
+    signature.add_argument(
+        "--nonce", action="store_true", help="add a random nonce: a service accepts the request once"
+    )
+    signature.add_argument(
+        "--created", metavar="TIME", type=int, help="the time of the signature, in seconds since 1970 (now)"
+    )
+    signature.add_argument("--expires", metavar="SECONDS", type=int, help="the lifetime, in seconds after created")
+    signature.add_argument("--label", default="sig1", help="the signature's label (sig1)")
+    signature.add_argument("--tag", help="the parameter tag")
+    signature.add_argument("--alg", action="store_true", help="with the parameter alg")
+    signature.add_argument(
+        "--digest", choices=get_args(DigestAlgorithm), default="sha-512", help="the digest of the body (sha-512)"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if not _METHOD.fullmatch(options.method):
+        text = f"{_shown(options.method)} cannot be signed: give GET, POST or another method in upper case"
+        raise _wrong("METHOD", text)
+    check_url(options.url)
+    given = [_header(text) for text in options.header]
+    key, token = _credentials(options, has_authorization=any(name.lower() == "authorization" for name, _ in given))
+    body = _body(options)
+    headers = _headers(given, token, body.content, options)
+    request = Request(options.method, options.url, tuple(headers), body.content)
+    signed = _sign(request, key, options)
+    sys.stdout.buffer.write(_FORMATS[options.format](signed, body.file))
+    sys.stdout.flush()
+    return 0
+
+
+def _wrong(option: str, text: str) -> ConfigurationError:
+    return ConfigurationError(text, setting=option)
+
+
+def _shown(text: str) -> str:
+    """Return an argument in quotes and on one line, shortened if it is long."""
+    return repr(text if len(text) <= 64 else f"{text[:61]}...")
+
+
+# --- the request ---------------------------------------------------------------------------------
+
+
+@frozen
+class _Body:
+    content: bytes = b""
+    file: str | None = None  # the file that curl can read it from
+
+
+def _body(options: argparse.Namespace) -> _Body:
+    data: str | None = options.data
+    if data is None:
+        if options.method in _WITH_BODY:
+            text = f"{options.method} needs --data: the body, @FILE or @-; --data '' is an empty one"
+            raise _wrong("--data", text)
+        return _Body()
+    if options.method == "HEAD" and data:
+        raise _wrong("--data", "HEAD has no body: leave out --data")
+    if data == "@-":
+        if sys.stdin is None or sys.stdin.isatty():  # `None` if it is closed
+            text = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
+            raise _wrong("--data", text)
+        return _Body(_bounded(sys.stdin.buffer.read(SIGNED_BODY_BYTES_MAX + 1)))
+    if data.startswith("@"):
+        return _body_in(data[1:])
+    return _Body(os.fsencode(data))
+
+
+def _body_in(name: str) -> _Body:
+    if not name.isprintable():
+        raise _wrong("--data", f"--data: curl cannot be given the file name {_shown(name)}: rename it")
+    try:
+        with open(name, "rb") as file:
+            content = _bounded(file.read(SIGNED_BODY_BYTES_MAX + 1))
+            again = stat.S_ISREG(os.fstat(file.fileno()).st_mode)  # a pipe is read once
+    except OSError as error:
+        raise _wrong("--data", f"--data @{name}: cannot be read: {error.strerror or error}") from None
+    return _Body(content, name if again else None)
+
+
+def _bounded(content: bytes) -> bytes:
+    if len(content) > SIGNED_BODY_BYTES_MAX:
+        raise _wrong("--data", f"--data: the body is longer than {SIGNED_BODY_BYTES_MAX} bytes: give a shorter one")
+    return content
+
+
+def _header(text: str) -> tuple[str, str]:
+    """Return name and value of a `--header`. The value is its bytes as latin-1 text, as in HTTP messages."""
+    name, colon, value = text.partition(":")
+    if not colon or not _FIELD_NAME.fullmatch(name):
+        raise _wrong("--header", f"--header {_shown(text)} must be of the form 'Name: value'")
+    if name.lower() in _MADE:
+        raise _wrong("--header", f"--header: {name} is computed from the body: leave it out")
+    if not value.isprintable():
+        raise _wrong("--header", f"--header: the value of {name} must be printable characters, on one line")
+    return name, value.strip().encode("utf-8").decode("latin-1")
+
+
+def _headers(
+    given: list[tuple[str, str]], token: AccessToken | None, content: bytes, options: argparse.Namespace
+) -> list[tuple[str, str]]:
+    headers = [("Authorization", f"GNAP {token.value}")] if token else []
+    if content and not any(name.lower() == "content-type" for name, _ in given):
+        headers.append(("Content-Type", "application/json"))
+    headers += given
+    if options.data is not None:
+        headers.append(("Content-Length", f"{len(content)}"))
+    if content:
+        headers.append(("Content-Digest", content_digest(content, options.digest)))
+    return headers
+
+
+# --- key and token -----------------------------------------------------------------------------------
+
+
+def _credentials(options: argparse.Namespace, *, has_authorization: bool) -> tuple[PrivateKey, AccessToken | None]:
+    """Return the key, and the token unless none is sent. The configuration has those that the options leave out."""
+    algorithm = Algorithm(options.algorithm) if options.algorithm else None
+    needs_token = not (has_authorization or options.no_token)
+    token = AccessToken(options.token) if options.token is not None and needs_token else None
+    if options.key and options.key_id and (token or not needs_token):
+        return _key(options.key, options.key_id, algorithm), token
+    configured = _configured(options, token)
+    public = load_jwk(configured.info.jwk)
+    key_id = options.key_id or public.kid
+    if options.key:
+        key = _key(options.key, key_id, algorithm)
+    else:
+        key = _configured_key(configured, key_id, algorithm or public.algorithm)
+    return key, (token or configured.value) if needs_token else None
+
+
+def _configured(options: argparse.Namespace, token: AccessToken | None) -> ConfiguredToken:
+    """Return the configured entry for the token, or else the first one."""
+    path: Path = options.config
+    instead = "give --key, --key-id and --token"
+    if not os.path.exists(path):  # unlike the method of `Path`, it raises nothing
+        raise _wrong("--config", f"{path}: does not exist: give another file with --config, or {instead}")
+    settings = load_settings(path)
+    if not settings.tokens:
+        raise _wrong("--config", f"{path}: has no [[token]] to sign with: add one, or {instead}")
+    _warn_of_url(options.url, settings, path)
+    return next((entry for entry in settings.tokens if entry.value == token), settings.tokens[0])
+
+
+def _warn_of_url(url: str, settings: Settings, path: Path) -> None:
+    base_url = settings.policy.base_url
+    if not url.startswith(f"{base_url}/"):
+        text = f"the URL is not below {base_url}, the base_url in {path}, which that service checks signatures with"
+        print(f"incoming-payments: warning: {text}", file=sys.stderr)
+
+
+def _configured_key(configured: ConfiguredToken, key_id: str, algorithm: Algorithm) -> PrivateKey:
+    path = configured.jwk_file.with_suffix(".pem")
+    key = _key(path, key_id, None)
+    public = {name: value for name, value in key.public_jwk().items() if name not in ("kid", "alg")}
+    if not public.items() <= configured.info.jwk.items():
+        raise _wrong("--key", f"{path} is not the private key of {configured.jwk_file}: give the right one with --key")
+    return _key(path, key_id, algorithm)
+
+
+def _key(path: Path, key_id: str, algorithm: Algorithm | None) -> PrivateKey:
+    try:
+        pem = path.read_bytes()
+    except OSError as error:
+        raise _wrong("--key", f"{path}: the private key cannot be read: {error.strerror or error}") from None
+    if b"PRIVATE KEY-----" not in pem:
+        raise _wrong("--key", f"{path}: is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----")
+    if b"ENCRYPTED PRIVATE KEY-----" in pem or b",ENCRYPTED" in pem:
+        text = f"{path}: is encrypted: write it without a password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
+        raise _wrong("--key", text)
+    try:
+        return PrivateKey.from_pem(pem, kid=key_id, algorithm=algorithm)
+    except MalformedKey as error:
+        raise _key_complaint(path, algorithm, error) from None
+
+
+def _key_complaint(path: Path, algorithm: Algorithm | None, error: MalformedKey) -> ConfigurationError:
+    member = error.details.get("member")
+    if member == "kid":
+        return _wrong("--key-id", f"--key-id must be 1 to {KEY_ID_CHARS_MAX} printable ASCII characters")
+    if member == "alg":
+        so = f"with {algorithm.value}" if algorithm else "here"
+        kinds = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
+        return _wrong("--algorithm", f"{path}: a key of this type cannot sign {so}: {kinds}")
+    if member is None:
+        return _wrong("--key", f"{path}: cannot be read as a private key: is it complete, and PKCS #8?")
+    return _wrong("--key", f"{path}: cannot be used: {error.description}")
+
+
+# --- the signature -------------------------------------------------------------------------------
+
+
+def _sign(request: Request, key: PrivateKey, options: argparse.Namespace) -> Request:
+    if options.tag is not None and not _TAG.fullmatch(options.tag):
+        raise _wrong("--tag", f"--tag must be 1 to {NONCE_CHARS_MAX} printable ASCII characters")
+    always = () if options.only else map(Component, default_components(request))
+    created = int(utc_now().timestamp()) if options.created is None else options.created
+    expires = None if options.expires is None else created + options.expires
+    for option, time in (("--created", created), ("--expires", expires)):
+        if time is not None and not 0 <= time <= POSIX_TIME_MAX:
+            raise _wrong(option, f"{option} must lead to a time in the years 1970 to 9999")
+    components = list(dict.fromkeys([*always, *map(_component, options.cover)]))
+    try:
+        return sign(
+            request,
+            key,
+            created=created,
+            components=components,
+            label=options.label,
+            expires=expires,
+            nonce=secrets.token_urlsafe(16) if options.nonce else None,
+            tag=options.tag,
+            alg_param=options.alg,
+            digest=None,
+        )
+    except MalformedField as error:
+        if "component" not in error.details:
+            raise
+        raise _wrong("--cover", f"--cover: {error.description}") from None
+
+
+def _component(text: str) -> Component:
+    """Return a component written as in a signature. The quotes may be missing, because shells remove them."""
+    name, semicolon, parameters = text.partition(";")
+    identifier = text if text.startswith('"') else f'"{name}"{semicolon}{parameters}'
+    try:
+        [read] = parse_signature_input([f"c=({identifier})"]).values()
+        [component] = () if read.parameters else read.components
+    except (MalformedField, ValueError):  # a ValueError: more than one
+        how = f"--cover {_shown(text)} is not a component: write it as @query, x-a or 'x-a;bs'"
+        raise _wrong("--cover", how) from None
+    return component
+
+
+# --- output -----------------------------------------------------------------------------
+
+
+def _curl(request: Request, file: str | None) -> bytes:
+    return f"{curl_command(request, body_file=file)}\n".encode()
+
+
+def _fields(request: Request, _file: str | None) -> bytes:
+    return "".join([f"{name}: {value}\n" for name, value in request.headers]).encode("latin-1")
+
+
+def _http(request: Request, _file: str | None) -> bytes:
+    target = request.target
+    lines = [f"{request.method} {target.path}{target.query or ''} HTTP/1.1"]
+    more = (("Host", target.authority), ("Connection", "close"))
+    headers = [field for field in more if not request.values(field[0].lower())] + list(request.headers)
+    lines += [f"{name}: {value}" for name, value in headers]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + request.body
+
+
+_FORMATS: Final[Mapping[str, Callable[[Request, str | None], bytes]]] = {
+    "curl": _curl,
+    "headers": _fields,
+    "http": _http,
+}

@@ -1,0 +1,57 @@
+"""The command line: its help, its version, and its exit statuses."""
+
+import importlib.metadata
+
+import pytest
+
+from incoming_payments.server import demo
+from incoming_payments.server.command import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--help"], ["init", "serve", "backup", "sign", "demo"]),
+        (["init", "--help"], ["folder", "--port"]),
+        (["serve", "--help"], ["--config"]),
+        (["backup", "--help"], ["target", "--config"]),
+        (["sign", "--help"], ["METHOD", "URL", "--data", "--header", "--config", "--key-id", "--token", "--cover"]),
+        (["demo", "--help"], ["usage: incoming-payments demo"]),
+    ],
+)
+def test_help_shows_every_command_and_option(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], shown: list[str]
+) -> None:
+    """`--help` shows every command and option, and exits with status 0."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert [text for text in shown if text not in said] == []
+
+
+def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--version` prints the version of the distribution."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert f"incoming-payments {importlib.metadata.version('incoming-payments')}\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["sereve"], ["init"], ["init", "x", "--port", "http"], ["serve", "x"]])
+def test_wrong_usage_exits_with_status_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """Wrong arguments exit with status 2, and print the usage."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: incoming-payments")
+
+
+def test_ctrl_c_exits_with_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends a command with the status that shells expect, and without a traceback."""
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "main", interrupted)
+    assert main(["demo"]) == 130

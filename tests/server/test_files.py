@@ -1,0 +1,39 @@
+"""The files of a configuration. `test_settings.py` tests their errors and warnings with a whole configuration."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from incoming_payments.errors import InvalidValue
+from incoming_payments.server.files import PRIVATE, PUBLIC, Files
+
+
+def test_secrets_and_tokens_are_read(tmp_path: Path) -> None:
+    """White space around the content does not count."""
+    (tmp_path / "secret").write_text("5f" * 32 + "\n", "ascii")
+    (tmp_path / "token").write_text(" a-token-of-a-peer\r\n", "ascii")
+    files = Files(tmp_path)
+    assert files.server_secret("secret") == b"_" * 32
+    assert files.peer_token("token").value == "a-token-of-a-peer"
+
+
+def test_the_name_of_a_missing_file_is_not_shown(tmp_path: Path) -> None:
+    """It may be a secret in the place of a file name."""
+    with pytest.raises(InvalidValue) as refused:
+        Files(tmp_path).server_secret("5f" * 32)
+    assert "5f" not in refused.value.description
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_each_file_has_one_warning(tmp_path: Path) -> None:
+    """A file that is used twice is not warned of twice, and a public key may be readable."""
+    path = tmp_path / "file"
+    path.write_text("", "ascii")
+    path.chmod(0o644)
+    files = Files(tmp_path)
+    files.read("file", PUBLIC)
+    assert files.warnings == []
+    files.read("file", PRIVATE)
+    files.read("file", PRIVATE)
+    assert files.warnings == [f"{path}: other users have access (mode 0644): chmod go-rwx it"]

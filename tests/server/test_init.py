@@ -1,0 +1,164 @@
+"""`incoming-payments init`: the files that it writes, and those that it keeps."""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.payment import wallet_address_url
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
+from incoming_payments.httpsig import PrivateKey, load_jwk
+from incoming_payments.ilp import Peer
+from incoming_payments.server.command import main
+from incoming_payments.server.declarations import RIGHT, TABLES, toml
+from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, PEER_TOKEN, SERVER_SECRET
+from incoming_payments.server.settings import load_settings
+
+FILES: Final = [SERVER_SECRET, PEER_TOKEN, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
+
+
+def test_init_writes_what_serve_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`init` creates the folder, writes configuration, secret, token and client key, and prints the next command."""
+    folder = tmp_path / "deep" / "folder"
+    status = main(["init", str(folder)])
+
+    assert status == 0
+    assert sorted(FILES) == sorted(path.name for path in folder.iterdir())
+    written, then = capsys.readouterr().out.splitlines()
+    assert f"Wrote {', '.join(FILES)} to {folder}." == written
+    assert f"Next: incoming-payments serve --config {folder / CONFIGURATION}" == then
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_what_init_writes_is_private(folder: Path) -> None:
+    """Only the owner can enter the folder, or read a file with a key, a secret or a token."""
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [0o600] * len(FILES) == [stat.S_IMODE((folder / name).stat().st_mode) for name in FILES]
+
+
+def test_what_init_writes_can_be_loaded(folder: Path) -> None:
+    """The configuration is good as it is: the address, one wallet address, and a token for the key beside it."""
+    settings = load_settings(folder / CONFIGURATION)
+
+    base_url = "http://127.0.0.1:9002"
+    [token] = re.findall(r'^value = "(.+)"$', (folder / CONFIGURATION).read_text("utf-8"), re.MULTILINE)
+    jwk = json.loads((folder / CLIENT_JWK).read_text("utf-8"))
+    expected = AccessTokenInfo(
+        f"{base_url}/a-client", jwk, [AccessRight(["create", "read"], wallet_address_url(f"{base_url}/alice"))]
+    )
+    assert (base_url, f"{base_url}/auth") == (settings.policy.base_url, settings.policy.auth_server)
+    assert (folder / "payments.sqlite3", 9002, "") == (settings.database, settings.port, settings.mount)
+    assert settings.wallet_addresses.find(wallet_address_url(f"{base_url}/alice")) is not None
+    assert expected == settings.introspector.introspect(AccessToken(token))
+    peer_token = (folder / PEER_TOKEN).read_text("ascii").strip()
+    assert settings.packets is not None
+    assert settings.packets.path == "/ilp"
+    assert settings.packets.peer_of([f"Bearer {peer_token}"]) == Peer("test.bank.connector", Asset("USD", 2))
+
+
+def test_the_keys_belong_together(folder: Path) -> None:
+    """The public key verifies signatures of the private key."""
+    public = load_jwk((folder / CLIENT_JWK).read_bytes())
+    private = PrivateKey.from_pem((folder / CLIENT_KEY).read_bytes(), kid=public.kid)
+
+    assert public.verify(private.sign(b"data"), b"data")
+
+
+def test_two_services_share_no_secret(folder: Path, tmp_path: Path) -> None:
+    """Key, secret and token are new each time."""
+    main(["init", str(tmp_path / "other"), "--port", "9002"])
+
+    same = [name for name in FILES if (folder / name).read_bytes() == (tmp_path / "other" / name).read_bytes()]
+    assert same == []
+
+
+OPTIONAL: Final = {
+    f"# {setting.name} = {setting.written or toml(setting.default)}": setting
+    for table in TABLES
+    for setting in table.settings
+    if setting.line.startswith("# ") and table is not RIGHT
+}
+
+
+def test_each_optional_setting_can_be_uncommented(folder: Path) -> None:
+    """Each setting that the configuration shows as a comment is accepted without its `#`, alone and with all others."""
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8")
+    lines = list(OPTIONAL)
+    assert len(lines) == 17
+    for chosen in [[line] for line in lines] + [lines]:
+        changed = text
+        for line in chosen:
+            assert changed.count(f"\n{line}\n") == 1
+            changed = changed.replace(f"\n{line}\n", f"\n{line.removeprefix('# ')}\n")
+        path.write_text(changed, "utf-8")
+        load_settings(path)
+
+
+def test_optional_settings_show_their_defaults(folder: Path) -> None:
+    """To uncomment a setting that has a default changes nothing."""
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8")
+    before = load_settings(path)
+    for line, setting in OPTIONAL.items():
+        if setting.default is not None or setting.name in {"mount", "ilp_address"}:
+            text = text.replace(f"\n{line}\n", f"\n{line.removeprefix('# ')}\n")
+    path.write_text(text, "utf-8")
+    after = load_settings(path)
+
+    assert (before.policy, before.mount, before.packets) == (after.policy, after.mount, after.packets)
+    assert (before.explain_signatures, after.explain_signatures) == (False, False)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """When one of the files is there already, it stays as it is, and none of the others is written."""
+    (tmp_path / name).write_text("precious", "utf-8")
+
+    assert main(["init", str(tmp_path)]) == 1
+    assert [name] == [path.name for path in tmp_path.iterdir()]
+    assert (tmp_path / name).read_text("utf-8") == "precious"
+    says = f"incoming-payments: {tmp_path / name} exists already: choose another folder, or move it away\n"
+    assert says == capsys.readouterr().err
+
+
+def test_init_leaves_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When the third file cannot be written, the first two are taken away again."""
+    really_open, seen = os.open, list[str]()
+
+    def fill_up(path: Any, *arguments: Any, **options: Any) -> int:
+        seen.append(Path(path).name)
+        if len(seen) == 3:
+            raise OSError(28, "No space left on device")
+        return really_open(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", fill_up)
+
+    assert main(["init", str(tmp_path)]) == 1
+    assert FILES[:3] == seen
+    assert list(tmp_path.iterdir()) == []
+    assert f"incoming-payments: {tmp_path}: cannot be written: No space left on device\n" == capsys.readouterr().err
+
+
+def test_init_where_no_folder_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path below a file is refused with the path."""
+    (tmp_path / "file").write_text("", "utf-8")
+
+    assert main(["init", str(tmp_path / "file" / "folder")]) == 1
+    says = f"incoming-payments: {tmp_path / 'file' / 'folder'}: cannot be written: Not a directory\n"
+    assert says == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", [-1, 0, 65536])
+def test_init_with_a_port_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], port: int) -> None:
+    """A port out of range is refused before anything is written."""
+    assert main(["init", str(tmp_path / "folder"), f"--port={port}"]) == 1
+    assert f"incoming-payments: --port must be from 1 to 65535, not {port}\n" == capsys.readouterr().err
+    assert not (tmp_path / "folder").exists()

@@ -1,0 +1,703 @@
+"""The configuration file: a correct one yields its values; in a wrong one the error names the setting."""
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.lifecycle import Tolerance
+from incoming_payments.domain.payment import WalletAddress, wallet_address_url
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
+from incoming_payments.httpsig import Policy as SignaturePolicy
+from incoming_payments.httpsig import Shape, load_jwk
+from incoming_payments.ilp import DerivedMethods, Peer, Receiver
+from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
+from incoming_payments.server import files
+from incoming_payments.server.settings import Settings, load_settings
+
+JWK: Final = {
+    "kty": "OKP",
+    "crv": "Ed25519",
+    "alg": "EdDSA",
+    "kid": "client-key-1",
+    "x": "JrQLj5P_89iXES9-vFgrIy29clF9CC_oPPsw3c5D0bs",
+}
+SECRETS: Final = (bytes(range(32)), bytes(range(1, 41)))
+PEER_TOKENS: Final = {"peer.txt": "PEER-TOKEN-000001", "peer-old.txt": "PEER-TOKEN-000000", "other.txt": "T" * 16 + "="}
+
+FULL: Final = """\
+base_url = "https://Bank.example/op/"
+auth_server = "https://auth.bank.example"
+database = "data/payments.sqlite3"
+[listen]
+host = "::1"
+port = 9001
+mount = "/proxied"
+[[wallet_address]]
+url = "https://bank.example/alice/"
+asset_code = "USD"
+asset_scale = 2
+[[wallet_address]]
+url = "https://bank.example/bob"
+asset_code = "JPY"
+asset_scale = 0
+auth_server = "https://auth.bob.example"
+[[token]]
+value = "TOKEN1"
+client = "https://shop.example/"
+jwk_file = "client.jwk"
+rights = [{ actions = ["create", "read"], identifier = "https://bank.example/alice" }, { actions = ["read-all"] }]
+expires_at = 2027-01-01T01:00:00+01:00
+[[token]]
+value = "TOKEN2"
+client = "https://other.example/"
+jwk_file = "client.jwk"
+rights = [{ actions = ["read"] }]
+[ilp]
+address = "g.bank"
+secret_files = ["new.hex", "old.hex"]
+path = "/peers/ilp"
+tolerance_units = 0
+tolerance_basis_points = 5
+margin_ms = 250
+[[peer]]
+name = "connector"
+asset_code = "EUR"
+asset_scale = 3
+token_files = ["peer.txt", "peer-old.txt"]
+ilp_address = "g.elsewhere.us"
+[[peer]]
+name = "other_1"
+asset_code = "JPY"
+asset_scale = 0
+token_files = ["other.txt"]
+[limits]
+public_get = false
+allow_identical = false
+expiry_s_max = 3600
+metadata_bytes_max = 100
+metadata_depth_max = 3
+signature_age_s = 30
+clock_skew_s = 5
+signature_shapes = ["rust-sdk"]
+[log]
+explain_signatures = true
+"""
+
+# The required settings only.
+LEAST: Final = """\
+base_url = "https://bank.example/op"
+auth_server = "https://auth.bank.example"
+database = "payments.sqlite3"
+[[wallet_address]]
+url = "https://bank.example/alice"
+asset_code = "USD"
+asset_scale = 2
+[ilp]
+address = "g.bank"
+secret_files = ["new.hex"]
+"""
+
+Load = Callable[[str | bytes], Settings]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Loads a configuration that lies beside the files which it names."""
+    (tmp_path / "client.jwk").write_text(json.dumps(JWK), "utf-8")
+    for name, secret in zip(("new.hex", "old.hex"), SECRETS, strict=True):
+        (tmp_path / name).write_text(secret.hex() + "\n", "ascii")
+    for name, token in PEER_TOKENS.items():
+        (tmp_path / name).write_text(token + "\n", "ascii")
+
+    def load(text: str | bytes) -> Settings:
+        path = tmp_path / "configuration.toml"
+        path.write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
+        return load_settings(path)
+
+    return load
+
+
+def changed(line: str, new: str, text: str = FULL) -> str:
+    """`text` with `new` in place of the first line that begins with `line`."""
+    lines = text.splitlines()
+    place = next(place for place, old in enumerate(lines) if old.startswith(line))
+    return "\n".join([*lines[:place], new, *lines[place + 1 :]])
+
+
+# --- correct files -------------------------------------------------------------------------------
+
+
+def test_every_setting_is_what_the_file_says(load: Load, tmp_path: Path) -> None:
+    """A file with every setting loads to exactly its values, in the library's own types and spelling."""
+    settings = load(FULL)
+
+    alice = WalletAddress(
+        wallet_address_url("https://bank.example/alice"), Asset("USD", 2), "https://auth.bank.example"
+    )
+    bob = WalletAddress(wallet_address_url("https://bank.example/bob"), Asset("JPY", 0), "https://auth.bob.example")
+    first = AccessTokenInfo(
+        "https://shop.example/",
+        JWK,
+        [AccessRight(["create", "read"], "https://bank.example/alice"), AccessRight(["read-all"])],
+        datetime(2027, 1, 1, tzinfo=UTC),
+    )
+    second = AccessTokenInfo("https://other.example/", JWK, [AccessRight(["read"])])
+    policy = ServicePolicy(
+        base_url="https://bank.example/op",
+        auth_server="https://auth.bank.example",
+        signature=SignaturePolicy(max_age_s=30, clock_skew_s=5, shapes=[Shape.RUST_SDK]),
+        public_get=False,
+        allow_identical=False,
+        expiry_s_max=3600,
+        metadata_bytes_max=100,
+        metadata_depth_max=3,
+    )
+    assert (policy, tmp_path / "data/payments.sqlite3") == (settings.policy, settings.database)
+    assert (settings.host, settings.port, settings.mount) == ("::1", 9001, "/proxied")
+    assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
+    assert [first, second] == [settings.introspector.introspect(AccessToken(token)) for token in ("TOKEN1", "TOKEN2")]
+    assert DerivedMethods("g.bank", SECRETS) == settings.methods
+
+
+def test_what_is_left_out_has_the_documented_value(load: Load, tmp_path: Path) -> None:
+    """Without optional settings, the service listens on loopback, at the path of `base_url`, with the usual limits."""
+    settings = load(LEAST)
+
+    policy = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
+    assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.database)
+    assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, "/op")
+    assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
+    assert settings.introspector.introspect(AccessToken("TOKEN1")) is None
+
+
+def test_peers_are_what_the_file_says(load: Load) -> None:
+    """Each peer has its tokens, its asset and an address: the one that is given, or one below that of the service."""
+    packets = load(FULL).packets
+    assert packets is not None
+    first, second = Peer("g.elsewhere.us", Asset("EUR", 3)), Peer("g.bank.other_1", Asset("JPY", 0))
+    found = [packets.peer_of([f"Bearer {token}"]) for token in PEER_TOKENS.values()]
+    assert found == [first, first, second]
+    assert packets.path == "/peers/ilp"
+    assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS), Tolerance(0, 5), 250)
+
+
+def test_without_peers_no_packets(load: Load) -> None:
+    """A service without peers takes no packets; with one, it takes them at `/ilp`."""
+    peer = '[[peer]]\nname = "c"\nasset_code = "USD"\nasset_scale = 2\ntoken_files = ["peer.txt"]\n'
+    packets = load(LEAST + peer).packets
+    assert packets is not None
+    assert packets.path == "/ilp"
+    assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS[:1]))
+    assert load(LEAST).packets is None
+
+
+def test_one_of_the_two_windows_alone(load: Load) -> None:
+    """A setting of the signature window leaves the other at its default."""
+    older = load(LEAST + "[limits]\nsignature_age_s = 500").policy.signature
+    ahead = load(LEAST + "[limits]\nclock_skew_s = 7").policy.signature
+
+    assert (older.max_age_s, older.clock_skew_s) == (500, CLOCK_SKEW_S_MAX)
+    assert (ahead.max_age_s, ahead.clock_skew_s) == (SIGNATURE_AGE_S_MAX, 7)
+
+
+@pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/"])
+def test_a_service_at_the_root_is_mounted_there(load: Load, base_url: str) -> None:
+    """Without a path in `base_url`, requests arrive with none in front."""
+    assert load(changed("base_url", f'base_url = "{base_url}"', LEAST)).mount == ""
+
+
+def test_a_mount_may_be_empty(load: Load) -> None:
+    """An empty `mount` is for a proxy that removes the path of `base_url`."""
+    assert load(LEAST + '[listen]\nmount = ""').mount == ""
+
+
+def test_a_byte_order_mark_is_no_error(load: Load) -> None:
+    """A file from an editor that begins UTF-8 with a mark loads like any other."""
+    assert load(b"\xef\xbb\xbf" + LEAST.encode()).policy == load(LEAST).policy
+
+
+def test_absolute_paths_stay_what_they_are(load: Load, tmp_path: Path) -> None:
+    """A file named by its whole path is looked for there."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret.hex").write_text(SECRETS[1].hex(), "ascii")
+    text = changed("database", f'database = "{(elsewhere / "p.sqlite3").as_posix()}"', LEAST)
+    text = changed("secret_files", f'secret_files = ["{(elsewhere / "secret.hex").as_posix()}"]', text)
+    settings = load(text)
+
+    assert (elsewhere / "p.sqlite3", DerivedMethods("g.bank", SECRETS[1:])) == (settings.database, settings.methods)
+
+
+def test_tokens_with_their_files(load: Load, tmp_path: Path) -> None:
+    """Each token has its value, its client and rights, and the file of the public key."""
+    settings = load(FULL)
+    first = settings.tokens[0]
+
+    assert settings.introspector.introspect(first.value) == first.info
+    assert first.jwk_file.read_bytes() == (tmp_path / first.jwk_file.name).read_bytes()
+    assert load_jwk(first.jwk_file.read_bytes()) == load_jwk(first.info.jwk)
+
+
+def test_settings_do_not_show_tokens(load: Load) -> None:
+    """The representation of settings holds no token and no secret."""
+    shown = repr(load(FULL))
+
+    assert not [
+        secret for secret in ("TOKEN1", SECRETS[0].hex(), repr(SECRETS[0]), *PEER_TOKENS.values()) if secret in shown
+    ]
+
+
+# --- wrong files -------------------------------------------------------------------------------
+
+MANY_RIGHTS: Final = '{ actions = ["read"] }, ' * 65
+
+# a line of FULL, its replacement, the setting in the error, a part of the message
+WRONG: Final = [
+    # missing
+    ("base_url", "", "base_url", "is missing: give a string"),
+    ("auth_server", "", "auth_server", "is missing: give a string"),
+    ("database", "", "database", "is missing: give a string"),
+    ("url", "", "wallet_address[0].url", "is missing: give a string"),
+    ("asset_code", "", "wallet_address[0].asset_code", "is missing: give a string"),
+    ("asset_scale", "", "wallet_address[0].asset_scale", "is missing: give an integer"),
+    ("value", "", "token[0].value", "is missing: give a string"),
+    ("client", "", "token[0].client", "is missing: give a string"),
+    ("jwk_file", "", "token[0].jwk_file", "is missing: give a string"),
+    ("rights", "", "token[0].rights", 'is missing: give at least one, as rights = [{ actions = ["create"] }]'),
+    ("rights", "rights = []", "token[0].rights", "is missing: give at least one"),
+    ("rights", "rights = [{}]", "token[0].rights[0].actions", "is missing: give an array"),
+    ("address", "", "ilp.address", "is missing: give a string"),
+    ("secret_files", "", "ilp.secret_files", "is missing: give an array"),
+    ("name", "", "peer[0].name", "is missing: give a string"),
+    ('asset_code = "EUR', "", "peer[0].asset_code", "is missing: give a string"),
+    ("asset_scale = 3", "", "peer[0].asset_scale", "is missing: give an integer"),
+    ("token_files", "", "peer[0].token_files", "is missing: give an array"),
+    # of the wrong type
+    ("base_url", "base_url = 1", "base_url", "must be a string"),
+    ("auth_server", "auth_server = []", "auth_server", "must be a string"),
+    ("database", "database = true", "database", "must be a string"),
+    ("host", "host = 1", "listen.host", "must be a string"),
+    ("port", 'port = "9001"', "listen.port", "must be an integer"),
+    ("port", "port = true", "listen.port", "must be an integer"),
+    ("port", "port = 80.0", "listen.port", "must be an integer"),
+    ("mount", "mount = 1", "listen.mount", "must be a string"),
+    ("url", "url = 1", "wallet_address[0].url", "must be a string"),
+    ("asset_code", "asset_code = 1", "wallet_address[0].asset_code", "must be a string"),
+    ("asset_scale", "asset_scale = true", "wallet_address[0].asset_scale", "must be an integer"),
+    ('auth_server = "https://auth.bob', "auth_server = 1", "wallet_address[1].auth_server", "must be a string"),
+    ("value", "value = 1", "token[0].value", "must be a string"),
+    ("client", "client = 1", "token[0].client", "must be a string"),
+    ("jwk_file", "jwk_file = 1", "token[0].jwk_file", "must be a string"),
+    ("rights", 'rights = "read"', "token[0].rights", "must be an array of tables, such as rights = [{"),
+    ("rights", 'rights = ["read"]', "token[0].rights", "must be an array of tables"),
+    ("rights", 'rights = [{ actions = "read" }]', "token[0].rights[0].actions", "must be an array"),
+    ("rights", 'rights = [{actions = ["read"], identifier = 1}]', "token[0].rights[0].identifier", "must be a string"),
+    ("expires_at", 'expires_at = "2027"', "token[0].expires_at", "must be a date-time, such as 2027-01-01T00:00:00Z"),
+    ("expires_at", "expires_at = 2027-01-01", "token[0].expires_at", "must be a date-time"),
+    ("address", "address = 1", "ilp.address", "must be a string"),
+    ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array"),
+    ("secret_files", "secret_files = [1]", "ilp.secret_files", "must be an array of file names"),
+    ("path", "path = 1", "ilp.path", "must be a string"),
+    ("tolerance_units", "tolerance_units = 0.5", "ilp.tolerance_units", "must be an integer"),
+    ("tolerance_basis_points", "tolerance_basis_points = true", "ilp.tolerance_basis_points", "must be an integer"),
+    ("margin_ms", 'margin_ms = "1"', "ilp.margin_ms", "must be an integer"),
+    ("name", "name = 1", "peer[0].name", "must be a string"),
+    ('asset_code = "EUR', "asset_code = 1", "peer[0].asset_code", "must be a string"),
+    ("asset_scale = 3", "asset_scale = 3.0", "peer[0].asset_scale", "must be an integer"),
+    ("token_files", 'token_files = "peer.txt"', "peer[0].token_files", "must be an array"),
+    ("token_files", "token_files = [1]", "peer[0].token_files", "must be an array of file names"),
+    ("ilp_address", "ilp_address = 1", "peer[0].ilp_address", "must be a string"),
+    ("allow_identical", "allow_identical = 1", "limits.allow_identical", "must be true or false"),
+    ("public_get", "public_get = 1", "limits.public_get", "must be true or false"),
+    ("expiry_s_max", "expiry_s_max = true", "limits.expiry_s_max", "must be an integer"),
+    ("metadata_bytes_max", 'metadata_bytes_max = "1"', "limits.metadata_bytes_max", "must be an integer"),
+    ("metadata_depth_max", "metadata_depth_max = 1.0", "limits.metadata_depth_max", "must be an integer"),
+    ("signature_age_s", 'signature_age_s = "1"', "limits.signature_age_s", "must be an integer"),
+    ("clock_skew_s", "clock_skew_s = false", "limits.clock_skew_s", "must be an integer"),
+    ("explain_signatures", "explain_signatures = 1", "log.explain_signatures", "must be true or false"),
+    ("explain_signatures", 'explain_signatures = "yes"', "log.explain_signatures", "must be true or false"),
+    # of a value that cannot be
+    ("base_url", 'base_url = "bank.example"', "base_url", "must be an absolute http or https URL"),
+    ("base_url", 'base_url = "http://[/"', "base_url", "has a host or port that cannot be read"),
+    ("base_url", 'base_url = "https://bank.example/?a=b"', "base_url", "must not hold a query"),
+    ("auth_server", 'auth_server = "mailto:a@b"', "auth_server", "must be an absolute http or https URL"),
+    ("database", 'database = ""', "database", "must not be empty, and must not contain NUL"),
+    ("database", r'database = "a\u0000b"', "database", "must not be empty, and must not contain NUL"),
+    ("host", 'host = ""', "listen.host", "must not be empty, and must not contain NUL"),
+    ("port", "port = 0", "listen.port", "must be an integer from 1 to 65535"),
+    ("port", "port = 65536", "listen.port", "must be an integer from 1 to 65535"),
+    *(
+        ("mount", f"mount = {mount!r}", "listen.mount", 'must be "", or a path such as "/op": no slash at its end')
+        for mount in (
+            "op", "/", "/op/", "//op", "/a//b", "/a?b", "/a#b", "/..", "/../x", "/x/.", "/%2e%2E/x", "/%2", "/a b",
+        )
+    ),
+    ("url", 'url = "alice"', "wallet_address[0].url", "must be an absolute http or https URL"),
+    ("asset_code", 'asset_code = ""', "wallet_address[0].asset_code", "must be 1 to 32 printable ASCII characters"),
+    ("asset_scale", "asset_scale = 256", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
+    ("asset_scale", "asset_scale = -1", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
+    ('auth_server = "https://auth.bob', 'auth_server = ""', "wallet_address[1].auth_server", "must be an absolute"),
+    ('url = "https://bank.example/b', 'url = "https://BANK.example/alice"', "wallet_address[1].url", "is listed twice"),
+    ("value", 'value = "two words"', "token[0].value", "an access token is 1 to 4096 letters"),
+    ("value", 'value = "TOKEN2"', "token", "an access token is listed twice"),
+    ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
+    ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),
+    ("rights", 'rights = [{ actions = ["write"] }]', "token[0].rights[0].actions", "must be among create, read"),
+    ("rights", "rights = [{ actions = [1] }]", "token[0].rights[0].actions", "must be among create, read"),
+    ("rights", 'rights = [{ actions = ["read"], identifier = "bob" }]', "token[0].rights[0].identifier", "must be an"),
+    (
+        "rights",
+        'rights = [{ actions = ["read"], identifier = "https://bank.example/alicia" }]',
+        "token[0].rights[0].identifier",
+        "is not a wallet address of this configuration: https://bank.example/alicia",
+    ),
+    ("rights", f"rights = [{MANY_RIGHTS}]", "token[0].rights", "a token carries at most 64 rights"),
+    ("expires_at", "expires_at = 2027-01-01T00:00:00", "token[0].expires_at", "needs an offset, such as the Z of"),
+    ("expires_at", "expires_at = 0001-01-01T00:00:00+23:59", "token[0].expires_at", "must be in the years 1 to 9999"),
+    ("expires_at", "expires_at = 9999-12-31T23:59:59-00:01", "token[0].expires_at", "must be in the years 1 to 9999"),
+    ("address", 'address = "bank"', "ilp.address", ""),
+    ("address", f'address = "g.{"a" * 1000}"', "ilp.address", "the ILP address must leave room for 44 more"),
+    ("secret_files", "secret_files = []", "ilp.secret_files", "give 1 to 8 different server secrets"),
+    ("secret_files", 'secret_files = ["new.hex", "new.hex"]', "ilp.secret_files", "give 1 to 8 different"),
+    *(
+        ("path", f'path = "{path}"', "ilp.path", "must be such as /ilp: no slash at its end, no dot segments")
+        for path in ("", "ilp", "/", "/ilp/", "/a/../b", "/%69lp", "/ilp?a=b")
+    ),
+    ("tolerance_units", "tolerance_units = -1", "ilp.tolerance_units", "must be an integer from 0 to"),
+    ("tolerance_basis_points", "tolerance_basis_points = -1", "ilp.tolerance_basis_points", "must be an integer from"),
+    ("margin_ms", "margin_ms = -1", "ilp.margin_ms", "must be an integer, not below 0"),
+    ("path", 'path = "/incoming-payments"', "ilp.path", "must not be below /incoming-payments"),
+    *(
+        ("name", f'name = "{name}"', "peer[0].name", "must be 1 to 64 letters, digits and _~-")
+        for name in ("", "a.b", "a b", "é", "x" * 65)
+    ),
+    ('name = "other', 'name = "connector"', "peer[1].name", "is listed twice: connector"),
+    ('asset_code = "EUR', 'asset_code = "€"', "peer[0].asset_code", "must be 1 to 32 printable ASCII characters"),
+    ("asset_scale = 3", "asset_scale = 256", "peer[0].asset_scale", "must be an integer from 0 to 255"),
+    ("token_files", "token_files = []", "peer[0].token_files", "give 1 to 8 tokens"),
+    ("token_files", 'token_files = ["peer.txt", "other.txt"]', "peer", "a token is listed twice"),
+    ("ilp_address", 'ilp_address = "us"', "peer[0].ilp_address", "must be an ILP address of at most"),
+    ("expiry_s_max", "expiry_s_max = 0", "limits.expiry_s_max", "must be an integer from 1 to"),
+    ("metadata_bytes_max", "metadata_bytes_max = 1", "limits.metadata_bytes_max", "must be an integer from 2 to"),
+    ("metadata_depth_max", "metadata_depth_max = 99", "limits.metadata_depth_max", "must be an integer from 1 to"),
+    ("signature_age_s", "signature_age_s = 0", "limits.signature_age_s", "must be an integer from 1 to 86400, not 0"),
+    ("signature_age_s", "signature_age_s = 86401", "limits.signature_age_s", "must be an integer from 1 to 86400"),
+    ("clock_skew_s", "clock_skew_s = 3601", "limits.clock_skew_s", "must be an integer from 0 to 3600, not 3601"),
+    ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "must be an integer from 0 to 3600"),
+    ("signature_shapes", 'signature_shapes = ["go"]', "limits.signature_shapes", "must be an array of 'php-sdk' and"),
+    ("signature_shapes", "signature_shapes = [1]", "limits.signature_shapes", "must be an array of"),
+    ("signature_shapes", 'signature_shapes = "php-sdk"', "limits.signature_shapes", "must be an array"),
+    # unknown, or misspelt
+    ("base_url", 'base_ulr = "https://bank.example"', "base_url", "(base_ulr is not a setting: is it misspelt?)"),
+    ("base_url", 'base_url = "https://a.example"\ndebug = true', "debug", "is not a setting"),
+    ("[log]", "[logs]", "log", "is missing (logs is not a setting: is it misspelt?)"),
+    (
+        "explain_signatures",
+        "explain_signature = true",
+        "log.explain_signature",
+        "is not a setting: did you mean explain_signatures?",
+    ),
+    ("[limits]", "[limit]", "limits", "is missing (limit is not a setting: is it misspelt?)"),
+    ("[ilp]", "[ipl]", "ilp", "is missing (ipl is not a setting: is it misspelt?)"),
+    ("port", "prot = 9001", "listen.prot", "is not a setting: did you mean port?"),
+    ("asset_scale", "asset_scale = 2\nname = 1", "wallet_address[0].name", "is not a setting"),
+    ("expires_at", "expires = 2027-01-01T00:00:00Z", "token[0].expires", "is not a setting: did you mean expires_at?"),
+    ("rights", 'rights = [{ actions = ["read"], limits = 1 }]', "token[0].rights[0].limits", "is not a setting"),
+    ("address", 'adress = "g.bank"', "ilp.address", "(adress is not a setting: is it misspelt?)"),
+    ("address", 'address = "g.bank"\nsecrets = []', "ilp.secrets", "is not a setting: did you mean secret_files?"),
+    ("[[peer]]", "[[pear]]", "pear", "is not a setting: did you mean peer?"),
+    ("path", 'paths = "/ilp"', "ilp.paths", "is not a setting: did you mean path?"),
+    ("ilp_address", 'address = "g.us"', "peer[0].address", "is not a setting: did you mean ilp_address?"),
+    ("token_files", 'token_file = ["peer.txt"]', "peer[0].token_files", "(token_file is not a setting: is it"),
+    ("public_get", "publicget = true", "limits.publicget", "is not a setting: did you mean public_get?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "new", "setting", "says"), WRONG)
+def test_a_wrong_setting_is_named(load: Load, tmp_path: Path, line: str, new: str, setting: str, says: str) -> None:
+    """The error names file and setting, and the change to make, in one line."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(changed(line, new))
+
+    assert {"setting": setting} == refused.value.details
+    assert refused.value.description.startswith(f"{tmp_path / 'configuration.toml'}: {setting}")
+    assert says in refused.value.description
+    assert "\n" not in refused.value.description
+
+
+TABLES: Final = ["listen", "ilp", "limits"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_is_none(load: Load, name: str) -> None:
+    """A value where a table belongs is refused by its name."""
+    with pytest.raises(ConfigurationError, match=f"{name} must be a table") as refused:
+        load(f"{name} = 1\n" + FULL.replace(f"[{name}]", "[other]"))
+    assert {"setting": name} == refused.value.details
+
+
+def test_a_table_where_several_belong(load: Load) -> None:
+    """`[wallet_address]` with one pair of brackets is answered with how it is written."""
+    text = LEAST.replace("[[wallet_address]]", "[wallet_address]")
+
+    with pytest.raises(
+        ConfigurationError, match=r"wallet_address must be an array of tables, such as \[\[wallet_address\]\]"
+    ):
+        load(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LEAST.replace("[[wallet_address]]", "[[wallet_adress]]"), "(wallet_adress is not a setting: is it misspelt?)"),
+        (LEAST[: LEAST.index("[[wallet")] + LEAST[LEAST.index("[ilp]") :], "give at least one, as [[wallet_address]]"),
+        ("wallet_address = []\n" + LEAST[: LEAST.index("[[wallet")], "give at least one, as [[wallet_address]]"),
+    ],
+)
+def test_a_service_needs_a_wallet_address(load: Load, text: str, says: str) -> None:
+    """A file that lists no wallet address is refused."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(text)
+    assert refused.value.details == {"setting": "wallet_address"}
+    assert says in refused.value.description
+
+
+# content of client.jwk, a part of the message
+JWKS: Final[list[tuple[Any, str]]] = [
+    ({**JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}, "a private key was given where a public one belongs"),
+    ({**JWK, "x": "AA"}, "the JWK's x"),
+    ({**JWK, "kty": "oct", "k": "AA"}, "is a shared secret"),
+    ({name: value for name, value in JWK.items() if name != "kid"}, "the JWK's kid"),
+    ({"keys": [JWK]}, "the JWK's alg"),
+    ([JWK], "the JWK is not a JSON object"),
+    (b"-----BEGIN PUBLIC KEY-----", "the JWK is not JSON"),
+    (b'{"kty": "OKP", "kty": "OKP"}', "the JWK has a member twice"),
+    (b"\xff\xfe", "the JWK is not JSON"),
+    (b"", "the JWK is not JSON"),
+    (None, "names a file that cannot be read: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), JWKS)
+def test_a_client_key_that_cannot_be_used(load: Load, tmp_path: Path, content: Any, says: str) -> None:
+    """A key file that is missing, malformed or holds a private key is named, with its setting and the reason."""
+    path = tmp_path / "client.jwk"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+    with pytest.raises(ConfigurationError) as refused:
+        load(FULL)
+    assert refused.value.details == {"setting": "token[0].jwk_file"}
+    assert "token[0].jwk_file: " in refused.value.description
+    assert (str(path) in refused.value.description) == (content is not None)
+    assert says in refused.value.description
+
+
+# content of old.hex, the message
+HEX: Final = "{path} must hold 32 bytes or more, in hexadecimal digits"
+SECRET_FILES: Final = [
+    (b"5f" * 31, HEX),
+    (b"5f" * 32 + b"5", HEX),
+    (b"xx" * 32, HEX),
+    ("ä".encode() * 32, HEX),
+    (bytes(range(32)), HEX),
+    (b"", HEX),
+    (None, "names a file that cannot be read: No such file or directory"),
+]
+
+
+# content of other.txt, the message
+TOKEN_IN: Final = (
+    "peer[1].token_files[0]: {path} must hold a token: letters, digits and -._~+/ with perhaps = at the end"
+)
+TOKEN_FILES: Final = [
+    (b"", TOKEN_IN),
+    (b"two tokens in one file", TOKEN_IN),
+    ("ä".encode() * 32, TOKEN_IN),
+    (b"t" * 4097, TOKEN_IN),
+    (b"t" * 15, "peer[1].token_files: a peer's token is at least 16 random characters"),
+    (None, "peer[1].token_files[0]: names a file that cannot be read: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), TOKEN_FILES)
+def test_a_peers_token_that_cannot_be_used(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
+    """The error names a token file that is missing, or holds no token or a short one, and not its content."""
+    path = tmp_path / "other.txt"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigurationError) as refused:
+        load(FULL)
+    expected = f"{tmp_path / 'configuration.toml'}: {says.format(path=path)}"
+    assert expected == refused.value.description
+
+
+@pytest.mark.parametrize("before", ["", "\r\n", " \t"])
+def test_a_peers_token_may_have_space_around(load: Load, tmp_path: Path, before: str) -> None:
+    """Editors put line ends into files, which are not of the token."""
+    (tmp_path / "other.txt").write_bytes(f"{before}{PEER_TOKENS['other.txt']}\r\n".encode())
+    packets = load(FULL).packets
+    assert packets is not None
+    assert packets.peer_of([f"Bearer {PEER_TOKENS['other.txt']}"]).address == "g.bank.other_1"
+
+
+@pytest.mark.parametrize(("content", "says"), SECRET_FILES)
+def test_a_server_secret_that_cannot_be_used(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
+    """The error names a secret file that is missing, too short or not hexadecimal, and not its content."""
+    path = tmp_path / "old.hex"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigurationError) as refused:
+        load(FULL)
+    assert refused.value.details == {"setting": "ilp.secret_files[1]"}
+    expected = f"{tmp_path / 'configuration.toml'}: ilp.secret_files[1]: {says.format(path=path)}"
+    assert expected == refused.value.description
+
+
+def test_a_file_name_with_nul(load: Load) -> None:
+    """A file name that no system can have is refused like one that is not there."""
+    for line, new, setting in (
+        ("jwk_file", r'jwk_file = "a\u0000b"', "token[0].jwk_file"),
+        ("secret_files", r'secret_files = ["a\u0000b"]', "ilp.secret_files[0]"),
+    ):
+        with pytest.raises(ConfigurationError, match="cannot be read: no file has such a name") as refused:
+            load(changed(line, new))
+        assert {"setting": setting} == refused.value.details
+
+
+SECRET: Final = "OS9M2PMHKUR64TB8N6BW7OZB8CDFONP219RP1LT0"
+MISPLACED: Final = [
+    ("base_url", f'{SECRET} = "https://bank.example/op"'),
+    ("public_get", f"{SECRET} = 1"),
+    ("public_get", f'"{SECRETS[0].hex()}" = 1'),
+    ("public_get", '"a\\nb" = 1'),
+    ("rights", f'rights = [{{ actions = ["read"], {SECRET} = 1 }}]'),
+    ("rights", f"rights = [{{ {SECRET} = 1, {SECRET} = 2 }}]"),
+    ("rights", f'rights = [{{ actions = ["{SECRET}"] }}]'),
+    ("rights", f'rights = [{{ actions = ["read"], identifier = "{SECRET}" }}]'),
+    ("public_get", f"[{SECRET}]\n[{SECRET}]"),
+    ("value", f'value = "{SECRET}'),
+    ("value", f"value = {SECRET}"),
+    ("value", f'value = "{SECRET} {SECRET}"'),
+    ("client", f'client = "{SECRET} {SECRET}"'),
+    ("jwk_file", f'jwk_file = "{SECRET}"'),
+    ("jwk_file", f'jwk_file = "{SECRET * 50}"'),
+    ("secret_files", f'secret_files = ["{SECRETS[0].hex()}"]'),
+    ("secret_files", f'secret_files = "{SECRETS[0].hex()}"'),
+    ("address", f'address = "{SECRETS[0].hex()}"'),
+    ("mount", f'mount = "{SECRET}"'),
+    ("token_files", f'token_files = ["{SECRET}"]'),
+    ("token_files", f'token_files = "{SECRET}"'),
+    ("ilp_address", f'ilp_address = "{SECRET}"'),
+    ("path", f'path = "{SECRET}"'),
+    ("name", f'{SECRET} = "connector"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "new"), MISPLACED)
+def test_a_complaint_never_shows_a_secret(load: Load, line: str, new: str) -> None:
+    """A token or a server secret in the wrong place, as a name or for a file's, is refused and not repeated."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(changed(line, new))
+    shown = f"{refused.value.description} {refused.value.details}"
+    assert [secret for secret in (SECRET, SECRETS[0].hex(), "\n") if secret in shown] == []
+
+
+# --- access of other users --------------------------------------------------------
+
+# the file, its mode, the access to remove
+MODES: Final = [
+    ("configuration.toml", 0o600, None),
+    ("configuration.toml", 0o640, "rwx"),
+    ("configuration.toml", 0o602, "rwx"),
+    ("old.hex", 0o400, None),
+    ("old.hex", 0o604, "rwx"),
+    ("peer.txt", 0o600, None),
+    ("peer-old.txt", 0o640, "rwx"),
+    ("client.jwk", 0o644, None),  # a public key
+    ("client.jwk", 0o664, "w"),
+]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+@pytest.mark.parametrize(("name", "mode", "denied"), MODES)
+def test_files_that_others_have_access_to(load: Load, tmp_path: Path, name: str, mode: int, denied: str | None) -> None:
+    """A secret that others can read or write, or a client's key that they can write, is warned of, and used."""
+    load(LEAST)
+    for path in tmp_path.iterdir():
+        path.chmod(0o600)
+    (tmp_path / name).chmod(mode)
+
+    path = tmp_path / name
+    says = f"{path}: other users have access (mode {mode:04o}): chmod go-{denied} it"
+    all_can_pay = FULL.replace('"EUR"\nasset_scale = 3', '"USD"\nasset_scale = 2')
+    assert load(all_can_pay).warnings == (() if denied is None else (says,))
+
+
+def test_peer_that_can_pay_nobody(load: Load) -> None:
+    """A peer with an asset that no wallet address has gets a warning: code and scale have to agree."""
+    says = "peer[0] has the asset {} at scale {}, and no wallet address has it: this peer can pay no payment"
+    for code in ("EUR", "USD"):
+        assert says.format(code, 3) in load(FULL.replace('"EUR"', f'"{code}"')).warnings
+
+
+def test_no_warnings_without_modes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no warning on systems without such modes."""
+    monkeypatch.setattr(files, "POSIX", False)
+    assert load(LEAST).warnings == ()
+
+
+# --- the file itself -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"x = {'[' * 5000}", "is nested too deeply"),
+        ("base_url = ", "is not TOML: Invalid value (at end of document)"),
+        ('base_url = "a"\nbase_url = "b"', "is not TOML: Cannot overwrite a value"),
+        (b"\xff\xfe", "is not TOML: 'utf-8' codec can't decode"),
+        (f"port = {'9' * 5000}", "is not TOML: "),
+    ],
+)
+def test_a_file_that_is_not_toml(load: Load, tmp_path: Path, text: str | bytes, says: str) -> None:
+    """A file that cannot be parsed is named, with the place of the error."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(text)
+    assert f"{tmp_path / 'configuration.toml'}: {says}" in refused.value.description
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """A missing configuration is answered with the command that writes one."""
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(tmp_path / "none.toml")
+    says = "does not exist; create it with `incoming-payments init FOLDER`"
+    assert f"{tmp_path / 'none.toml'}: {says}" == refused.value.description
+
+
+def test_a_folder_for_a_file(tmp_path: Path) -> None:
+    """A folder instead of the file in it is refused."""
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(tmp_path)
+    assert f"{tmp_path}: is a folder; give the file in it" == refused.value.description
+
+
+def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:
+    """Any other error of the operating system is passed on."""
+    (tmp_path / "file").write_text("", "utf-8")
+
+    with pytest.raises(ConfigurationError, match="cannot be read: Not a directory"):
+        load_settings(tmp_path / "file" / "configuration.toml")
