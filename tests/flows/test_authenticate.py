@@ -95,7 +95,7 @@ def test_token_that_is_none_asks_nobody(values: list[str], reason: str) -> None:
     flow = authenticate(SignedRequest("GET", f"{BASE_URL}{PATH}/x", headers), Service().policy, NOW)
     with pytest.raises(TokenRefused) as refused:
         next(flow)
-    assert reason == refused.value.reason
+    assert reason == refused.value.code
 
 
 # By precedence: what the authorization server says of the token, whether its key is any good, and what is
@@ -118,7 +118,7 @@ def test_token_then_key_then_signature(info: AccessTokenInfo | None, error: Any,
     next(flow)
     with pytest.raises(error) as refused:
         flow.send(info)
-    assert reason == refused.value.reason
+    assert reason == refused.value.code
 
 
 def test_key_unusable_does_not_show_the_key() -> None:
@@ -139,7 +139,7 @@ def test_5_keyid_equals_the_kid_of_the_tokens_key() -> None:
     next(flow)
     with pytest.raises(SignatureRefused) as refused:
         flow.send(an_info(ed25519_key("mine")))
-    assert refused.value.reason == "key_unknown"
+    assert refused.value.code == "key_unknown"
 
 
 def test_same_kid_of_another_key_proves_nothing() -> None:
@@ -150,7 +150,7 @@ def test_same_kid_of_another_key_proves_nothing() -> None:
     next(flow)
     with pytest.raises(SignatureRefused) as refused:
         flow.send(an_info(ed25519_key()))
-    assert refused.value.reason == "signature_invalid"
+    assert refused.value.code == "signature_invalid"
 
 
 def test_host_may_refuse_or_be_unable() -> None:
@@ -320,7 +320,7 @@ def explained(flow: Any, *answers: Any) -> Report:
     assert refused.value.explain is not None
     report = refused.value.explain()
     assert isinstance(report, Report)
-    assert refused.value.reason == report.reason
+    assert refused.value.code == report.reason
     return report
 
 

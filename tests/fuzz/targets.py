@@ -176,7 +176,7 @@ def content_digest(data: bytes) -> str:
         verify_digest(given, body)
     except SignatureRefused as error:
         check_refusal(error)
-        return Reason(error.reason)
+        return Reason(error.code)
     assert list(wrong_digests(given, body)) == []
     return "verified"
 
@@ -246,7 +246,7 @@ def authorization(data: bytes) -> str:
         parsed = parse_authorization(given)
     except TokenRefused as error:
         check_refusal(error)
-        reason = error.reason
+        reason = error.code
     else:
         assert good
         assert hmac.compare_digest(parsed.value, token)
@@ -350,7 +350,7 @@ def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Reason:
         return verify(request, _keys(backend), policy=policy, now=draft.now)
     except SignatureRefused as error:
         check_refusal(error)
-        return Reason(error.reason)
+        return Reason(error.code)
 
 
 def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:

@@ -105,7 +105,7 @@ def test_authorize(held: Action, asked: Action) -> None:
     if reach is None:
         with pytest.raises(TokenRefused) as caught:
             authorize(rights, asked)
-        assert caught.value.reason == "insufficient_rights"
+        assert caught.value.code == "insufficient_rights"
         assert str(caught.value) == f"the access token has no right to {asked}: ask for a grant with that action"
         assert caught.value.details == {"action": asked.value}
         assert type(caught.value.details["action"]) is str

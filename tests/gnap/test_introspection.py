@@ -98,7 +98,7 @@ def test_require_active_refused(found: AccessTokenInfo | None, reason: str, mess
     """A client can tell a token that nobody knows from one that is over."""
     with pytest.raises(TokenRefused) as caught:
         require_active(found, NOW)
-    assert caught.value.reason == reason
+    assert caught.value.code == reason
     assert str(caught.value) == message
     assert caught.value.details == {}
 

@@ -80,7 +80,7 @@ def test_authorization_refused(values: list[str], reason: str, message: str) -> 
     """What carries no one readable token is refused, in this order: a missing token differs from a bad one."""
     with pytest.raises(TokenRefused) as caught:
         parse_authorization(values)
-    assert caught.value.reason == reason
+    assert caught.value.code == reason
     assert str(caught.value) == message
     assert caught.value.details == {}
 

@@ -79,7 +79,7 @@ def test_refused(values: list[str], expected: Reason) -> None:
     """One row a rule, by precedence."""
     with pytest.raises(SignatureRefused) as caught:
         verify_digest(values, BODY)
-    assert caught.value.reason is expected
+    assert caught.value.code is expected
 
 
 @pytest.mark.parametrize(

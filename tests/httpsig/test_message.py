@@ -101,7 +101,7 @@ def test_what_is_no_target(uri: str) -> None:
     """A target is an absolute http or https URI in visible ASCII without userinfo and fragment."""
     with pytest.raises(MalformedField) as caught:
         _ = Request("GET", uri, ()).target
-    assert caught.value.details["reason"] is Reason.COMPONENT_VALUE
+    assert caught.value.code is Reason.COMPONENT_VALUE
 
 
 @pytest.mark.parametrize(

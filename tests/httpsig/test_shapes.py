@@ -117,7 +117,7 @@ def reason(request: Request, policy: Policy) -> Reason:
     """Why `request` is refused."""
     with pytest.raises(SignatureRefused) as caught:
         verify(request, KEYS, policy=policy, now=NOW)
-    return Reason(caught.value.reason)
+    return Reason(caught.value.code)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def reason(
     """Why `request` is refused."""
     with pytest.raises(SignatureRefused) as caught:
         verify(request, keys, policy=policy, now=now)
-    return Reason(caught.value.reason)
+    return Reason(caught.value.code)
 
 
 forge, lines, get_with = SCENE.forge, SCENE.lines, SCENE.get_with

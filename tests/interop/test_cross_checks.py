@@ -123,7 +123,7 @@ def we_verify(request: Request, case: Case, now: datetime) -> Facts | Reason:
     try:
         proof = verify(request, {case.key.kid: case.key.public_key()}, policy=policy, now=now)
     except SignatureRefused as refusal:
-        return Reason(refusal.reason)
+        return Reason(refusal.code)
     return Facts(*[getattr(proof, fact.name) for fact in fields(Facts)])
 
 

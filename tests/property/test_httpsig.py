@@ -59,7 +59,7 @@ def _outcome(request: Request, keys: dict[str, PublicKey] = KEYS, policy: Policy
     try:
         return verify(request, keys, policy=policy or Policy(), now=NOW)
     except SignatureRefused as refusal:
-        return Reason(refusal.reason)
+        return Reason(refusal.code)
 
 
 @quick

@@ -47,7 +47,7 @@ class AccessToken:
 def parse_authorization(values: Sequence[str]) -> AccessToken:
     """The token in the values of a request's `Authorization` field lines.
 
-    Raises `TokenRefused` with the reason `token_missing` when there is none, and `invalid_token` when there are
+    Raises `TokenRefused` with the code `token_missing` when there is none, and `invalid_token` when there are
     several, the scheme is not GNAP or the token is not token68.
 
     >>> parse_authorization(["GNAP OS9M2PMH"]).value

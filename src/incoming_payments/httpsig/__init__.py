@@ -7,7 +7,6 @@
 from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import Component, signature_base
 from incoming_payments.httpsig.digest import content_digest, verify_digest
-from incoming_payments.httpsig.explain import Cause, ExplainedSignature, Report, explain
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey, PublicKey, load_jwk, load_private_jwk
 from incoming_payments.httpsig.message import Request, Response
@@ -15,25 +14,22 @@ from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.httpsig.replay import fresh_until, replay_key
 from incoming_payments.httpsig.shapes import Shape
 from incoming_payments.httpsig.sign import sign
-from incoming_payments.httpsig.verify import Policy, Proof, verify
+from incoming_payments.httpsig.verify import Evidence, Policy, Proof, verify
 
 __all__ = [
     "Algorithm",
-    "Cause",
     "Component",
-    "ExplainedSignature",
+    "Evidence",
     "Policy",
     "PrivateKey",
     "Proof",
     "PublicKey",
     "Reason",
-    "Report",
     "Request",
     "Response",
     "Shape",
     "SignatureInput",
     "content_digest",
-    "explain",
     "fresh_until",
     "load_jwk",
     "load_private_jwk",

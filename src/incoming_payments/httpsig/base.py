@@ -52,7 +52,7 @@ _FIELD_TYPES: Final[Mapping[str, str]] = {
 def _method_of(request: Request) -> str:
     method = request.method
     if not _METHOD.fullmatch(method):
-        raise MalformedField("@method is not an HTTP method", reason=Reason.COMPONENT_VALUE, component="@method")
+        raise MalformedField("@method is not an HTTP method", code=Reason.COMPONENT_VALUE, component="@method")
     return method
 
 
@@ -131,11 +131,11 @@ class Coverage:
     def lines(self) -> tuple["_Line", ...]:
         """What a builder needs to know of each line of a signature base.
 
-        Raises `MalformedField`, with `details["reason"]`, when there are too many or one is repeated.
+        Raises `MalformedField`, with a `Reason` as its code, when there are too many or one is repeated.
         """
         if len(self.components) > COMPONENTS_MAX:
             text = f"a signature covers more than {COMPONENTS_MAX} components"
-            raise MalformedField(text, reason=Reason.COMPONENT_UNSUPPORTED)
+            raise MalformedField(text, code=Reason.COMPONENT_UNSUPPORTED)
         unique: set[object] = set()
         lines = []
         for component in self.components:
@@ -182,7 +182,7 @@ def _serialise(value: BareItemType) -> str:
 def signature_base(message: Request | Response, components: Sequence[Component], params: Parameters) -> bytes:
     """What a signature over `components` of `message` with the signature parameters `params` signs. RFC 9421 §2.5.
 
-    Raises `MalformedField`, with `details["reason"]` (a `Reason`), when a component is unknown, repeated or absent,
+    Raises `MalformedField`, with a `Reason` as its `code`, when a component is unknown, repeated or absent,
     has a parameter that cannot be applied, or has a value that cannot be signed over: control characters, or not
     ASCII without `;bs`.
 
@@ -364,7 +364,7 @@ def _strip(line: str) -> str:
     return line.strip(" \t")
 
 
-def _refuse(component: Component, reason: Reason, text: str) -> NoReturn:
+def _refuse(component: Component, code: Reason, text: str) -> NoReturn:
     # The name is shown only when it is one that could be a component's: it comes from outside.
     named = component.name if _SHOWABLE.fullmatch(component.name) else "a covered component"
-    raise MalformedField(f"{named} {text}", reason=reason, component=named)
+    raise MalformedField(f"{named} {text}", code=code, component=named)

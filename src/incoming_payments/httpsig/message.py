@@ -118,7 +118,7 @@ def _parse_target(uri: str) -> Target:
     if match is None:
         raise MalformedField(
             "the target URI is not an absolute http or https URI in ASCII, without user and fragment",
-            reason=Reason.COMPONENT_VALUE,
+            code=Reason.COMPONENT_VALUE,
         )
     scheme, host, port, path, query = match.groups()
     scheme = scheme.lower()
@@ -147,5 +147,5 @@ def _reencode(text: str) -> str:
     try:
         octets.decode()  # the URL standard would put U+FFFD, and so make different queries look the same
     except UnicodeDecodeError as error:
-        raise MalformedField("the query is not UTF-8", reason=Reason.COMPONENT_VALUE) from error
+        raise MalformedField("the query is not UTF-8", code=Reason.COMPONENT_VALUE) from error
     return "".join([_ENCODED[octet] for octet in octets])

@@ -4,7 +4,7 @@ import enum
 
 
 class Reason(enum.StrEnum):
-    """Why a request was refused: the stable code in `SignatureRefused.reason`.
+    """Why a request was refused: the stable `code` of a `SignatureRefused`.
 
     The members stand in the order in which the verifier looks, cheapest first. When several signatures fail, the one
     reported is the one that came furthest down this list.

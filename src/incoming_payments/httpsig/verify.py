@@ -5,6 +5,7 @@ Everything cheap is looked at before the curve. The order of the checks is that 
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final, cast
 
 import attrs
@@ -21,9 +22,9 @@ from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.httpsig.shapes import Shape, StrictForm, strict_form
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
 
-__all__ = ["Policy", "Proof", "Reason", "verify"]
+__all__ = ["Evidence", "Policy", "Proof", "Reason", "verify"]
 
-_RANKS: Final = {reason: rank for rank, reason in enumerate(Reason)}
+_RANKS: Final = {code: rank for rank, code in enumerate(Reason)}
 
 
 def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
@@ -119,6 +120,20 @@ class Proof:
         return self.signature_input.tag
 
 
+def _immutable(keys: Mapping[str, PublicKey]) -> Mapping[str, PublicKey]:
+    return MappingProxyType(dict(keys))
+
+
+@frozen
+class Evidence:
+    """The arguments of one call of `verify`, kept so that a refusal can be diagnosed later."""
+
+    request: Request
+    keys: Mapping[str, PublicKey] = field(converter=_immutable)
+    policy: Policy
+    now: datetime
+
+
 # A signature by a known key that has passed all checks but the last two, body and curve; with its base
 _Candidate = tuple[SignatureInput, PublicKey, bytes, bytes]
 
@@ -159,7 +174,7 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
         except SignatureRefused as refusal:
             refusals.append(refusal)
     if not candidates:
-        raise max(refusals, key=lambda refusal: _RANKS[Reason(refusal.reason)])
+        raise max(refusals, key=lambda refusal: _RANKS[Reason(refusal.code)])
     _check_body(request)
     for given, key, signature, base in candidates:
         if key.verify(signature, base):
@@ -202,13 +217,13 @@ def _read_fields(request: Request, policy: Policy) -> tuple[dict[str, SignatureI
     shaped = _of_shape(policy.shapes, input_lines, signature_lines) if policy.shapes else None
     if shaped:
         input_lines, signature_lines = (shaped.signature_input,), (shaped.signature,)
-    reason = Reason.SIGNATURE_INPUT_MALFORMED
+    code = Reason.SIGNATURE_INPUT_MALFORMED
     try:
         inputs = parse_signature_input(input_lines)
-        reason = Reason.SIGNATURE_MALFORMED
+        code = Reason.SIGNATURE_MALFORMED
         signatures = parse_signature(signature_lines)
     except MalformedField as error:
-        raise SignatureRefused(reason, error.description, **error.details) from error
+        raise SignatureRefused(code, error.description, **error.details) from error
     if inputs.keys() != signatures.keys():  # RFC 9421 §4: a label in one field only is an error
         raise SignatureRefused(
             Reason.LABELS_DIFFER, "Signature-Input and Signature have to have the same labels (RFC 9421 §4)"
@@ -251,7 +266,7 @@ def _admit(
     try:
         base = builder.build(given.coverage, given.signature_params)
     except MalformedField as error:
-        raise SignatureRefused(str(error.details["reason"]), error.description) from error
+        raise SignatureRefused(error.code, error.description) from error
     if "content-length" in given.coverage.names and request.values("content-length")[0].strip(" \t") != str(size):
         text = f"Content-Length is not the {size} bytes that were received"
         raise SignatureRefused(Reason.CONTENT_LENGTH_MISMATCH, text)
