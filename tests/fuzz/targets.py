@@ -44,6 +44,7 @@ from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import (
     Algorithm,
+    Evidence,
     Policy,
     PrivateKey,
     Proof,
@@ -53,7 +54,6 @@ from incoming_payments.httpsig import (
     Shape,
     SignatureInput,
     ed25519,
-    explain,
     load_jwk,
     load_private_jwk,
     parse_signature,
@@ -61,6 +61,7 @@ from incoming_payments.httpsig import (
     verify,
     verify_digest,
 )
+from incoming_payments.httpsig.explain import explain
 from incoming_payments.limits import EXPLAIN_CHARS_MAX, HEADER_BYTES_MAX, METADATA_DEPTH_MAX, TOKEN_CHARS_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import a_creation
@@ -364,28 +365,33 @@ def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
         assert given.parameters.get(name) == fact
 
 
-# --- what is said of a refusal -----------------------------------------------------------------
+# --- the diagnosis of a refusal ----------------------------------------------------------------
 
 EXPLAINED: Final = World(text, "", URL, "Q1X2Z3Q4X5Z6Q7X8", BODY)  # a token of which no piece is a word of ours
 PIECE_CHARS: Final = 8
 
 
 def explanation(data: bytes) -> str:
-    """A `Report`, and no exception; of the reason that `verify` has; in printable ASCII, bounded, without the token."""
+    """Every refused request gets a `Diagnosis` in printable ASCII, bounded, without the token, and no exception."""
     draft, choice = play(data, EXPLAINED)
     policy = POLICIES[choice % len(POLICIES)]
     request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
-    report = explain(request, _keys(ed25519.BACKEND), policy=policy, now=draft.now)
-    outcome = _verified(draft, policy, ed25519.BACKEND)
-    assert report.reason == (outcome if isinstance(outcome, Reason) else None)
-    assert (report.reason is None) is (report.causes == ())
-    lines = str(report).split("\n")
-    assert all(line.isascii() and line.isprintable() for line in lines)
-    assert len(str(report)) < EXPLAIN_CHARS_MAX + 100
-    token, said = EXPLAINED.token, f"{report}{report!r}"
+    keys = _keys(ed25519.BACKEND)
+    try:
+        verify(request, keys, policy=policy, now=draft.now)
+    except SignatureRefused as error:
+        refusal = error
+    else:
+        return "proven"
+    found = explain(refusal, Evidence(request, keys, policy, draft.now))
+    assert found.code == refusal.code
+    assert found.causes
+    assert all(line.isascii() and line.isprintable() for line in str(found).split("\n"))
+    assert len(str(found)) < EXPLAIN_CHARS_MAX + 100
+    token, said = EXPLAINED.token, f"{found}{found!r}"
     for piece in [token[at : at + PIECE_CHARS] for at in range(len(token) - PIECE_CHARS + 1)]:
         assert piece not in said or not any(piece in value for value in draft.values("authorization"))
-    return report.reason or "proven"
+    return found.code
 
 
 # --- the whole service -------------------------------------------------------------------------

@@ -66,7 +66,7 @@ IMPORTS: Final = STATE.with_suffix(".imports")
 FOLDERS: Final = ("domain", "gnap", "httpsig", "ilp")
 # Left out unless they are asked for by name: they explain a refusal to the host's log, and decide nothing.
 EXPLAIN: Final = {
-    f"httpsig/{name}.py" for name in ("explain", "_bodies", "_case", "_hypotheses", "_redaction", "_trials")
+    f"httpsig/explain/{name}.py" for name in ("__init__", "_bodies", "_case", "_hypotheses", "_redaction", "_trials")
 }
 # The tests of a module are its own file and its doctests, then these, which are about its folder as a whole. Those of
 # its neighbours do not count: what only they notice is not tested where one would look for it.

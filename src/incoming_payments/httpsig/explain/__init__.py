@@ -51,9 +51,7 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     case = open_case(evidence, refusal.code)
     causes, is_complete = find_causes(case)
     if not causes:
-        causes = [
-            Cause("unknown", False, "no known mistake fits: compare the signature base with the one of the client")
-        ]
+        causes = [Cause("unknown", False, "no known mistake fits: compare the signature base with the client's own")]
     description = case.redactor.show(refusal.description.replace("§", "section "), 4 * EXPLAIN_VALUE_CHARS_MAX)
     lines = [f"signature refused, {case.redactor.show(refusal.code)}: {description}"]
     lines += [f"  {cause}" for cause in causes]
@@ -77,11 +75,8 @@ def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
         age = f"made {abs(age_s):.0f} s {'ago' if age_s >= 0 else 'ahead of our clock'}"
     holds = "it could not be tried"
     if one.key is not None and not one.draft.missing:
-        holds = (
-            "it holds over this base"
-            if one.key.verify(one.octets, one.draft.base())
-            else "it does not hold over this base"
-        )
+        verb = "holds" if one.key.verify(one.octets, one.draft.base()) else "does not hold"
+        holds = f"it {verb} over this base"
     by = "without keyid" if given.key_id is None else f"by keyid {show.quote(given.key_id)}"
     lines = [f"  {show.show(given.label)} {by}, {age}: {holds}, as the service built it:"]
     for component, value in one.draft.lines:

@@ -99,18 +99,20 @@ def token(case: Case, one: ReadSignature) -> Iterator[Trial]:
 def lost_field(case: Case, one: ReadSignature) -> Iterator[Trial]:
     """Yield values for the fields that did not arrive, or arrived more than once."""
     request, missing = case.evidence.request, one.draft.missing
+    lines = {name: request.values(name) for name in missing}
+    how = " once, and it arrived more than once" if any(lines.values()) else ", which did not arrive"
     sent = {
         "content-length": str(len(request.body)),
         "content-type": "application/json",
         "host": request.target_uri.partition("://")[2].partition("/")[0],
     }
     for values, said in (
-        ({**sent, "content-digest": content_digest(request.body)}, ", which did not arrive"),
-        ({**sent, "content-digest": content_digest(request.body, "sha-256")}, ", which did not arrive"),
+        ({**sent, "content-digest": content_digest(request.body)}, how),
+        ({**sent, "content-digest": content_digest(request.body, "sha-256")}, how),
         (dict.fromkeys(missing, ""), " as an empty value, and did not send it"),
         (dict.fromkeys(missing, "undefined"), " as the text undefined, and did not send it"),
-        ({name: "".join(request.values(name)[:1]) for name in missing}, " once, and it arrived more than once"),
-        ({name: "".join(request.values(name)[-1:]) for name in missing}, " once, and it arrived more than once"),
+        ({name: "".join(lines[name][:1]) for name in missing}, how),
+        ({name: "".join(lines[name][-1:]) for name in missing}, how),
     ):
         draft = one.draft.with_values(values)
         if not draft.missing:
