@@ -69,7 +69,6 @@ HEADERS_BYTES_MAX: Final = 64 * 1024  # all names and values
 SF_MEMBERS_MAX: Final = 32  # members of one dictionary: labels or digests
 SIGNATURES_MAX: Final = 4  # candidates whose signature is computed: what a hostile header can make us pay
 COMPONENTS_MAX: Final = 64  # covered components of one signature
-TARGETS_REMEMBERED_MAX: Final = 512  # target URIs whose parts are kept at hand: at most 3 MB
 COVERAGES_REMEMBERED_MAX: Final = 64  # lists of covered components kept at hand: one a kind of request; at most 7 MB
 SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # parsed for `;sf` and `;key`, all fields together: 5 ms; real ones have some 200
 SF_PARAMETERS_MAX: Final = 16  # on one member or item; RFC 9421 defines six

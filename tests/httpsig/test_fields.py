@@ -2,20 +2,18 @@
 
 import base64
 from datetime import UTC, datetime
-from functools import partial
 
 import pytest
 from http_sf import Token
 
-from characters import DIGITS, LETTERS, LOWER, PRINTABLE, TCHAR, taken
+from characters import LETTERS, TCHAR, taken
 from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig import Component, SignatureInput, fields, parse_signature, parse_signature_input
+from incoming_payments.httpsig import Component, SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.base import Coverage
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_dictionary
 from incoming_payments.limits import (
     COMPONENTS_MAX,
-    COVERAGES_REMEMBERED_MAX,
     HEADER_BYTES_MAX,
     KEY_ID_CHARS_MAX,
     NONCE_CHARS_MAX,
@@ -89,88 +87,6 @@ def test_signature_params_are_in_the_strict_form(sent: str, signed: str) -> None
 def test_values_do_not_change() -> None:
     """What was read is what is verified."""
     assert_frozen(parse_signature_input(["a=()"])["a"])
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    """Nobody fills our memory by covering many things."""
-    assert fields._head.cache_parameters()["maxsize"] == COVERAGES_REMEMBERED_MAX
-
-
-def directly(text: str) -> bool:
-    """Whether `text` is read without a parser, as what honest clients write is."""
-    return fields._one_input([text]) is not None
-
-
-def directly_with(shape: str, character: str) -> bool:
-    """Likewise, with `character` in place of the #."""
-    return directly(shape.replace("#", character))
-
-
-def byte_sequence(text: str) -> bool:
-    """Likewise, for `Signature`."""
-    return fields._one_byte_sequence([text]) is not None
-
-
-def test_each_character_that_honest_clients_write() -> None:
-    """It is read directly, and no other is: of labels, names of components and parameters, strings and numbers."""
-    start, rest, plain = {*LOWER, "*"}, {*LOWER, *DIGITS, *"_-.*"}, {*PRINTABLE} - {*'"\\'}
-    for shape, expected in (
-        ('#=("x")', start),
-        ('a#=("x")', rest),
-        ('a=("#")', plain - {")"}),
-        ('a=("x" "#")', plain - {")"}),
-        ('a=("x");#=1', start),
-        ('a=("x");a#=1', rest),
-        ('a=("x");a="#"', plain),
-        ('a=("x");a=#', {*DIGITS}),
-        ('a=("x");a=1#', {*DIGITS}),
-    ):
-        assert taken(partial(directly_with, shape), MalformedField) == expected
-    assert taken(lambda c: byte_sequence(f"{c}=:AQID:"), MalformedField) == start
-    assert taken(lambda c: byte_sequence(f"a{c}=:AQID:"), MalformedField) == rest
-    assert taken(lambda c: byte_sequence(f"a=:A{c}AA:"), MalformedField) == {*LETTERS, *DIGITS, *"+/"}
-
-
-@pytest.mark.parametrize(
-    ("text", "direct"),
-    [
-        ('a=("b")', True),
-        ("a=()", False),
-        ('a=("")', True),
-        (f"a=({' '.join(['%s'] * COMPONENTS_MAX)})" % tuple(f'"{n}"' for n in range(COMPONENTS_MAX)), True),
-        (f"a=({' '.join(['%s'] * (COMPONENTS_MAX + 1))})" % tuple(f'"{n}"' for n in range(COMPONENTS_MAX + 1)), False),
-        ('a=("b")' + many(SF_PARAMETERS_MAX, ";p#=1"), True),
-        ('a=("b")' + many(SF_PARAMETERS_MAX + 1, ";p#=1"), False),
-        ('a=("b");c=0', True),
-        ('a=("b");c=00', False),
-        ('a=("b");c=01', False),
-        ('a=("b");c=' + "9" * 15, True),
-        ('a=("b");c=' + "9" * 16, False),
-        ('a=("b");c=""', True),
-        ('a=("b");c', False),
-        ('a=("b");c=1;c=1', False),
-        ('a=("b");c=1 ', False),
-        ('a=("b")x;c=1', False),
-        ('a=("b");c=1x;d=1', False),
-        (f'a=("b");c="{"d" * (HEADER_BYTES_MAX - 12)}"', True),
-        (f'a=("b");c="{"d" * (HEADER_BYTES_MAX - 11)}"', False),
-    ],
-)
-def test_what_is_read_directly(text: str, direct: bool) -> None:
-    """What a parser would read to the same value; the rest is left to it."""
-    assert directly(text) is direct
-
-
-def test_the_last_characters_of_base64() -> None:
-    """Before a padding stand only those whose last bits are zero, or there would be two ways to write an octet."""
-    one = {base64.b64encode(bytes([octet]))[1:2].decode() for octet in range(256)}
-    two = {base64.b64encode(bytes([0, octet]))[2:3].decode() for octet in range(256)}
-    assert taken(lambda c: byte_sequence(f"a=:A{c}==:"), MalformedField) == one
-    assert taken(lambda c: byte_sequence(f"a=:AA{c}=:"), MalformedField) == {*two, "="}
-    assert byte_sequence("a=::")
-    assert not byte_sequence("a=:A:")
-    assert byte_sequence(f"a=:{'A' * (HEADER_BYTES_MAX - 4)}:")
-    assert not byte_sequence(f"a=:{'A' * HEADER_BYTES_MAX}:")
 
 
 def test_lines_are_one_list() -> None:

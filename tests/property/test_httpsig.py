@@ -14,7 +14,7 @@ from attrs import evolve
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from direct_path import both_ways, digest_of
+from both_paths import SIGNATURE, SIGNATURE_INPUT, OnSlowPath, both, digest_of, only_fast_paths, outcome_of
 from incoming_payments.errors import MalformedField, MalformedKey, SignatureRefused
 from incoming_payments.httpsig import (
     Algorithm,
@@ -34,7 +34,8 @@ from incoming_payments.httpsig import (
     verify,
     verify_digest,
 )
-from incoming_payments.httpsig import fields as fields_module
+from incoming_payments.httpsig.base import BaseBuilder, Coverage
+from incoming_payments.httpsig.fast import build_base
 from incoming_payments.limits import HEADER_BYTES_MAX
 from signed_requests import KEY, KEYS, NOW, NOW_S, get, post, signed_get, signed_post
 
@@ -123,10 +124,10 @@ octets = st.one_of(
 @example(label="sig1", base64="AAA=", ending="")
 @example(label="sig1", base64="AAB=", ending="")
 @example(label="sig1", base64="A", ending="")
-def test_the_direct_path_for_a_byte_sequence_is_the_long_way(label: str, base64: str, ending: str) -> None:
-    """What the direct path for honest fields gives is what http_sf and the check of its base64 give."""
-    direct, long = both_ways(parse_signature, [f"{label}=:{base64}:{ending}"])
-    assert direct == long
+def test_fast_path_for_a_signature_matches_the_specification(label: str, base64: str, ending: str) -> None:
+    """Both paths return the same signature, or the same error."""
+    fast_path, specification = both(SIGNATURE, [f"{label}=:{base64}:{ending}"])
+    assert fast_path == specification
 
 
 @quick
@@ -138,13 +139,13 @@ def test_the_direct_path_for_a_byte_sequence_is_the_long_way(label: str, base64:
         st.tuples(st.integers(0, 99), st.sampled_from(["insert", "replace", "delete"]), nearly), max_size=1
     ),
 )
-def test_the_direct_path_for_a_digest_is_the_long_way(
+def test_fast_path_for_a_digest_matches_the_specification(
     body: bytes, of: bytes, algorithm: Any, changes: list[tuple[int, str, str]]
 ) -> None:
-    """A digest that is compared as text is good or not as one that is parsed is."""
+    """Both paths accept the same digests, and refuse the others with the same error."""
     for digested in (body, of):
-        direct, long = both_ways(digest_of(body), [_edited(content_digest(digested, algorithm), changes)])
-        assert direct == long
+        fast_path, specification = both(digest_of(body), [_edited(content_digest(digested, algorithm), changes)])
+        assert fast_path == specification
 
 
 # Signature-Input as honest clients write it; then with each piece perhaps another one; then with characters changed.
@@ -215,20 +216,52 @@ mutated_inputs = st.tuples(plain_inputs, edits).map(lambda pair: _edited(*pair))
 @example(text=f'sig1=("a"){"".join([f";a{number}=1" for number in range(16)])}')
 @example(text=f'sig1=("a"){"".join([f";a{number}=1" for number in range(17)])}')
 @example(text=f'sig1=("{"a" * HEADER_BYTES_MAX}")')
-def test_the_direct_path_for_a_signature_input_is_the_long_way(text: str) -> None:
-    """Whatever is near to what honest clients send: the same value, with the same types, or the same error."""
-    direct, long = both_ways(parse_signature_input, [text])
-    assert direct == long
+def test_fast_path_for_a_signature_input_matches_the_specification(text: str) -> None:
+    """Both paths return the same value, with the same types, or the same error."""
+    fast_path, specification = both(SIGNATURE_INPUT, [text])
+    assert fast_path == specification
 
 
 @quick
 @given(text=plain_inputs)
-def test_what_honest_clients_send_takes_the_direct_path(text: str) -> None:
-    """So that the test above compares two ways, and not one with itself."""
+def test_honest_fields_take_the_fast_path(text: str) -> None:
+    """The test above compares two paths, and not the specification with itself."""
     keys = re.findall(r";([a-z*.]+)=", text)
     odd = "=()" in text or '"A)"' in text or re.search("=0[0-9]", text) or len(set(keys)) < len(keys)
-    with suppress(MalformedField):  # a value that a parameter cannot have
-        assert (fields_module._one_input([text]) is None) is bool(odd)
+    with only_fast_paths(), suppress(MalformedField):  # a value that a parameter cannot have
+        try:
+            SIGNATURE_INPUT[0]([text])
+        except OnSlowPath:
+            assert odd
+        else:
+            assert not odd
+
+
+field_values = st.one_of(nearly, st.sampled_from(["a", " a ", "\ta", "", "a\r\n b", "\u20ac"]))
+
+
+@quick
+@given(
+    values=st.lists(st.tuples(st.sampled_from(["X-A", "Host", "Date", "x a"]), field_values), max_size=4),
+    names=st.lists(
+        st.sampled_from(["x-a", "host", "date", "x a", "X-A", "@method", "@path", "@query", "x-b"]), unique=True
+    ),
+    parameters=st.sampled_from([(), (("bs", True),), (("sf", True),), (("name", "a"),)]),
+)
+def test_fast_path_for_a_base_matches_the_specification(
+    values: list[tuple[str, str]], names: list[str], parameters: Any
+) -> None:
+    """Both paths build the same signature base, or refuse the same component with the same error."""
+    request = Request("GET", "https://ase.example/a?b", tuple(values))
+    coverage = Coverage((*(Component(name) for name in names), Component("x-a", parameters)))
+
+    def outcome(build: Callable[[BaseBuilder, Coverage, str], bytes]) -> str:
+        try:
+            return repr(build(BaseBuilder(request), coverage, "()"))
+        except MalformedField as error:
+            return outcome_of(error)
+
+    assert outcome(build_base) == outcome(BaseBuilder.build)
 
 
 json_values = st.recursive(

@@ -7,7 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import http_sf
 from attrs import evolve, frozen
@@ -24,8 +24,6 @@ Parameters = tuple[tuple[str, BareItemType], ...]  # in the order in which they 
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
 _METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, its case kept
 SF_KEY: Final = re.compile(r"[a-z*][a-z0-9_\-.*]*")  # RFC 9651 §3.1.2
-_INTEGER_MAX: Final = 999_999_999_999_999  # RFC 9651 §3.3.1
-_PLAIN_STRING: Final = re.compile(r"[ !#-\[\]-~]*")  # what a String holds without escapes, RFC 9651 §3.3.3
 # RFC 9110 §5.3: these are no lists. When one occurs twice, two readers may act on different ones.
 _SINGLETONS: Final = frozenset({"authorization", "content-length", "content-type", "date", "host"})
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
@@ -90,16 +88,17 @@ class Component:
         return FIELD_NAME.fullmatch(self.name) is not None
 
     @cached_property
+    def is_plain_field(self) -> bool:
+        """Whether it is a field without parameters."""
+        return self.is_field and not self.parameters
+
+    @cached_property
     def identifier(self) -> str:
         """The component identifier in its strict form. Raises `MalformedField` when it has none."""
         try:
             return _serialise(self.name) + serialise_parameters(self.parameters)
         except MalformedField as error:
             _refuse(self, Reason.COMPONENT_UNSUPPORTED, f"cannot be written: {error.description}")
-
-
-# How a line begins; its field, or how to derive its value from a request, when there are no parameters
-_Line = tuple[str, str | None, Callable[[Request], str] | None, Component]
 
 
 @frozen
@@ -128,8 +127,8 @@ class Coverage:
         return f"({' '.join([component.identifier for component in self.components])})"
 
     @cached_property
-    def lines(self) -> tuple["_Line", ...]:
-        """What a builder needs to know of each line of a signature base.
+    def lines(self) -> tuple[tuple[str, Component], ...]:
+        """How each line of a signature base begins, and the component that it is about.
 
         Raises `MalformedField`, with a `Reason` as its code, when there are too many or one is repeated.
         """
@@ -144,9 +143,7 @@ class Coverage:
             if key in unique:
                 _refuse(component, Reason.COMPONENT_REPEATED, "is named twice; each goes once (RFC 9421 §2.5)")
             unique.add(key)
-            field = component.name if component.is_field and not component.parameters else None
-            derive = None if component.parameters else _DERIVED.get(component.name)
-            lines.append((f"{component.identifier}: ", field, derive, component))
+            lines.append((f"{component.identifier}: ", component))
         return tuple(lines)
 
 
@@ -165,11 +162,6 @@ def serialise_parameters(parameters: Parameters) -> str:
 
 
 def _serialise(value: BareItemType) -> str:
-    # What http_sf would give, sooner, for the strings and integers that everybody sends.
-    if type(value) is str and _PLAIN_STRING.fullmatch(value):
-        return f'"{value}"'
-    if type(value) is int and 0 <= value <= _INTEGER_MAX:
-        return f"{value}"
     try:
         return http_sf.ser(value)
     except (ValueError, TypeError) as error:
@@ -200,7 +192,7 @@ class BaseBuilder:
     """Builds the signature bases of one message, reading each field once however many components name it."""
 
     def __init__(self, message: Request | Response) -> None:
-        self._message = message
+        self.message = message
         self._structured_bytes = 0
 
     @cached_property
@@ -213,39 +205,29 @@ class BaseBuilder:
 
     def build(self, coverage: Coverage, signature_params: str) -> bytes:
         """As `signature_base`; `signature_params` is the value of its last line."""
-        message = self._message
-        fields: Mapping[Any, tuple[str, ...]] = message.fields
-        base = ""
-        for start, field, derive, component in coverage.lines:
-            values = fields.get(field)  # nothing is called None
-            # What everybody sends: one line of visible ASCII and spaces. All else takes its time.
-            if values and len(values) == 1 and (value := values[0]).isascii() and value.isprintable():
-                value = value.strip(" ") if len(value) <= HEADER_BYTES_MAX else self.value(component)
-            elif derive and isinstance(message, Request):
-                value = derive(message)
-            else:
-                value = self._remembered(component) if component.parameters else self.value(component)
-            base += f"{start}{value}\n"
-        return f'{base}"@signature-params": {signature_params}'.encode("ascii")
-
-    def _remembered(self, component: Component) -> str:
-        # With the types, as True and 1 are equal but ;sf and ;sf=1 are not.
-        key = component.name, tuple([(name, type(value), value) for name, value in component.parameters])
-        if key not in self._values:
-            self._values[key] = self.value(component)
-        return self._values[key]
+        lines = [f"{start}{self.value(component)}\n" for start, component in coverage.lines]
+        return f'{"".join(lines)}"@signature-params": {signature_params}'.encode("ascii")
 
     def value(self, component: Component) -> str:
         """The value of one component, on the right of its line. RFC 9421 §2.1 and §2.2."""
-        if component.parameters and any(key == "req" for key, _ in component.parameters):
+        if not component.parameters:
+            return self._derived(component) if component.name.startswith("@") else self._field(component)
+        # With the types, as True and 1 are equal but ;sf and ;sf=1 are not.
+        key = component.name, tuple([(name, type(value), value) for name, value in component.parameters])
+        if key not in self._values:
+            self._values[key] = self._with_parameters(component)
+        return self._values[key]
+
+    def _with_parameters(self, component: Component) -> str:
+        if any(key == "req" for key, _ in component.parameters):
             return self._of_request(component)
         if component.name.startswith("@"):
             return self._derived(component)
-        return self._field_with_parameters(component) if component.parameters else self._field(component)
+        return self._field_with_parameters(component)
 
     def _of_request(self, component: Component) -> str:
         """RFC 9421 §2.4: what a response says about the request that it answers."""
-        message = self._message
+        message = self.message
         if isinstance(message, Request) or message.request is None or dict(component.parameters)["req"] is not True:
             _refuse(component, Reason.COMPONENT_UNSUPPORTED, "has ;req, which is for responses to a known request")
         without = tuple(parameter for parameter in component.parameters if parameter[0] != "req")
@@ -263,7 +245,7 @@ class BaseBuilder:
     def _lines(self, component: Component) -> tuple[str, ...]:
         if not component.is_field:
             _refuse(component, Reason.COMPONENT_UNSUPPORTED, "is not a field name in lower case (RFC 9421 §2.1)")
-        lines = self._message.values(component.name)
+        lines = self.message.values(component.name)
         if not lines:
             _refuse(component, Reason.COMPONENT_ABSENT, "is covered but not there")
         if len(lines) > 1 and component.name in _SINGLETONS:
@@ -321,7 +303,7 @@ class BaseBuilder:
     # --- derived components, RFC 9421 §2.2 ---
 
     def _derived(self, component: Component) -> str:
-        message = self._message
+        message = self.message
         if isinstance(message, Response):
             if component.name != "@status" or component.parameters:
                 _refuse(component, Reason.COMPONENT_UNSUPPORTED, "is not a component of a response (RFC 9421 §2.2)")

@@ -21,7 +21,6 @@ else:
     BACKEND = "PyNaCl"
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493
-_ORDER_TOP: Final = ORDER >> 248  # its highest byte: S is smaller when its own is
 P: Final = 2**255 - 19
 _Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 # The y of the eight points of small order: 1, -1, 0 (orders 1, 2, 4) and two for order 8. Under such a key one
@@ -60,6 +59,6 @@ def verify(key: Verifier, signature: bytes, data: bytes) -> None:
     # which no signer comes by: libsodium refuses it, OpenSSL does not.
     if len(signature) != 64 or signature[:32] in _SMALL_ORDER:
         raise InvalidSignature
-    if signature[63] >= _ORDER_TOP and int.from_bytes(signature[32:], "little") >= ORDER:
+    if int.from_bytes(signature[32:], "little") >= ORDER:
         raise InvalidSignature
     key.verify(signature, data)

@@ -5,9 +5,7 @@ One function a field, and out of each comes a value or `MalformedField`, never a
 
 import re
 from base64 import b64decode, b64encode
-from binascii import a2b_base64
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NoReturn, cast
 
 import http_sf
@@ -15,10 +13,9 @@ from attrs import frozen
 from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig.base import SF_KEY, Component, Coverage, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import Component, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import (
     COMPONENTS_MAX,
-    COVERAGES_REMEMBERED_MAX,
     HEADER_BYTES_MAX,
     KEY_ID_CHARS_MAX,
     NONCE_CHARS_MAX,
@@ -44,13 +41,6 @@ _BYTE_SEQUENCES: Final = re.compile(
     r"|[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*"  # a Token or a key
     r"|:([^:]*):"
 )
-# What the three fields look like when they are honest: read here in a fraction of the time, and to the same value. What
-# these do not match goes the long way, which decides. None can be matched in two ways, so that time is linear.
-_KEY: Final = SF_KEY.pattern
-_STRING: Final = r'"[ !#-\[\]-~]*"'  # without escapes
-_ONE_BYTE_SEQUENCE: Final = re.compile(rf"({_KEY})=:([A-Za-z0-9+/]*(?:[AEIMQUYcgkosw048]=|[AQgw]==)?):")  # canonical
-_COVERAGE: Final = re.compile(rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})")
-_PARAMETER: Final = re.compile(rf";({_KEY})=(?:({_STRING})|(0|[1-9][0-9]{{0,14}}))|([\s\S]+)")
 
 
 @frozen
@@ -117,37 +107,8 @@ def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
     >>> parse_signature_input(['sig1=("@method");created=5;keyid="k"'])["sig1"].created
     5
     """
-    if direct := _one_input(lines):
-        return {direct.label: direct}
     members = parse_dictionary(lines, "Signature-Input")
     return {label: _member(label, member) for label, member in members.items()}
-
-
-def _one_input(lines: Sequence[str]) -> SignatureInput | None:
-    """The one signature that an honest client describes; None when it is written in any other way."""
-    if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
-        return None
-    head, closing, rest = lines[0].partition(")")
-    known = _head(head) if closing else None
-    pairs = _PARAMETER.findall(rest)
-    if known is None or len(pairs) > SF_PARAMETERS_MAX or (pairs and pairs[-1][3]):  # there is more than parameters
-        return None
-    parameters = {key: int(digits) if digits else string[1:-1] for key, string, digits, _ in pairs}
-    if len(parameters) < len(pairs):  # one is repeated
-        return None
-    label, coverage = known
-    # It is in the strict form already: that of RFC 9651 §4.1 has no other way to write it.
-    return _signature_input(label, coverage, parameters, f"{coverage.inner_list}{rest}")
-
-
-@lru_cache(maxsize=COVERAGES_REMEMBERED_MAX)  # each client covers the same components in each request
-def _head(head: str) -> tuple[str, Coverage] | None:
-    """The label and the components, which stand before the closing parenthesis."""
-    match = _COVERAGE.fullmatch(head)
-    if match is None:
-        return None
-    label, names = match.groups()
-    return label, Coverage(tuple([Component(name) for name in names[1:-1].split('" "')]))
 
 
 def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
@@ -159,8 +120,6 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
     >>> parse_signature(["sig1=:AQID:"])
     {'sig1': b'\\x01\\x02\\x03'}
     """
-    if direct := _one_byte_sequence(lines):
-        return direct
     signatures = {}
     for label, (value, parameters) in parse_dictionary(lines, "Signature").items():
         if type(value) is not bytes or parameters:
@@ -168,16 +127,6 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
             raise MalformedField(text, field="Signature")
         signatures[label] = value
     return signatures
-
-
-def _one_byte_sequence(lines: Sequence[str]) -> dict[str, bytes] | None:
-    """The one signature that an honest client sends; None when it is written in any other way."""
-    if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
-        return None
-    match = _ONE_BYTE_SEQUENCE.fullmatch(lines[0])
-    if match is None or len(match[2]) % 4:
-        return None
-    return {match[1]: a2b_base64(match[2])}
 
 
 def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
@@ -232,12 +181,13 @@ def _member(label: str, member: Member) -> SignatureInput:
     _check_count(parameters)
     coverage = Coverage(tuple([_component(*item) for item in items]))
     text = coverage.inner_list + serialise_parameters(tuple(parameters.items()))
-    return _signature_input(label, coverage, parameters, text)
+    return signature_input(label, coverage, parameters, text)
 
 
-def _signature_input(
+def signature_input(
     label: str, coverage: Coverage, parameters: Mapping[str, BareItemType], signature_params: str
 ) -> SignatureInput:
+    """Return a member of `Signature-Input`. Raises `MalformedField` when a parameter is not of its type."""
     for name, value in parameters.items():
         if name in _STRINGS:
             if type(value) is not str or len(value) > _STRINGS[name]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -10,7 +10,6 @@ from attrs import Factory, field, frozen
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.reasons import Reason
-from incoming_payments.limits import TARGETS_REMEMBERED_MAX, URL_CHARS_MAX
 
 # Visible ASCII in absolute form. Userinfo and fragment are no part of a request's target: RFC 9110 §4.2.4 and §7.1.
 _TARGET: Final = re.compile(
@@ -25,9 +24,6 @@ _ENCODED: Final = tuple(chr(byte) if byte in _UNENCODED else f"%{byte:02X}" for 
 
 
 def _index(headers: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
-    index: dict[str, tuple[str, ...]] = {name.lower(): (value,) for name, value in headers}
-    if len(index) == len(headers):
-        return index
     lists: dict[str, list[str]] = {}
     for name, value in headers:
         lists.setdefault(name.lower(), []).append(value)
@@ -77,8 +73,7 @@ class Request:
     @property
     def target(self) -> Target:
         """The parts of `target_uri`. Raises `MalformedField` when it is not an absolute http or https URI."""
-        uri = self.target_uri
-        return _remembered_target(uri) if len(uri) <= URL_CHARS_MAX else self._long_target
+        return self._target
 
     @property
     def query_parameters(self) -> Mapping[str, list[str]]:
@@ -86,7 +81,7 @@ class Request:
         return self._query_parameters
 
     @cached_property
-    def _long_target(self) -> Target:
+    def _target(self) -> Target:
         return _parse_target(self.target_uri)
 
     @cached_property
@@ -126,10 +121,6 @@ def _parse_target(uri: str) -> Target:
     if port and port.lstrip("0") != _DEFAULT_PORTS[scheme]:  # RFC 9421 §2.2.3: the default port is left out
         authority = f"{authority}:{port}"
     return Target(uri, scheme, authority, path or "/", query)  # RFC 9421 §2.2.6: an empty path is a slash
-
-
-# All creations go to one URI, and a payment is read again and again.
-_remembered_target: Final = lru_cache(maxsize=TARGETS_REMEMBERED_MAX)(_parse_target)
 
 
 def _parse_query(query: str) -> dict[str, list[str]]:

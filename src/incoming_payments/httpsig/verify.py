@@ -14,8 +14,8 @@ from attrs import evolve, field, frozen
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
 from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder, Component
-from incoming_payments.httpsig.digest import verify_digest
-from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
+from incoming_payments.httpsig.fast import build_base, parse_signature, parse_signature_input, verify_digest
+from incoming_payments.httpsig.fields import SignatureInput
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
 from incoming_payments.httpsig.reasons import Reason
@@ -264,7 +264,7 @@ def _admit(
     _check_coverage(given, policy, has_body=size > 0)
     _check_times(given, policy, time_s)
     try:
-        base = builder.build(given.coverage, given.signature_params)
+        base = build_base(builder, given.coverage, given.signature_params)
     except MalformedField as error:
         raise SignatureRefused(error.code, error.description) from error
     if "content-length" in given.coverage.names and request.values("content-length")[0].strip(" \t") != str(size):
