@@ -501,8 +501,8 @@ def test_lines_that_could_not_be_built() -> None:
     """In their place stands why."""
     [signature] = report(forge(get(), [*get_lines(), ('"x-a"', ""), ('"x-b";sf;key="a"', "")])).signatures
     assert signature.base[3:5] == (
-        '"x-a": <x-a is covered but not there>',
-        '"x-b";sf;key="a": <x-b is covered but not there>',
+        '"x-a": <x-a is covered but absent: send it, or do not cover it (RFC 9421 section 2.5)>',
+        '"x-b";sf;key="a": <x-b is covered but absent: send it, or do not cover it (RFC 9421 section 2.5)>',
     )
     assert signature.holds is None
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from characters import DIGITS, LETTERS, LOWER, PRINTABLE, taken
+from characters import DIGITS, LETTERS, LOWER, PRINTABLE, accepted_characters
 from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, SignatureRefused
 from incoming_payments.httpsig import Policy, Reason, Request, Shape, verify
@@ -75,7 +75,7 @@ def test_each_character_of_a_shape(shape: Shape, input_line: str, signature: str
     def form(character: str) -> object:
         return strict_form(shape, [input_line.replace("#", character)], [signature.replace("#", character)])
 
-    assert taken(form, InvalidValue) == expected
+    assert accepted_characters(form, InvalidValue) == expected
 
 
 @pytest.mark.parametrize("shape", Shape)
