@@ -169,7 +169,7 @@ def test_openssl_accepts_forgeries_for_a_point_of_small_order() -> None:
 @pytest.mark.parametrize(
     ("jwk", "member"),
     [
-        # what it is
+        # shared secrets
         ({**ED, "kty": "oct", "k": "AQID"}, "kty"),
         ({"kty": "oct", "alg": "HS256", "k": "AQID", "kid": "key-1"}, "kty"),
         ({**RSA, "alg": "HS256"}, "kty"),
