@@ -266,7 +266,7 @@ class BaseBuilder:
         value = ", ".join([_strip(line) for line in self._lines(component)])
         if _UNSIGNABLE.search(value):
             # RFC 9421 §2.5: the base is ASCII, and a newline in a value could forge another line.
-            text = "has control characters or is not ASCII: send visible ASCII, or cover it with ;bs (RFC 9421 §2.1.3)"
+            text = "has control characters or is not ASCII: send plain ASCII, or cover it with ;bs (RFC 9421 §2.1.3)"
             _refuse(component, Reason.COMPONENT_VALUE, text)
         return value
 

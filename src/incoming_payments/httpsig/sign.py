@@ -54,10 +54,7 @@ def sign(
     ('sig1=("@method" "@target-uri");keyid="key-1";created=1700000000',)
     """
     if not SF_KEY.fullmatch(label) or label in _labels(request):
-        text = (
-            "label must be lower case letters, digits and _-.*, begin with a letter or * (RFC 9651 §3.1.2), "
-            "and not be the label of another signature in the request"
-        )
+        text = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
         raise InvalidValue(text, member="label")
     if request.body and digest is not None:
         others = tuple(header for header in request.headers if header[0].lower() != "content-digest")
