@@ -172,7 +172,7 @@ def serialise_parameters(parameters: Parameters) -> str:
 
 
 def _serialise(value: BareItemType) -> str:
-    # What http_sf would give, sooner, for the strings and integers that everybody sends.
+    # Fast path: the usual strings and integers, serialised as http_sf does.
     if type(value) is str and _PLAIN_STRING.fullmatch(value):
         return f'"{value}"'
     if type(value) is int and 0 <= value <= _INTEGER_MAX:
@@ -225,8 +225,8 @@ class BaseBuilder:
         fields: Mapping[Any, tuple[str, ...]] = message.fields
         base = ""
         for start, field, derive, component in coverage.lines:
-            values = fields.get(field)  # nothing is called None
-            # What everybody sends: one line of visible ASCII and spaces. All else takes its time.
+            values = fields.get(field)  # no field has the name None
+            # Fast path: one line of visible ASCII and spaces, the usual case.
             if values and len(values) == 1 and (value := values[0]).isascii() and value.isprintable():
                 value = value.strip(" ") if len(value) <= HEADER_BYTES_MAX else self.value(component)
             elif derive and isinstance(message, Request):

@@ -45,10 +45,10 @@ _BYTE_SEQUENCES: Final = re.compile(
     r"|[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*"  # a Token or a key
     r"|:([^:]*):"
 )
-# What the three fields look like when they are honest: read here in a fraction of the time, and to the same value. What
-# these do not match goes the long way, which decides. None can be matched in two ways, so that time is linear.
+# Fast path: the fields as clients usually write them, parsed to the same value in a fraction of the time. A field that
+# does not match goes to the parser, which decides. Each pattern matches in one way only, so it takes linear time.
 _KEY: Final = SF_KEY.pattern
-_STRING: Final = r'"[ !#-\[\]-~]*"'  # without escapes
+_STRING: Final = r'"[ !#-\[\]-~]*"'  # a String without escapes
 _ONE_BYTE_SEQUENCE: Final = re.compile(rf"({_KEY})=:([A-Za-z0-9+/]*(?:[AEIMQUYcgkosw048]=|[AQgw]==)?):")  # canonical
 _COVERAGE: Final = re.compile(rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})")
 _PARAMETER: Final = re.compile(rf";({_KEY})=(?:({_STRING})|(0|[1-9][0-9]{{0,14}}))|([\s\S]+)")
@@ -127,25 +127,25 @@ def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
 
 
 def _one_input(lines: Sequence[str]) -> SignatureInput | None:
-    """The one signature that an honest client describes; None when it is written in any other way."""
+    """Return the only member, if the field is written as clients usually write it; otherwise None."""
     if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
         return None
     head, closing, rest = lines[0].partition(")")
     known = _head(head) if closing else None
     pairs = _PARAMETER.findall(rest)
-    if known is None or len(pairs) > SF_PARAMETERS_MAX or (pairs and pairs[-1][3]):  # there is more than parameters
+    if known is None or len(pairs) > SF_PARAMETERS_MAX or (pairs and pairs[-1][3]):  # [3]: text after the parameters
         return None
     parameters = {key: int(digits) if digits else string[1:-1] for key, string, digits, _ in pairs}
-    if len(parameters) < len(pairs):  # one is repeated
+    if len(parameters) < len(pairs):  # a parameter is repeated
         return None
     label, coverage = known
-    # It is in the strict form already: that of RFC 9651 §4.1 has no other way to write it.
+    # The text is already in the strict form of RFC 9651 §4.1, because the patterns match no other form.
     return _signature_input(label, coverage, parameters, f"{coverage.inner_list}{rest}")
 
 
 @lru_cache(maxsize=COVERAGES_REMEMBERED_MAX)  # each client covers the same components in each request
 def _head(head: str) -> tuple[str, Coverage] | None:
-    """The label and the components, which stand before the closing parenthesis."""
+    """Return the label and the components in the text before the closing parenthesis, or None if it does not match."""
     match = _COVERAGE.fullmatch(head)
     if match is None:
         return None
@@ -174,7 +174,7 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
 
 
 def _one_byte_sequence(lines: Sequence[str]) -> dict[str, bytes] | None:
-    """The one signature that an honest client sends; None when it is written in any other way."""
+    """Return the only signature, if the field is written as clients usually write it; otherwise None."""
     if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
         return None
     match = _ONE_BYTE_SEQUENCE.fullmatch(lines[0])

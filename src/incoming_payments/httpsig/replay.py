@@ -17,8 +17,8 @@ def replay_key(proof: Proof, signer: str) -> str:
     identifies the owner of the key, so that two signers may use the same nonce.
     """
     # What was signed, not the signature: a second valid ECDSA signature can be computed from the first without the key.
-    what = ["base", hashlib.sha256(proof.base).hexdigest()] if proof.nonce is None else ["nonce", proof.nonce]
-    return hashlib.sha256(json.dumps([signer, proof.key_id, *what]).encode()).hexdigest()
+    subject = ["base", hashlib.sha256(proof.base).hexdigest()] if proof.nonce is None else ["nonce", proof.nonce]
+    return hashlib.sha256(json.dumps([signer, proof.key_id, *subject]).encode()).hexdigest()
 
 
 def fresh_until(proof: Proof, policy: Policy) -> datetime:
