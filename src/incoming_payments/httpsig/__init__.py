@@ -1,7 +1,7 @@
-"""HTTP message signatures, RFC 9421, with content digests, RFC 9530: usable without the rest of this library.
+"""HTTP message signatures (RFC 9421) and content digests (RFC 9530), usable without the rest of this library.
 
-`verify` says what a signed request proves, or raises `SignatureRefused` with a `Reason`; `sign` makes such requests;
-`load_jwk` reads the keys. No clock, no network and no state: the time is an argument, and so are the keys.
+`verify` returns what a signed request proves, or raises `SignatureRefused` with a `Reason`. `sign` signs a request.
+`load_jwk` reads a public key. This package reads no clock and opens no connection: the time and the keys are arguments.
 """
 
 from incoming_payments.httpsig.algorithms import Algorithm

@@ -1,4 +1,4 @@
-"""The `Content-Digest` field, RFC 9530: made for a body, and checked against one."""
+"""Write and verify the `Content-Digest` field of RFC 9530."""
 
 import hashlib
 import hmac
@@ -12,18 +12,20 @@ from incoming_payments.httpsig.reasons import Reason
 
 DigestAlgorithm = Literal["sha-256", "sha-512"]
 
-# RFC 9530 §5: these are the active ones. md5, sha, unixsum and the other deprecated ones prove nothing.
+# RFC 9530 §5: the active algorithms. The deprecated ones (md5, sha, unixsum and others) prove nothing.
 _HASHES: Final = {"sha-512": hashlib.sha512, "sha-256": hashlib.sha256}
 
 
 def content_digest(body: bytes, algorithm: DigestAlgorithm = "sha-512") -> str:
-    """The value of a `Content-Digest` field for `body`. Raises `InvalidValue` for another algorithm. RFC 9530 §2.
+    """Return the value of a `Content-Digest` field for `body`. RFC 9530 §2.
+
+    Raises `InvalidValue` for any other algorithm.
 
     >>> content_digest(b"{}", "sha-256")
     'sha-256=:RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o=:'
     """
     if algorithm not in _HASHES:
-        raise InvalidValue(f"the digest algorithm is one of {', '.join(_HASHES)}", member="algorithm")
+        raise InvalidValue(f"algorithm must be {' or '.join(_HASHES)}, not {algorithm!r}", member="algorithm")
     return digest_text(algorithm, body)
 
 
@@ -33,28 +35,38 @@ def digest_text(algorithm: str, body: bytes) -> str:
 
 
 def verify_digest(header_values: Sequence[str], body: bytes) -> None:
-    """Check `body`, the bytes as received, against the values of its `Content-Digest` field. RFC 9530 §2.
+    """Verify that `body`, the bytes as received, matches its `Content-Digest` field. RFC 9530 §2.
 
-    Each sha-256 and sha-512 digest has to match, and there has to be one; digests by other algorithms are passed over.
-    Raises `SignatureRefused` with the reason `DIGEST_MISSING`, `DIGEST_MALFORMED`, `DIGEST_UNSUPPORTED` or
-    `DIGEST_MISMATCH`, and nothing else.
+    `header_values` are the field's values, one for each line received. At least one sha-256 or sha-512 digest must be
+    present, and each of them must match. Digests by other algorithms are ignored.
+
+    Raises `SignatureRefused` with the code `DIGEST_MISSING`, `DIGEST_MALFORMED`, `DIGEST_UNSUPPORTED` or
+    `DIGEST_MISMATCH`, and no other exception.
 
     >>> verify_digest(["sha-256=:RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o=:"], b"{}")
     """
     if not header_values:
-        raise SignatureRefused(Reason.DIGEST_MISSING, "a body needs a Content-Digest field")
+        text = "the request has a body but no Content-Digest: add the field (RFC 9530 §2)"
+        raise SignatureRefused(Reason.DIGEST_MISSING, text)
     try:
         members = parse_dictionary(header_values, "Content-Digest")
     except MalformedField as error:
         raise SignatureRefused(Reason.DIGEST_MALFORMED, error.description, **error.details) from error
     known = [(name, members[name][0]) for name in _HASHES if name in members]
     if not known:
-        raise SignatureRefused(Reason.DIGEST_UNSUPPORTED, "Content-Digest needs a sha-512 or a sha-256 digest")
+        text = "Content-Digest has neither a sha-512 nor a sha-256 digest: add one of them (RFC 9530 §5)"
+        raise SignatureRefused(Reason.DIGEST_UNSUPPORTED, text)
     for name, claimed in known:
         digest = _HASHES[name](body).digest()
         if type(claimed) is not bytes or len(claimed) != len(digest):
-            text = f"the {name} digest is a byte sequence of {len(digest)} bytes: {name}=:base64:"
+            text = (
+                f"the {name} digest in Content-Digest is not a byte sequence of {len(digest)} bytes: "
+                f"write it as {name}=:base64: (RFC 9530 §2)"
+            )
             raise SignatureRefused(Reason.DIGEST_MALFORMED, text, algorithm=name)
         if not hmac.compare_digest(claimed, digest):
-            text = f"the {name} digest is not that of the body received: digest the very bytes that are sent"
+            text = (
+                f"the {name} digest in Content-Digest does not match the body received: "
+                "compute it over the exact bytes that you send (RFC 9530 §2)"
+            )
             raise SignatureRefused(Reason.DIGEST_MISMATCH, text, algorithm=name)
