@@ -15,7 +15,7 @@ from urllib.parse import quote
 from attrs import evolve, frozen
 from http_sf.types import BareItemType
 
-from incoming_payments.httpsig import Algorithm, Component, PrivateKey, Reason, Request, content_digest
+from incoming_payments.httpsig import Algorithm, Code, Component, PrivateKey, Request, content_digest
 from incoming_payments.httpsig.base import serialise_parameters
 from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
 from signed_requests import put
@@ -390,9 +390,9 @@ def _signed_before(request: Request) -> Request:
 
 # --- changes -----------------------------------------------------------------------------------
 
-Change = tuple[str, Request, set[Reason]]  # the name of the change, the changed request, and its possible reasons
+Change = tuple[str, Request, set[Code]]  # the name of the change, the changed request, and its possible reasons
 
-_INVALID: Final = {Reason.SIGNATURE_INVALID}
+_INVALID: Final = {Code.SIGNATURE_INVALID}
 _SINGLE: Final = {"authorization", "content-type"}
 _CHECKED: Final = {"content-digest", "content-length"}  # also compared with the body
 
@@ -418,11 +418,11 @@ def _changed_parts(case: Case, signed: Request) -> Iterator[Change]:
     if covered & {"@target-uri", "@request-target", "@query"}:
         yield "query", evolve(signed, target_uri=f"{signed.target_uri}{'&' if mark else '?'}changed=1"), _INVALID
     if "@query-param" in covered:
-        yield "query parameter", evolve(signed, target_uri=before), {Reason.COMPONENT_ABSENT}
+        yield "query parameter", evolve(signed, target_uri=before), {Code.COMPONENT_ABSENT}
     if covered & {"@target-uri", "@authority"}:
         yield "authority", evolve(signed, target_uri=f"{scheme}://other.example{path}{mark}{query}"), _INVALID
     if signed.body:
-        yield "body", evolve(signed, body=signed.body + b"x"), {Reason.DIGEST_MISMATCH, Reason.CONTENT_LENGTH_MISMATCH}
+        yield "body", evolve(signed, body=signed.body + b"x"), {Code.DIGEST_MISMATCH, Code.CONTENT_LENGTH_MISMATCH}
 
 
 def _changed_fields(random: Random, case: Case, signed: Request) -> Iterator[Change]:
@@ -432,12 +432,12 @@ def _changed_fields(random: Random, case: Case, signed: Request) -> Iterator[Cha
         return
     name = random.choice(names)
     lines = signed.values(name)
-    yield "field removed", put(signed, name), {Reason.COMPONENT_ABSENT}
+    yield "field removed", put(signed, name), {Code.COMPONENT_ABSENT}
     if name in plain - _CHECKED:
         # The change may make a structured field malformed.
-        reasons = _INVALID | {Reason.COMPONENT_VALUE} if name in STRUCTURED else _INVALID
+        reasons = _INVALID | {Code.COMPONENT_VALUE} if name in STRUCTURED else _INVALID
         yield "field changed", put(signed, name, f"{lines[0]}x", *lines[1:]), reasons
-        reasons = {Reason.FIELD_REPEATED} if name in _SINGLE else reasons
+        reasons = {Code.FIELD_REPEATED} if name in _SINGLE else reasons
         yield "field with one more line", put(signed, name, *lines, "x"), reasons
 
 

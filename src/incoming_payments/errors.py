@@ -82,7 +82,7 @@ class MalformedJson(Malformed):
 class MalformedField(Malformed):
     """A header field, or a message, that cannot be read as RFC 9651, 9530 or 9421 say.
 
-    A message that cannot be signed over has a `code` of `httpsig.Reason`.
+    A message that cannot be signed over has a `code` of `httpsig.Code`.
     """
 
     code = "malformed_field"
@@ -139,7 +139,7 @@ class TokenRefused(Refused):
 class SignatureRefused(Refused):
     """The request is not signed as the policy demands.
 
-    `code` is a `httpsig.Reason`, or `key_unusable`, `nonce_used`, `nonce_unsupported`, `request_repeated`. `evidence`
+    `code` is a `httpsig.Code`, or `key_unusable`, `nonce_used`, `nonce_unsupported`, `request_repeated`. `evidence`
     is an `httpsig.Evidence`, when the caller of `verify` kept one for its log.
     """
 

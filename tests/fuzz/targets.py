@@ -44,12 +44,12 @@ from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import (
     Algorithm,
+    Code,
     Evidence,
     Policy,
     PrivateKey,
     Proof,
     PublicKey,
-    Reason,
     Request,
     Shape,
     SignatureInput,
@@ -176,7 +176,7 @@ def content_digest(data: bytes) -> str:
         verify_digest(given, body)
     except SignatureRefused as error:
         check_refusal(error)
-        return Reason(error.code)
+        return Code(error.code)
     assert list(wrong_digests(given, body)) == []
     return "verified"
 
@@ -246,7 +246,7 @@ def authorization(data: bytes) -> str:
         parsed = parse_authorization(given)
     except TokenRefused as error:
         check_refusal(error)
-        reason = error.code
+        code = error.code
     else:
         assert good
         assert hmac.compare_digest(parsed.value, token)
@@ -254,8 +254,8 @@ def authorization(data: bytes) -> str:
         assert repr(parsed) == "AccessToken(<hidden>)"
         return "parsed"
     assert not good
-    assert (reason == "token_missing") == (given == [])
-    return reason
+    assert (code == "token_missing") == (given == [])
+    return code
 
 
 def create_request(data: bytes) -> str:
@@ -333,8 +333,8 @@ def whole_verify(data: bytes) -> str:
     draft, choice = play(data, VERIFIER)
     policy = POLICIES[choice % len(POLICIES)]
     outcome = _verified(draft, policy, ed25519.BACKEND)
-    if isinstance(outcome, Reason):
-        if outcome is Reason.SIGNATURE_INVALID and ed25519.BACKEND != "OpenSSL":
+    if isinstance(outcome, Code):
+        if outcome is Code.SIGNATURE_INVALID and ed25519.BACKEND != "OpenSSL":
             assert _verified(draft, policy, "OpenSSL") is outcome, "both libraries give the same answer"
         return outcome
     wanted = _wanted(policy)
@@ -344,13 +344,13 @@ def whole_verify(data: bytes) -> str:
     return "proven"
 
 
-def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Reason:
+def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Code:
     request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
     try:
         return verify(request, _keys(backend), policy=policy, now=draft.now)
     except SignatureRefused as error:
         check_refusal(error)
-        return Reason(error.code)
+        return Code(error.code)
 
 
 def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:

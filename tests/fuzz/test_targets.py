@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fuzz.seeds import DICTIONARY, SEEDS, dictionary
 from fuzz.targets import GOOD, REFUSED, TARGETS
 from incoming_payments.domain.amount import Amount, Asset
-from incoming_payments.httpsig import Algorithm, Reason
+from incoming_payments.httpsig import Algorithm, Code
 from incoming_payments.httpsig.base import Coverage
 
 some = settings(max_examples=150, deadline=None, derandomize=True)
@@ -38,7 +38,7 @@ def test_each_target_has_seeds() -> None:
 
 
 # A body without a digest is refused before that is looked for, as it has to be covered.
-REASONS: Final = {"proven", *Reason} - {Reason.DIGEST_MISSING}
+CODES: Final = {"proven", *Code} - {Code.DIGEST_MISSING}
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ REASONS: Final = {"proven", *Reason} - {Reason.DIGEST_MISSING}
     [
         ("signature-input", {"parsed", "empty", "refused"}),
         ("signature", {"parsed", "empty", "refused"}),
-        ("content-digest", {"verified", *[reason for reason in Reason if reason.name.startswith("DIGEST")]}),
+        ("content-digest", {"verified", *[code for code in Code if code.name.startswith("DIGEST")]}),
         ("jwk", {*[algorithm.value for algorithm in Algorithm], "private", "refused"}),
         ("authorization", {"parsed", "token_missing", "invalid_token"}),
         ("create-request", {"parsed", "refused"}),
-        ("verify", REASONS),
-        ("explanation", REASONS),
+        ("verify", CODES),
+        ("explanation", CODES),
         ("service", {str(status) for status in GOOD | REFUSED}),
     ],
 )

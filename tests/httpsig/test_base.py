@@ -12,7 +12,7 @@ from http_sf import Token
 from characters import DIGITS, HIGH, LOWER, PRINTABLE, TCHAR, UPPER, accepted_characters
 from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig import Component, Reason, Request, Response, signature_base
+from incoming_payments.httpsig import Code, Component, Request, Response, signature_base
 from incoming_payments.httpsig import base as module
 from incoming_payments.httpsig.base import BaseBuilder, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
@@ -138,7 +138,7 @@ def test_method_is_any_token(method: str) -> None:
     for other in ("", f"{method} ", f" {method}", f"{method}\n"):
         with pytest.raises(MalformedField) as caught:
             line(Request(other, "https://ase.example/", ()), "@method")
-        assert (caught.value.code, caught.value.details) == (Reason.COMPONENT_VALUE, {"component": "@method"})
+        assert (caught.value.code, caught.value.details) == (Code.COMPONENT_VALUE, {"component": "@method"})
 
 
 @pytest.mark.parametrize("name", ["authorization", "content-length", "content-type", "date", "host"])
@@ -148,7 +148,7 @@ def test_repeated_singleton_field_is_refused(name: str) -> None:
         assert line(Request("GET", "https://ase.example/", ((name, value),)), name) == value
     with pytest.raises(MalformedField) as caught:
         line(Request("GET", "https://ase.example/", ((name, "a"), (name, "a"))), name)
-    assert (caught.value.code, caught.value.details) == (Reason.FIELD_REPEATED, {"component": name})
+    assert (caught.value.code, caught.value.details) == (Code.FIELD_REPEATED, {"component": name})
 
 
 def test_components_and_coverage_are_immutable() -> None:
@@ -226,69 +226,69 @@ NOT_UTF_8 = Request("GET", "https://www.example.com/?a=%ff", ())
     ("request_", "name", "parameters", "expected"),
     [
         # names
-        (REQUEST, "X-Tab", [], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "", [], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "a b", [], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, 'x"\n', [], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@METHOD", [], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@unknown", [], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@status", [], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@signature-params", [], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "X-Tab", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "a b", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, 'x"\n', [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@METHOD", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@unknown", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@status", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@signature-params", [], Code.COMPONENT_UNSUPPORTED),
         # parameters
-        (REQUEST, "x-tab", [("req", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@method", [("req", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "x-tab", [("tr", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "x-tab", [("unknown", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "accept", [("tr", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "accept", [("sf", True), ("unknown", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "surrogate-control", [("key", "a"), ("tr", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "x-tab", [("bs", False)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "x-tab", [("bs", 1)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "accept", [("sf", "true")], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "x-tab", [("bs", True), ("sf", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "surrogate-control", [("bs", True), ("key", "a")], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "surrogate-control", [("key", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "surrogate-control", [("key", Token("a"))], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "x-tab", [("sf", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "x-tab", [("key", "a")], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "accept", [("key", "a")], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@method", [("bs", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@path", [("name", "a")], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@query-param", [], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@query-param", [("name", True)], Reason.COMPONENT_UNSUPPORTED),
-        (REQUEST, "@query-param", [("name", "foo"), ("sf", True)], Reason.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("req", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@method", [("req", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("tr", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("unknown", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("tr", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("sf", True), ("unknown", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("key", "a"), ("tr", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("bs", False)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("bs", 1)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("sf", "true")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("bs", True), ("sf", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("bs", True), ("key", "a")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("key", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("key", Token("a"))], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("sf", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("key", "a")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("key", "a")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@method", [("bs", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@path", [("name", "a")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@query-param", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@query-param", [("name", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@query-param", [("name", "foo"), ("sf", True)], Code.COMPONENT_UNSUPPORTED),
         # absent
-        (REQUEST, "x-absent", [], Reason.COMPONENT_ABSENT),
-        (REQUEST, "x-absent", [("bs", True)], Reason.COMPONENT_ABSENT),
-        (REQUEST, "priority", [("sf", True)], Reason.COMPONENT_ABSENT),
-        (REQUEST, "surrogate-control", [("key", "z")], Reason.COMPONENT_ABSENT),
-        (REQUEST, "@query-param", [("name", "absent")], Reason.COMPONENT_ABSENT),
+        (REQUEST, "x-absent", [], Code.COMPONENT_ABSENT),
+        (REQUEST, "x-absent", [("bs", True)], Code.COMPONENT_ABSENT),
+        (REQUEST, "priority", [("sf", True)], Code.COMPONENT_ABSENT),
+        (REQUEST, "surrogate-control", [("key", "z")], Code.COMPONENT_ABSENT),
+        (REQUEST, "@query-param", [("name", "absent")], Code.COMPONENT_ABSENT),
         # values
-        (REQUEST, "@query-param", [("name", "twice")], Reason.COMPONENT_VALUE),
-        (NOT_UTF_8, "@query-param", [("name", "a")], Reason.COMPONENT_VALUE),
-        (BAD, "@method", [], Reason.COMPONENT_VALUE),
-        (BAD, "@target-uri", [], Reason.COMPONENT_VALUE),
-        (BAD, "@authority", [], Reason.COMPONENT_VALUE),
-        (BAD, "x-newline", [], Reason.COMPONENT_VALUE),
-        (BAD, "x-not-folded", [], Reason.COMPONENT_VALUE),
-        (BAD, "x-not-folded", [("bs", True)], Reason.COMPONENT_VALUE),
-        (BAD, "x-newline", [("bs", True)], Reason.COMPONENT_VALUE),
-        (BAD, "x-return", [], Reason.COMPONENT_VALUE),
-        (BAD, "x-nul", [], Reason.COMPONENT_VALUE),
-        (BAD, "x-delete", [], Reason.COMPONENT_VALUE),
-        (BAD, "x-delete", [("bs", True)], Reason.COMPONENT_VALUE),
-        (BAD, "x-latin-1", [], Reason.COMPONENT_VALUE),
-        (BAD, "x-unicode", [("bs", True)], Reason.COMPONENT_VALUE),
-        (BAD, "x-surrogate", [], Reason.COMPONENT_VALUE),
-        (BAD, "x-long", [], Reason.COMPONENT_VALUE),
-        (BAD, "priority", [("sf", True)], Reason.COMPONENT_VALUE),
-        (BAD, "content-digest", [("sf", True)], Reason.COMPONENT_VALUE),
+        (REQUEST, "@query-param", [("name", "twice")], Code.COMPONENT_VALUE),
+        (NOT_UTF_8, "@query-param", [("name", "a")], Code.COMPONENT_VALUE),
+        (BAD, "@method", [], Code.COMPONENT_VALUE),
+        (BAD, "@target-uri", [], Code.COMPONENT_VALUE),
+        (BAD, "@authority", [], Code.COMPONENT_VALUE),
+        (BAD, "x-newline", [], Code.COMPONENT_VALUE),
+        (BAD, "x-not-folded", [], Code.COMPONENT_VALUE),
+        (BAD, "x-not-folded", [("bs", True)], Code.COMPONENT_VALUE),
+        (BAD, "x-newline", [("bs", True)], Code.COMPONENT_VALUE),
+        (BAD, "x-return", [], Code.COMPONENT_VALUE),
+        (BAD, "x-nul", [], Code.COMPONENT_VALUE),
+        (BAD, "x-delete", [], Code.COMPONENT_VALUE),
+        (BAD, "x-delete", [("bs", True)], Code.COMPONENT_VALUE),
+        (BAD, "x-latin-1", [], Code.COMPONENT_VALUE),
+        (BAD, "x-unicode", [("bs", True)], Code.COMPONENT_VALUE),
+        (BAD, "x-surrogate", [], Code.COMPONENT_VALUE),
+        (BAD, "x-long", [], Code.COMPONENT_VALUE),
+        (BAD, "priority", [("sf", True)], Code.COMPONENT_VALUE),
+        (BAD, "content-digest", [("sf", True)], Code.COMPONENT_VALUE),
     ],
 )
 def test_component_is_refused(
-    request_: Request, name: str, parameters: list[tuple[str, object]], expected: Reason
+    request_: Request, name: str, parameters: list[tuple[str, object]], expected: Code
 ) -> None:
-    """A component that is unknown, absent or ambiguous is refused with its reason. No parameter is ignored."""
+    """A component that is unknown, absent or ambiguous is refused with its code. No parameter is ignored."""
     with pytest.raises(MalformedField) as caught:
         line(request_, name, *parameters)
     assert caught.value.code is expected
@@ -304,7 +304,7 @@ def test_repeated_component_is_refused() -> None:
     for pair in ([plain, plain], [one, one], [one, same]):
         with pytest.raises(MalformedField) as caught:
             signature_base(REQUEST, pair, ())
-        assert caught.value.code is Reason.COMPONENT_REPEATED
+        assert caught.value.code is Code.COMPONENT_REPEATED
 
 
 def test_number_of_components_is_limited() -> None:
@@ -315,7 +315,7 @@ def test_number_of_components_is_limited() -> None:
     assert signature_base(request, components[:-1], ()).count(b"\n") == COMPONENTS_MAX
     with pytest.raises(MalformedField) as caught:
         signature_base(request, components, ())
-    assert caught.value.code is Reason.COMPONENT_UNSUPPORTED
+    assert caught.value.code is Code.COMPONENT_UNSUPPORTED
 
 
 def test_field_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ def test_component_of_a_response_is_refused(
     """A response has no method, a request has no status, and `;req` needs a request."""
     with pytest.raises(MalformedField) as caught:
         line(response, name, *parameters)
-    assert caught.value.code is Reason.COMPONENT_UNSUPPORTED
+    assert caught.value.code is Code.COMPONENT_UNSUPPORTED
 
 
 def test_refusal_does_not_repeat_a_malformed_name() -> None:
@@ -412,7 +412,7 @@ def test_bytes_parsed_for_sf_and_key_are_limited() -> None:
     assert signature_base(request, covered, ())
     with pytest.raises(MalformedField) as caught:
         signature_base(request, [*covered, Component("te", (("sf", True),))], ())
-    assert caught.value.code is Reason.COMPONENT_VALUE
+    assert caught.value.code is Code.COMPONENT_VALUE
 
 
 @pytest.mark.parametrize(("chars", "accepted"), [(SF_FIELDS_BYTES_MAX, True), (SF_FIELDS_BYTES_MAX + 1, False)])
@@ -424,7 +424,7 @@ def test_limit_of_bytes_parsed_is_exact(chars: int, accepted: bool) -> None:
     else:
         with pytest.raises(MalformedField) as caught:
             line(request, "priority", ("sf", True))
-        assert caught.value.code is Reason.COMPONENT_VALUE
+        assert caught.value.code is Code.COMPONENT_VALUE
 
 
 @pytest.mark.parametrize("lines", [("a" * HEADER_BYTES_MAX,), ("a" * (HEADER_BYTES_MAX - 1), "b")])
@@ -434,7 +434,7 @@ def test_limit_of_bytes_signed_is_exact(lines: tuple[str, ...], parameters: Para
     assert line(of(*lines), "x", *parameters)
     with pytest.raises(MalformedField) as caught:
         line(of(*lines[:-1], lines[-1] + "c"), "x", *parameters)
-    assert caught.value.code is Reason.COMPONENT_VALUE
+    assert caught.value.code is Code.COMPONENT_VALUE
 
 
 @pytest.mark.parametrize("parameters", [(), (("bs", True),)])
@@ -443,7 +443,7 @@ def test_one_bad_line_is_refused(lines: tuple[str, ...], parameters: Parameters)
     """A field is refused if any of its lines has a character that cannot be signed."""
     with pytest.raises(MalformedField) as caught:
         line(of(*lines), "x", *parameters)
-    assert caught.value.code is Reason.COMPONENT_VALUE
+    assert caught.value.code is Code.COMPONENT_VALUE
 
 
 def test_cached_values_of_one_field_are_not_confused() -> None:
@@ -462,7 +462,7 @@ def test_cached_true_does_not_match_one() -> None:
     assert builder.build(Coverage((Component("priority", (("sf", True),)),)), "")
     with pytest.raises(MalformedField) as caught:
         builder.build(Coverage((Component("priority", (("sf", 1),)),)), "")
-    assert caught.value.code is Reason.COMPONENT_UNSUPPORTED
+    assert caught.value.code is Code.COMPONENT_UNSUPPORTED
 
 
 def test_builder_serialises_a_component_with_parameters_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from base64 import b64encode
 import pytest
 
 from incoming_payments.errors import InvalidValue, SignatureRefused
-from incoming_payments.httpsig import Reason, content_digest, verify_digest
+from incoming_payments.httpsig import Code, content_digest, verify_digest
 
 BODY = b'{"hello": "world"}'
 # RFC 9530 Appendix D, for the same body
@@ -48,26 +48,26 @@ def test_matching_digest_is_accepted(values: list[str]) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([], Reason.DIGEST_MISSING),
-        (["sha-256"], Reason.DIGEST_MALFORMED),
-        (["sha-256=X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE="], Reason.DIGEST_MALFORMED),
-        (["sha-256=1"], Reason.DIGEST_MALFORMED),
-        (["sha-256=()"], Reason.DIGEST_MALFORMED),
-        ([SHA_256, SHA_256], Reason.DIGEST_MALFORMED),
-        ([SHORT_256], Reason.DIGEST_MALFORMED),
-        ([SHA_512.replace("sha-512", "sha-256")], Reason.DIGEST_MALFORMED),
-        ([SHA_256.replace("PE=", "PF=")], Reason.DIGEST_MALFORMED),
-        ([SHA_256.replace("PE=", "PE")], Reason.DIGEST_MALFORMED),
-        ([""], Reason.DIGEST_UNSUPPORTED),
-        ([f"md5=:{b64encode(hashlib.md5(BODY, usedforsecurity=False).digest()).decode()}:"], Reason.DIGEST_UNSUPPORTED),
-        ([SHA_256.replace("sha-256", "id-sha-256")], Reason.DIGEST_UNSUPPORTED),
-        ([WRONG_256], Reason.DIGEST_MISMATCH),
-        ([f"{SHA_512}, {WRONG_256}"], Reason.DIGEST_MISMATCH),
-        ([f"{WRONG_256}, {SHA_512}"], Reason.DIGEST_MISMATCH),
+        ([], Code.DIGEST_MISSING),
+        (["sha-256"], Code.DIGEST_MALFORMED),
+        (["sha-256=X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE="], Code.DIGEST_MALFORMED),
+        (["sha-256=1"], Code.DIGEST_MALFORMED),
+        (["sha-256=()"], Code.DIGEST_MALFORMED),
+        ([SHA_256, SHA_256], Code.DIGEST_MALFORMED),
+        ([SHORT_256], Code.DIGEST_MALFORMED),
+        ([SHA_512.replace("sha-512", "sha-256")], Code.DIGEST_MALFORMED),
+        ([SHA_256.replace("PE=", "PF=")], Code.DIGEST_MALFORMED),
+        ([SHA_256.replace("PE=", "PE")], Code.DIGEST_MALFORMED),
+        ([""], Code.DIGEST_UNSUPPORTED),
+        ([f"md5=:{b64encode(hashlib.md5(BODY, usedforsecurity=False).digest()).decode()}:"], Code.DIGEST_UNSUPPORTED),
+        ([SHA_256.replace("sha-256", "id-sha-256")], Code.DIGEST_UNSUPPORTED),
+        ([WRONG_256], Code.DIGEST_MISMATCH),
+        ([f"{SHA_512}, {WRONG_256}"], Code.DIGEST_MISMATCH),
+        ([f"{WRONG_256}, {SHA_512}"], Code.DIGEST_MISMATCH),
     ],
 )
-def test_digest_is_refused(values: list[str], expected: Reason) -> None:
-    """A wrong digest is refused with its reason. The rows are in the order of precedence."""
+def test_digest_is_refused(values: list[str], expected: Code) -> None:
+    """A wrong digest is refused with its code. The rows are in the order of precedence."""
     with pytest.raises(SignatureRefused) as caught:
         verify_digest(values, BODY)
     assert caught.value.code is expected

@@ -15,11 +15,11 @@ from attacks.signatures import attacks
 from incoming_payments.errors import SignatureRefused
 from incoming_payments.httpsig import (
     Algorithm,
+    Code,
     Evidence,
     Policy,
     PrivateKey,
     PublicKey,
-    Reason,
     Request,
     Shape,
     content_digest,
@@ -57,7 +57,7 @@ HOST: Final = "https://ase.example"
 ATTACKS: Final = list(attacks(SCENE))
 BOTH: Final = {**KEYS, OTHER.kid: OTHER.public_key()}
 MOUNTED: Final = f"{HOST}/op/incoming-payments"
-INVALID: Final = SignatureRefused(Reason.SIGNATURE_INVALID, "it does not fit")
+INVALID: Final = SignatureRefused(Code.SIGNATURE_INVALID, "it does not fit")
 
 
 def refused(
@@ -342,9 +342,9 @@ def test_every_hypothesis_is_tested() -> None:
 def test_attack_has_a_diagnosis(attack: Attack) -> None:
     """Every refused attack gets a report of the code that the verifier gave."""
     found = refused(attack.request, keys={attack.key.kid: attack.key.public_key()})
-    assert found.code == attack.reason
+    assert found.code == attack.code
     assert found.causes
-    assert str(found).startswith(f"signature refused, {attack.reason}: ")
+    assert str(found).startswith(f"signature refused, {attack.code}: ")
 
 
 # --- the report --------------------------------------------------------------------------------
@@ -379,9 +379,9 @@ def test_refusal_of_the_host(code: str) -> None:
     assert "it holds over this base" in str(found)
 
 
-@pytest.mark.parametrize("code", Reason)
+@pytest.mark.parametrize("code", Code)
 @pytest.mark.parametrize("request_", [get(), signed_get(), signed_post()], ids=["unsigned", "GET", "POST"])
-def test_code_that_does_not_fit(request_: Request, code: Reason) -> None:
+def test_code_that_does_not_fit(request_: Request, code: Code) -> None:
     """A host may refuse for any code; there is a report all the same."""
     found = diagnosed(SignatureRefused(code, "because"), request_)
     assert (found.code, found.causes != ()) == (code, True)
@@ -576,7 +576,7 @@ def test_digests_are_bounded() -> None:
 def test_causes_are_bounded() -> None:
     """A report names the first few causes."""
     request = signed_post()
-    for code in Reason:
+    for code in Code:
         found = diagnosed(SignatureRefused(code, "because"), request)
         assert 1 <= len(found.causes) <= EXPLAIN_CAUSES_MAX
 

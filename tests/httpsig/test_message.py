@@ -10,7 +10,7 @@ import pytest
 from characters import DIGITS, LETTERS, PRINTABLE, accepted_characters
 from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig import Reason, Request, Response
+from incoming_payments.httpsig import Code, Request, Response
 from incoming_payments.httpsig.message import Target
 
 UNRESERVED: Final = LETTERS + DIGITS + "-._~"
@@ -99,7 +99,7 @@ def test_malformed_target_is_refused(uri: str) -> None:
     """A target must be an absolute http or https URI in visible ASCII, without userinfo or fragment."""
     with pytest.raises(MalformedField) as caught:
         _ = Request("GET", uri, ()).target
-    assert caught.value.code is Reason.COMPONENT_VALUE
+    assert caught.value.code is Code.COMPONENT_VALUE
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_query_that_is_not_utf_8_is_refused() -> None:
     """A query that is not UTF-8 is refused, because replacement characters would make different queries look alike."""
     with pytest.raises(MalformedField, match="UTF-8") as caught:
         _ = Request("GET", "https://a.example/?a=%FF", ()).query_parameters
-    assert caught.value.code is Reason.COMPONENT_VALUE
+    assert caught.value.code is Code.COMPONENT_VALUE

@@ -10,7 +10,7 @@ from attrs import evolve
 from characters import DIGITS, LETTERS, LOWER, PRINTABLE, accepted_characters
 from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, SignatureRefused
-from incoming_payments.httpsig import Policy, Reason, Request, Shape, verify
+from incoming_payments.httpsig import Code, Policy, Request, Shape, verify
 from incoming_payments.httpsig.shapes import StrictForm, strict_form
 from signed_requests import BODY, KEY, KEYS, NOW, NOW_S, URL, get, post, put, signed_get, signed_post
 
@@ -113,11 +113,11 @@ def test_request_of_the_php_sdk() -> None:
     )
 
 
-def reason(request: Request, policy: Policy) -> Reason:
-    """Return the reason for which `request` is refused."""
+def code_of(request: Request, policy: Policy) -> Code:
+    """Return the code of the refusal of `request`."""
     with pytest.raises(SignatureRefused) as caught:
         verify(request, KEYS, policy=policy, now=NOW)
-    return Reason(caught.value.code)
+    return Code(caught.value.code)
 
 
 @pytest.mark.parametrize(
@@ -134,15 +134,15 @@ def test_named_shape_is_accepted(request_: Request, policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("request_", "policy", "expected"),
     [
-        (PHP_GET, STRICT, Reason.SIGNATURE_MALFORMED),
-        (PHP_GET, RUST, Reason.SIGNATURE_MALFORMED),
-        (RUST_GET, STRICT, Reason.SIGNATURE_INPUT_MALFORMED),
-        (RUST_GET, PHP, Reason.SIGNATURE_INPUT_MALFORMED),
+        (PHP_GET, STRICT, Code.SIGNATURE_MALFORMED),
+        (PHP_GET, RUST, Code.SIGNATURE_MALFORMED),
+        (RUST_GET, STRICT, Code.SIGNATURE_INPUT_MALFORMED),
+        (RUST_GET, PHP, Code.SIGNATURE_INPUT_MALFORMED),
     ],
 )
-def test_shape_that_is_not_named_is_refused(request_: Request, policy: Policy, expected: Reason) -> None:
+def test_shape_that_is_not_named_is_refused(request_: Request, policy: Policy, expected: Code) -> None:
     """The default policy accepts no shape, and a policy with one shape does not accept the other."""
-    assert reason(request_, policy) is expected
+    assert code_of(request_, policy) is expected
 
 
 @pytest.mark.parametrize("request_", [signed_get(), signed_post()])
@@ -160,35 +160,35 @@ def edited(request: Request, name: str, pattern: str, new: str) -> Request:
     return put(request, name, changed)
 
 
-# Changes that each shape refuses, with the reason, which is the same as in the strict form
-CHANGES: list[tuple[str, Any, Reason]] = [
-    ("a label repeated", lambda r: put(r, "Signature", *r.values("signature") * 2), Reason.SIGNATURE_MALFORMED),
-    ("not canonical base64", lambda r: edited(r, "Signature", "[AQgw]==(:?)$", r"x==\1"), Reason.SIGNATURE_MALFORMED),
-    ("no padding", lambda r: edited(r, "Signature", "==(:?)$", r"\1"), Reason.SIGNATURE_MALFORMED),
-    ("a newline after it", lambda r: edited(r, "Signature", "$", "\n"), Reason.SIGNATURE_MALFORMED),
-    ("a parameter after it", lambda r: edited(r, "Signature", "$", ";a"), Reason.SIGNATURE_MALFORMED),
+# Changes that each shape refuses, with the code, which is the same as in the strict form
+CHANGES: list[tuple[str, Any, Code]] = [
+    ("a label repeated", lambda r: put(r, "Signature", *r.values("signature") * 2), Code.SIGNATURE_MALFORMED),
+    ("not canonical base64", lambda r: edited(r, "Signature", "[AQgw]==(:?)$", r"x==\1"), Code.SIGNATURE_MALFORMED),
+    ("no padding", lambda r: edited(r, "Signature", "==(:?)$", r"\1"), Code.SIGNATURE_MALFORMED),
+    ("a newline after it", lambda r: edited(r, "Signature", "$", "\n"), Code.SIGNATURE_MALFORMED),
+    ("a parameter after it", lambda r: edited(r, "Signature", "$", ";a"), Code.SIGNATURE_MALFORMED),
     ("created is a string", lambda r: edited(r, "Signature-Input", "created=([0-9]+)", r'created="\1"'),
-     Reason.SIGNATURE_INPUT_MALFORMED),
+     Code.SIGNATURE_INPUT_MALFORMED),
     ("a parameter repeated", lambda r: edited(r, "Signature-Input", "$", ";created=1"),
-     Reason.SIGNATURE_INPUT_MALFORMED),
-    ("another input", lambda r: edited(r, "Signature-Input", "$", ', sig2=("@method")'), Reason.LABELS_DIFFER),
-    ("another key", lambda r: edited(r, "Signature-Input", "key-1", "key-2"), Reason.KEY_UNKNOWN),
+     Code.SIGNATURE_INPUT_MALFORMED),
+    ("another input", lambda r: edited(r, "Signature-Input", "$", ', sig2=("@method")'), Code.LABELS_DIFFER),
+    ("another key", lambda r: edited(r, "Signature-Input", "key-1", "key-2"), Code.KEY_UNKNOWN),
     ("the method not covered", lambda r: edited(r, "Signature-Input", '"?@method"? ', ""),
-     Reason.COMPONENT_NOT_COVERED),
-    ("a body added", lambda r: evolve(r, body=BODY), Reason.BODY_NOT_COVERED),
-    ("created long ago", lambda r: edited(r, "Signature-Input", "created=[0-9]+", "created=1"), Reason.STALE),
+     Code.COMPONENT_NOT_COVERED),
+    ("a body added", lambda r: evolve(r, body=BODY), Code.BODY_NOT_COVERED),
+    ("created long ago", lambda r: edited(r, "Signature-Input", "created=[0-9]+", "created=1"), Code.STALE),
     ("a component twice", lambda r: edited(r, "Signature-Input", r'\(("?@method"?)', r"(\1 \1"),
-     Reason.COMPONENT_REPEATED),
+     Code.COMPONENT_REPEATED),
     ("a component that is none", lambda r: edited(r, "Signature-Input", r'\(("?)', r"(\1@x\1 \1"),
-     Reason.COMPONENT_UNSUPPORTED),
-    ("the token removed", lambda r: put(r, "Authorization"), Reason.COMPONENT_ABSENT),
-    ("the token twice", lambda r: put(r, "Authorization", "GNAP token", "GNAP other"), Reason.FIELD_REPEATED),
-    ("another token", lambda r: put(r, "Authorization", "GNAP other"), Reason.SIGNATURE_INVALID),
-    ("another target", lambda r: evolve(r, target_uri=f"{URL}/x"), Reason.SIGNATURE_INVALID),
-    ("another time", lambda r: edited(r, "Signature-Input", str(NOW_S), str(NOW_S + 1)), Reason.SIGNATURE_INVALID),
-    ("zeros", lambda r: edited(r, "Signature", "[A-Za-z0-9+/]{86}==", "A" * 86 + "=="), Reason.SIGNATURE_INVALID),
+     Code.COMPONENT_UNSUPPORTED),
+    ("the token removed", lambda r: put(r, "Authorization"), Code.COMPONENT_ABSENT),
+    ("the token twice", lambda r: put(r, "Authorization", "GNAP token", "GNAP other"), Code.FIELD_REPEATED),
+    ("another token", lambda r: put(r, "Authorization", "GNAP other"), Code.SIGNATURE_INVALID),
+    ("another target", lambda r: evolve(r, target_uri=f"{URL}/x"), Code.SIGNATURE_INVALID),
+    ("another time", lambda r: edited(r, "Signature-Input", str(NOW_S), str(NOW_S + 1)), Code.SIGNATURE_INVALID),
+    ("zeros", lambda r: edited(r, "Signature", "[A-Za-z0-9+/]{86}==", "A" * 86 + "=="), Code.SIGNATURE_INVALID),
     ("one octet less", lambda r: edited(r, "Signature", "[A-Za-z0-9+/]{4}(?=.{2}==:?$)", ""),
-     Reason.SIGNATURE_INVALID),
+     Code.SIGNATURE_INVALID),
 ]  # fmt: skip
 
 
@@ -196,25 +196,25 @@ CHANGES: list[tuple[str, Any, Reason]] = [
 @pytest.mark.parametrize(
     ("request_", "policy"), [(PHP_GET, PHP), (RUST_GET, RUST), (signed_get(), BOTH)], ids=["php", "rust", "strict"]
 )
-def test_change_is_refused_in_each_shape(request_: Request, policy: Policy, change: Any, expected: Reason) -> None:
-    """A change is refused for the same reason in each shape as in the strict form."""
-    assert reason(change(request_), policy) in {expected, *_EARLIER.get(expected, ())}
+def test_change_is_refused_in_each_shape(request_: Request, policy: Policy, change: Any, expected: Code) -> None:
+    """A change is refused with the same code in each shape as in the strict form."""
+    assert code_of(change(request_), policy) in {expected, *_EARLIER.get(expected, ())}
 
 
 # A changed field that no longer has the shape does not have the strict form either, so it is refused earlier.
 _EARLIER = {
-    Reason.SIGNATURE_MALFORMED: {Reason.SIGNATURE_INPUT_MALFORMED},
-    Reason.SIGNATURE_INVALID: {Reason.SIGNATURE_MALFORMED},
+    Code.SIGNATURE_MALFORMED: {Code.SIGNATURE_INPUT_MALFORMED},
+    Code.SIGNATURE_INVALID: {Code.SIGNATURE_MALFORMED},
 }
 
 
 def test_body_is_checked_in_each_shape() -> None:
     """In each shape the digest must be covered and match the body received."""
     for request, policy in ((PHP_POST, PHP), (RUST_POST, RUST)):
-        assert reason(evolve(request, body=BODY.replace(b"alice", b"bobby")), policy) is Reason.DIGEST_MISMATCH
-        assert reason(put(request, "Content-Length", "5"), policy) is Reason.CONTENT_LENGTH_MISMATCH
+        assert code_of(evolve(request, body=BODY.replace(b"alice", b"bobby")), policy) is Code.DIGEST_MISMATCH
+        assert code_of(put(request, "Content-Length", "5"), policy) is Code.CONTENT_LENGTH_MISMATCH
     uncovered = rust(post(DIGEST))
-    assert reason(uncovered, RUST) is Reason.BODY_NOT_COVERED
+    assert code_of(uncovered, RUST) is Code.BODY_NOT_COVERED
 
 
 def test_signature_is_valid_only_in_the_shape_signed() -> None:
@@ -222,10 +222,10 @@ def test_signature_is_valid_only_in_the_shape_signed() -> None:
     unquoted = put(signed_get(), "Signature-Input", signed_get().values("signature-input")[0].replace('" "', " "))
     unquoted = edited(edited(unquoted, "Signature-Input", r'\("', "("), "Signature-Input", r'"\)', ")")
     bare = put(unquoted, "Signature", signed_get().values("signature")[0][6:-1])
-    assert reason(bare, RUST) is Reason.SIGNATURE_INVALID
+    assert code_of(bare, RUST) is Code.SIGNATURE_INVALID
     (sent,), (signature,) = RUST_GET.values("signature-input"), RUST_GET.values("signature")
     quoted = put(RUST_GET, "Signature-Input", re.sub(r"([@a-z][a-z\-]+)(?=[ )])", r'"\1"', sent))
-    assert reason(put(quoted, "Signature", f"sig1=:{signature}:"), BOTH) is Reason.SIGNATURE_INVALID
+    assert code_of(put(quoted, "Signature", f"sig1=:{signature}:"), BOTH) is Code.SIGNATURE_INVALID
 
 
 @pytest.mark.parametrize("zeros", ["", "000"])
@@ -234,7 +234,7 @@ def test_parameters_are_signed_in_the_strict_form(space: str, zeros: str) -> Non
     """RFC 9421 §2.5: the Rust SDK, too, must sign the parameters in their strict serialisation."""
     request = rust(get(("Content-Type", "application/json")), written=f';{space}created={zeros}{NOW_S};keyid="key-1"')
     if space or zeros:
-        assert reason(request, RUST) is Reason.SIGNATURE_INVALID
+        assert code_of(request, RUST) is Code.SIGNATURE_INVALID
     else:
         assert verify(request, KEYS, policy=RUST, now=NOW).created == NOW
 

@@ -8,10 +8,10 @@ import pytest
 from incoming_payments.errors import InvalidValue, MalformedField
 from incoming_payments.httpsig import (
     Algorithm,
+    Code,
     Component,
     Policy,
     PrivateKey,
-    Reason,
     Request,
     content_digest,
     parse_signature_input,
@@ -161,7 +161,7 @@ def test_request_that_cannot_be_signed_is_refused() -> None:
     """An absent component, a nonce that is not a String, and a time out of range are refused."""
     with pytest.raises(MalformedField) as caught:
         sign(get(), KEY, created=NOW, components=("x-absent",))
-    assert caught.value.code is Reason.COMPONENT_ABSENT
+    assert caught.value.code is Code.COMPONENT_ABSENT
     for nonce in ("\n", "é", "n" * 300):
         with pytest.raises(MalformedField):
             sign(get(), KEY, created=NOW, nonce=nonce)

@@ -1,4 +1,4 @@
-"""Verify a request: what a proof contains, and one row for each attack, ordered by the precedence of its reason."""
+"""Verify a request: what a proof contains, and one row for each attack, ordered by the precedence of its code."""
 
 import itertools
 import json
@@ -15,11 +15,11 @@ from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, SignatureRefused
 from incoming_payments.httpsig import (
     Algorithm,
+    Code,
     Component,
     Policy,
     Proof,
     PublicKey,
-    Reason,
     Request,
     Shape,
     content_digest,
@@ -61,17 +61,17 @@ def check(
     return verify(request, keys, policy=policy, now=now)
 
 
-def reason(
+def code_of(
     request: Request,
     *,
     keys: Mapping[str, PublicKey] = KEYS,
     policy: Policy = Policy(),  # noqa: B008 - frozen
     now: datetime = NOW,
-) -> Reason:
-    """Return the reason for which `request` is refused."""
+) -> Code:
+    """Return the code of the refusal of `request`."""
     with pytest.raises(SignatureRefused) as caught:
         verify(request, keys, policy=policy, now=now)
-    return Reason(caught.value.code)
+    return Code(caught.value.code)
 
 
 forge, lines, get_with = SCENE.forge, SCENE.lines, SCENE.get_with
@@ -174,28 +174,28 @@ def refusal(attack: Attack, policy: Policy = Policy()) -> SignatureRefused:  # n
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.id)
 def test_attack_is_refused(attack: Attack) -> None:
-    """Each attack is refused for the reason in its row."""
-    assert refusal(attack).code == attack.reason
+    """Each attack is refused with the code in its row."""
+    assert refusal(attack).code == attack.code
 
 
-# Rows that have the shape of an SDK: by name, None if the request is valid in that shape, or its reason there
-SHAPES = {"no colons, as PHP sends it": None, "hexadecimal digits": Reason.SIGNATURE_INVALID}
+# Rows that have the shape of an SDK: by name, None if the request is valid in that shape, or its code there
+SHAPES = {"no colons, as PHP sends it": None, "hexadecimal digits": Code.SIGNATURE_INVALID}
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.id)
 def test_attack_is_refused_where_shapes_are_accepted(attack: Attack) -> None:
     """A policy that accepts all shapes refuses each attack, except the row that only has such a shape."""
     policy = Policy(shapes=Shape)
-    if (expected := SHAPES.get(attack.name, attack.reason)) is None:
+    if (expected := SHAPES.get(attack.name, attack.code)) is None:
         assert check(attack.request, policy=policy).key_id == "key-1"
     else:
         assert refusal(attack, policy).code == expected
 
 
 def test_attacks_cover_every_reason() -> None:
-    """Every reason is in the table or has its own test below. No two rows have the same name or the same request."""
-    elsewhere = {Reason.TAG_MISMATCH, Reason.NONCE_MISSING, Reason.DIGEST_MISSING}
-    assert {attack.reason for attack in ATTACKS} == set(Reason) - elsewhere
+    """Every code is in the table or has its own test below. No two rows have the same name or the same request."""
+    elsewhere = {Code.TAG_MISMATCH, Code.NONCE_MISSING, Code.DIGEST_MISSING}
+    assert {attack.code for attack in ATTACKS} == set(Code) - elsewhere
     assert len({attack.kind for attack in ATTACKS}) >= 90
     assert len({attack.id for attack in ATTACKS}) == len(ATTACKS)
     for first, second in itertools.combinations(ATTACKS, 2):
@@ -204,27 +204,27 @@ def test_attacks_cover_every_reason() -> None:
 
 def test_attacks_of_a_class_are_in_order_of_precedence() -> None:
     """The rows of a class of attacks are in the order of the verifier's checks."""
-    order = list(Reason)
+    order = list(Code)
     for _, rows in itertools.groupby(ATTACKS, lambda attack: attack.kind):
-        ranks = [order.index(attack.reason) for attack in rows]
+        ranks = [order.index(attack.code) for attack in rows]
         assert ranks == sorted(ranks)
 
 
 def test_two_failing_signatures_report_the_later_check() -> None:
-    """A GET with two attacks, in either order, is refused for the reason of the later check."""
-    order = list(Reason)
+    """A GET with two attacks, in either order, is refused with the code of the later check."""
+    order = list(Code)
     of_each_class = {
-        (attack.kind, attack.reason): attack
+        (attack.kind, attack.code): attack
         for attack in ATTACKS
-        if order.index(attack.reason) >= order.index(Reason.KEY_ID_MISSING)
+        if order.index(attack.code) >= order.index(Code.KEY_ID_MISSING)
         and put(put(attack.request, "Signature"), "Signature-Input") == get()
         and len(attack.request.values("signature")) == 1
         and attack.key == KEY
     }
-    assert len({attack.reason for attack in of_each_class.values()}) > 10
+    assert len({attack.code for attack in of_each_class.values()}) > 10
     for first, second in itertools.permutations(of_each_class.values(), 2):
-        last = max(first.reason, second.reason, key=order.index)
-        assert reason(both(relabelled(first.request), second.request)) is last, (first.id, second.id)
+        last = max(first.code, second.code, key=order.index)
+        assert code_of(both(relabelled(first.request), second.request)) is last, (first.id, second.id)
 
 
 def relabelled(request: Request) -> Request:
@@ -262,29 +262,29 @@ def test_one_valid_signature_is_enough(other: Request) -> None:
 
 def test_valid_signature_by_an_unknown_key_is_refused() -> None:
     """A valid signature by a key that is not the client's does not help a stale one."""
-    assert reason(both(STALE, STRANGER)) is Reason.STALE
+    assert code_of(both(STALE, STRANGER)) is Code.STALE
     assert check(both(STALE, STRANGER), keys=ALSO_OTHER).key_id == "key-2"
 
 
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        (STALE, PARTIAL, Reason.STALE),
-        (PARTIAL, STALE, Reason.STALE),
-        (STRANGER, PARTIAL, Reason.COMPONENT_NOT_COVERED),
-        (WRONG, STALE, Reason.SIGNATURE_INVALID),
-        (STALE, WRONG, Reason.SIGNATURE_INVALID),
+        (STALE, PARTIAL, Code.STALE),
+        (PARTIAL, STALE, Code.STALE),
+        (STRANGER, PARTIAL, Code.COMPONENT_NOT_COVERED),
+        (WRONG, STALE, Code.SIGNATURE_INVALID),
+        (STALE, WRONG, Code.SIGNATURE_INVALID),
     ],
 )
-def test_refusal_has_the_reason_of_the_latest_check(first: Request, second: Request, expected: Reason) -> None:
-    """If all signatures fail, the reported reason is that of the signature that passed most checks."""
-    assert reason(both(first, second)) is expected
+def test_refusal_has_the_reason_of_the_latest_check(first: Request, second: Request, expected: Code) -> None:
+    """If all signatures fail, the reported code is that of the signature that passed most checks."""
+    assert code_of(both(first, second)) is expected
 
 
 def test_two_signatures_do_not_share_their_coverage() -> None:
     """Two signatures that cover the required components only together are refused."""
     rest = forge(get(), lines()[1:], label="rest")
-    assert reason(both(PARTIAL, rest)) is Reason.COMPONENT_NOT_COVERED
+    assert code_of(both(PARTIAL, rest)) is Code.COMPONENT_NOT_COVERED
 
 
 def test_number_of_signatures_is_limited() -> None:
@@ -296,31 +296,31 @@ def test_number_of_signatures_is_limited() -> None:
         stranger = forge(get(), lines(), f';keyid="stranger";created={NOW_S}', label=f"x{number}")
         request = both(request, stranger)
     assert check(request).label == "good"
-    assert reason(both(request, PARTIAL)) is Reason.TOO_MANY_SIGNATURES
+    assert code_of(both(request, PARTIAL)) is Code.TOO_MANY_SIGNATURES
 
 
 def test_signature_is_computed_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that is refused for another reason costs no cryptographic verification."""
+    """A request that is refused with another code costs no cryptographic verification."""
     monkeypatch.setattr(PublicKey, "verify", lambda *_: pytest.fail("a signature was computed"))
     for attack in ATTACKS:
-        if attack.reason is not Reason.SIGNATURE_INVALID:
-            assert refusal(attack).code == attack.reason
+        if attack.code is not Code.SIGNATURE_INVALID:
+            assert refusal(attack).code == attack.code
 
 
 # --- keys, policy, time ------------------------------------------------------------------------
 
 
 def test_missing_keyid_beside_an_unknown_key() -> None:
-    """If any signature has a `keyid`, the reason is the unknown key and not the missing `keyid`."""
+    """If any signature has a `keyid`, the code names the unknown key and not the missing `keyid`."""
     nameless = forge(get(), lines(), f";created={NOW_S}", label="nameless")
-    assert reason(both(nameless, STRANGER)) is Reason.KEY_UNKNOWN
-    assert reason(nameless) is Reason.KEY_ID_MISSING
+    assert code_of(both(nameless, STRANGER)) is Code.KEY_UNKNOWN
+    assert code_of(nameless) is Code.KEY_ID_MISSING
 
 
 def test_keyid_must_equal_the_kid_of_the_key() -> None:
     """Spec section 5: `keyid` must equal the `kid`, even if the mapping has the key under another name."""
-    assert reason(get_with(f';keyid="alias";created={NOW_S}'), keys={"alias": KEY.public_key()}) is Reason.KEY_UNKNOWN
-    assert reason(GOOD, keys={}) is Reason.KEY_UNKNOWN
+    assert code_of(get_with(f';keyid="alias";created={NOW_S}'), keys={"alias": KEY.public_key()}) is Code.KEY_UNKNOWN
+    assert code_of(GOOD, keys={}) is Code.KEY_UNKNOWN
 
 
 def test_any_alg_for_an_unregistered_algorithm_is_refused() -> None:
@@ -329,35 +329,35 @@ def test_any_alg_for_an_unregistered_algorithm_is_refused() -> None:
     key = load_jwk({**vectors["keys"]["test-key-rsa-pss"], "alg": "PS256", "kid": "key-1"})
     for alg in ("rsa-pss-sha512", "PS256", "", "None"):
         request = get_with(f';keyid="key-1";created={NOW_S};alg="{alg}"')
-        assert reason(request, keys={"key-1": key}) is Reason.ALGORITHM_MISMATCH
+        assert code_of(request, keys={"key-1": key}) is Code.ALGORITHM_MISMATCH
 
 
 @pytest.mark.parametrize(
     ("age_s", "expected"),
-    [(-61, Reason.CREATED_IN_FUTURE), (-60, None), (0, None), (300, None), (301, Reason.STALE)],
+    [(-61, Code.CREATED_IN_FUTURE), (-60, None), (0, None), (300, None), (301, Code.STALE)],
 )
-def test_limits_of_created(age_s: int, expected: Reason | None) -> None:
+def test_limits_of_created(age_s: int, expected: Code | None) -> None:
     """`created` may be `max_age_s` seconds old and `clock_skew_s` seconds ahead, and not one second more."""
     now = NOW + timedelta(seconds=age_s)
     if expected is None:
         assert check(GOOD, now=now).key_id == "key-1"
     else:
-        assert reason(GOOD, now=now) is expected
+        assert code_of(GOOD, now=now) is expected
 
 
 @pytest.mark.parametrize("micros", [1, 999_999])
 def test_limits_of_created_within_a_second(micros: int) -> None:
     """A fraction of a second beyond a limit is refused."""
     part = timedelta(microseconds=micros)
-    assert reason(GOOD, now=NOW + timedelta(seconds=300) + part) is Reason.STALE
-    assert reason(GOOD, now=NOW - timedelta(seconds=60) - part) is Reason.CREATED_IN_FUTURE
+    assert code_of(GOOD, now=NOW + timedelta(seconds=300) + part) is Code.STALE
+    assert code_of(GOOD, now=NOW - timedelta(seconds=60) - part) is Code.CREATED_IN_FUTURE
 
 
 def test_skew_does_not_extend_expires() -> None:
     """A signature is accepted until the second of `expires`, without an allowance for clock skew."""
     request = sign(get(), KEY, created=NOW, expires=NOW_S + 9)
     assert check(request, now=NOW + timedelta(seconds=9)).expires == NOW + timedelta(seconds=9)
-    assert reason(request, now=NOW + timedelta(seconds=9, microseconds=1)) is Reason.EXPIRED
+    assert code_of(request, now=NOW + timedelta(seconds=9, microseconds=1)) is Code.EXPIRED
 
 
 def test_now_without_zone_raises_invalid_value() -> None:
@@ -371,8 +371,8 @@ def test_policy_with_another_window() -> None:
     """A policy may have a shorter maximum age and no clock skew."""
     policy = Policy(max_age_s=5, clock_skew_s=0)
     assert check(GOOD, policy=policy, now=NOW + timedelta(seconds=5)).key_id == "key-1"
-    assert reason(GOOD, policy=policy, now=NOW + timedelta(seconds=6)) is Reason.STALE
-    assert reason(GOOD, policy=policy, now=NOW - timedelta(seconds=1)) is Reason.CREATED_IN_FUTURE
+    assert code_of(GOOD, policy=policy, now=NOW + timedelta(seconds=6)) is Code.STALE
+    assert code_of(GOOD, policy=policy, now=NOW - timedelta(seconds=1)) is Code.CREATED_IN_FUTURE
 
 
 def test_policy_with_other_components() -> None:
@@ -382,10 +382,10 @@ def test_policy_with_other_components() -> None:
     good = sign(request, KEY, created=NOW, components=("@path", "x-a", "@method", "content-digest"))
     assert check(good, policy=policy).key_id == "key-1"
     for components, expected in (
-        (("@path", "@method", "content-digest"), Reason.COMPONENT_NOT_COVERED),
-        (("@path", "x-a", "@method"), Reason.BODY_NOT_COVERED),
+        (("@path", "@method", "content-digest"), Code.COMPONENT_NOT_COVERED),
+        (("@path", "x-a", "@method"), Code.BODY_NOT_COVERED),
     ):
-        assert reason(sign(request, KEY, created=NOW, components=components), policy=policy) is expected
+        assert code_of(sign(request, KEY, created=NOW, components=components), policy=policy) is expected
 
 
 def test_policy_with_a_tag() -> None:
@@ -393,7 +393,7 @@ def test_policy_with_a_tag() -> None:
     policy = Policy(tag="pay")
     assert check(sign(get(), KEY, created=NOW, tag="pay"), policy=policy).tag == "pay"
     for tag in (None, "Pay", ""):
-        assert reason(sign(get(), KEY, created=NOW, tag=tag), policy=policy) is Reason.TAG_MISMATCH
+        assert code_of(sign(get(), KEY, created=NOW, tag=tag), policy=policy) is Code.TAG_MISMATCH
 
 
 def test_policy_that_requires_a_nonce() -> None:
@@ -401,7 +401,7 @@ def test_policy_that_requires_a_nonce() -> None:
     policy = Policy(nonce_required=True)
     assert check(sign(get(), KEY, created=NOW, nonce="n"), policy=policy).nonce == "n"
     for nonce in (None, ""):
-        assert reason(sign(get(), KEY, created=NOW, nonce=nonce), policy=policy) is Reason.NONCE_MISSING
+        assert code_of(sign(get(), KEY, created=NOW, nonce=nonce), policy=policy) is Code.NONCE_MISSING
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,7 @@ def test_digest_of_an_empty_body_is_accepted() -> None:
 
 def test_body_of_one_byte_must_be_covered() -> None:
     """A body of one byte must be covered like any other."""
-    assert reason(forge(post(body=b"1"), [('"@method"', "POST"), *lines()[1:]])) is Reason.BODY_NOT_COVERED
+    assert code_of(forge(post(body=b"1"), [('"@method"', "POST"), *lines()[1:]])) is Code.BODY_NOT_COVERED
 
 
 @pytest.mark.parametrize("around", [("", ""), (" ", ""), ("", " "), ("\t", ""), ("", "\t"), (" \t", "\t ")])

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from incoming_payments.errors import SignatureRefused
-from incoming_payments.httpsig import Evidence, Policy, Reason, Request, sign, verify
+from incoming_payments.httpsig import Code, Evidence, Policy, Request, sign, verify
 from incoming_payments.httpsig.explain import Diagnosis, explain
 from incoming_payments.limits import EXPLAIN_CHARS_MAX
 from signed_requests import KEY, KEYS, NOW, NOW_S, OTHER, URL, get, post, put
@@ -32,7 +32,7 @@ names = st.sampled_from(
 headers = st.lists(st.tuples(st.one_of(names, nearly), nearly), max_size=8).map(tuple)
 targets = st.one_of(st.just(URL), nearly, nearly.map(lambda text: f"https://{text}"))
 bodies = st.one_of(st.binary(max_size=9), st.just(b"[" * 5000), st.just(b'{"a":1e999}'), st.just(b'"\\ud800"'))
-codes = st.sampled_from([*Reason, "nonce_used", "of_a_host"])
+codes = st.sampled_from([*Code, "nonce_used", "of_a_host"])
 
 
 def check(request: Request, code: str) -> Diagnosis:
@@ -53,7 +53,7 @@ def check_refused(request: Request) -> Diagnosis:
 
 @quick
 @given(method=nearly, target=targets, headers=headers, body=bodies, code=codes)
-@example(method="GET", target="https://[", headers=(("Host", "["),), body=b"", code=Reason.SIGNATURE_INVALID)
+@example(method="GET", target="https://[", headers=(("Host", "["),), body=b"", code=Code.SIGNATURE_INVALID)
 def test_any_request_has_a_diagnosis(
     method: str, target: str, headers: tuple[tuple[str, str], ...], body: bytes, code: str
 ) -> None:
@@ -68,7 +68,7 @@ def test_any_request_has_a_diagnosis(
     changes=st.lists(st.tuples(names, nearly), max_size=3),
     components=st.lists(st.sampled_from(["x-a", "host", "content-digest", "cookie", "@query", "@path"]), unique=True),
     body=bodies,
-    code=st.sampled_from(Reason),
+    code=st.sampled_from(Code),
 )
 def test_any_signed_request_has_a_diagnosis(
     method: str, target: str, changes: list[tuple[str, str]], components: list[str], body: bytes, code: str
@@ -111,8 +111,8 @@ def test_no_piece_of_a_token_is_in_a_report(token: str, kind: int) -> None:
 
 
 @quick
-@given(kind=st.integers(0, 6), code=st.sampled_from(Reason))
-def test_no_piece_of_a_signature_is_in_a_report(kind: int, code: Reason) -> None:
+@given(kind=st.integers(0, 6), code=st.sampled_from(Code))
+def test_no_piece_of_a_signature_is_in_a_report(kind: int, code: Code) -> None:
     """Eight characters of a signature are never shown, wherever the client has copied it."""
     signature = refused("Q0X1Z2Q3X4Z5", 0).values("signature")[0][6:-1]
     request = put(refused("Q0X1Z2Q3X4Z5", kind), "X-Copy", signature)

@@ -18,12 +18,12 @@ from both_paths import SIGNATURE, SIGNATURE_INPUT, OnSlowPath, both, digest_of, 
 from incoming_payments.errors import MalformedField, MalformedKey, SignatureRefused
 from incoming_payments.httpsig import (
     Algorithm,
+    Code,
     Component,
     Policy,
     PrivateKey,
     Proof,
     PublicKey,
-    Reason,
     Request,
     content_digest,
     load_jwk,
@@ -55,12 +55,12 @@ field_lines = st.lists(nearly, min_size=1, max_size=2)
 names = st.sampled_from(["Signature-Input", "Signature", "Content-Digest", "Content-Length", "Authorization", "X-A"])
 
 
-def _outcome(request: Request, keys: dict[str, PublicKey] = KEYS, policy: Policy | None = None) -> Proof | Reason:
+def _outcome(request: Request, keys: dict[str, PublicKey] = KEYS, policy: Policy | None = None) -> Proof | Code:
     """Return the proof, or the reason of the refusal. Any other exception fails the test."""
     try:
         return verify(request, keys, policy=policy or Policy(), now=NOW)
     except SignatureRefused as refusal:
-        return Reason(refusal.code)
+        return Code(refusal.code)
 
 
 @quick
@@ -74,7 +74,7 @@ def test_any_request_is_refused_with_a_reason(
     method: str, target: str, headers: list[tuple[str, str]], body: bytes
 ) -> None:
     """An arbitrary request is refused with a reason."""
-    assert isinstance(_outcome(Request(method, target, tuple(headers), body)), Reason)
+    assert isinstance(_outcome(Request(method, target, tuple(headers), body)), Code)
 
 
 @quick
@@ -96,7 +96,7 @@ def test_nearly_valid_request_is_refused_with_a_reason(
         ("Signature", f"sig1=:{b64encode(bytes(64)).decode()}:"),
     )
     request = get(("Content-Digest", content_digest(body)), *changes, *fields)
-    assert isinstance(_outcome(evolve(request, body=body)), Reason)
+    assert isinstance(_outcome(evolve(request, body=body)), Code)
 
 
 @quick

@@ -15,8 +15,8 @@ from http_sf.retrofit import retrofit
 from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
+from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.message import Request, Response
-from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
 Parameters = tuple[tuple[str, BareItemType], ...]  # in the order sent, because the order is signed too
@@ -51,7 +51,7 @@ def _method_of(request: Request) -> str:
     method = request.method
     if not _METHOD.fullmatch(method):
         text = "@method is not an HTTP method: send a token (RFC 9110 §9.1)"
-        raise MalformedField(text, code=Reason.COMPONENT_VALUE, component="@method")
+        raise MalformedField(text, code=Code.COMPONENT_VALUE, component="@method")
     return method
 
 
@@ -99,7 +99,7 @@ class Component:
         try:
             return _serialise(self.name) + serialise_parameters(self.parameters)
         except MalformedField as error:
-            _refuse(self, Reason.COMPONENT_UNSUPPORTED, f"cannot be written: {error.description}")
+            _refuse(self, Code.COMPONENT_UNSUPPORTED, f"cannot be written: {error.description}")
 
 
 @frozen
@@ -134,18 +134,18 @@ class Coverage:
     def lines(self) -> tuple[tuple[str, Component], ...]:
         """The start of each line of a signature base, and the component that its value comes from.
 
-        Raises `MalformedField`, with a `Reason` as its code, when there are too many components or one is repeated.
+        Raises `MalformedField`, with a `Code` as its code, when there are too many components or one is repeated.
         """
         if len(self.components) > COMPONENTS_MAX:
             text = f"the signature covers more than {COMPONENTS_MAX} components: cover fewer"
-            raise MalformedField(text, code=Reason.COMPONENT_UNSUPPORTED)
+            raise MalformedField(text, code=Code.COMPONENT_UNSUPPORTED)
         unique: set[object] = set()
         lines = []
         for component in self.components:
             # RFC 9421 §2: components that differ only in the order of their parameters are equal.
             key = component.name, frozenset(component.parameters)
             if key in unique:
-                _refuse(component, Reason.COMPONENT_REPEATED, "is covered twice: cover it once (RFC 9421 §2.5)")
+                _refuse(component, Code.COMPONENT_REPEATED, "is covered twice: cover it once (RFC 9421 §2.5)")
             unique.add(key)
             lines.append((f"{component.identifier}: ", component))
         return tuple(lines)
@@ -182,7 +182,7 @@ def _serialise(value: BareItemType) -> str:
 def signature_base(message: Request | Response, components: Sequence[Component], params: Parameters) -> bytes:
     """Return the bytes to sign over `components` of `message`, with the signature parameters `params`. RFC 9421 §2.5.
 
-    Raises `MalformedField`, with a `Reason` as its `code`, when a component is unknown, repeated or absent, or
+    Raises `MalformedField`, with a `Code` as its `code`, when a component is unknown, repeated or absent, or
     has a parameter that does not apply to it. A value with control characters is refused too, and so is a value that is
     not ASCII, unless the component has `;bs`.
 
@@ -238,7 +238,7 @@ class BaseBuilder:
         message = self.message
         if isinstance(message, Request) or message.request is None or dict(component.parameters)["req"] is not True:
             text = "has ;req, which only the signature of a response can have (RFC 9421 §2.4): cover it without ;req"
-            _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
+            _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         without = tuple(parameter for parameter in component.parameters if parameter[0] != "req")
         return BaseBuilder(message.request).value(evolve(component, parameters=without))
 
@@ -249,20 +249,20 @@ class BaseBuilder:
         if _UNSIGNABLE.search(value):
             # RFC 9421 §2.5: the base is ASCII, and a newline in a value could forge another line.
             text = "has control characters or is not ASCII: send plain ASCII, or cover it with ;bs (RFC 9421 §2.1.3)"
-            _refuse(component, Reason.COMPONENT_VALUE, text)
+            _refuse(component, Code.COMPONENT_VALUE, text)
         return value
 
     def _lines(self, component: Component) -> tuple[str, ...]:
         if not component.is_field:
-            _refuse(component, Reason.COMPONENT_UNSUPPORTED, "is not a field name in lower case (RFC 9421 §2.1)")
+            _refuse(component, Code.COMPONENT_UNSUPPORTED, "is not a field name in lower case (RFC 9421 §2.1)")
         lines = self.message.values(component.name)
         if not lines:
             text = "is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"
-            _refuse(component, Reason.COMPONENT_ABSENT, text)
+            _refuse(component, Code.COMPONENT_ABSENT, text)
         if len(lines) > 1 and component.name in _SINGLETONS:
-            _refuse(component, Reason.FIELD_REPEATED, "occurs more than once: send it once (RFC 9110 §5.3)")
+            _refuse(component, Code.FIELD_REPEATED, "occurs more than once: send it once (RFC 9110 §5.3)")
         if sum(map(len, lines)) > HEADER_BYTES_MAX:
-            _refuse(component, Reason.COMPONENT_VALUE, f"is longer than {HEADER_BYTES_MAX} bytes: send a shorter value")
+            _refuse(component, Code.COMPONENT_VALUE, f"is longer than {HEADER_BYTES_MAX} bytes: send a shorter value")
         return lines
 
     def _field_with_parameters(self, component: Component) -> str:
@@ -275,11 +275,11 @@ class BaseBuilder:
             return http_sf.ser(structure) if structure else ""  # an empty list or dictionary has no other form
         if not isinstance(structure, dict):
             text = "has ;key, but is not a dictionary: cover it without ;key (RFC 9421 §2.1.2)"
-            _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
+            _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         key = str(parameters["key"])
         if key not in structure:
             text = "does not have the member that ;key names: send that member, or do not cover it (RFC 9421 §2.1.2)"
-            _refuse(component, Reason.COMPONENT_ABSENT, text)
+            _refuse(component, Code.COMPONENT_ABSENT, text)
         return http_sf.ser([structure[key]])  # a list of one member is written like the member alone
 
     def _binary(self, component: Component) -> str:
@@ -287,7 +287,7 @@ class BaseBuilder:
         lines = [_strip(line) for line in self._lines(component)]
         if any(map(_UNSIGNABLE_BYTES.search, lines)):
             _refuse(
-                component, Reason.COMPONENT_VALUE, "has control characters, or characters outside latin-1: send others"
+                component, Code.COMPONENT_VALUE, "has control characters, or characters outside latin-1: send others"
             )
         return ", ".join([f":{b64encode(line.encode('latin-1')).decode()}:" for line in lines])
 
@@ -301,15 +301,15 @@ class BaseBuilder:
                     f"exceeds the {SF_FIELDS_BYTES_MAX} bytes that are parsed for ;sf and ;key in one message: "
                     "cover it without them"
                 )
-                _refuse(component, Reason.COMPONENT_VALUE, text)
+                _refuse(component, Code.COMPONENT_VALUE, text)
             kind = _FIELD_TYPES.get(name)
             if kind is None:
                 text = "is not a known structured field: cover it without ;sf and ;key (RFC 9421 §2.1.1)"
-                _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
+                _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
 
             def repeated(_key: str, _where: str) -> NoReturn:
                 # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.
-                _refuse(component, Reason.COMPONENT_VALUE, "repeats a key, so readers may differ: send each key once")
+                _refuse(component, Code.COMPONENT_VALUE, "repeats a key, so readers may differ: send each key once")
 
             try:
                 self._structures[name] = http_sf.parse(value.encode("ascii"), None, kind, repeated)
@@ -318,7 +318,7 @@ class BaseBuilder:
                     f"cannot be parsed as a structured {kind} from position {error.position} on (RFC 9651 §4.2): "
                     "correct it, or cover it without ;sf and ;key"
                 )
-                _refuse(component, Reason.COMPONENT_VALUE, text)
+                _refuse(component, Code.COMPONENT_VALUE, text)
         return self._structures[name]
 
     # --- derived components, RFC 9421 §2.2 ---
@@ -328,14 +328,14 @@ class BaseBuilder:
         if isinstance(message, Response):
             if component.name != "@status" or component.parameters:
                 text = "is not a component of a response: do not cover it (RFC 9421 §2.2)"
-                _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
+                _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
             return f"{message.status:03d}"  # §2.2.9
         if component.name == "@query-param":
             return self._query_param(message, component)
         derive = _DERIVED.get(component.name)
         if derive is None or component.parameters:
             text = "is not a component of a request, or has a parameter that it cannot have: see RFC 9421 §2.2"
-            _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
+            _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         return derive(message)
 
     def _query_param(self, request: Request, component: Component) -> str:
@@ -343,14 +343,14 @@ class BaseBuilder:
         name = parameters.get("name")
         if parameters.keys() != {"name"} or type(name) is not str:
             text = "must have the parameter name, with a string, and no other parameter (RFC 9421 §2.2.8)"
-            _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
+            _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         values = request.query_parameters.get(name, ())
         if not values:
             text = "names a query parameter that the target URI does not have: encode the name as RFC 9421 §2.2.8 says"
-            _refuse(component, Reason.COMPONENT_ABSENT, text)
+            _refuse(component, Code.COMPONENT_ABSENT, text)
         if len(values) > 1:  # RFC 9421 §2.2.8: it must not be covered, because the value is ambiguous
             text = "names a query parameter that occurs more than once: cover @query instead (RFC 9421 §2.2.8)"
-            _refuse(component, Reason.COMPONENT_VALUE, text)
+            _refuse(component, Code.COMPONENT_VALUE, text)
         return values[0]
 
 
@@ -359,10 +359,10 @@ def _check_field_parameters(component: Component, parameters: Mapping[str, BareI
         # Refuse `;tr` too: this library never sees trailers, and no parameter may be ignored.
         if not (type(value) is str if name == "key" else name in ("sf", "bs") and value is True):
             text = "has a parameter other than ;sf, ;bs and ;key=, or one with a wrong value (RFC 9421 §2.1)"
-            _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
+            _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
     if "bs" in parameters and len(parameters) > 1:
         text = "has ;bs together with ;sf or ;key: choose one (RFC 9421 §2.1)"
-        _refuse(component, Reason.COMPONENT_UNSUPPORTED, text)
+        _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
 
 
 def _strip(line: str) -> str:
@@ -373,7 +373,7 @@ def _strip(line: str) -> str:
     return line.strip(" \t")
 
 
-def _refuse(component: Component, code: Reason, text: str) -> NoReturn:
+def _refuse(component: Component, code: Code, text: str) -> NoReturn:
     # The name is input: show it only if it looks like the name of a component.
     named = component.name if _SHOWABLE.fullmatch(component.name) else "a covered component"
     raise MalformedField(f"{named} {text}", code=code, component=named)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
+from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.fields import parse_dictionary
-from incoming_payments.httpsig.reasons import Reason
 
 DigestAlgorithm = Literal["sha-256", "sha-512"]
 
@@ -47,15 +47,15 @@ def verify_digest(header_values: Sequence[str], body: bytes) -> None:
     """
     if not header_values:
         text = "the request has a body but no Content-Digest: add the field (RFC 9530 §2)"
-        raise SignatureRefused(Reason.DIGEST_MISSING, text)
+        raise SignatureRefused(Code.DIGEST_MISSING, text)
     try:
         members = parse_dictionary(header_values, "Content-Digest")
     except MalformedField as error:
-        raise SignatureRefused(Reason.DIGEST_MALFORMED, error.description, **error.details) from error
+        raise SignatureRefused(Code.DIGEST_MALFORMED, error.description, **error.details) from error
     known = [(name, members[name][0]) for name in _HASHES if name in members]
     if not known:
         text = "Content-Digest has neither a sha-512 nor a sha-256 digest: add one of them (RFC 9530 §5)"
-        raise SignatureRefused(Reason.DIGEST_UNSUPPORTED, text)
+        raise SignatureRefused(Code.DIGEST_UNSUPPORTED, text)
     for name, claimed in known:
         digest = _HASHES[name](body).digest()
         if type(claimed) is not bytes or len(claimed) != len(digest):
@@ -63,10 +63,10 @@ def verify_digest(header_values: Sequence[str], body: bytes) -> None:
                 f"the {name} digest in Content-Digest is not a byte sequence of {len(digest)} bytes: "
                 f"write it as {name}=:base64: (RFC 9530 §2)"
             )
-            raise SignatureRefused(Reason.DIGEST_MALFORMED, text, algorithm=name)
+            raise SignatureRefused(Code.DIGEST_MALFORMED, text, algorithm=name)
         if not hmac.compare_digest(claimed, digest):
             text = (
                 f"the {name} digest in Content-Digest does not match the body received: "
                 "compute it over the exact bytes that you send (RFC 9530 §2)"
             )
-            raise SignatureRefused(Reason.DIGEST_MISMATCH, text, algorithm=name)
+            raise SignatureRefused(Code.DIGEST_MISMATCH, text, algorithm=name)

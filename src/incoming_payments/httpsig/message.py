@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 from attrs import Factory, field, frozen
 
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig.reasons import Reason
+from incoming_payments.httpsig.codes import Code
 
 # An absolute URI in visible ASCII. A request's target has no userinfo and no fragment: RFC 9110 §4.2.4 and §7.1.
 _TARGET: Final = re.compile(
@@ -112,7 +112,7 @@ def _parse_target(uri: str) -> Target:
     if match is None:
         raise MalformedField(
             "the target URI is not an absolute http or https URI in ASCII, without userinfo or fragment (RFC 9110 §4)",
-            code=Reason.COMPONENT_VALUE,
+            code=Code.COMPONENT_VALUE,
         )
     scheme, host, port, path, query = match.groups()
     scheme = scheme.lower()
@@ -138,5 +138,5 @@ def _reencode(text: str) -> str:
         octets.decode()  # the URL standard writes U+FFFD for invalid bytes, so different queries would look the same
     except UnicodeDecodeError as error:
         text = "the query of the target URI is not UTF-8 after percent-decoding: encode its text as UTF-8"
-        raise MalformedField(text, code=Reason.COMPONENT_VALUE) from error
+        raise MalformedField(text, code=Code.COMPONENT_VALUE) from error
     return "".join([_ENCODED[octet] for octet in octets])

@@ -1,6 +1,6 @@
 """Decide whether a request is signed as the policy requires, and return what the signature proves.
 
-The checks run in the order of `Reason`, with the cryptographic verification last because it costs most.
+The checks run in the order of `Code`, with the cryptographic verification last because it costs most.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,17 +14,17 @@ from attrs import evolve, field, frozen
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
 from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder, Component
+from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.fast import build_base, parse_signature, parse_signature_input, verify_digest
 from incoming_payments.httpsig.fields import SignatureInput
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import Request
-from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.httpsig.shapes import Shape, StrictForm, strict_form
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
 
-__all__ = ["Evidence", "Policy", "Proof", "Reason", "verify"]
+__all__ = ["Code", "Evidence", "Policy", "Proof", "verify"]
 
-_RANKS: Final = {code: rank for rank, code in enumerate(Reason)}
+_RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
 
 def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
@@ -154,7 +154,7 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
     If the request has a body or a `Content-Digest`, the two must match. Clock skew does not extend `expires`, because
     the signer chose that time.
 
-    Raises `SignatureRefused` with a `Reason`, and no other exception for any content of the request. Raises
+    Raises `SignatureRefused` with a `Code`, and no other exception for any content of the request. Raises
     `InvalidValue` when `now` has no time zone.
 
     >>> from datetime import timedelta
@@ -180,13 +180,13 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
         except SignatureRefused as refusal:
             refusals.append(refusal)
     if not candidates:
-        raise max(refusals, key=lambda refusal: _RANKS[Reason(refusal.code)])
+        raise max(refusals, key=lambda refusal: _RANKS[Code(refusal.code)])
     _check_body(request)
     for given, key, signature, base in candidates:
         if key.verify(signature, base):
             return Proof(key.kid, key.algorithm, given, base)
     raise SignatureRefused(
-        Reason.SIGNATURE_INVALID,
+        Code.SIGNATURE_INVALID,
         "the signature does not fit the key and the request received: compare the covered components, first "
         "@target-uri, with those that you signed (RFC 9421 §3.2)",
     )
@@ -207,12 +207,12 @@ def _by_known_keys(
     if not known:
         if all(given.key_id is None for given in inputs.values()):
             text = "the signature does not name its key: set keyid to the kid of your JWK (RFC 9421 §2.3)"
-            raise SignatureRefused(Reason.KEY_ID_MISSING, text)
+            raise SignatureRefused(Code.KEY_ID_MISSING, text)
         text = "keyid is not the kid of a known key of this client: set it to the kid of your JWK (RFC 9421 §2.3)"
-        raise SignatureRefused(Reason.KEY_UNKNOWN, text)
+        raise SignatureRefused(Code.KEY_UNKNOWN, text)
     if len(known) > SIGNATURES_MAX:
         text = f"the request has more than {SIGNATURES_MAX} signatures by known keys: send fewer"
-        raise SignatureRefused(Reason.TOO_MANY_SIGNATURES, text)
+        raise SignatureRefused(Code.TOO_MANY_SIGNATURES, text)
     return known
 
 
@@ -220,27 +220,27 @@ def _read_fields(request: Request, policy: Policy) -> tuple[dict[str, SignatureI
     input_lines, signature_lines = request.fields.get("signature-input"), request.fields.get("signature")
     if not input_lines or not signature_lines:
         raise SignatureRefused(
-            Reason.SIGNATURE_MISSING,
+            Code.SIGNATURE_MISSING,
             "the request is not signed: add the fields Signature-Input and Signature (RFC 9421 §4)",
         )
     shaped = _of_shape(policy.shapes, input_lines, signature_lines) if policy.shapes else None
     if shaped:
         input_lines, signature_lines = (shaped.signature_input,), (shaped.signature,)
-    code = Reason.SIGNATURE_INPUT_MALFORMED
+    code = Code.SIGNATURE_INPUT_MALFORMED
     try:
         inputs = parse_signature_input(input_lines)
-        code = Reason.SIGNATURE_MALFORMED
+        code = Code.SIGNATURE_MALFORMED
         signatures = parse_signature(signature_lines)
     except MalformedField as error:
         raise SignatureRefused(code, error.description, **error.details) from error
     if inputs.keys() != signatures.keys():  # RFC 9421 §4: a label in one field only is an error
         raise SignatureRefused(
-            Reason.LABELS_DIFFER,
+            Code.LABELS_DIFFER,
             "Signature-Input and Signature have different labels: write each label in both fields (RFC 9421 §4)",
         )
     if not inputs:
         text = "the fields Signature-Input and Signature are empty: sign the request (RFC 9421 §4)"
-        raise SignatureRefused(Reason.SIGNATURE_MISSING, text)
+        raise SignatureRefused(Code.SIGNATURE_MISSING, text)
     if shaped:
         inputs = {label: as_signed(shaped, given) for label, given in inputs.items()}
     return inputs, signatures
@@ -266,11 +266,11 @@ def _admit(
     time_s: float,
     builder: BaseBuilder,
 ) -> _Candidate:
-    """Run all cheap checks of one signature, in the order of `Reason`."""
+    """Run all cheap checks of one signature, in the order of `Code`."""
     alg = given.alg
     if alg is not None and alg != key.algorithm.registered:
         text = "alg is not the algorithm of the key: leave it out, because the alg of the JWK decides (RFC 9421 §3.2)"
-        raise SignatureRefused(Reason.ALGORITHM_MISMATCH, text)
+        raise SignatureRefused(Code.ALGORITHM_MISMATCH, text)
     size = len(request.body)
     _check_coverage(given, policy, has_body=size > 0)
     _check_times(given, policy, time_s)
@@ -280,7 +280,7 @@ def _admit(
         raise SignatureRefused(error.code, error.description) from error
     if "content-length" in given.coverage.names and request.values("content-length")[0].strip(" \t") != str(size):
         text = f"Content-Length does not match the {size} bytes of body received: send the length of the body"
-        raise SignatureRefused(Reason.CONTENT_LENGTH_MISMATCH, text)
+        raise SignatureRefused(Code.CONTENT_LENGTH_MISMATCH, text)
     return given, key, signature, base
 
 
@@ -289,40 +289,40 @@ def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) ->
     for name in policy.required:
         if name not in covered:
             text = f'the signature does not cover "{name}" without parameters: add it (RFC 9421 §2)'
-            raise SignatureRefused(Reason.COMPONENT_NOT_COVERED, text, component=name)
+            raise SignatureRefused(Code.COMPONENT_NOT_COVERED, text, component=name)
     if has_body and "content-digest" not in covered:
         text = (
             'the request has a body, but the signature does not cover "content-digest" without parameters: '
             "add it (RFC 9421 §7.2.8)"
         )
-        raise SignatureRefused(Reason.BODY_NOT_COVERED, text, component="content-digest")
+        raise SignatureRefused(Code.BODY_NOT_COVERED, text, component="content-digest")
     if policy.tag is not None and given.tag != policy.tag:
         text = f"the tag of the signature is not {policy.tag!r}: sign with that tag (RFC 9421 §2.3)"
-        raise SignatureRefused(Reason.TAG_MISMATCH, text)
+        raise SignatureRefused(Code.TAG_MISMATCH, text)
     if policy.nonce_required and not given.nonce:
         text = "the signature has no nonce: sign each request with a new one (RFC 9421 §2.3)"
-        raise SignatureRefused(Reason.NONCE_MISSING, text)
+        raise SignatureRefused(Code.NONCE_MISSING, text)
 
 
 def _check_times(given: SignatureInput, policy: Policy, time_s: float) -> None:
     created, expires = given.created, given.expires
     if created is None:
         text = "the signature has no created time: add created=<POSIX time in seconds> (RFC 9421 §2.3)"
-        raise SignatureRefused(Reason.CREATED_MISSING, text)
+        raise SignatureRefused(Code.CREATED_MISSING, text)
     age_s = time_s - created
     if -age_s > policy.clock_skew_s:
         text = f"created is {-age_s:.0f} s ahead of our clock, but at most {policy.clock_skew_s} s are allowed"
-        raise SignatureRefused(Reason.CREATED_IN_FUTURE, f"{text}: set your clock", age_s=age_s)
+        raise SignatureRefused(Code.CREATED_IN_FUTURE, f"{text}: set your clock", age_s=age_s)
     if age_s > policy.max_age_s:
         text = f"created is {age_s:.0f} s ago, but at most {policy.max_age_s} s are allowed: sign again"
-        raise SignatureRefused(Reason.STALE, text, age_s=age_s)
+        raise SignatureRefused(Code.STALE, text, age_s=age_s)
     if expires is not None:
         if expires <= created:
             text = "expires is not later than created: set a later time (RFC 9421 §2.3)"
-            raise SignatureRefused(Reason.EXPIRES_BEFORE_CREATED, text)
+            raise SignatureRefused(Code.EXPIRES_BEFORE_CREATED, text)
         if time_s > expires:
             text = f"the signature expired {time_s - expires:.0f} s ago: sign again (RFC 9421 §2.3)"
-            raise SignatureRefused(Reason.EXPIRED, text)
+            raise SignatureRefused(Code.EXPIRED, text)
 
 
 def _check_body(request: Request) -> None:

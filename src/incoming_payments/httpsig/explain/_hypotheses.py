@@ -8,10 +8,10 @@ from typing import Final
 from attrs import evolve, frozen
 
 from incoming_payments.httpsig.algorithms import Algorithm
+from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.explain import _trials
 from incoming_payments.httpsig.explain._bodies import claims, is_digest_of, other_bodies
 from incoming_payments.httpsig.explain._case import Case, ReadSignature, Trial, read_signatures
-from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.httpsig.shapes import Shape, strict_form
 from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_MAX
 
@@ -63,7 +63,7 @@ def find_causes(case: Case) -> tuple[list[Cause], bool]:
                 text = row.words.format(said=case.redactor.mask(trial.said))
                 causes.append(Cause(row.name, row.proves and trial.holds is not None, text))
                 break
-        if case.code == Reason.SIGNATURE_INVALID and causes and causes[-1].proved:
+        if case.code == Code.SIGNATURE_INVALID and causes and causes[-1].proved:
             break  # a signature holds over one base only
     return sorted(causes, key=lambda cause: not cause.proved)[:EXPLAIN_CAUSES_MAX], budget >= 0
 
@@ -182,7 +182,7 @@ def _clock(case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _digest_form(case: Case) -> Iterator[Trial]:
-    right = "is right, so Content-Length is wrong" if case.code == Reason.CONTENT_LENGTH_MISMATCH else ""
+    right = "is right, so Content-Length is wrong" if case.code == Code.CONTENT_LENGTH_MISMATCH else ""
     for digest, flaw in claims(case.text("content-digest")):
         if said := flaw or right:
             yield Trial(said, partial(is_digest_of, digest, case.evidence.request.body))
@@ -201,27 +201,27 @@ def _as_sent(_case: Case, one: ReadSignature) -> Iterator[Trial]:
 # --- the table ---------------------------------------------------------------------------------
 
 _FORM: Final = frozenset(
-    {Reason.SIGNATURE_MISSING, Reason.SIGNATURE_INPUT_MALFORMED, Reason.SIGNATURE_MALFORMED, Reason.LABELS_DIFFER}
+    {Code.SIGNATURE_MISSING, Code.SIGNATURE_INPUT_MALFORMED, Code.SIGNATURE_MALFORMED, Code.LABELS_DIFFER}
 )
-_COVERAGE: Final = frozenset({Reason.COMPONENT_NOT_COVERED, Reason.BODY_NOT_COVERED})
-_ABSENT: Final = frozenset({Reason.COMPONENT_ABSENT, Reason.FIELD_REPEATED})
+_COVERAGE: Final = frozenset({Code.COMPONENT_NOT_COVERED, Code.BODY_NOT_COVERED})
+_ABSENT: Final = frozenset({Code.COMPONENT_ABSENT, Code.FIELD_REPEATED})
 _DIGEST: Final = frozenset(
-    {Reason.DIGEST_MISMATCH, Reason.DIGEST_MALFORMED, Reason.DIGEST_UNSUPPORTED, Reason.CONTENT_LENGTH_MISMATCH}
+    {Code.DIGEST_MISMATCH, Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED, Code.CONTENT_LENGTH_MISMATCH}
 )
-_CHANGED: Final = frozenset({Reason.DIGEST_MISMATCH, Reason.CONTENT_LENGTH_MISMATCH})
-_INVALID: Final = frozenset({Reason.SIGNATURE_INVALID})
+_CHANGED: Final = frozenset({Code.DIGEST_MISMATCH, Code.CONTENT_LENGTH_MISMATCH})
+_INVALID: Final = frozenset({Code.SIGNATURE_INVALID})
 
 HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are tried: the commonest first
     Hypothesis("undefined", _FORM, _undefined, "{said}: a layer below the signer repeated the request unsigned"),
     Hypothesis("cavage", _FORM, _cavage, "the client signs as draft-cavage-http-signatures says, and not as RFC 9421"),
     Hypothesis("form", _FORM, _form, "the fields are not written as RFC 9421 section 4 says: {said}"),
-    Hypothesis("keyid", frozenset({Reason.KEY_UNKNOWN, Reason.KEY_ID_MISSING}), _keyid,
+    Hypothesis("keyid", frozenset({Code.KEY_UNKNOWN, Code.KEY_ID_MISSING}), _keyid,
         "keyid must be the kid of a key of the client: {said}"),
-    Hypothesis("alg", frozenset({Reason.ALGORITHM_MISMATCH}), _each(_alg), "the alg parameter {said}"),
+    Hypothesis("alg", frozenset({Code.ALGORITHM_MISMATCH}), _each(_alg), "the alg parameter {said}"),
     Hypothesis("not_covered", _COVERAGE, _not_covered, "the signature does not cover {said}"),
-    Hypothesis("covered_instead", _COVERAGE | _ABSENT | {Reason.COMPONENT_UNSUPPORTED}, _covered_instead,
+    Hypothesis("covered_instead", _COVERAGE | _ABSENT | {Code.COMPONENT_UNSUPPORTED}, _covered_instead,
         "in place of a required component {said}"),
-    Hypothesis("clock", frozenset({Reason.STALE, Reason.CREATED_IN_FUTURE}), _each(_clock), "the times differ: {said}"),
+    Hypothesis("clock", frozenset({Code.STALE, Code.CREATED_IN_FUTURE}), _each(_clock), "the times differ: {said}"),
     Hypothesis("lost_field", _ABSENT, _each(_trials.lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
     Hypothesis("digest_of", _DIGEST, _digest_of, "the digest is that of {said}, and not of the bytes received"),
