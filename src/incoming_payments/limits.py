@@ -82,15 +82,11 @@ CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # what a configuration may ask for: an h
 
 # --- explaining a refusal, for the log ---
 
-EXPLAIN_VERIFICATIONS_MAX: Final = (
-    128  # trials of one diagnosis: some 80 for one signature, and a tenth of a second at worst
-)
+EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of a diagnosis: some 80 for one signature; 0.1 s at worst
 EXPLAIN_CAUSES_MAX: Final = 6  # the first few tell a reader enough
 EXPLAIN_CHARS_MAX: Final = 8 * 1024  # of one diagnosis: an honest request needs some 1,000
 EXPLAIN_VALUE_CHARS_MAX: Final = 200  # of one value in it: a target URI, a keyid
-EXPLAINED_A_MINUTE_MAX: Final = (
-    10  # diagnoses of one host: enough to find a mistake, too few to fill a log or load a core
-)
+EXPLAINED_A_MINUTE_MAX: Final = 10  # of one host: enough to find a mistake, too few to fill a log or load a core
 
 # --- keys ---
 

@@ -389,8 +389,9 @@ def test_code_that_does_not_fit(request_: Request, code: Code) -> None:
 
 def test_target_that_is_no_url() -> None:
     """A target URI without scheme and host has no other spellings to try."""
-    found = diagnosed(INVALID, evolve(signed_get(), target_uri="*"))
-    assert [cause.name for cause in found.causes] == ["unknown"]
+    for request in (signed_get(), forge(get(), [('"@method"', "GET")], key=OTHER)):
+        found = diagnosed(INVALID, evolve(request, target_uri="*"))
+        assert [cause.name for cause in found.causes] == ["unknown"]
 
 
 def test_component_without_value() -> None:
