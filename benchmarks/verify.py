@@ -7,10 +7,14 @@ other, and the median of the turns counts. What is timed begins with a request a
 Python each verification gets an object of its own, as a server has it: nothing about the request is remembered from the
 one before.
 
-    nox -s bench -- verify [--json] [--seconds S]
+    nox -s bench -- verify [--json] [--seconds S] [--without-fast-paths]
+
+With `--without-fast-paths` it prints instead how much longer a verification takes without each of the fast paths of
+`httpsig/fast.py`.
 """
 
 import argparse
+import importlib
 import json
 import statistics
 import time
@@ -194,12 +198,44 @@ def figures_of(times: dict[str, float]) -> dict[str, float | str | None]:
     return {"backend": backend, **{name: None if value is None else round(value, 3) for name, value in figures.items()}}
 
 
+def without_fast_paths(seconds: float) -> None:
+    """Print how much longer a verification takes without each of the fast paths, by the best of many short turns."""
+    package = "incoming_payments.httpsig"
+    verifier, fast, base, digest, fields = (
+        importlib.import_module(f"{package}.{name}") for name in ("verify", "fast", "base", "digest", "fields")
+    )
+    slow: dict[str, tuple[Any, str, object]] = {
+        "with all of them": (verifier, "Proof", verifier.Proof),
+        "parse_signature_input": (verifier, "parse_signature_input", fields.parse_signature_input),
+        "parse_signature_input, remembered": (fast, "_head", fast._head.__wrapped__),
+        "parse_signature": (verifier, "parse_signature", fields.parse_signature),
+        "verify_digest": (verifier, "verify_digest", digest.verify_digest),
+        "build_base": (verifier, "build_base", base.BaseBuilder.build),
+    }
+    job = ours(ed25519.BACKEND)
+    turns: dict[str, list[float]] = {name: [] for name in slow}
+    for _ in range(10 * TURNS):
+        for name, (module, function, instead) in slow.items():
+            kept = getattr(module, function)
+            setattr(module, function, instead)
+            turns[name].append(mean(job, seconds / TURNS / 10))
+            setattr(module, function, kept)
+    times = {name: min(each) for name, each in turns.items()}
+    whole = times["with all of them"]
+    rows = [[name, f"{time_s * 1e6:.1f}", f"{time_s / whole:.2f}"] for name, time_s in times.items()]
+    table(f"One POST without a fast path, {ed25519.BACKEND} in use", ["", "us", "times as long"], rows)
+
+
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description="what it costs to verify one signed POST")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long each of them is measured (4)")
+    parser.add_argument("--without-fast-paths", action="store_true", help="measure what each fast path saves")
     options = parser.parse_args()
+    if options.without_fast_paths:
+        without_fast_paths(options.seconds)
+        return
     times, missing = measure(options.seconds)
     figures = figures_of(times)
     own = times[f"ours, {ed25519.BACKEND}"]

@@ -19,8 +19,8 @@ from attacks.everything import all_rows
 from attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import api, errors
 from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row
-from incoming_payments.httpsig import Policy, PrivateKey, Request, explain, sign
-from incoming_payments.httpsig._hypotheses import HYPOTHESES
+from incoming_payments.httpsig import Evidence, Policy, PrivateKey, Request, sign, verify
+from incoming_payments.httpsig.explain import HYPOTHESES, explain
 from incoming_payments.ilp import receive
 from incoming_payments.server import declarations
 
@@ -68,7 +68,7 @@ def status_table() -> str:
     """Return the HTTP status of each error class."""
     lines = ["| status | class | code in the body |", "|---|---|---|"]
     for cls, status in sorted(api.STATUS.items(), key=lambda row: (row[1], row[0].__name__)):
-        reasons = "its `reason`" if cls in {errors.TokenRefused, errors.SignatureRefused} else f"`{cls.code}`"
+        reasons = "its `code`" if cls in {errors.TokenRefused, errors.SignatureRefused} else f"`{cls.code}`"
         lines.append(f"| {status} | `{cls.__name__}` | {reasons} |")
     return "\n".join(lines)
 
@@ -128,8 +128,12 @@ def report() -> str:
     )
     sent = sign(Request("POST", "http://bank.example/op/incoming-payments", headers, body), key, created=now)
     received = evolve(sent, target_uri=sent.target_uri.replace("http:", "https:"))
-    made = explain(received, {key.kid: key.public_key()}, policy=Policy(), now=now + timedelta(seconds=2))
-    return f"```text\n{made}\n```"
+    evidence = Evidence(received, {key.kid: key.public_key()}, Policy(), now + timedelta(seconds=2))
+    try:
+        verify(evidence.request, evidence.keys, policy=evidence.policy, now=evidence.now)
+    except errors.SignatureRefused as refusal:
+        return f"```text\n{explain(refusal, evidence)}\n```"
+    raise AssertionError("the request was not refused")
 
 
 def hypothesis_table() -> str:

@@ -1,4 +1,4 @@
-"""Which characters are taken: each of the first 256 is tried, so that no edge of a class is left to chance."""
+"""Find the characters that a function accepts. It tries each of the first 256, so no edge of a set is missed."""
 
 import string
 from collections.abc import Callable
@@ -13,8 +13,8 @@ TCHAR: Final = "!#$%&'*+-.^_`|~" + DIGITS + LETTERS  # RFC 9110 §5.6.2
 HIGH: Final = "".join(map(chr, range(128, 256)))
 
 
-def taken(attempt: Callable[[str], object], refusal: type[Exception]) -> set[str]:
-    """The characters for which `attempt` does not raise `refusal`, nor give False or None."""
+def accepted_characters(attempt: Callable[[str], object], refusal: type[Exception]) -> set[str]:
+    """Return the characters for which `attempt` neither raises `refusal` nor returns False or None."""
     found = set()
     for character in map(chr, range(256)):
         try:

@@ -1,8 +1,7 @@
-"""Random requests and what is to be signed of them, each made from one `Random`: the same seed, the same case.
+"""Random requests and how to sign them. The same seed makes the same case.
 
-A case stays within what the `Range` of a peer allows: what the peer is known to do otherwise than RFC 9421 is left out,
-and listed in `interop/test_cross_checks.py`. A request comes with what can be changed about it so that a signature no
-longer holds.
+A case stays within the `Range` of a peer, which leaves out the known deviations of the peer from RFC 9421;
+`interop/test_cross_checks.py` lists them. `changes` makes copies of a signed request whose signature is invalid.
 """
 
 import json
@@ -16,7 +15,7 @@ from urllib.parse import quote
 from attrs import evolve, frozen
 from http_sf.types import BareItemType
 
-from incoming_payments.httpsig import Algorithm, Component, PrivateKey, Reason, Request, content_digest
+from incoming_payments.httpsig import Algorithm, Code, Component, PrivateKey, Request, content_digest
 from incoming_payments.httpsig.base import serialise_parameters
 from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
 from signed_requests import put
@@ -25,7 +24,7 @@ from signing_keys import private
 Header = tuple[str, str]
 T = TypeVar("T")
 
-# Created long ago and expiring long from now, so that a peer that looks at the clock of the machine is content.
+# Created in the past and expiring far in the future, so that a peer that reads the clock accepts the times.
 _CREATED_S_MAX: Final = 1_700_000_000
 _EXPIRES_S: Final = (4_000_000_000, 253_402_300_799)
 
@@ -37,33 +36,33 @@ _PCHARS: Final = f"{_LOWER}{_LOWER.upper()}{_DIGITS}-._~!$&()*+,;=:@"
 _BLANKS: Final = ("", "", "", " ", "\t", "  ", " \t ")
 _FOLDS: Final = ("\r\n ", " \r\n\t", "\t \r\n  \r\n ")
 
-FOREIGN: Final = "proxy"  # the label of a signature that is there before, by a key that nobody knows
-ORDER: Final = ("keyid", "created", "expires", "nonce", "alg", "tag")  # in which this library writes the parameters
+FOREIGN: Final = "proxy"  # the label of an earlier signature, by an unknown key
+ORDER: Final = ("keyid", "created", "expires", "nonce", "alg", "tag")  # the order in which this library writes them
 
 
 @frozen(kw_only=True)
 class Range:
-    """What a peer does as RFC 9421 says, so that cases are made of it."""
+    """The features that a peer implements as RFC 9421 defines them. Cases use only these."""
 
     algorithms: tuple[Algorithm, ...]
     derived: tuple[str, ...]
     field_parameters: tuple[str, ...] = ()
-    parameters: tuple[str, ...] | None = ORDER  # in the order in which they are written; None for any order
-    query: str = f"{_PCHARS}/?'%"  # characters of names and values in a query, as they are or encoded
+    parameters: tuple[str, ...] | None = ORDER  # the order in which the peer writes them; None for any order
+    query: str = f"{_PCHARS}/?'%"  # the characters of names and values in a query, plain or encoded
     methods: tuple[str, ...] = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "M-SEARCH", "X!#~")
     bytes_in_bs: str = _PRINTABLE
-    label: str | None = None  # the only one it knows
-    empty_query: bool = True  # whether it tells a question mark from none
-    folds: bool = False  # whether it knows obsolete line folding
-    blanks: bool = True  # whether it strips white space around field values
-    unread: re.Pattern[str] | None = None  # what it cannot read in a structured field
-    foreign: bool = True  # whether it gets along with more than one signature
-    open_payments: bool = False  # whether it asks for what that does: a body in JSON, its fields, and what to cover
+    label: str | None = None  # the only label that the peer supports
+    empty_query: bool = True  # whether the peer distinguishes an empty query from no query
+    folds: bool = False  # whether the peer supports obsolete line folding
+    blanks: bool = True  # whether the peer strips white space around field values
+    unread: re.Pattern[str] | None = None  # text in a structured field that the peer cannot parse
+    foreign: bool = True  # whether the peer supports several signatures
+    open_payments: bool = False  # whether the peer requires a JSON body, its fields, and the Open Payments coverage
 
 
 @frozen(kw_only=True)
 class Case:
-    """A request and how it is to be signed. `order` is that of all signature parameters, those not there as well."""
+    """A request and how to sign it. `order` is the order of all signature parameters, including absent ones."""
 
     request: Request
     key: PrivateKey
@@ -78,7 +77,7 @@ class Case:
 
     @property
     def parameters(self) -> tuple[tuple[str, int | str], ...]:
-        """The signature parameters, in order."""
+        """The signature parameters that are present, in order."""
         values: dict[str, int | str | None] = {
             "keyid": self.key.kid,
             "created": self.created,
@@ -111,7 +110,7 @@ def _letter_cases(random: Random, text: str) -> str:
 
 
 def _line(random: Random, range_: Range, inner: str) -> str:
-    """`inner` with white space around it."""
+    """Return `inner` with white space around it."""
     return f"{random.choice(_BLANKS)}{inner}{random.choice(_BLANKS)}" if range_.blanks else inner
 
 
@@ -123,7 +122,7 @@ def _plain_line(random: Random, range_: Range) -> str:
 
 
 def _encoded(random: Random, text: str) -> str:
-    """`text` in a query, each character in one of the ways in which it can be written."""
+    """Encode `text` for a query, with a random spelling of each character."""
     written = []
     for character in text:
         as_is = character in _PCHARS and character not in "&=+"
@@ -135,12 +134,12 @@ def _encoded(random: Random, text: str) -> str:
 
 
 def _query_name(text: str) -> str:
-    """The name of a query parameter as a component names it: RFC 9421 §2.2.8."""
+    """Encode the name of a query parameter as a component has it: RFC 9421 §2.2.8."""
     return quote(text, safe="*").replace("~", "%7E")
 
 
 def _query(random: Random, range_: Range) -> tuple[str, list[str]]:
-    """A query with its question mark, or nothing; and the names that are there once."""
+    """Return a query with its question mark, or an empty string; and the names that occur once in it."""
     if random.random() < 0.3:
         return random.choice(("", "?")) if range_.empty_query else "", []
     text = f"{range_.query} äß€😀"
@@ -155,7 +154,7 @@ def _query(random: Random, range_: Range) -> tuple[str, list[str]]:
 
 
 def _target(random: Random, range_: Range) -> tuple[str, list[str]]:
-    """A target URI, and the names in its query that are there once."""
+    """Return a target URI, and the names that occur once in its query."""
     scheme = random.choice(("https", "https", "http", "HTTPS", "Http"))
     host = random.choice(
         ("bank.example", "BANK.Example", "a-b.c", "xn--bcher-kva.example", "127.0.0.1", "[2001:DB8::1]")
@@ -227,7 +226,7 @@ def _dictionary(random: Random) -> list[str]:
     return [f"{first}={_member(random)}", *written]
 
 
-# Fields whose type everybody knows
+# Structured fields whose type all peers know
 STRUCTURED: Final[dict[str, Callable[[Random], list[str]]]] = {
     "accept": _members,
     "vary": _members,
@@ -239,7 +238,7 @@ STRUCTURED: Final[dict[str, Callable[[Random], list[str]]]] = {
 
 
 def _structured(random: Random, range_: Range, make: Callable[[Random], list[str]]) -> list[str]:
-    """What `make` gives as one list, broken into lines at some of its commas."""
+    """Return the members from `make` as one list, split into lines at some of its commas."""
     while True:
         first, *others = make(random)
         lines = [first]
@@ -263,7 +262,7 @@ def _plain_fields(random: Random, range_: Range) -> Iterator[tuple[str, list[str
 
 
 def _body(random: Random, range_: Range) -> tuple[bytes, list[Header]]:
-    """A body, or none; and its fields."""
+    """Return a body, which may be empty, and its fields."""
     if random.random() < 0.5:
         return b"", []
     text = json.dumps({"value": _some(random, f"{_PRINTABLE}ä€😀", 0, 20)}, separators=(",", ":"), ensure_ascii=False)
@@ -271,13 +270,13 @@ def _body(random: Random, range_: Range) -> tuple[bytes, list[Header]]:
     both = [content_digest(body, "sha-512"), content_digest(body, "sha-256")]
     digests = random.choice((both, both[:1], both[1:]))
     framing = [("Content-Length", f"{len(body)}"), ("Content-Type", random.choice(("application/json", "a/b; c=d")))]
-    lines = _structured(random, evolve(range_, blanks=False), lambda _: digests)  # as a server has taken them off
+    lines = _structured(random, evolve(range_, blanks=False), lambda _: digests)  # a server has stripped white space
     headers = [("Content-Digest", line) for line in lines]
     return body, headers + (framing if range_.open_payments else framing[: random.randint(0, 2)])
 
 
 def _with_parameters(random: Random, range_: Range, fields: dict[str, list[str]]) -> Iterator[Component]:
-    """Components of `fields` with parameters that can be applied to them."""
+    """Yield components of `fields` with parameters that apply to them."""
     flags = [flag for flag in ("sf", "bs") if flag in range_.field_parameters]
     for name in fields:
         flag = random.choice([*flags, None])
@@ -315,8 +314,8 @@ def _components(random: Random, range_: Range, fields: dict[str, list[str]], nam
     return chosen
 
 
-def _demanded(range_: Range, fields: dict[str, list[str]]) -> list[Component]:
-    """What has to be covered: by this library with a body, and by the clients of Open Payments."""
+def _required_components(range_: Range, fields: dict[str, list[str]]) -> list[Component]:
+    """Return the components that must be covered: the digest of a body, and those of the Open Payments clients."""
     names = ["content-digest"]
     if range_.open_payments:
         names += ["@method", "@target-uri", "authorization"]
@@ -324,14 +323,14 @@ def _demanded(range_: Range, fields: dict[str, list[str]]) -> list[Component]:
 
 
 def _headers(random: Random, fields: dict[str, list[str]]) -> list[Header]:
-    """The lines of all fields, mixed, but for the order of those of one field."""
+    """Return the lines of all fields in random order, but keep the order of the lines of one field."""
     waiting = {name: list(lines) for name, lines in fields.items()}
     order = random.sample(names := [name for name, lines in fields.items() for _ in lines], len(names))
     return [(_letter_cases(random, name), waiting[name].pop(0)) for name in order]
 
 
 def a_case(random: Random, range_: Range) -> Case:
-    """A random case within `range_`."""
+    """Return a random case within `range_`."""
     algorithm = random.choice(range_.algorithms)
     key = evolve(private(algorithm), kid=_some(random, _PRINTABLE, 1, 20))
     target, names = _target(random, range_)
@@ -340,7 +339,7 @@ def a_case(random: Random, range_: Range) -> Case:
     for name, line in framing:
         fields.setdefault(name.lower(), []).append(line)
     components = _components(random, range_, fields, names)
-    missing = [component for component in _demanded(range_, fields) if component not in components]
+    missing = [component for component in _required_components(range_, fields) if component not in components]
     request = Request(random.choice(range_.methods), target, tuple(_headers(random, fields)), body)
     if range_.foreign and random.random() < 0.2:
         request = _signed_before(request)
@@ -362,7 +361,7 @@ def a_case(random: Random, range_: Range) -> Case:
 
 
 def an_open_payments_case(random: Random, range_: Range) -> Case:
-    """A random case as the Open Payments clients sign it, whose signer adds the content fields."""
+    """Return a random case of an Open Payments client, whose signer adds the content fields."""
     authorization = [(random.choice(("Authorization", "authorization")), f"GNAP {_some(random, _LOWER, 1, 9)}")]
     other = [("Accept", "application/json")]
     headers = random.choice((authorization, other, [*authorization, *other], [*other, *authorization]))
@@ -391,15 +390,15 @@ def _signed_before(request: Request) -> Request:
 
 # --- changes -----------------------------------------------------------------------------------
 
-Change = tuple[str, Request, set[Reason]]  # what was changed, what came of it, and why that may be refused
+Change = tuple[str, Request, set[Code]]  # the name of the change, the changed request, and its possible reasons
 
-_INVALID: Final = {Reason.SIGNATURE_INVALID}
+_INVALID: Final = {Code.SIGNATURE_INVALID}
 _SINGLE: Final = {"authorization", "content-type"}
-_CHECKED: Final = {"content-digest", "content-length"}  # which are compared with the body as well
+_CHECKED: Final = {"content-digest", "content-length"}  # also compared with the body
 
 
 def changes(random: Random, case: Case, signed: Request) -> list[Change]:
-    """What can be done to `signed`, each of which breaks the signature of `case`."""
+    """Return changed copies of `signed`. Each change makes the signature of `case` invalid."""
     return [
         *_changed_parts(case, signed),
         *_changed_fields(random, case, signed),
@@ -419,11 +418,11 @@ def _changed_parts(case: Case, signed: Request) -> Iterator[Change]:
     if covered & {"@target-uri", "@request-target", "@query"}:
         yield "query", evolve(signed, target_uri=f"{signed.target_uri}{'&' if mark else '?'}changed=1"), _INVALID
     if "@query-param" in covered:
-        yield "query parameter", evolve(signed, target_uri=before), {Reason.COMPONENT_ABSENT}
+        yield "query parameter", evolve(signed, target_uri=before), {Code.COMPONENT_ABSENT}
     if covered & {"@target-uri", "@authority"}:
         yield "authority", evolve(signed, target_uri=f"{scheme}://other.example{path}{mark}{query}"), _INVALID
     if signed.body:
-        yield "body", evolve(signed, body=signed.body + b"x"), {Reason.DIGEST_MISMATCH, Reason.CONTENT_LENGTH_MISMATCH}
+        yield "body", evolve(signed, body=signed.body + b"x"), {Code.DIGEST_MISMATCH, Code.CONTENT_LENGTH_MISMATCH}
 
 
 def _changed_fields(random: Random, case: Case, signed: Request) -> Iterator[Change]:
@@ -433,11 +432,12 @@ def _changed_fields(random: Random, case: Case, signed: Request) -> Iterator[Cha
         return
     name = random.choice(names)
     lines = signed.values(name)
-    yield "field removed", put(signed, name), {Reason.COMPONENT_ABSENT}
+    yield "field removed", put(signed, name), {Code.COMPONENT_ABSENT}
     if name in plain - _CHECKED:
-        reasons = _INVALID | {Reason.COMPONENT_VALUE} if name in STRUCTURED else _INVALID  # it may be none any more
+        # The change may make a structured field malformed.
+        reasons = _INVALID | {Code.COMPONENT_VALUE} if name in STRUCTURED else _INVALID
         yield "field changed", put(signed, name, f"{lines[0]}x", *lines[1:]), reasons
-        reasons = {Reason.FIELD_REPEATED} if name in _SINGLE else reasons
+        reasons = {Code.FIELD_REPEATED} if name in _SINGLE else reasons
         yield "field with one more line", put(signed, name, *lines, "x"), reasons
 
 
@@ -470,7 +470,7 @@ def _changed_coverage(random: Random, case: Case, signed: Request) -> Iterator[C
 
 
 def required(case: Case) -> Component:
-    """A component that a policy can ask for: the first one covered in its plain form."""
+    """Return a component that a policy can require: the first one covered without parameters."""
     return next(component for component in case.components if not component.parameters)
 
 

@@ -1,4 +1,4 @@
-"""Other implementations of RFC 9421, each as one that signs a case and verifies a request: two of npm, one of PyPI."""
+"""Other implementations of RFC 9421 that sign a case and verify a request: two from npm, one from PyPI."""
 
 import json
 import re
@@ -37,19 +37,19 @@ DERIVED: Final = (*sorted(REQUEST_COMPONENTS), "@query-param")
 class Peer(Protocol):
     """Another implementation."""
 
-    reads_body: ClassVar[bool]  # whether it compares the body with `Content-Digest`
+    reads_body: ClassVar[bool]  # whether the peer compares the body with `Content-Digest`
 
     def to_sign(self, random: Random) -> Case:
-        """A random case that it can sign."""
+        """Return a random case that the peer can sign."""
 
     def to_verify(self, random: Random) -> Case:
-        """A random case that it can verify when we have signed it."""
+        """Return a random case that the peer can verify after this library has signed it."""
 
     def sign(self, case: Case) -> Request:
-        """The request of `case`, signed."""
+        """Return the request of `case`, signed by the peer."""
 
     def verify(self, request: Request, case: Case) -> bool:
-        """Whether `request` carries a signature as `case` wants it."""
+        """Return whether the peer accepts the signature of `case` on `request`."""
 
 
 # --- npm ---------------------------------------------------------------------------------------
@@ -57,12 +57,12 @@ class Peer(Protocol):
 
 @frozen
 class Node:
-    """A running Node.js that answers one job after the other."""
+    """A running Node.js process that does one job after another."""
 
     _process: "subprocess.Popen[str]"
 
-    def ask(self, peer: str, action: str, case: Case, **job: object) -> Any:
-        """The answer to one job; `RuntimeError` with what it said when it failed."""
+    def run(self, peer: str, action: str, case: Case, **job: object) -> Any:
+        """Return the result of one job. Raises `RuntimeError` with the error of the process if the job failed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"peer": peer, "action": action, "now": case.created, **job}) + "\n")
@@ -75,7 +75,7 @@ class Node:
 
 @contextmanager
 def running_node(installed: Path) -> Iterator[Node]:
-    """The driver with the packages in the folder `installed`; it ends when its input does."""
+    """Start the driver with the packages in the folder `installed`. It ends with its input."""
     keys = {algorithm.registered: pem(private(algorithm)._key).decode() for algorithm in ALGORITHMS}
     arguments = ["node", str(DRIVER), json.dumps({"installed": str(installed), "keys": keys})]
     pipe = subprocess.PIPE
@@ -103,28 +103,28 @@ _DHENSBY: Final = Range(
     parameters=None,
     query="abcxyzABC0189-._*$&+,;=:@/?%",
     empty_query=False,
-    unread=re.compile(r"^ *\t|\t *$|@-?\d+\D"),  # tabs around it, and a Date with something behind it
+    unread=re.compile(r"^ *\t|\t *$|@-?\d+\D"),  # tabs around a field, and text after a Date
 )
 
 
 @frozen
 class Dhensby:
-    """npm http-message-signatures, which is what the next one signs with."""
+    """npm http-message-signatures, with which @interledger/http-signature-utils signs."""
 
     _node: Node
     reads_body: ClassVar[bool] = False
 
     def to_sign(self, random: Random) -> Case:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         return a_case(random, _DHENSBY)
 
     def to_verify(self, random: Random) -> Case:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         return a_case(random, evolve(_DHENSBY, parameters=ORDER))
 
     def sign(self, case: Case, *, as_it_comes: bool = False) -> Request:
-        """As `Peer` has it; `as_it_comes` with its own salt for rsa-pss-sha512."""
-        headers = self._node.ask(
+        """Sign as `Peer.sign` does. With `as_it_comes`, the peer chooses its own salt length for rsa-pss-sha512."""
+        headers = self._node.run(
             DHENSBY,
             "sign",
             case,
@@ -137,15 +137,15 @@ class Dhensby:
         return evolve(case.request, headers=tuple((name, line) for name, line in headers))
 
     def verify(self, request: Request, case: Case) -> bool:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         return _verdict(self._node, DHENSBY, case, message=_message(request), key=_key(case))
 
     def value(self, request: Request, component: Component) -> str | None:
-        """What it signs over for `component`; None when it refuses."""
+        """Return the value that the peer signs for `component`; None if the peer refuses it."""
         case = Case(request=request, key=private(Algorithm.ED25519), label="sig1", components=(component,), created=1)
         try:
             return str(
-                self._node.ask(DHENSBY, "value", case, message=_message(request), component=component.identifier)
+                self._node.run(DHENSBY, "value", case, message=_message(request), component=component.identifier)
             )
         except RuntimeError:
             return None
@@ -163,32 +163,32 @@ _INTERLEDGER: Final = Range(
 
 @frozen
 class Interledger:
-    """npm @interledger/http-signature-utils, of the Open Payments clients and of Rafiki."""
+    """npm @interledger/http-signature-utils, which the Open Payments clients and Rafiki use."""
 
     _node: Node
     reads_body: ClassVar[bool] = True
 
     def to_sign(self, random: Random) -> Case:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         return an_open_payments_case(random, _INTERLEDGER)
 
     def to_verify(self, random: Random) -> Case:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         return a_case(random, _INTERLEDGER)
 
     def sign(self, case: Case) -> Request:
-        """As `Peer` has it."""
-        headers = self._node.ask(INTERLEDGER, "sign", case, message=_message(case.request), key=_key(case))
+        """As `Peer` defines."""
+        headers = self._node.run(INTERLEDGER, "sign", case, message=_message(case.request), key=_key(case))
         return evolve(case.request, headers=tuple((name, line) for name, line in headers))
 
     def verify(self, request: Request, case: Case) -> bool:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         return _verdict(self._node, INTERLEDGER, case, message=_message(request), jwk=case.key.public_jwk())
 
 
 def _verdict(node: Node, peer: str, case: Case, **job: object) -> bool:
     try:
-        verdict = node.ask(peer, "verify", case, **job)
+        verdict = node.run(peer, "verify", case, **job)
     except RuntimeError:
         return False
     assert type(verdict) is bool, verdict
@@ -199,13 +199,13 @@ def _verdict(node: Node, peer: str, case: Case, **job: object) -> bool:
 
 
 class _Lines:
-    """Header fields as that library takes them: every line of them."""
+    """Header fields in the form that the library accepts, which keeps every line."""
 
     def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
         self._lines = list(lines)
 
     def items(self) -> list[tuple[str, str]]:
-        """Names with values."""
+        """Return each name with its value."""
         return list(self._lines)
 
     def __iter__(self) -> Iterator[str]:
@@ -223,7 +223,7 @@ class _Lines:
 
 @frozen
 class _Message:
-    """A request as that library takes it."""
+    """A request in the form that the library accepts."""
 
     method: str
     url: str
@@ -231,12 +231,12 @@ class _Message:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """`request` in that form."""
+        """Convert `request` to this form."""
         return cls(request.method, request.target_uri, _Lines(request.headers))
 
 
 class _Verifier(HTTPMessageVerifier):
-    """Looks at the one signature that a case is about."""
+    """Verifies only the signature with the label of the case."""
 
     allow_label_only_selection = True
 
@@ -266,15 +266,15 @@ class PyAuth:
     reads_body: ClassVar[bool] = True
 
     def to_sign(self, random: Random) -> Case:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         return a_case(random, evolve(_PYAUTH, parameters=("created", "keyid", "alg", "expires", "nonce", "tag")))
 
     def to_verify(self, random: Random) -> Case:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         return a_case(random, _PYAUTH)
 
     def sign(self, case: Case) -> Request:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         algorithm = _PYPI_ALGORITHMS[case.key.algorithm]
         keys = MappingKeyResolver(public_keys={}, private_keys={case.key.kid: case.key._key})
         message = _Message.of(case.request)
@@ -294,12 +294,12 @@ class PyAuth:
         return evolve(case.request, headers=tuple(message.headers.items()))
 
     def verify(self, request: Request, case: Case) -> bool:
-        """As `Peer` has it."""
+        """As `Peer` defines."""
         algorithm = _PYPI_ALGORITHMS[case.key.algorithm]
         keys = MappingKeyResolver(public_keys={case.key.kid: case.key._key.public_key()}, private_keys={})
         verifier = _Verifier(signature_algorithm=algorithm, key_resolver=keys)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a label alone is no proof is right, and nothing here
+            warnings.simplefilter("ignore")  # the library warns that selecting by label proves little
             try:
                 verifier.verify(_Message.of(request), max_age=None, expect_label=case.label, body=request.body)
             except HTTPMessageSignaturesException:
@@ -307,7 +307,7 @@ class PyAuth:
         return True
 
     def value(self, request: Request, component: Component) -> str | None:
-        """What it signs over for `component`; None when it refuses."""
+        """Return the value that the peer signs for `component`; None if the peer refuses it."""
         signer = HTTPMessageSigner(signature_algorithm=algorithms.ED25519)
         try:
             prepared = signer.prepare(

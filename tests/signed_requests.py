@@ -1,4 +1,4 @@
-"""Requests for the tests of signatures: what clients send, and what somebody with a key and bad intentions sends."""
+"""Requests for the tests of signatures: as clients sign them, and as an attacker with a key signs them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ NOW_S: Final = int(NOW.timestamp())
 URL: Final = "https://ase.example/incoming-payments"
 BODY: Final = b'{"walletAddress":"https://ase.example/alice"}'
 
-Lines = list[tuple[str, str]]  # of a signature base: a component identifier, and the value the signer gives it
+Lines = list[tuple[str, str]]  # of a signature base: a component identifier and its value
 
 
 def _key(kid: str, d: str, x: str) -> PrivateKey:
@@ -32,10 +32,11 @@ KEYS: Final = {"key-1": KEY.public_key()}
 
 @frozen(kw_only=True)
 class Scene:
-    """A client and the service it signs for: where, when, with which token and which key.
+    """A client and a service: the URLs, the time, the tokens and the keys.
 
-    `url` is what it reads, `collection` where it creates with `body`. `tokens` are bound to `key`, and the first is the
-    one it uses; a client that signs by another algorithm has a token named after that. `other` is somebody else's key.
+    The client reads `url`, and creates with `body` at `collection`. Both `tokens` are bound to `key`, and the client
+    uses the first. A client with a key of another algorithm has a token named after that algorithm. `other` is the key
+    of another client.
     """
 
     url: str = URL
@@ -53,46 +54,46 @@ class Scene:
 
     @property
     def kid(self) -> str:
-        """What `keyid` has to be."""
+        """The `keyid` of a valid signature."""
         return self.key.kid
 
     @property
     def authorization(self) -> str:
-        """What the `Authorization` field has to be."""
+        """The `Authorization` field of a valid request."""
         return f"GNAP {self.tokens[0]}"
 
     def by(self, algorithm: Algorithm) -> "Scene":
-        """The same, for the client whose key is of another kind."""
+        """Return the scene of a client with a key for `algorithm`."""
         return evolve(self, key=private(algorithm), tokens=(algorithm.value, self.tokens[1]))
 
-    # --- what a client sends ---
+    # --- requests of a client ---
 
     def get(self, *headers: tuple[str, str], url: str | None = None) -> Request:
-        """An unsigned GET with a token, as the Node client builds it, and `headers`."""
+        """Return an unsigned GET with a token, as the Node client builds it, and `headers`."""
         return Request("GET", url or self.url, (("Authorization", self.authorization), *headers))
 
     def post(self, *headers: tuple[str, str], body: bytes | None = None) -> Request:
-        """An unsigned POST with a token, as the Node client builds it, and `headers`."""
+        """Return an unsigned POST with a token, as the Node client builds it, and `headers`."""
         body = self.body if body is None else body
         framing = (("Content-Type", "application/json"), ("Content-Length", str(len(body))))
         return Request("POST", self.collection, (("Authorization", self.authorization), *framing, *headers), body)
 
     def signed_get(self, **options: Any) -> Request:
-        """A GET as the Node client signs it; `options` are those of `sign`."""
+        """Return a GET as the Node client signs it. `options` go to `sign`."""
         return sign(self.get(), self.key, **{"created": self.now, **options})
 
     def signed_post(self, body: bytes | None = None, **options: Any) -> Request:
-        """A POST as the Node client signs it; `options` are those of `sign`."""
+        """Return a POST as the Node client signs it. `options` go to `sign`."""
         return sign(self.post(body=body), self.key, **{"created": self.now, **options})
 
-    # --- what anybody can make of it ---
+    # --- requests of an attacker ---
 
     def params(self, more: str = "", *, late_s: int = 0) -> str:
-        """Signature parameters that are good but for `more`, and the seconds that `created` lies ahead."""
+        """Return valid signature parameters, followed by `more`, with `created` `late_s` seconds ahead."""
         return f';keyid="{self.kid}";created={self.now_s + late_s}{more}'
 
     def lines(self, url: str | None = None, authorization: str | None = None) -> Lines:
-        """What has to be covered of `get()`."""
+        """Return the lines of the components of `get()` that a signature must cover."""
         return [
             ('"@method"', "GET"),
             ('"@target-uri"', url or self.url),
@@ -108,9 +109,9 @@ class Scene:
         by: Callable[[bytes], bytes] | None = None,
         label: str = "sig1",
     ) -> Request:
-        """`request` with a signature over exactly `lines`, made by `by`: the client's own key, unless it is given.
+        """Return `request` with a signature over exactly `lines`, by `by` or else by the client's key.
 
-        It shares nothing with the library but the raw signature, so that it can sign what the library would not.
+        Only the raw signature comes from the library, so this can sign requests that the library refuses to sign.
         """
         pairs = list(lines)
         inner_list = f"({' '.join(identifier for identifier, _ in pairs)}){self.params() if params is None else params}"
@@ -120,28 +121,28 @@ class Scene:
         return evolve(request, headers=(*request.headers, *fields))
 
     def get_with(self, params: str) -> Request:
-        """A GET that is good but for its signature parameters."""
+        """Return a GET with the signature parameters `params`."""
         return self.forge(self.get(), self.lines(), params)
 
     def get_by(self, by: Callable[[bytes], bytes], more: str = "") -> Request:
-        """A GET whose signature is what `by` makes of the signature base."""
+        """Return a GET whose signature is the result of `by` for the signature base."""
         return self.forge(self.get(), self.lines(), self.params(more), by=by)
 
     def get_covering(self, *lines: tuple[str, str], headers: Sequence[tuple[str, str]] = (), url: str = "") -> Request:
-        """A GET with `headers` that also covers `lines`, with the value its signer gives them."""
+        """Return a GET with `headers` whose signature also covers `lines`, with the values given there."""
         return self.forge(self.get(*headers, url=url or self.url), [*self.lines(url or self.url), *lines])
 
     def meant_for(self, url: str) -> Request:
-        """A GET that was signed for `url` and comes to us."""
+        """Return a GET that was signed for `url`, but is sent to the service."""
         return self.forge(self.get(), self.lines(url))
 
     def digested(self, *headers: tuple[str, str], body: bytes | None = None, digest: str | None = None) -> Request:
-        """An unsigned POST with a digest, the right one when no other is given."""
+        """Return an unsigned POST with `digest`, or else with the correct digest."""
         body = self.body if body is None else body
         return self.post(("Content-Digest", content_digest(body) if digest is None else digest), *headers, body=body)
 
     def post_covering(self, request: Request, *names: str, lines: Sequence[tuple[str, str]] = ()) -> Request:
-        """A POST that covers what has to be and `names`, as plain fields, and `lines`."""
+        """Return a POST that covers the required components, the fields `names`, and `lines`."""
         fields = [(f'"{name}"', ", ".join(request.values(name))) for name in ("authorization", *names)]
         return self.forge(request, [('"@method"', "POST"), ('"@target-uri"', self.collection), *fields, *lines])
 
@@ -151,25 +152,25 @@ get, post, signed_get, signed_post = SCENE.get, SCENE.post, SCENE.signed_get, SC
 
 
 def put(request: Request, name: str, *values: str) -> Request:
-    """`request` with the field `name` replaced by one line for each of `values`; none of them removes it."""
+    """Return `request` with one line of the field `name` for each of `values`, in place of its lines."""
     others = tuple(header for header in request.headers if header[0].lower() != name.lower())
     return evolve(request, headers=(*others, *((name, value) for value in values)))
 
 
 def field(request: Request, name: str) -> str:
-    """The one value of the field `name`, which is given in lower case."""
+    """Return the single value of the field `name` (in lower case)."""
     (value,) = request.values(name)
     return value
 
 
 def replace(request: Request, name: str, old: str, new: str) -> Request:
-    """`request` with `old` exchanged for `new` in the field `name`."""
+    """Return `request` with `old` replaced by `new` in the field `name`."""
     value = field(request, name.lower())
     assert old in value, f"{old!r} is not in {value!r}"
     return put(request, name, value.replace(old, new))
 
 
 def both(first: Request, second: Request) -> Request:
-    """A request with the signatures of both, those of `first` first."""
+    """Return `first` with the signatures of `second` after its own."""
     fields = [(name, value) for name, value in second.headers if name.startswith("Signature")]
     return evolve(first, headers=(*first.headers, *fields))

@@ -1,4 +1,4 @@
-"""A key for each algorithm, made once."""
+"""A private key for each algorithm, generated once."""
 
 from collections.abc import Callable
 from functools import cache
@@ -12,12 +12,12 @@ from incoming_payments.httpsig import Algorithm, PrivateKey
 
 @cache
 def rsa_key() -> rsa.RSAPrivateKey:
-    """One RSA key for all tests: they are slow to make."""
+    """Return one RSA key for all tests, because generating it is slow."""
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def pem(key: Any) -> bytes:
-    """`key` as PEM."""
+    """Return `key` as PEM."""
     pkcs8 = serialization.PrivateFormat.PKCS8
     encoded: bytes = key.private_bytes(serialization.Encoding.PEM, pkcs8, serialization.NoEncryption())
     return encoded
@@ -25,7 +25,7 @@ def pem(key: Any) -> bytes:
 
 @cache
 def private(algorithm: Algorithm) -> PrivateKey:
-    """A key for each algorithm."""
+    """Return the private key for `algorithm`."""
     kinds: dict[str, Callable[[], Any]] = {
         "Ed": ed25519.Ed25519PrivateKey.generate,
         "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),

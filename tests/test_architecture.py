@@ -49,8 +49,9 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
 }
 # Exceptions from the table above: what a single module may import besides.
 MAY_ALSO_IMPORT: Final = {f"{PACKAGE}.server.demo": {"testing"}}  # the demo pays with the sender for tests
-
-# Modules that import each other, until the simulated scene is split.
+# Only the edges diagnose a refusal: `verify` and the flows know nothing of it.
+EXPLAIN: Final = f"{PACKAGE}.httpsig.explain"
+MAY_EXPLAIN: Final = ("hosts", "server")
 
 # What is installed with the library, and who needs it. Drivers and servers are extras of the edges.
 MAY_INSTALL: Final[dict[str, set[str]]] = {
@@ -139,9 +140,16 @@ def complaints(module: str, source: str) -> list[str]:
     for name, known_as in imports(module, tree):
         local[known_as] = name
         found += wrong_import(module, name)
+        if _explains(name) and part not in MAY_EXPLAIN and not _explains(module):
+            found.append(f"{part} imports {name}")
     if part in PURE:
         found += [f"reads {what}" for what in sorted(clocks(tree, local))]
     return found
+
+
+def _explains(name: str) -> bool:
+    """Whether a dotted name is the diagnosis of refusals, or in it."""
+    return f"{name}.".startswith(f"{EXPLAIN}.")
 
 
 def wrong_import(module: str, name: str) -> Iterator[str]:
@@ -317,6 +325,13 @@ def test_the_check_for_optional_dependencies_can_fail() -> None:
         ("httpsig.base", "import incoming_payments.domain.urls", ["httpsig imports incoming_payments.domain.urls"]),
         ("httpsig.base", "import incoming_payments.ilp", ["httpsig imports incoming_payments.ilp"]),
         ("ilp.address", "import incoming_payments.httpsig", ["ilp imports incoming_payments.httpsig"]),
+        *(
+            (module, f"from {EXPLAIN} import explain", [f"{part} imports {EXPLAIN}.explain"])
+            for module, part in (("httpsig.__init__", "httpsig"), ("flows.get", "flows"), ("api", "api"))
+        ),
+        ("httpsig.verify", "from incoming_payments.httpsig import explain", [f"httpsig imports {EXPLAIN}"]),
+        ("httpsig.explain._case", f"from {EXPLAIN}._redaction import Redactor", []),
+        ("hosts.host_log", f"from {EXPLAIN} import explain", []),
         ("gnap.access", "import incoming_payments.ports", ["gnap imports incoming_payments.ports"]),
         ("ports", "import incoming_payments.flows.run", ["ports imports incoming_payments.flows.run"]),
         ("ports", "import incoming_payments.gnap.token", []),

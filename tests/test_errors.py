@@ -110,15 +110,15 @@ def test_invalid_value_is_a_value_error() -> None:
 
 
 @pytest.mark.parametrize("cls", [TokenRefused, SignatureRefused])
-def test_refusals_of_callers_have_a_reason(cls: type[TokenRefused | SignatureRefused]) -> None:
-    """A refused token or signature carries its reason beside description and details."""
+def test_refusals_of_callers_have_a_code_each(cls: type[TokenRefused | SignatureRefused]) -> None:
+    """A refused token or signature carries its code beside description and details."""
     error = cls("expired", "ask again", action="read")
-    assert (error.reason, error.description, str(error)) == ("expired", "ask again", "ask again")
+    assert (error.code, error.description, str(error)) == ("expired", "ask again", "ask again")
     assert error.details == {"action": "read"}
 
 
 def test_http_refused_carries_its_response() -> None:
     """What HTTP has a status for brings the status, a code for the client, and header fields."""
     plain = HttpRefused(413, "body_too_large", "send less")
-    assert (plain.status, plain.reason, plain.description, plain.headers) == (413, "body_too_large", "send less", ())
+    assert (plain.status, plain.code, plain.description, plain.headers) == (413, "body_too_large", "send less", ())
     assert HttpRefused(405, "no", "use GET", headers=(("Allow", "GET"),)).headers == (("Allow", "GET"),)

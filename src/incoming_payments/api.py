@@ -7,7 +7,7 @@ address of the service comes from its policy, never from the request.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Final, cast
+from typing import Final
 
 from attrs import evolve, field, frozen
 
@@ -22,7 +22,6 @@ from incoming_payments.errors import (
     PaymentNotFound,
     PolicyRefused,
     SignatureRefused,
-    StoreError,
     StoreStopped,
     StoreUnavailable,
     TermsRefused,
@@ -35,7 +34,6 @@ from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.gnap.access import payment_not_found
 from incoming_payments.gnap.token import challenge
-from incoming_payments.httpsig import Report
 from incoming_payments.httpsig import Request as SignedRequest
 from incoming_payments.limits import (
     BODY_BYTES_MAX,
@@ -82,15 +80,13 @@ class Response:
     """An HTTP response: status, header fields without `Content-Length`, and the bytes of the body.
 
     To a HEAD request it is that of GET, and whoever sends it leaves the body out. RFC 9110 §9.3.2.
-    `cause` is what a port said when it could not do its work, and `explain` makes a report of why a signature was
-    refused: both are for the host's log, and not for the client. Nothing is computed before `explain` is called.
+    `cause` is the refusal or the outage that the response reports, for the host's log and never for the client.
     """
 
     status: int
     headers: Headers
     body: bytes = field(repr=False)
-    cause: StoreError | None = field(default=None, repr=False)
-    explain: Callable[[], Report] | None = field(default=None, repr=False, eq=False)
+    cause: IncomingPaymentsError | None = field(default=None, repr=False, eq=False)
 
 
 # The one table of status codes. A class that is not in it is our fault or the host's, and no client's: the host's
@@ -263,24 +259,20 @@ def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
 
 def _refusal(error: IncomingPaymentsError, policy: ServicePolicy) -> Response:
     status = next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
-    if isinstance(error, StoreUnavailable | StoreStopped):
-        # A store's own words are for the host: they may name its files.
-        body = write_error(error.code, "the service cannot do it now: try again", {})
-        return evolve(_response(status, body, ("Retry-After", _RETRY_AFTER_S)), cause=error)
-    code = error.reason if isinstance(error, TokenRefused | SignatureRefused) else error.code
-    body = write_error(code, error.description, error.details)
-    if status != 401:
-        return _response(status, body)
-    response = _response(status, body, ("WWW-Authenticate", challenge(policy.auth_server)))
-    if isinstance(error, SignatureRefused):
-        # `errors` knows nothing of reports; whoever sets it makes one.
-        return evolve(response, explain=cast("Callable[[], Report] | None", error.explain))
-    return response
+    description, details = error.description, error.details
+    headers: Headers = ()
+    if status == 401:
+        headers = (("WWW-Authenticate", challenge(policy.auth_server)),)
+    elif isinstance(error, StoreUnavailable | StoreStopped):
+        # The store's own description is for the host: it may name files.
+        description, details = "the service cannot do it now: try again", {}
+        headers = (("Retry-After", _RETRY_AFTER_S),)
+    return evolve(_response(status, write_error(error.code, description, details), *headers), cause=error)
 
 
 def http_refusal(error: HttpRefused) -> Response:
     """The response to what a host refuses before there is a `Request`."""
-    return _response(error.status, write_error(error.reason, error.description, {}), *error.headers)
+    return _response(error.status, write_error(error.code, error.description, {}), *error.headers)
 
 
 def internal_error() -> Response:

@@ -11,7 +11,7 @@ IncomingPaymentsError              code, description, details: what an error bod
 │   └── MalformedPacket            OER, an ILP packet or a STREAM packet; says at which byte
 ├── Refused                        understood, and not allowed
 │   ├── TokenRefused               the access token is missing, unreadable, unknown, expired or lacks the right
-│   ├── SignatureRefused           the request is not signed as the policy demands; `reason` says why
+│   ├── SignatureRefused           the request is not signed as the policy demands; `code` says why
 │   ├── AccessForbidden            the right is there, but not for this wallet address or this payment
 │   ├── PolicyRefused              the host's own rules say no; for a host's ports to raise
 │   ├── TermsRefused               a payment on such terms cannot be: amount zero, expiry in the past or too far
@@ -41,18 +41,18 @@ IncomingPaymentsError              code, description, details: what an error bod
 Callers match on the class or on `code`, never on the message. The HTTP status of each is decided in `api.py`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
 
 
 class IncomingPaymentsError(Exception):
     """The root: `except IncomingPaymentsError` catches whatever this library raises on purpose.
 
     `code` is stable and for programs; `description` is for people and says what to change; `details` holds
-    facts such as the offending member. None of the three ever holds a secret.
+    facts such as the offending member. None of the three ever holds a secret. Each class has a `code`; a class that
+    takes one as an argument covers several refusals, and each of its instances has its own.
     """
 
-    code: ClassVar[str] = "error"
+    code: str = "error"
 
     def __init__(self, description: str, **details: object) -> None:
         super().__init__(description)
@@ -82,9 +82,16 @@ class MalformedJson(Malformed):
 
 
 class MalformedField(Malformed):
-    """A header field, or a message, that cannot be read as RFC 9651, 9530 or 9421 say."""
+    """A header field, or a message, that cannot be read as RFC 9651, 9530 or 9421 say.
+
+    A message that cannot be signed over has a `code` of `httpsig.Code`.
+    """
 
     code = "malformed_field"
+
+    def __init__(self, description: str, *, code: str = "malformed_field", **details: object) -> None:
+        super().__init__(description, **details)
+        self.code = code
 
 
 class MalformedKey(Malformed):
@@ -122,29 +129,28 @@ class Refused(IncomingPaymentsError):
 
 
 class TokenRefused(Refused):
-    """No usable access token; `reason` is one of the codes that clients see."""
+    """No usable access token: `token_missing`, `invalid_token`, `token_expired` or `insufficient_rights`."""
 
     code = "invalid_token"
 
-    def __init__(self, reason: str, description: str, **details: object) -> None:
+    def __init__(self, code: str, description: str, **details: object) -> None:
         super().__init__(description, **details)
-        self.reason = reason
+        self.code = code
 
 
 class SignatureRefused(Refused):
     """The request is not signed as the policy demands.
 
-    `reason` is a `httpsig.Reason`, or `key_unusable`, `nonce_used`, `nonce_unsupported`, `request_repeated`.
-    `explain`, where there is one, makes a `httpsig.Report`: what the likeliest cause is, for the log of whoever
-    refuses, and never for the client. Nothing is computed before it is called.
+    `code` is a `httpsig.Code`, or `key_unusable`, `nonce_used`, `nonce_unsupported`, `request_repeated`. `evidence`
+    is an `httpsig.Evidence`, when the caller of `verify` kept one for its log.
     """
 
     code = "invalid_signature"
 
-    def __init__(self, reason: str, description: str, **details: object) -> None:
+    def __init__(self, code: str, description: str, **details: object) -> None:
         super().__init__(description, **details)
-        self.reason = reason
-        self.explain: Callable[[], object] | None = None
+        self.code = code
+        self.evidence: object = None
 
 
 class AccessForbidden(Refused):
@@ -237,7 +243,7 @@ class HttpRefused(Refused):
     def __init__(self, status: int, code: str, description: str, *, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(description)
         self.status = status
-        self.reason = code
+        self.code = code
         self.headers = headers
 
 

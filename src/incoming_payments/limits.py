@@ -69,7 +69,6 @@ HEADERS_BYTES_MAX: Final = 64 * 1024  # all names and values
 SF_MEMBERS_MAX: Final = 32  # members of one dictionary: labels or digests
 SIGNATURES_MAX: Final = 4  # candidates whose signature is computed: what a hostile header can make us pay
 COMPONENTS_MAX: Final = 64  # covered components of one signature
-TARGETS_REMEMBERED_MAX: Final = 512  # target URIs whose parts are kept at hand: at most 3 MB
 COVERAGES_REMEMBERED_MAX: Final = 64  # lists of covered components kept at hand: one a kind of request; at most 7 MB
 SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # parsed for `;sf` and `;key`, all fields together: 5 ms; real ones have some 200
 SF_PARAMETERS_MAX: Final = 16  # on one member or item; RFC 9421 defines six
@@ -83,11 +82,11 @@ CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # what a configuration may ask for: an h
 
 # --- explaining a refusal, for the log ---
 
-EXPLAIN_VERIFICATIONS_MAX: Final = 128  # one a hypothesis: 90 are tried for one signature; a tenth of a second at worst
-EXPLAIN_CAUSES_MAX: Final = 6  # past the first few nobody reads on
-EXPLAIN_CHARS_MAX: Final = 8 * 1024  # one report: an honest one has some 1,000
-EXPLAIN_VALUE_CHARS_MAX: Final = 200  # one value within it: a target URI, a keyid
-EXPLAINED_A_MINUTE_MAX: Final = 10  # by one host: enough to find a mistake, too few to fill a log or burn a core
+EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of a diagnosis: some 80 for one signature; 0.1 s at worst
+EXPLAIN_CAUSES_MAX: Final = 6  # the first few tell a reader enough
+EXPLAIN_CHARS_MAX: Final = 8 * 1024  # of one diagnosis: an honest request needs some 1,000
+EXPLAIN_VALUE_CHARS_MAX: Final = 200  # of one value in it: a target URI, a keyid
+EXPLAINED_A_MINUTE_MAX: Final = 10  # of one host: enough to find a mistake, too few to fill a log or load a core
 
 # --- keys ---
 

@@ -3,7 +3,7 @@
 from attrs import evolve
 
 from attacks.rows import BODY_AS_LONG_AS_IT_SAYS, ENDS_EARLY, NO_SUCH_LENGTH, Family
-from incoming_payments.httpsig import Reason, Request, content_digest
+from incoming_payments.httpsig import Code, Request, content_digest
 from signed_requests import Scene, put
 
 
@@ -11,8 +11,8 @@ def bodies(at: Scene) -> Family:
     """The body and its digest."""
     body, digest = at.body, content_digest(at.body)
     good = at.signed_post()
-    malformed, unsupported, mismatch = Reason.DIGEST_MALFORMED, Reason.DIGEST_UNSUPPORTED, Reason.DIGEST_MISMATCH
-    length = Reason.CONTENT_LENGTH_MISMATCH
+    malformed, unsupported, mismatch = Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED, Code.DIGEST_MISMATCH
+    length = Code.CONTENT_LENGTH_MISMATCH
 
     def says(text: str, *more: tuple[str, str]) -> Request:
         return at.post_covering(at.digested(*more, digest=text), "content-digest")

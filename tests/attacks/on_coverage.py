@@ -3,7 +3,7 @@
 from attrs import evolve
 
 from attacks.rows import NO_BODY_HERE, Family
-from incoming_payments.httpsig import Reason, Request, content_digest
+from incoming_payments.httpsig import Code, Request, content_digest
 from signed_requests import Scene
 
 
@@ -11,7 +11,7 @@ def coverage(at: Scene) -> Family:
     """What is not covered."""
     get = at.get()
     method, target, token = at.lines()
-    missing = Reason.COMPONENT_NOT_COVERED
+    missing = Code.COMPONENT_NOT_COVERED
     host, _, rest = at.url.partition("://")[2].partition("/")
     path = f"/{rest}"
 
@@ -56,26 +56,26 @@ def coverage(at: Scene) -> Family:
             ("as the draft had it", covers(('"(request-target)"', f"get {path}"), token), missing),
         ],
         "the body is not covered": [
-            ("there is no digest", at.post_covering(at.post()), Reason.BODY_NOT_COVERED),
-            ("its digest is not covered", at.post_covering(at.digested()), Reason.BODY_NOT_COVERED),
-            ("a body added to a GET", evolve(at.signed_get(), body=b"{}"), Reason.BODY_NOT_COVERED, NO_BODY_HERE),
+            ("there is no digest", at.post_covering(at.post()), Code.BODY_NOT_COVERED),
+            ("its digest is not covered", at.post_covering(at.digested()), Code.BODY_NOT_COVERED),
+            ("a body added to a GET", evolve(at.signed_get(), body=b"{}"), Code.BODY_NOT_COVERED, NO_BODY_HERE),
             ("only its length and type are", at.post_covering(at.digested(), "content-length", "content-type"),
-             Reason.BODY_NOT_COVERED),
+             Code.BODY_NOT_COVERED),
         ],
         "the digest is covered in another form": [
             ("by one of its keys", covers_digest('"content-digest";key="sha-512"', content_digest(at.body)[8:]),
-             Reason.BODY_NOT_COVERED),
-            ("with ;sf", covers_digest('"content-digest";sf', content_digest(at.body)), Reason.BODY_NOT_COVERED),
-            ("in a trailer", covers_digest('"content-digest";tr', content_digest(at.body)), Reason.BODY_NOT_COVERED),
-            ("in upper case", covers_digest('"Content-Digest"', content_digest(at.body)), Reason.BODY_NOT_COVERED),
+             Code.BODY_NOT_COVERED),
+            ("with ;sf", covers_digest('"content-digest";sf', content_digest(at.body)), Code.BODY_NOT_COVERED),
+            ("in a trailer", covers_digest('"content-digest";tr', content_digest(at.body)), Code.BODY_NOT_COVERED),
+            ("in upper case", covers_digest('"Content-Digest"', content_digest(at.body)), Code.BODY_NOT_COVERED),
         ],
         "another digest is covered": [
             ("Repr-Digest", covers_digest('"repr-digest"', content_digest(at.body), ("Repr-Digest",
-             content_digest(at.body))), Reason.BODY_NOT_COVERED),
+             content_digest(at.body))), Code.BODY_NOT_COVERED),
             ("Digest, long gone", covers_digest('"digest"', "SHA-256=AAAA", ("Digest", "SHA-256=AAAA")),
-             Reason.BODY_NOT_COVERED),
+             Code.BODY_NOT_COVERED),
             ("Content-MD5, longer gone", covers_digest('"content-md5"', "AAAA", ("Content-MD5", "AAAA")),
-             Reason.BODY_NOT_COVERED),
+             Code.BODY_NOT_COVERED),
         ],
     }  # fmt: skip
 
@@ -88,26 +88,26 @@ def times(at: Scene) -> Family:
 
     return {
         "signed at no time": [
-            ("created is missing", at.get_with(f';keyid="{at.kid}"'), Reason.CREATED_MISSING),
+            ("created is missing", at.get_with(f';keyid="{at.kid}"'), Code.CREATED_MISSING),
             ("created is missing, and expires is not", at.get_with(f';keyid="{at.kid}";expires={at.now_s + 9}'),
-             Reason.CREATED_MISSING),
+             Code.CREATED_MISSING),
             ("Date instead", at.forge(at.get(("Date", "Tue, 01 Jan 2030 12:00:00 GMT")), [*at.lines(),
-             ('"date"', "Tue, 01 Jan 2030 12:00:00 GMT")], f';keyid="{at.kid}"'), Reason.CREATED_MISSING),
+             ('"date"', "Tue, 01 Jan 2030 12:00:00 GMT")], f';keyid="{at.kid}"'), Code.CREATED_MISSING),
         ],
         "signed in the future": [
-            ("by a day", created(86_400), Reason.CREATED_IN_FUTURE),
-            ("by a century", created(3_155_760_000), Reason.CREATED_IN_FUTURE),
+            ("by a day", created(86_400), Code.CREATED_IN_FUTURE),
+            ("by a century", created(3_155_760_000), Code.CREATED_IN_FUTURE),
         ],
         "signed long ago": [
-            ("a year ago", created(-31_536_000), Reason.STALE),
-            ("a second too long ago", created(-301), Reason.STALE),
-            ("in 1970", at.get_with(f';keyid="{at.kid}";created=0'), Reason.STALE),
-            ("and good until next year, it says", created(-86_400, f";expires={at.now_s + 31_536_000}"), Reason.STALE),
+            ("a year ago", created(-31_536_000), Code.STALE),
+            ("a second too long ago", created(-301), Code.STALE),
+            ("in 1970", at.get_with(f';keyid="{at.kid}";created=0'), Code.STALE),
+            ("and good until next year, it says", created(-86_400, f";expires={at.now_s + 31_536_000}"), Code.STALE),
         ],
         "an end before the beginning": [
-            ("by a second", created(0, f";expires={at.now_s - 1}"), Reason.EXPIRES_BEFORE_CREATED),
-            ("at the same second", created(0, f";expires={at.now_s}"), Reason.EXPIRES_BEFORE_CREATED),
-            ("in 1970", created(0, ";expires=0"), Reason.EXPIRES_BEFORE_CREATED),
+            ("by a second", created(0, f";expires={at.now_s - 1}"), Code.EXPIRES_BEFORE_CREATED),
+            ("at the same second", created(0, f";expires={at.now_s}"), Code.EXPIRES_BEFORE_CREATED),
+            ("in 1970", created(0, ";expires=0"), Code.EXPIRES_BEFORE_CREATED),
         ],
-        "past its end": [("by a second", created(-60, f";expires={at.now_s - 1}"), Reason.EXPIRED)],
+        "past its end": [("by a second", created(-60, f";expires={at.now_s - 1}"), Code.EXPIRED)],
     }  # fmt: skip

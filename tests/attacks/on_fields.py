@@ -5,7 +5,7 @@ import itertools
 from attrs import evolve
 
 from attacks.rows import FIELD_TOO_LARGE, NEWLINE, NO_CONTROLS, NO_SUCH_NAME, Family
-from incoming_payments.httpsig import Reason, Request, content_digest
+from incoming_payments.httpsig import Code, Request, content_digest
 from incoming_payments.limits import (
     COMPONENTS_MAX,
     HEADER_BYTES_MAX,
@@ -21,7 +21,7 @@ from signed_requests import Scene, both, field, put, replace
 def presence(at: Scene) -> Family:
     """Not signed."""
     get, good = at.get(), at.signed_get()
-    missing, malformed = Reason.SIGNATURE_MISSING, Reason.SIGNATURE_INPUT_MALFORMED
+    missing, malformed = Code.SIGNATURE_MISSING, Code.SIGNATURE_INPUT_MALFORMED
     cavage = (
         f'keyId="{at.kid}",algorithm="hs2019",headers="(request-target)",signature="{field(good, "signature")[6:-1]}"'
     )
@@ -36,23 +36,23 @@ def presence(at: Scene) -> Family:
         "the text undefined, as clients retry": [
             ("for both", put(put(get, "Signature", "undefined"), "Signature-Input", "undefined"), malformed),
             ("for Signature-Input", put(good, "Signature-Input", "undefined"), malformed),
-            ("for Signature", put(good, "Signature", "undefined"), Reason.SIGNATURE_MALFORMED),
-            ("null for Signature", put(good, "Signature", "null"), Reason.SIGNATURE_MALFORMED),
+            ("for Signature", put(good, "Signature", "undefined"), Code.SIGNATURE_MALFORMED),
+            ("null for Signature", put(good, "Signature", "null"), Code.SIGNATURE_MALFORMED),
         ],
         "another proof of the key, RFC 9635 §7.3": [
             ("a detached JWS", at.get(("Detached-JWS", "eyJhbGciOiJFZERTQSJ9..c2ln")), missing),
             ("a client certificate that a proxy should have set", at.get(("Client-Cert", ":MIIB:")), missing),
             ("DPoP", at.get(("DPoP", "eyJ0eXAiOiJkcG9wK2p3dCJ9.e30.c2ln")), missing),
             ("the draft before RFC 9421", at.get(("Signature", cavage)), missing),
-            ("the draft before RFC 9421, with an input", put(good, "Signature", cavage), Reason.SIGNATURE_MALFORMED),
+            ("the draft before RFC 9421, with an input", put(good, "Signature", cavage), Code.SIGNATURE_MALFORMED),
         ],
         "field names that some software takes for others": [
             ("an underscore", put(put(good, "Signature"), "Signature_Input", field(good, "signature-input")), missing),
             ("X- before it", put(put(good, "Signature"), "X-Signature", field(good, "signature")), missing),
-            ("@method as a field", at.forge(at.get(("@method", "GET")), at.lines()[1:]), Reason.COMPONENT_NOT_COVERED,
+            ("@method as a field", at.forge(at.get(("@method", "GET")), at.lines()[1:]), Code.COMPONENT_NOT_COVERED,
              NO_SUCH_NAME),
             ("@method as a field that says otherwise", evolve(at.get_covering(headers=[("@method", "GET")]),
-             method="HEAD"), Reason.SIGNATURE_INVALID, NO_SUCH_NAME),
+             method="HEAD"), Code.SIGNATURE_INVALID, NO_SUCH_NAME),
         ],
     }  # fmt: skip
 
@@ -61,7 +61,7 @@ def input_syntax(at: Scene) -> Family:
     """What Signature-Input says."""
     good = at.signed_get()
     value = field(good, "signature-input")
-    malformed = Reason.SIGNATURE_INPUT_MALFORMED
+    malformed = Code.SIGNATURE_INPUT_MALFORMED
 
     def with_input(*lines: str) -> Request:
         return put(good, "Signature-Input", *lines)
@@ -153,7 +153,7 @@ def signature_syntax(at: Scene) -> Family:
     good = at.signed_get()
     value = field(good, "signature")
     base64 = value[6:-1]
-    malformed = Reason.SIGNATURE_MALFORMED
+    malformed = Code.SIGNATURE_MALFORMED
 
     def with_signature(*lines: str) -> Request:
         return put(good, "Signature", *lines)
@@ -225,29 +225,29 @@ def labels(at: Scene) -> Family:
         crowd = both(at.forge(at.get(), at.lines(), by=at.other.sign, label=f"s{number}"), crowd)
     return {
         "labels that do not fit": [
-            ("in upper case", put(good, "Signature", signature.replace("sig1", "Sig1")), Reason.SIGNATURE_MALFORMED),
-            ("another in each field", replace(good, "Signature", "sig1", "sig2"), Reason.LABELS_DIFFER),
-            ("one without a signature", put(good, "Signature-Input", f"{input_}, sig2=()"), Reason.LABELS_DIFFER),
-            ("one without an input", put(good, "Signature", f"{signature}, sig2=::"), Reason.LABELS_DIFFER),
-            ("Signature is empty", put(good, "Signature", ""), Reason.LABELS_DIFFER),
+            ("in upper case", put(good, "Signature", signature.replace("sig1", "Sig1")), Code.SIGNATURE_MALFORMED),
+            ("another in each field", replace(good, "Signature", "sig1", "sig2"), Code.LABELS_DIFFER),
+            ("one without a signature", put(good, "Signature-Input", f"{input_}, sig2=()"), Code.LABELS_DIFFER),
+            ("one without an input", put(good, "Signature", f"{signature}, sig2=::"), Code.LABELS_DIFFER),
+            ("Signature is empty", put(good, "Signature", ""), Code.LABELS_DIFFER),
         ],
         "signatures under each other's labels": [
-            ("two", put(swapped, "Signature", *_exchanged(swapped)), Reason.SIGNATURE_INVALID),
+            ("two", put(swapped, "Signature", *_exchanged(swapped)), Code.SIGNATURE_INVALID),
         ],
         "two that are good together only": [
-            ("a stranger's and an incomplete one", both(strange, partial), Reason.COMPONENT_NOT_COVERED),
+            ("a stranger's and an incomplete one", both(strange, partial), Code.COMPONENT_NOT_COVERED),
             ("each covers a half", both(partial, at.forge(at.get(), at.lines()[1:], label="b")),
-             Reason.COMPONENT_NOT_COVERED),
+             Code.COMPONENT_NOT_COVERED),
             ("the body by one, the rest by the other", both(
              at.forge(at.digested(), [('"content-digest"', content_digest(at.body))], label="a"),
-             at.post_covering(at.digested())), Reason.BODY_NOT_COVERED),
-            ("a stale one and a stranger's", both(at.get_with(at.params(late_s=-999)), strange), Reason.STALE),
-            ("a wrong one and a stranger's", both(wrong, strange), Reason.SIGNATURE_INVALID),
+             at.post_covering(at.digested())), Code.BODY_NOT_COVERED),
+            ("a stale one and a stranger's", both(at.get_with(at.params(late_s=-999)), strange), Code.STALE),
+            ("a wrong one and a stranger's", both(wrong, strange), Code.SIGNATURE_INVALID),
         ],
         "a crowd of wrong signatures": [
-            ("more than are looked at", crowd, Reason.TOO_MANY_SIGNATURES),
+            ("more than are looked at", crowd, Code.TOO_MANY_SIGNATURES),
             ("as many as are looked at", put(put(crowd, "Signature", *crowd.values("signature")[1:]), "Signature-Input",
-             *crowd.values("signature-input")[1:]), Reason.SIGNATURE_INVALID),
+             *crowd.values("signature-input")[1:]), Code.SIGNATURE_INVALID),
         ],
     }  # fmt: skip
 

@@ -4,13 +4,13 @@ import hashlib
 import hmac
 
 from attacks.rows import Family
-from incoming_payments.httpsig import Algorithm, Reason, Request
+from incoming_payments.httpsig import Algorithm, Code, Request
 from signed_requests import Scene
 
 
 def keys(at: Scene) -> Family:
     """Whose key, RFC 9421 §7.3.4."""
-    unknown = Reason.KEY_UNKNOWN
+    unknown = Code.KEY_UNKNOWN
     public = at.other.public_jwk()
 
     def named(keyid: str) -> Request:
@@ -21,13 +21,13 @@ def keys(at: Scene) -> Family:
 
     return {
         "no key is named": [
-            ("keyid is missing", at.get_with(f";created={at.now_s}"), Reason.KEY_ID_MISSING),
+            ("keyid is missing", at.get_with(f";created={at.now_s}"), Code.KEY_ID_MISSING),
             ("keyid is empty", named(""), unknown),
         ],
         "the key of another client": [
             ("by its own name", at.forge(at.get(), at.lines(), f';keyid="{at.other.kid}";created={at.now_s}',
              by=at.other.sign), unknown),
-            ("by our name", by_other(""), Reason.SIGNATURE_INVALID),
+            ("by our name", by_other(""), Code.SIGNATURE_INVALID),
         ],
         "a name that is nearly ours": [
             ("in another case", named(at.kid.upper()), unknown),
@@ -45,18 +45,18 @@ def keys(at: Scene) -> Family:
             ("the key itself", named(public["x"]), unknown),
         ],
         "a key that is brought along": [
-            ("as a JWK", by_other(f';jwk="{public["x"]}"'), Reason.SIGNATURE_INVALID),
-            ("as a URL", by_other(';jku="https://evil.example/jwks.json"'), Reason.SIGNATURE_INVALID),
-            ("as a certificate", by_other(";x5c=:MIIB:"), Reason.SIGNATURE_INVALID),
+            ("as a JWK", by_other(f';jwk="{public["x"]}"'), Code.SIGNATURE_INVALID),
+            ("as a URL", by_other(';jku="https://evil.example/jwks.json"'), Code.SIGNATURE_INVALID),
+            ("as a certificate", by_other(";x5c=:MIIB:"), Code.SIGNATURE_INVALID),
             ("as a field", at.forge(at.get(("Client-Cert", ":MIIB:")), at.lines(), by=at.other.sign),
-             Reason.SIGNATURE_INVALID),
+             Code.SIGNATURE_INVALID),
         ],
     }  # fmt: skip
 
 
 def algorithms(at: Scene) -> Family:
     """By which algorithm, RFC 9421 §7.3.3 and §7.3.6."""
-    mismatch, invalid = Reason.ALGORITHM_MISMATCH, Reason.SIGNATURE_INVALID
+    mismatch, invalid = Code.ALGORITHM_MISMATCH, Code.SIGNATURE_INVALID
     public = at.key.public_jwk()["x"].encode()
 
     def with_alg(alg: str) -> Request:

@@ -9,14 +9,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from attacks.rows import NOT_A_TOKEN, Family
-from incoming_payments.httpsig import Algorithm, Reason, Request
+from incoming_payments.httpsig import Algorithm, Code, Request
 from incoming_payments.httpsig.ed25519 import ORDER
 from signed_requests import Scene, field, put
 
 
 def tampering(at: Scene) -> Family:
     """A good request, changed afterwards."""
-    good, invalid = at.signed_get(), Reason.SIGNATURE_INVALID
+    good, invalid = at.signed_get(), Code.SIGNATURE_INVALID
     value = field(good, "signature-input")
     method, target = '"@method"', '"@target-uri"'
     kid, created = f';keyid="{at.kid}"', f";created={at.now_s}"
@@ -64,7 +64,7 @@ def tampering(at: Scene) -> Family:
 
 def bases(at: Scene) -> Family:
     """Signatures over something else than the signature base."""
-    invalid, sign = Reason.SIGNATURE_INVALID, at.key.sign
+    invalid, sign = Code.SIGNATURE_INVALID, at.key.sign
     method, target, token = at.lines()
 
     def over(change: Callable[[bytes], bytes]) -> Request:
@@ -102,7 +102,7 @@ def bases(at: Scene) -> Family:
 
 def ed25519_octets(at: Scene) -> Family:
     """The octets of an Ed25519 signature, RFC 8032 §5.1.7."""
-    invalid = Reason.SIGNATURE_INVALID
+    invalid = Code.SIGNATURE_INVALID
     identity = (1).to_bytes(32, "little")
 
     def made(change: Callable[[bytes, int], bytes]) -> Request:
@@ -155,7 +155,7 @@ P256_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC
 
 def ecdsa_octets(at: Scene) -> Family:
     """The octets of an ECDSA signature, RFC 9421 §3.3.4: by the client that has such a key."""
-    at, invalid = at.by(Algorithm.ES256), Reason.SIGNATURE_INVALID
+    at, invalid = at.by(Algorithm.ES256), Code.SIGNATURE_INVALID
 
     def made(change: Callable[[int, int], bytes]) -> Request:
         """A GET whose good signature, r and s, was changed."""
@@ -192,7 +192,7 @@ def ecdsa_octets(at: Scene) -> Family:
         ],
         "ECDSA: another hash or curve": [
             ("P-384, and alg says so", at.get_by(at.by(Algorithm.ES384).key.sign, ';alg="ecdsa-p384-sha384"'),
-             Reason.ALGORITHM_MISMATCH),
+             Code.ALGORITHM_MISMATCH),
             ("SHA-384", at.get_by(with_sha384), invalid),
             ("P-384", at.get_by(at.by(Algorithm.ES384).key.sign), invalid),
         ],
@@ -201,7 +201,7 @@ def ecdsa_octets(at: Scene) -> Family:
 
 def rsa_octets(at: Scene) -> Family:
     """The octets of an RSA signature, RFC 9421 §3.3.1: by the client that has such a key."""
-    at, invalid = at.by(Algorithm.PS512), Reason.SIGNATURE_INVALID
+    at, invalid = at.by(Algorithm.PS512), Code.SIGNATURE_INVALID
     key = at.key._key
     modulus = key.public_key().public_numbers().n
     sha512 = hashes.SHA512()
@@ -219,7 +219,7 @@ def rsa_octets(at: Scene) -> Family:
     return {
         "RSA: another padding": [
             ("PKCS #1 v1.5, and alg says so", at.get_by(at.key.sign, ';alg="rsa-v1_5-sha256"'),
-             Reason.ALGORITHM_MISMATCH),
+             Code.ALGORITHM_MISMATCH),
             ("PKCS #1 v1.5", padded(padding.PKCS1v15()), invalid),
             ("no salt", padded(padding.PSS(padding.MGF1(sha512), 0)), invalid),
             ("a shorter salt", padded(padding.PSS(padding.MGF1(sha512), 20)), invalid),

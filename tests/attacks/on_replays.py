@@ -90,12 +90,12 @@ def _mirrored(request: Request) -> Request:
     return put(request, "Signature", f"sig1=:{b64encode(octets[:32] + s.to_bytes(32)).decode()}:")
 
 
-REASONS: Final[dict[Callable[[Scene], Family], str]] = {used_nonces: "nonce_used", identical: "request_repeated"}
+CODES: Final[dict[Callable[[Scene], Family], str]] = {used_nonces: "nonce_used", identical: "request_repeated"}
 
 
 def replays(at: Scene) -> Iterator[Replay]:
     """Every replay, made for `at`; for a service that takes no identical requests."""
-    for family, reason in REASONS.items():
+    for family, code in CODES.items():
         for kind, rows in family(at).items():
             for name, first, second in rows:
-                yield Replay(title(family), kind, name, first, second, reason)
+                yield Replay(title(family), kind, name, first, second, code)

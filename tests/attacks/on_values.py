@@ -18,14 +18,14 @@ from attacks.rows import (
     Family,
     OverHttp,
 )
-from incoming_payments.httpsig import Reason, Request
+from incoming_payments.httpsig import Code, Request
 from incoming_payments.limits import SF_FIELDS_BYTES_MAX
 from signed_requests import Scene, put
 
 
 def components(at: Scene) -> Family:
     """Names and parameters of components."""
-    unsupported, absent = Reason.COMPONENT_UNSUPPORTED, Reason.COMPONENT_ABSENT
+    unsupported, absent = Code.COMPONENT_UNSUPPORTED, Code.COMPONENT_ABSENT
     method = at.lines()[0]
     one = [("X-A", "1")]
 
@@ -71,12 +71,12 @@ def components(at: Scene) -> Family:
             (";bs with ;key", parameter('"priority";bs;key="u"', "1", "Priority", "u=1"), unsupported),
         ],
         "a component twice": [
-            ("derived", at.get_covering(method), Reason.COMPONENT_REPEATED),
-            ("a field", at.get_covering(('"x-a"', "1"), ('"x-a"', "1"), headers=one), Reason.COMPONENT_REPEATED),
+            ("derived", at.get_covering(method), Code.COMPONENT_REPEATED),
+            ("a field", at.get_covering(('"x-a"', "1"), ('"x-a"', "1"), headers=one), Code.COMPONENT_REPEATED),
             ("a field, with another value", at.get_covering(('"x-a"', "1"), ('"x-a"', "2"),
-             headers=[*one, ("X-A", "2")]), Reason.COMPONENT_REPEATED),
+             headers=[*one, ("X-A", "2")]), Code.COMPONENT_REPEATED),
             ("with its parameters exchanged", at.get_covering(('"priority";sf;key="u"', "1"), ('"priority";key="u";sf',
-             "1"), headers=[("Priority", "u=1")]), Reason.COMPONENT_REPEATED),
+             "1"), headers=[("Priority", "u=1")]), Code.COMPONENT_REPEATED),
         ],
         "an absent field, signed nevertheless": [
             ("as empty", at.get_covering(('"x-a"', "")), absent),
@@ -99,7 +99,7 @@ def components(at: Scene) -> Family:
 
 def values(at: Scene) -> Family:
     """Values that two readers read differently, RFC 9421 §7.5."""
-    value, repeated, invalid = Reason.COMPONENT_VALUE, Reason.FIELD_REPEATED, Reason.SIGNATURE_INVALID
+    value, repeated, invalid = Code.COMPONENT_VALUE, Code.FIELD_REPEATED, Code.SIGNATURE_INVALID
     good = at.signed_get()
     digest = ("content-digest",)
 
@@ -173,7 +173,7 @@ def values(at: Scene) -> Family:
 
 def targets(at: Scene) -> Family:
     """Where it was meant to go, RFC 9421 §7.4.2 and §7.5.5."""
-    good, value, invalid = at.signed_get(), Reason.COMPONENT_VALUE, Reason.SIGNATURE_INVALID
+    good, value, invalid = at.signed_get(), Code.COMPONENT_VALUE, Code.SIGNATURE_INVALID
     scheme, _, host, path = at.url.split("/", 3)
     origin = f"{scheme}//{host}"
     evil = f"https://evil.example/{path}"

@@ -12,14 +12,14 @@ from typing import Final
 
 from attrs import frozen
 
-from incoming_payments.httpsig import PrivateKey, Reason, Request
+from incoming_payments.httpsig import Code, PrivateKey, Request
 
 Answer = tuple[int | None, str | None]  # HTTP status, and the code in the error body if it is one of ours
 
 
 @frozen
 class OverHttp:
-    """How an attack is answered over HTTP when it is not with 401 and its reason, and why not.
+    """How an attack is answered over HTTP when it is not with 401 and its code, and why not.
 
     `code` is None where an answer has no body of ours, and `status` where there is no answer at all.
     """
@@ -45,10 +45,10 @@ class Row:
 
 @frozen
 class Attack(Row):
-    """An attack on a signature: the verifier refuses `request` for `reason`. The token is bound to `key`."""
+    """An attack on a signature: the verifier refuses `request` with `code`. The token is bound to `key`."""
 
     request: Request
-    reason: Reason
+    code: Code
     key: PrivateKey
     over_http: OverHttp | None = None
 
@@ -56,7 +56,7 @@ class Attack(Row):
     def answers(self) -> tuple[Answer, ...]:
         """Status and error code over HTTP."""
         if self.over_http is None:
-            return ((401, self.reason.value),)
+            return ((401, self.code.value),)
         return ((self.over_http.status, self.over_http.code),)
 
 
@@ -74,12 +74,12 @@ class Replay(Row):
 
     first: Request
     second: Request
-    reason: str
+    code: str
 
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The answer to the second, over HTTP."""
-        return ((401, self.reason),)
+        return ((401, self.code),)
 
 
 @frozen
@@ -94,7 +94,7 @@ class BadKey(Row):
 AnyRow = Attack | Attempt | Replay | BadKey
 
 
-SignatureRow = tuple[str, Request, Reason] | tuple[str, Request, Reason, OverHttp]
+SignatureRow = tuple[str, Request, Code] | tuple[str, Request, Code, OverHttp]
 Family = dict[str, list[SignatureRow]]  # by class
 
 

@@ -1,4 +1,4 @@
-"""Every attack on a signature, with the reason that it must be refused for."""
+"""Every attack on a signature, with the code that it must be refused with."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -25,5 +25,5 @@ def attacks(at: Scene) -> Iterator[Attack]:
     for family in FAMILIES:
         key = at.by(_OF_OTHER_CLIENTS[family]).key if family in _OF_OTHER_CLIENTS else at.key
         for kind, rows in family(at).items():
-            for name, request, reason, *over_http in rows:
-                yield Attack(title(family), kind, name, request, reason, key, *over_http)
+            for name, request, code, *over_http in rows:
+                yield Attack(title(family), kind, name, request, code, key, *over_http)

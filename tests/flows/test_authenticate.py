@@ -11,7 +11,7 @@ from incoming_payments.errors import PolicyRefused, PortMissing, SignatureRefuse
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import Effect, IntrospectToken, UseNonce
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
-from incoming_payments.httpsig import Algorithm, PrivateKey, Report
+from incoming_payments.httpsig import Algorithm, Evidence, PrivateKey, verify
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Request as SignedRequest
 from incoming_payments.stores.memory import MemoryNonces
@@ -75,7 +75,7 @@ def test_5_algorithm_is_that_of_the_jwk(key: Any, algorithm: Algorithm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "reason"),
+    ("values", "code"),
     [
         ([], "token_missing"),
         (["GNAP a", "GNAP a"], "invalid_token"),
@@ -89,13 +89,13 @@ def test_5_algorithm_is_that_of_the_jwk(key: Any, algorithm: Algorithm) -> None:
         (["GNAP " + "a" * 4097], "invalid_token"),
     ],
 )
-def test_token_that_is_none_asks_nobody(values: list[str], reason: str) -> None:
+def test_token_that_is_none_asks_nobody(values: list[str], code: str) -> None:
     """Without one readable token there is nothing to ask the authorization server."""
     headers = tuple(("Authorization", value) for value in values)
     flow = authenticate(SignedRequest("GET", f"{BASE_URL}{PATH}/x", headers), Service().policy, NOW)
     with pytest.raises(TokenRefused) as refused:
         next(flow)
-    assert reason == refused.value.reason
+    assert code == refused.value.code
 
 
 # By precedence: what the authorization server says of the token, whether its key is any good, and what is
@@ -110,15 +110,15 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("info", "error", "reason"), ANSWERS)
-def test_token_then_key_then_signature(info: AccessTokenInfo | None, error: Any, reason: str) -> None:
+@pytest.mark.parametrize(("info", "error", "code"), ANSWERS)
+def test_token_then_key_then_signature(info: AccessTokenInfo | None, error: Any, code: str) -> None:
     """No key is looked at before the token is known to be active, and no signature before the key is sound."""
     request = SignedRequest("GET", f"{BASE_URL}{PATH}/x", (("Authorization", "GNAP abc"),))
     flow = authenticate(request, Service().policy, NOW)
     next(flow)
     with pytest.raises(error) as refused:
         flow.send(info)
-    assert reason == refused.value.reason
+    assert code == refused.value.code
 
 
 def test_key_unusable_does_not_show_the_key() -> None:
@@ -139,7 +139,7 @@ def test_5_keyid_equals_the_kid_of_the_tokens_key() -> None:
     next(flow)
     with pytest.raises(SignatureRefused) as refused:
         flow.send(an_info(ed25519_key("mine")))
-    assert refused.value.reason == "key_unknown"
+    assert refused.value.code == "key_unknown"
 
 
 def test_same_kid_of_another_key_proves_nothing() -> None:
@@ -150,7 +150,7 @@ def test_same_kid_of_another_key_proves_nothing() -> None:
     next(flow)
     with pytest.raises(SignatureRefused) as refused:
         flow.send(an_info(ed25519_key()))
-    assert refused.value.reason == "signature_invalid"
+    assert refused.value.code == "signature_invalid"
 
 
 def test_host_may_refuse_or_be_unable() -> None:
@@ -305,57 +305,57 @@ def test_a_policy_that_needs_the_port_says_so(policy: dict[str, Any]) -> None:
         service.handle(client.creation(nonce=nonce))
 
 
-# --- why a signature was refused -------------------------------------------------------------------
+# --- the evidence of a refused signature -----------------------------------------------------------
 
 
-def explained(flow: Any, *answers: Any) -> Report:
-    """The report that the refusal of `flow` can make."""
+def refused(flow: Any, *answers: Any) -> SignatureRefused:
+    """Return the refusal of `flow`."""
 
     def answer_all() -> None:
         for answer in (None, *answers):
             flow.send(answer)
 
-    with pytest.raises(SignatureRefused) as refused:
+    with pytest.raises(SignatureRefused) as caught:
         answer_all()
-    assert refused.value.explain is not None
-    report = refused.value.explain()
-    assert isinstance(report, Report)
-    assert refused.value.reason == report.reason
-    return report
+    return caught.value
 
 
-def test_a_refused_signature_can_be_explained() -> None:
-    """With the key that the token is bound to, at the moment of the request: what was signed is found."""
+def test_a_refused_signature_carries_its_evidence() -> None:
+    """The evidence is what `verify` was called with, so that the same call is refused again."""
     service = Service()
     request = evolve(a_get(service.client()), target_uri="http://bank.example/op/incoming-payments/x")
-    report = explained(authenticate(request, service.policy, NOW), an_info())
-    assert (report.causes[0].name, report.causes[0].proved) == ("scheme", True)
-    assert [signature.key_id for signature in report.signatures] == ["ed25519-key"]
+    refusal = refused(authenticate(request, service.policy, NOW), an_info())
+    evidence = refusal.evidence
+    assert isinstance(evidence, Evidence)
+    assert (evidence.request, list(evidence.keys), evidence.now) == (request, ["ed25519-key"], NOW)
+    with pytest.raises(SignatureRefused) as again:
+        verify(evidence.request, evidence.keys, policy=evidence.policy, now=evidence.now)
+    assert again.value.code == refusal.code == "signature_invalid"
 
 
-def test_a_key_that_is_refused_can_be_explained() -> None:
-    """The rule, and what to do, although there is no key to try anything with."""
+def test_a_refused_key_leaves_the_evidence_without_keys() -> None:
+    """A key that cannot be used is not in the evidence."""
     service = Service()
-    report = explained(authenticate(a_get(service.client()), service.policy, NOW), an_info(jwk={}))
-    assert report.description.startswith("the key bound to the access token is refused: ")
-    assert "the client has to register another key" in report.causes[0].text
+    refusal = refused(authenticate(a_get(service.client()), service.policy, NOW), an_info(jwk={}))
+    assert isinstance(refusal.evidence, Evidence)
+    assert (refusal.code, dict(refusal.evidence.keys)) == ("key_unusable", {})
 
 
 @pytest.mark.parametrize(
-    ("options", "nonce", "reason"), [({}, "n", "nonce_used"), ({"allow_identical": False}, None, "request_repeated")]
+    ("options", "nonce", "code"), [({}, "n", "nonce_used"), ({"allow_identical": False}, None, "request_repeated")]
 )
-def test_a_repeated_request_can_be_explained(options: dict[str, Any], nonce: str | None, reason: str) -> None:
-    """The signature holds, and the report says what was wrong all the same."""
+def test_a_repeated_request_carries_its_evidence(options: dict[str, Any], nonce: str | None, code: str) -> None:
+    """A request whose signature holds, and which was used before, is refused with its evidence."""
     service = Service(**options)
     flow = authenticate(a_get(service.client(), nonce=nonce), service.policy, NOW)
-    report = explained(flow, an_info(), False)
-    assert reason == report.reason
-    assert [signature.holds for signature in report.signatures] == [True]
-    assert "the client sent the same signed request again" in report.causes[0].text
+    refusal = refused(flow, an_info(), False)
+    assert isinstance(refusal.evidence, Evidence)
+    assert (refusal.code, list(refusal.evidence.keys)) == (code, ["ed25519-key"])
 
 
-def test_other_refusals_have_nothing_to_explain() -> None:
-    """A token is refused before there is a key, and a response says so."""
+def test_a_response_carries_its_refusal() -> None:
+    """The host's log finds the refusal behind a response, and no cause behind a success."""
     service = Service()
-    assert service.handle(Request("GET", f"{PATH}/x", headers=[("Authorization", "GNAP a")])).explain is None
-    assert service.handle(service.client().creation({})).explain is None
+    unsigned = Request("POST", PATH, headers=[("Content-Type", "application/json")], body=b"{}")
+    assert isinstance(service.handle(unsigned).cause, TokenRefused)
+    assert service.handle(service.client().creation()).cause is None

@@ -70,7 +70,7 @@ def test_right_is_missing_before_the_payment_is_looked_for() -> None:
     next(flow)
     with pytest.raises(TokenRefused) as refused:
         flow.send(known(a_right("create", "list", "list-all", "complete")))
-    assert refused.value.reason == "insufficient_rights"
+    assert refused.value.code == "insufficient_rights"
 
 
 OTHERS = changed(PAYMENT, client=ClientId(OTHER_SHOP))

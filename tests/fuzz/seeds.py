@@ -41,9 +41,9 @@ def _lines(lines: list[str]) -> Iterator[bytes]:
 
 def signature_input() -> Iterator[bytes]:
     """What is read, what is refused, and what the requests in the tests carry."""
-    for row in _rows(test_fields.test_up_to_the_limits):
+    for row in _rows(test_fields.test_field_at_a_limit_is_accepted):
         yield from _lines([row])
-    for value, _ in _rows(test_fields.test_signature_input_refused):
+    for value, _ in _rows(test_fields.test_signature_input_is_refused):
         yield from _lines([value])
     for attack in attacks(SCENE):
         yield from _lines(list(attack.request.values("signature-input")))
@@ -52,9 +52,9 @@ def signature_input() -> Iterator[bytes]:
 
 def signature() -> Iterator[bytes]:
     """Likewise."""
-    for value, _ in _rows(test_fields.test_signature_refused):
+    for value, _ in _rows(test_fields.test_signature_is_refused):
         yield from _lines([value])
-    for value in _rows(test_fields.test_colons_that_are_no_byte_sequence):
+    for value in _rows(test_fields.test_colons_outside_byte_sequences):
         yield from _lines([value])
     for attack in attacks(SCENE):
         yield from _lines(list(attack.request.values("signature")))
@@ -69,9 +69,9 @@ def content_digest() -> Iterator[bytes]:
         ["sha-256={sha-256}", "sha-512={sha-512}"],
     ):
         yield LINES.join([*_lines([*fields, "body"])])
-    for values in _rows(test_digest.test_good):
+    for values in _rows(test_digest.test_matching_digest_is_accepted):
         yield LINES.join([*_lines(values), test_digest.BODY])
-    for values, _ in _rows(test_digest.test_refused):
+    for values, _ in _rows(test_digest.test_digest_is_refused):
         yield LINES.join([*_lines(values), test_digest.BODY] if values else [test_digest.BODY])
 
 
@@ -81,7 +81,7 @@ def jwk() -> Iterator[bytes]:
         yield json.dumps(private(algorithm).public_jwk()).encode()
     for point in test_keys.SMALL_ORDER + test_keys.NOT_CANONICAL:
         yield json.dumps({**KEY.public_jwk(), "x": test_keys.b64(bytes.fromhex(point))}).encode()
-    for jwk in (*[row[0] for row in _rows(test_keys.test_jwk_refused)], *[bad.jwk for bad in bad_keys()]):
+    for jwk in (*[row[0] for row in _rows(test_keys.test_jwk_is_refused)], *[bad.jwk for bad in bad_keys()]):
         with suppress(TypeError, ValueError):  # some hold what no JSON does
             yield json.dumps(jwk).encode()
     yield json.dumps({**KEY.public_jwk(), "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}).encode()
@@ -91,9 +91,9 @@ def jwk() -> Iterator[bytes]:
 def authorization() -> Iterator[bytes]:
     """Good and bad values, and none."""
     yield b""
-    for value in _rows(test_token.test_contract_5_authorization):
+    for value in _rows(test_token.test_authorization_is_parsed):
         yield from _lines([value])
-    for values, *_ in _rows(test_token.test_authorization_refused):
+    for values, *_ in _rows(test_token.test_authorization_is_refused):
         yield from _lines(values)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import http_sf
 from attrs import frozen
 
-from direct_path import both_ways, digest_of, long_way
+from both_paths import SIGNATURE, SIGNATURE_INPUT, Paths, both, digest_of
 from fuzz.messages import (
     Draft,
     Given,
@@ -44,16 +44,16 @@ from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import (
     Algorithm,
+    Code,
+    Evidence,
     Policy,
     PrivateKey,
     Proof,
     PublicKey,
-    Reason,
     Request,
     Shape,
     SignatureInput,
     ed25519,
-    explain,
     load_jwk,
     load_private_jwk,
     parse_signature,
@@ -61,6 +61,7 @@ from incoming_payments.httpsig import (
     verify,
     verify_digest,
 )
+from incoming_payments.httpsig.explain import explain
 from incoming_payments.limits import EXPLAIN_CHARS_MAX, HEADER_BYTES_MAX, METADATA_DEPTH_MAX, TOKEN_CHARS_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import a_creation
@@ -103,23 +104,22 @@ def check_refusal(error: IncomingPaymentsError) -> None:
 # --- parsers -----------------------------------------------------------------------------------
 
 
-def _read(parse: Callable[[Sequence[str]], dict[str, T]], given: Sequence[str]) -> dict[str, T] | None:
-    """What `parse` gives, which is what it gives on the long way; nothing when it is `MalformedField` on both."""
-    parsed: dict[str, T] | None
+def _read(paths: Paths, given: Sequence[str]) -> dict[str, Any] | None:
+    """Return the members of a field, which both paths read alike; nothing when both raise `MalformedField`."""
+    fast_path, specification = both(paths, given)
+    assert fast_path == specification
     try:
-        parsed = parse(given)
-        direct = repr(list(parsed.items()))  # as text, because 1 and True are equal
+        parsed: dict[str, Any] = paths[0](given)
     except MalformedField as error:
         check_refusal(error)
-        parsed, direct = None, repr((error.description, error.details))
-    assert direct == long_way(parse, given)
+        return None
     return parsed
 
 
 def signature_input(data: bytes) -> str:
     """A dictionary of `SignatureInput`, or `MalformedField`; by either path; and the same when written and read."""
     given = lines(data)
-    parsed = _read(parse_signature_input, given)
+    parsed = _read(SIGNATURE_INPUT, given)
     if parsed is None:
         return "refused"
     for member in parsed.values():
@@ -152,7 +152,7 @@ def _written(parsed: Mapping[str, SignatureInput]) -> str:
 def signature(data: bytes) -> str:
     """Signatures by label, or `MalformedField`; by either path; and the same when written and read."""
     given = lines(data)
-    parsed = _read(parse_signature, given)
+    parsed = _read(SIGNATURE, given)
     if parsed is None:
         return "refused"
     if not parsed:
@@ -170,13 +170,13 @@ def content_digest(data: bytes) -> str:
     """
     *fields, body = data.split(LINES)
     given = [_filled(line, body) for line in fields]
-    direct, long = both_ways(digest_of(body), given)
-    assert direct == long
+    fast_path, specification = both(digest_of(body), given)
+    assert fast_path == specification
     try:
         verify_digest(given, body)
     except SignatureRefused as error:
         check_refusal(error)
-        return Reason(error.reason)
+        return Code(error.code)
     assert list(wrong_digests(given, body)) == []
     return "verified"
 
@@ -246,7 +246,7 @@ def authorization(data: bytes) -> str:
         parsed = parse_authorization(given)
     except TokenRefused as error:
         check_refusal(error)
-        reason = error.reason
+        code = error.code
     else:
         assert good
         assert hmac.compare_digest(parsed.value, token)
@@ -254,8 +254,8 @@ def authorization(data: bytes) -> str:
         assert repr(parsed) == "AccessToken(<hidden>)"
         return "parsed"
     assert not good
-    assert (reason == "token_missing") == (given == [])
-    return reason
+    assert (code == "token_missing") == (given == [])
+    return code
 
 
 def create_request(data: bytes) -> str:
@@ -333,8 +333,8 @@ def whole_verify(data: bytes) -> str:
     draft, choice = play(data, VERIFIER)
     policy = POLICIES[choice % len(POLICIES)]
     outcome = _verified(draft, policy, ed25519.BACKEND)
-    if isinstance(outcome, Reason):
-        if outcome is Reason.SIGNATURE_INVALID and ed25519.BACKEND != "OpenSSL":
+    if isinstance(outcome, Code):
+        if outcome is Code.SIGNATURE_INVALID and ed25519.BACKEND != "OpenSSL":
             assert _verified(draft, policy, "OpenSSL") is outcome, "both libraries give the same answer"
         return outcome
     wanted = _wanted(policy)
@@ -344,13 +344,13 @@ def whole_verify(data: bytes) -> str:
     return "proven"
 
 
-def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Reason:
+def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Code:
     request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
     try:
         return verify(request, _keys(backend), policy=policy, now=draft.now)
     except SignatureRefused as error:
         check_refusal(error)
-        return Reason(error.reason)
+        return Code(error.code)
 
 
 def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
@@ -364,28 +364,33 @@ def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
         assert given.parameters.get(name) == fact
 
 
-# --- what is said of a refusal -----------------------------------------------------------------
+# --- the diagnosis of a refusal ----------------------------------------------------------------
 
 EXPLAINED: Final = World(text, "", URL, "Q1X2Z3Q4X5Z6Q7X8", BODY)  # a token of which no piece is a word of ours
 PIECE_CHARS: Final = 8
 
 
 def explanation(data: bytes) -> str:
-    """A `Report`, and no exception; of the reason that `verify` has; in printable ASCII, bounded, without the token."""
+    """Every refused request gets a `Diagnosis` in printable ASCII, bounded, without the token, and no exception."""
     draft, choice = play(data, EXPLAINED)
     policy = POLICIES[choice % len(POLICIES)]
     request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
-    report = explain(request, _keys(ed25519.BACKEND), policy=policy, now=draft.now)
-    outcome = _verified(draft, policy, ed25519.BACKEND)
-    assert report.reason == (outcome if isinstance(outcome, Reason) else None)
-    assert (report.reason is None) is (report.causes == ())
-    lines = str(report).split("\n")
-    assert all(line.isascii() and line.isprintable() for line in lines)
-    assert len(str(report)) < EXPLAIN_CHARS_MAX + 100
-    token, said = EXPLAINED.token, f"{report}{report!r}"
+    keys = _keys(ed25519.BACKEND)
+    try:
+        verify(request, keys, policy=policy, now=draft.now)
+    except SignatureRefused as error:
+        refusal = error
+    else:
+        return "proven"
+    found = explain(refusal, Evidence(request, keys, policy, draft.now))
+    assert found.code == refusal.code
+    assert found.causes
+    assert all(line.isascii() and line.isprintable() for line in str(found).split("\n"))
+    assert len(str(found)) < EXPLAIN_CHARS_MAX + 100
+    token, said = EXPLAINED.token, f"{found}{found!r}"
     for piece in [token[at : at + PIECE_CHARS] for at in range(len(token) - PIECE_CHARS + 1)]:
         assert piece not in said or not any(piece in value for value in draft.values("authorization"))
-    return report.reason or "proven"
+    return found.code
 
 
 # --- the whole service -------------------------------------------------------------------------

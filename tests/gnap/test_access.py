@@ -1,4 +1,4 @@
-"""`gnap.access`: which rights allow what."""
+"""`gnap.access`: the operations that access rights allow."""
 
 from itertools import product
 
@@ -24,20 +24,20 @@ from incoming_payments.testing import a_creation
 ALICE = WalletAddressUrl("https://bank.example/alice")
 BOB = WalletAddressUrl("https://bank.example/bob")
 SHOP = "https://shop.example"
-ELSEWHERE = "the access token is for another wallet address: ask for a grant that names this one"
-ANOTHER_CLIENT = "another client created this payment, and the access token is for your own"
+ANOTHER_WALLET = "the access token is for another wallet address: request a grant that names this one"
+ANOTHER_CLIENT = "another client created this payment, and the access token covers only payments of your own client"
 NOT_FOUND = "there is no such incoming payment: check the id"
 
 
-def test_the_wires_names() -> None:
-    """Type and actions are Open Payments' own."""
+def test_names_in_json() -> None:
+    """The type and the actions are spelled as Open Payments spells them."""
     assert RIGHT_TYPE == "incoming-payment"
     assert [action.value for action in Action] == ["create", "read", "read-all", "complete", "list", "list-all"]
     assert [reach.value for reach in Reach] == ["own", "all"]
 
 
-def test_values_do_not_change() -> None:
-    """What a token allows is decided once."""
+def test_rights_are_immutable() -> None:
+    """A right and an allowance cannot be changed after the decision."""
     assert_frozen(AccessRight(["read"]), authorize([AccessRight(["read"])], Action.READ))
 
 
@@ -46,7 +46,7 @@ def test_values_do_not_change() -> None:
 
 @pytest.mark.parametrize("identifier", ["https://bank.example/alice", "HTTPS://Bank.example:443/alice/"])
 def test_right(identifier: str) -> None:
-    """A right takes actions by name, and its wallet address in any spelling; names that repeat count once."""
+    """A right accepts its actions by name and its wallet address in any spelling. A repeated name counts once."""
     right = AccessRight(["read", "create", "read"], identifier)
     assert right.actions == {Action.CREATE, Action.READ}
     assert right.identifier == ALICE
@@ -54,7 +54,7 @@ def test_right(identifier: str) -> None:
 
 @pytest.mark.parametrize("actions", [["write"], ["READ"], ["read", ""], [None], "read"])
 def test_right_refuses_unknown_actions(actions: object) -> None:
-    """An action that nobody knows is refused, and so is a name in place of a list of them."""
+    """A right with an unknown action is refused, and so is a single name in place of a list."""
     with pytest.raises(InvalidValue) as caught:
         AccessRight(actions)  # type: ignore[arg-type] # on purpose
     assert str(caught.value) == "actions must be among create, read, read-all, complete, list, list-all"
@@ -62,7 +62,7 @@ def test_right_refuses_unknown_actions(actions: object) -> None:
 
 
 def test_right_needs_an_action() -> None:
-    """A right to nothing is a mistake."""
+    """A right without actions is refused."""
     with pytest.raises(InvalidValue) as caught:
         AccessRight([])
     assert str(caught.value) == "a right needs at least one action"
@@ -71,7 +71,7 @@ def test_right_needs_an_action() -> None:
 
 @pytest.mark.parametrize("identifier", ["", "alice", "https://bank.example/#alice"])
 def test_right_refuses_an_identifier_that_is_no_url(identifier: str) -> None:
-    """A right whose wallet address cannot be read does not become one on all of them."""
+    """A right with a malformed wallet address is refused, so it cannot become a right on all wallet addresses."""
     with pytest.raises(InvalidValue) as caught:
         AccessRight(["read"], identifier)
     assert caught.value.details == {"member": "identifier"}
@@ -81,11 +81,11 @@ def test_right_refuses_an_identifier_that_is_no_url(identifier: str) -> None:
     ("identifier", "url", "covers"), [(None, ALICE, True), (ALICE, ALICE, True), (ALICE, BOB, False)]
 )
 def test_right_covers(identifier: str | None, url: WalletAddressUrl, covers: bool) -> None:
-    """A right with an identifier holds there and nowhere else, one without holds everywhere."""
+    """A right with an identifier applies to that wallet address only. A right without one applies to all."""
     assert AccessRight(["read"], identifier).covers(url) is covers
 
 
-# --- what they allow -------------------------------------------------------------------------------
+# --- allowances ----------------------------------------------------------------------------------
 
 ALLOWS = {
     Action.CREATE: {Action.CREATE: Reach.OWN},
@@ -97,30 +97,30 @@ ALLOWS = {
 }
 
 
-@pytest.mark.parametrize(("held", "asked"), list(product(Action, Action)))
-def test_authorize(held: Action, asked: Action) -> None:
-    """Each action allows itself, and the `-all` form the plain one for every client; no other allows anything."""
+@pytest.mark.parametrize(("held", "required"), list(product(Action, Action)))
+def test_authorize(held: Action, required: Action) -> None:
+    """An action allows itself, and its `-all` form allows it on the payments of all clients. Nothing else does."""
     rights = [AccessRight([held])]
-    reach = ALLOWS[held].get(asked)
+    reach = ALLOWS[held].get(required)
     if reach is None:
         with pytest.raises(TokenRefused) as caught:
-            authorize(rights, asked)
-        assert caught.value.reason == "insufficient_rights"
-        assert str(caught.value) == f"the access token has no right to {asked}: ask for a grant with that action"
-        assert caught.value.details == {"action": asked.value}
+            authorize(rights, required)
+        assert caught.value.code == "insufficient_rights"
+        assert str(caught.value) == f"the access token has no right to {required}: request a grant with that action"
+        assert caught.value.details == {"action": required.value}
         assert type(caught.value.details["action"]) is str
     else:
-        assert authorize(rights, asked).reach(ALICE) is reach
+        assert authorize(rights, required).reach(ALICE) is reach
 
 
-def test_a_token_without_rights_allows_nothing() -> None:
-    """An empty list of rights is no list of all rights."""
+def test_token_without_rights_allows_nothing() -> None:
+    """An empty list of rights allows no action."""
     with pytest.raises(TokenRefused):
         authorize([], Action.CREATE)
 
 
-def test_authorize_reads_rights_once() -> None:
-    """Rights may come from anything that can be looped over."""
+def test_authorize_accepts_an_iterator() -> None:
+    """`authorize` reads the rights once, so they may come from an iterator."""
     allowance = authorize(iter([AccessRight(["read"]), AccessRight(["read-all"], BOB)]), Action.READ)
     assert allowance == Allowance(own=(AccessRight(["read"]),), all=(AccessRight(["read-all"], BOB),))
 
@@ -128,27 +128,27 @@ def test_authorize_reads_rights_once() -> None:
 @pytest.mark.parametrize(
     ("rights", "reach"),
     [
-        pytest.param([AccessRight(["read-all"])], Reach.ALL, id="all everywhere"),
-        pytest.param([AccessRight(["read"]), AccessRight(["read-all"], ALICE)], Reach.ALL, id="the wider wins"),
-        pytest.param([AccessRight(["read"], ALICE), AccessRight(["read-all"], BOB)], Reach.OWN, id="own here"),
+        pytest.param([AccessRight(["read-all"])], Reach.ALL, id="read-all on all wallets"),
+        pytest.param([AccessRight(["read"]), AccessRight(["read-all"], ALICE)], Reach.ALL, id="the wider right"),
+        pytest.param([AccessRight(["read"], ALICE), AccessRight(["read-all"], BOB)], Reach.OWN, id="read on this one"),
         pytest.param([AccessRight(["read"], BOB), AccessRight(["read"], ALICE)], Reach.OWN, id="the second right"),
-        pytest.param([AccessRight(["read"], BOB)], None, id="own elsewhere"),
-        pytest.param([AccessRight(["read-all"], BOB)], None, id="all elsewhere"),
-        pytest.param([AccessRight(["create"], ALICE), AccessRight(["read"], BOB)], None, id="another action here"),
+        pytest.param([AccessRight(["read"], BOB)], None, id="read on another wallet"),
+        pytest.param([AccessRight(["read-all"], BOB)], None, id="read-all on another wallet"),
+        pytest.param([AccessRight(["create"], ALICE), AccessRight(["read"], BOB)], None, id="another action"),
     ],
 )
 def test_reach(rights: list[AccessRight], reach: Reach | None) -> None:
-    """Action and identifier have to come from one right."""
+    """A right must have both the action and the wallet address: two rights cannot be combined."""
     assert authorize(rights, Action.READ).reach(ALICE) is reach
 
 
 def test_require_wallet_address() -> None:
-    """A right for this wallet address is enough, one for another is not."""
+    """A right on this wallet address is enough; a right on another one is refused."""
     allowance = authorize([AccessRight(["create"], ALICE)], Action.CREATE)
     require_wallet_address(allowance, ALICE)
     with pytest.raises(AccessForbidden) as caught:
         require_wallet_address(allowance, BOB)
-    assert str(caught.value) == ELSEWHERE
+    assert str(caught.value) == ANOTHER_WALLET
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_require_wallet_address() -> None:
 def test_require_payment(
     right: AccessRight, client: str, refusal: type[AccessForbidden | PaymentNotFound] | None, message: str
 ) -> None:
-    """Who may not know of a wallet address learns nothing of its payments; who may, sees its own or all."""
+    """A client without a right on the wallet address gets 404; with a right, it gets its own payments or all."""
     payment = changed(a_creation().answer, client=ClientId(SHOP))
     allowance = authorize([right], Action.READ)
     if refusal is None:
@@ -180,7 +180,7 @@ def test_require_payment(
     assert caught.value.details == {}
 
 
-def test_payment_not_found_has_one_wording() -> None:
-    """A payment that never existed and one that is hidden are told in the same words."""
+def test_payment_not_found_has_one_message() -> None:
+    """A payment that does not exist and one that is hidden have the same message."""
     assert str(payment_not_found()) == NOT_FOUND
     assert payment_not_found().details == {}

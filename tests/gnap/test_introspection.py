@@ -1,4 +1,4 @@
-"""`gnap.introspection`: what a token stands for, and when it does no more."""
+"""`gnap.introspection`: the facts about a token, and its expiry."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -16,12 +16,12 @@ JWK = {"kty": "OKP", "kid": "key-1"}
 
 
 def info(expires_at: datetime | None = None) -> AccessTokenInfo:
-    """What a token of the shop's stands for."""
+    """Return the facts about a token of the shop."""
     return AccessTokenInfo("https://shop.example", JWK, [RIGHT], expires_at)
 
 
-def test_info_keeps_what_it_was_given() -> None:
-    """Later changes to the caller's own dictionary or list change nothing here, and nothing here can be changed."""
+def test_info_copies_its_arguments() -> None:
+    """Changes to the caller's dictionary or list do not change the value, and its `jwk` is read-only."""
     jwk, rights = dict(JWK), [RIGHT]
     built = AccessTokenInfo("https://shop.example", jwk, rights)
     jwk["kid"] = "key-2"
@@ -32,37 +32,37 @@ def test_info_keeps_what_it_was_given() -> None:
         built.jwk["kid"] = "key-2"  # type: ignore[index] # on purpose
 
 
-def test_info_does_not_change() -> None:
-    """Neither can another value be put in the place of one."""
+def test_info_is_immutable() -> None:
+    """No attribute can be replaced."""
     assert_frozen(info())
 
 
 def test_info_does_not_show_the_key() -> None:
-    """A key that should not have been there, such as a private one, does not reach a log."""
+    """The `repr` does not show the key, so a private key given by mistake does not reach a log."""
     assert "key-1" not in repr(info())
 
 
-def test_info_refuses_what_is_no_client() -> None:
-    """A client has an identifier."""
+def test_info_refuses_an_empty_client() -> None:
+    """A token needs an identifier of its client."""
     with pytest.raises(InvalidValue) as caught:
         AccessTokenInfo("", JWK, [RIGHT])
     assert caught.value.details == {"member": "client"}
 
 
 def test_info_bounds_the_rights() -> None:
-    """A token carries at most 64 rights, as each request looks at all of them."""
+    """A token may have at most 64 rights, because each request checks all of them."""
     assert len(AccessTokenInfo("c", JWK, [RIGHT] * 64).rights) == 64
     with pytest.raises(InvalidValue) as caught:
         AccessTokenInfo("c", JWK, [RIGHT] * 65)
-    assert str(caught.value) == "a token carries at most 64 rights"
+    assert str(caught.value) == "a token may have at most 64 rights, not 65"
     assert caught.value.details == {"member": "rights"}
 
 
-def test_info_refuses_a_naive_expiry() -> None:
-    """A moment without a time zone would fail when it is compared, while a request waits."""
+def test_info_refuses_an_expiry_without_zone() -> None:
+    """An `expires_at` without a time zone is refused here, because it could not be compared during a request."""
     with pytest.raises(InvalidValue) as caught:
         info(NOW.replace(tzinfo=None))
-    assert str(caught.value) == "expires_at must carry a time zone, such as UTC"
+    assert str(caught.value) == "expires_at must have a time zone, such as UTC"
     assert caught.value.details == {"member": "expires_at"}
 
 
@@ -77,12 +77,12 @@ def test_info_refuses_a_naive_expiry() -> None:
     ],
 )
 def test_is_expired(expires_at: datetime | None, expired: bool) -> None:
-    """A token is good until its time, and no more from that moment on; without one it does not expire."""
+    """A token expires exactly at `expires_at`. Without one it does not expire."""
     assert info(expires_at).is_expired(NOW) is expired
 
 
-def test_require_active() -> None:
-    """What stands for an active token is given back."""
+def test_require_active_returns_an_active_token() -> None:
+    """`require_active` returns the facts about an active token."""
     active = info(NOW + timedelta(seconds=1))
     assert require_active(active, NOW) is active
 
@@ -90,21 +90,21 @@ def test_require_active() -> None:
 @pytest.mark.parametrize(
     ("found", "reason", "message"),
     [
-        (None, "invalid_token", "the access token is not active: ask for a new grant"),
-        (info(NOW), "token_expired", "the access token has expired: rotate it or ask for a new grant"),
+        (None, "invalid_token", "the access token is not active: request a new grant"),
+        (info(NOW), "token_expired", "the access token has expired: rotate it or request a new grant"),
     ],
 )
-def test_require_active_refused(found: AccessTokenInfo | None, reason: str, message: str) -> None:
-    """A client can tell a token that nobody knows from one that is over."""
+def test_inactive_token_is_refused(found: AccessTokenInfo | None, reason: str, message: str) -> None:
+    """An unknown token and an expired one are refused with different reasons."""
     with pytest.raises(TokenRefused) as caught:
         require_active(found, NOW)
-    assert caught.value.reason == reason
+    assert caught.value.code == reason
     assert str(caught.value) == message
     assert caught.value.details == {}
 
 
 def test_static_introspector() -> None:
-    """A token that is listed stands for what it was listed with, any other for nothing."""
+    """The introspector returns the facts about a listed token, and None for any other."""
     one, other = info(), info(NOW)
     introspector = StaticIntrospector([(AccessToken("one"), one), (AccessToken("other"), other)])
     assert introspector.introspect(AccessToken("one")) is one
@@ -113,20 +113,20 @@ def test_static_introspector() -> None:
 
 
 def test_static_introspector_keeps_no_token() -> None:
-    """Its memory holds digests only."""
+    """The introspector keeps the digests of the tokens, not the tokens."""
     introspector = StaticIntrospector([(AccessToken("one"), info())])
     assert list(introspector._by_digest) == [AccessToken("one").digest]
 
 
 def test_static_introspector_refuses_a_token_listed_twice() -> None:
-    """Which of two meanings a token has is not for chance to say."""
+    """A token that is listed twice is refused, because its facts would be ambiguous."""
     with pytest.raises(InvalidValue) as caught:
         StaticIntrospector([(AccessToken("one"), info()), (AccessToken("one"), info(NOW))])
-    assert str(caught.value) == "an access token is listed twice"
+    assert str(caught.value) == "an access token is listed twice: list it once"
     assert caught.value.details == {"member": "token"}
 
 
-def test_info_is_hashable_as_values_are() -> None:
-    """Equal ones are one in a set."""
+def test_info_is_hashable() -> None:
+    """Equal values have the same hash."""
     first, second = (AccessTokenInfo("https://shop.example", {"kid": "k"}, []) for _ in range(2))
     assert {first} == {second}

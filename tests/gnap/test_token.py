@@ -1,4 +1,4 @@
-"""`gnap.token`: the access token of a request, and the challenge. Contract section 5."""
+"""`gnap.token`: the access token of a request, and the challenge. Spec section 5."""
 
 import hashlib
 
@@ -8,22 +8,23 @@ from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, TokenRefused
 from incoming_payments.gnap.token import AccessToken, challenge, parse_authorization
 
-TOKEN68 = "an access token is 1 to 4096 letters, digits and -._~+/ with perhaps = at the end"
-SEVERAL = "send one Authorization field, not several"
-FORM = "Authorization must be of the form: GNAP <token>"
+MISSING = "the request has no access token: send Authorization: GNAP <token>"
+TOKEN68 = "the access token must be 1 to 4096 letters, digits and -._~+/, with = only at the end (RFC 9110 §11.2)"
+SEVERAL = "the request has several Authorization fields: send one"
+FORM = "Authorization must have the form: GNAP <token> (RFC 9635 §7.2)"
 
 
 @pytest.mark.parametrize("value", ["a", "azAZ09-._~+/", "YQ==", "a" * 4096])
-def test_access_token(value: str) -> None:
-    """An access token is token68 of at most 4096 characters."""
+def test_access_token_is_accepted(value: str) -> None:
+    """A token68 of at most 4096 characters is an access token."""
     assert AccessToken(value).value == value
 
 
 @pytest.mark.parametrize(
     "value", [None, b"a", "", "=", "a=b", "a b", " a", "a\n", "a,b", '"a"', "\u00e9", "\0", "a" * 4097]
 )
-def test_access_token_refused(value: object) -> None:
-    """Anything else is refused, without showing it."""
+def test_malformed_access_token_is_refused(value: object) -> None:
+    """Any other value is refused, and the message does not show it."""
     with pytest.raises(InvalidValue) as caught:
         AccessToken(value)  # type: ignore[arg-type] # on purpose
     assert str(caught.value) == TOKEN68
@@ -31,33 +32,33 @@ def test_access_token_refused(value: object) -> None:
 
 
 def test_access_token_is_never_shown() -> None:
-    """No way of printing a token shows it."""
+    """No text form of a token shows its value."""
     token = AccessToken("OS9M2PMH")
     assert {repr(token), str(token), f"{token}", f"{token!r}"} == {"AccessToken(<hidden>)"}
     assert "OS9M2PMH" not in repr([token])
 
 
-def test_access_token_does_not_change() -> None:
-    """A token that has been checked stays the one that was checked."""
+def test_access_token_is_immutable() -> None:
+    """A token cannot be changed after it was checked."""
     assert_frozen(AccessToken("a"))
 
 
 def test_digest_is_the_sha_256_of_the_token() -> None:
-    """Tokens are looked up by their digest; it is the plain SHA-256, so hosts can compute it elsewhere."""
+    """The digest of a token is its plain SHA-256, so that a host can compute it, too."""
     assert AccessToken("abc").digest == hashlib.sha256(b"abc").digest()
     assert AccessToken("abc").digest != AccessToken("abd").digest
 
 
 @pytest.mark.parametrize("value", ["GNAP OS9M2PMH==", "gnap OS9M2PMH==", "Gnap OS9M2PMH==", "GNAP    OS9M2PMH=="])
-def test_contract_5_authorization(value: str) -> None:
-    """`Authorization: GNAP <token>`: the scheme in any case, then at least one space. RFC 9110 §11."""
+def test_authorization_is_parsed(value: str) -> None:
+    """Spec section 5: `Authorization: GNAP <token>`, with the scheme in any case and one or more spaces."""
     assert parse_authorization([value]) == AccessToken("OS9M2PMH==")
 
 
 @pytest.mark.parametrize(
     ("values", "reason", "message"),
     [
-        pytest.param([], "token_missing", "send an access token: Authorization: GNAP <token>", id="none"),
+        pytest.param([], "token_missing", MISSING, id="none"),
         pytest.param(["GNAP a", "GNAP a"], "invalid_token", SEVERAL, id="twice the same"),
         pytest.param(["GNAP a", ""], "invalid_token", SEVERAL, id="a second that is empty"),
         pytest.param([""], "invalid_token", FORM, id="empty"),
@@ -76,23 +77,23 @@ def test_contract_5_authorization(value: str) -> None:
         pytest.param(["GNAP " + "a" * 4097], "invalid_token", TOKEN68, id="too long"),
     ],
 )
-def test_authorization_refused(values: list[str], reason: str, message: str) -> None:
-    """What carries no one readable token is refused, in this order: a missing token differs from a bad one."""
+def test_authorization_is_refused(values: list[str], reason: str, message: str) -> None:
+    """A missing token is refused as `token_missing`, and several or malformed tokens as `invalid_token`."""
     with pytest.raises(TokenRefused) as caught:
         parse_authorization(values)
-    assert caught.value.reason == reason
+    assert caught.value.code == reason
     assert str(caught.value) == message
     assert caught.value.details == {}
 
 
-def test_contract_5_www_authenticate() -> None:
-    """The challenge has the contract's form: `GNAP as_uri=<URI>`, without quotes."""
+def test_challenge_has_the_form_of_the_spec() -> None:
+    """Spec section 5: the challenge is `GNAP as_uri=<URI>`, without quotes."""
     assert challenge("https://auth.bank.example/op?x=1") == "GNAP as_uri=https://auth.bank.example/op?x=1"
 
 
 @pytest.mark.parametrize("url", ["auth.bank.example", "https://auth.example/a,b", "https://auth.example/\r\nX: y"])
-def test_challenge_refuses_what_would_end_the_parameter(url: str) -> None:
-    """No setting can put a second parameter or a second field into the response."""
+def test_challenge_refuses_a_url_that_would_end_the_parameter(url: str) -> None:
+    """A URL that would add a second parameter or a second field to the response is refused."""
     with pytest.raises(InvalidValue) as caught:
         challenge(url)
     assert caught.value.details == {"member": "authServer"}

@@ -1,37 +1,57 @@
-"""The log of a host: its lines, their rate limits, and no report without a line."""
+"""The log of a host: its lines, their number of each kind, and no diagnosis that is not logged."""
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import pytest
+from attrs import evolve
 
 from incoming_payments.api import Response
-from incoming_payments.errors import StoreUnavailable
+from incoming_payments.errors import SignatureRefused, StoreUnavailable
+from incoming_payments.hosts import host_log
 from incoming_payments.hosts.host_log import HostLog
-from incoming_payments.httpsig import Report
+from incoming_payments.httpsig import Evidence, Policy, PrivateKey, PublicKey, Request, sign
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX, LOGGED_A_MINUTE_MAX
 
 logger = logging.getLogger("tests.host_log")
 
 
-class Explained:
-    """A refusal that counts how often it was explained."""
+class CountedKey(PublicKey):
+    """A key that counts how often it is used."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    uses = 0
 
-    def response(self) -> Response:
-        """The answer to a refused request."""
-        return Response(401, (), b"", explain=self._explain)
+    def verify(self, signature: bytes, data: bytes) -> bool:
+        """Count, and verify as any key does."""
+        type(self).uses += 1
+        return super().verify(signature, data)
 
-    def _explain(self) -> Report:
-        self.count += 1
-        return Report("signature_invalid", "no", (), (), f"report {self.count}")
+
+KEY: Final = PrivateKey.generate_ed25519("key-1")
+NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
+SIGNED: Final = sign(Request("GET", "http://ase.example/", (("Authorization", "GNAP token"),)), KEY, created=NOW)
+HEADING: Final = "signature refused, signature_invalid: it does not fit"
+
+
+def refused() -> Response:
+    """Return the response to a request that was signed for another URL."""
+    public = KEY.public_key()
+    keys = {"key-1": CountedKey(public.kid, public.algorithm, public._key)}
+    refusal = SignatureRefused("signature_invalid", "it does not fit")
+    refusal.evidence = Evidence(evolve(SIGNED, target_uri="https://ase.example/"), keys, Policy(), NOW)
+    return Response(401, (), b"", cause=refusal)
 
 
 def in_trouble() -> Response:
     """The answer when the store cannot do its work now."""
     return Response(200, (), b"", cause=StoreUnavailable("locked"))
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the first line of each message."""
+    return [record.getMessage().partition("\n")[0] for record in caplog.records]
 
 
 def fail(log: HostLog) -> None:
@@ -47,9 +67,9 @@ def test_answers_without_anything_to_say_are_passed_over(caplog: pytest.LogCaptu
     log = HostLog(logger, explain=True)
     for _ in range(2 * EXPLAINED_A_MINUTE_MAX):
         log.note(Response(404, (), b""))
-    log.note(Explained().response())
-    HostLog(logger).note(Explained().response())
-    assert [record.getMessage() for record in caplog.records] == ["incoming payments: report 1"]
+    log.note(refused())
+    HostLog(logger).note(refused())
+    assert messages(caplog) == [f"incoming payments: {HEADING}"]
 
 
 @pytest.mark.parametrize(
@@ -63,9 +83,9 @@ def test_answers_without_anything_to_say_are_passed_over(caplog: pytest.LogCaptu
             "more store outages were not logged",
         ),
         (
-            lambda log: log.note(Explained().response()),
+            lambda log: log.note(refused()),
             EXPLAINED_A_MINUTE_MAX,
-            "report 1",
+            HEADING,
             "more refused signatures were not logged",
         ),
     ],
@@ -80,18 +100,18 @@ def test_each_kind_is_bounded_and_the_others_counted(
     for _ in range(bound + 17):
         happen(log)
     said = [f"incoming payments: {line}"] * bound
-    assert said == [record.getMessage() for record in caplog.records]
+    assert said == messages(caplog)
     now = 60.0
     happen(log)
     said += [f"incoming payments: 17 {left_out}", f"incoming payments: {line}"]
-    assert said == [record.getMessage() for record in caplog.records]
+    assert said == messages(caplog)
 
 
 def test_no_kind_silences_another(caplog: pytest.LogCaptureFixture) -> None:
     """The limit of one kind does not suppress the lines of another."""
     log = HostLog(logger, explain=True)
     for _ in range(2 * LOGGED_A_MINUTE_MAX):
-        log.note(Explained().response())
+        log.note(refused())
     for _ in range(2 * LOGGED_A_MINUTE_MAX):
         log.note(in_trouble())
     fail(log)
@@ -99,13 +119,22 @@ def test_no_kind_silences_another(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == EXPLAINED_A_MINUTE_MAX + LOGGED_A_MINUTE_MAX + 1
 
 
-def test_what_is_not_said_is_not_computed() -> None:
-    """A report costs some verifications: those past the bound are not made."""
-    explained = Explained()
+def test_a_diagnosis_that_is_not_logged_is_not_computed() -> None:
+    """A diagnosis costs some verifications, so none is made past the bound."""
+    CountedKey.uses = 0
     log = HostLog(logger, explain=True)
+    log.note(refused())
+    each, CountedKey.uses = CountedKey.uses, 0
     for _ in range(EXPLAINED_A_MINUTE_MAX + 17):
-        log.note(explained.response())
-    assert explained.count == EXPLAINED_A_MINUTE_MAX
+        log.note(refused())
+    assert each > 0
+    assert CountedKey.uses == (EXPLAINED_A_MINUTE_MAX - 1) * each
+
+
+def test_a_refusal_without_evidence_is_not_diagnosed(caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal that no caller of `verify` kept evidence for has nothing to log."""
+    HostLog(logger, explain=True).note(Response(401, (), b"", cause=SignatureRefused("signature_invalid", "no")))
+    assert caplog.records == []
 
 
 def test_a_failure_has_its_trace(caplog: pytest.LogCaptureFixture) -> None:
@@ -116,10 +145,14 @@ def test_a_failure_has_its_trace(caplog: pytest.LogCaptureFixture) -> None:
     assert "RuntimeError: gone" in caplog.text
 
 
-def test_a_report_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The answer does not depend on it."""
-    response = Response(401, (), b"", explain=lambda: 1 // 0)  # type: ignore[arg-type,return-value]
-    HostLog(logger, explain=True).note(response)
+def test_a_diagnosis_that_fails_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response does not depend on the diagnosis."""
+
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(host_log, "explain", fails)
+    HostLog(logger, explain=True).note(refused())
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "ERROR",

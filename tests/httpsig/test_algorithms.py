@@ -1,4 +1,4 @@
-"""Algorithms: what a signature by each looks like, and what is none."""
+"""Algorithms: the encoding of a signature by each of them, and malformed signatures."""
 
 from itertools import count
 
@@ -16,8 +16,8 @@ P_256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_sign_and_verify(algorithm: Algorithm) -> None:
-    """What a key signs, its public JWK verifies, and nothing else."""
+def test_public_jwk_verifies_only_what_the_key_signed(algorithm: Algorithm) -> None:
+    """The public JWK of a key verifies its signature, but not a changed signature or other data."""
     key = private(algorithm)
     public = load_jwk(key.public_jwk())
     signature = key.sign(b"data")
@@ -30,8 +30,8 @@ def test_sign_and_verify(algorithm: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_signatures_of_another_length(algorithm: Algorithm) -> None:
-    """A signature has one length, RFC 9421 §3.3: not one byte less or more, and not none."""
+def test_signature_of_another_length_is_refused(algorithm: Algorithm) -> None:
+    """A signature has one length, RFC 9421 §3.3: it may not be shorter, longer or empty."""
     key = private(algorithm)
     public, signature = key.public_key(), key.sign(b"data")
     for other in (
@@ -46,8 +46,8 @@ def test_signatures_of_another_length(algorithm: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_one_algorithm_a_key(algorithm: Algorithm) -> None:
-    """A signature by the same RSA key with another algorithm does not verify: the JWK's `alg` decides."""
+def test_rsa_key_verifies_only_its_own_algorithm(algorithm: Algorithm) -> None:
+    """A signature by the same RSA key with another algorithm is refused, because the JWK's `alg` decides."""
     public = private(algorithm).public_key()
     for other in (Algorithm.PS256, Algorithm.PS384, Algorithm.PS512, Algorithm.RS256):
         assert public.verify(private(other).sign(b"data"), b"data") is (other is algorithm)
@@ -62,8 +62,11 @@ RSA = {
 
 
 @pytest.mark.parametrize("algorithm", RSA)
-def test_rsa_is_what_rfc_7518_says(algorithm: Algorithm) -> None:
-    """§3.3 and §3.5: the hash, and for PSS the same in MGF1, with a salt as long as its digest. Made without ours."""
+def test_rsa_agrees_with_rfc_7518(algorithm: Algorithm) -> None:
+    """A signature made directly with `cryptography` verifies, and the reverse, with the parameters of §3.3 and §3.5.
+
+    For RSA-PSS, MGF1 uses the same hash, and the salt is as long as the digest.
+    """
     pad, hash_ = RSA[algorithm]
     signature = rsa_key().sign(b"data", pad, hash_)
     assert private(algorithm).public_key().verify(signature, b"data")
@@ -73,8 +76,8 @@ def test_rsa_is_what_rfc_7518_says(algorithm: Algorithm) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "hash_", "octets"), [(Algorithm.ES256, hashes.SHA256(), 32), (Algorithm.ES384, hashes.SHA384(), 48)]
 )
-def test_ecdsa_is_what_rfc_9421_says(algorithm: Algorithm, hash_: hashes.HashAlgorithm, octets: int) -> None:
-    """§3.3.4 and §3.3.5: r and s in full length, one after the other. Made without ours, with leading zeros too."""
+def test_ecdsa_agrees_with_rfc_9421(algorithm: Algorithm, hash_: hashes.HashAlgorithm, octets: int) -> None:
+    """A signature made directly with `cryptography` verifies as r || s in full length: §3.3.4 and §3.3.5."""
     key = serialization.load_pem_private_key(private(algorithm).to_pem(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     for data in (bytes([number]) for number in range(20)):
@@ -84,8 +87,8 @@ def test_ecdsa_is_what_rfc_9421_says(algorithm: Algorithm, hash_: hashes.HashAlg
 
 
 @pytest.mark.parametrize(("algorithm", "octets"), [(Algorithm.ES256, 32), (Algorithm.ES384, 48)])
-def test_ecdsa_numbers_have_one_length(algorithm: Algorithm, octets: int) -> None:
-    """The same s with a zero before it, or without the zero it begins with, is another form of a good signature."""
+def test_ecdsa_number_of_another_length_is_refused(algorithm: Algorithm, octets: int) -> None:
+    """A valid signature is refused when its s has an additional leading zero, or lacks its own leading zero."""
     key = private(algorithm)
     signatures = (key.sign(b"data") for _ in count())
     signature = next(signature for signature in signatures if signature[octets] == 0)
@@ -96,7 +99,7 @@ def test_ecdsa_numbers_have_one_length(algorithm: Algorithm, octets: int) -> Non
 
 
 def test_registered_names() -> None:
-    """RFC 9421 §6.2.2; PS256 and PS384 have none."""
+    """Each algorithm has its name from RFC 9421 §6.2.2. PS256 and PS384 have none."""
     assert {algorithm.value: algorithm.registered for algorithm in Algorithm} == {
         "EdDSA": "ed25519",
         "ES256": "ecdsa-p256-sha256",
@@ -108,8 +111,8 @@ def test_registered_names() -> None:
     }
 
 
-def test_s_below_the_order() -> None:
-    """RFC 8032 §5.1.7: S + L would verify by the equation and is refused, so that no signature has a second form."""
+def test_ed25519_s_above_the_order_is_refused() -> None:
+    """RFC 8032 §5.1.7: S + L satisfies the equation, but is refused because it would be a second encoding."""
     signature = KEY.sign(b"data")
     malleated = signature[:32] + (int.from_bytes(signature[32:], "little") + ORDER).to_bytes(32, "little")
     assert not KEY.public_key().verify(malleated, b"data")
@@ -118,6 +121,6 @@ def test_s_below_the_order() -> None:
 @pytest.mark.parametrize(
     ("r", "s"), [(0, 1), (1, 0), (0, 0), (P_256_ORDER, 1), (1, P_256_ORDER), (2**256 - 1, 2**256 - 1)]
 )
-def test_ecdsa_outside_of_the_order(r: int, s: int) -> None:
-    """r and s out of range are no signature."""
+def test_ecdsa_number_out_of_range_is_refused(r: int, s: int) -> None:
+    """A signature with r or s outside 1 to n - 1 is refused."""
     assert not private(Algorithm.ES256).public_key().verify(r.to_bytes(32) + s.to_bytes(32), b"data")

@@ -1,4 +1,4 @@
-"""Content-Digest: made and checked."""
+"""Write and verify `Content-Digest`."""
 
 import hashlib
 from base64 import b64encode
@@ -6,7 +6,7 @@ from base64 import b64encode
 import pytest
 
 from incoming_payments.errors import InvalidValue, SignatureRefused
-from incoming_payments.httpsig import Reason, content_digest, digest, verify_digest
+from incoming_payments.httpsig import Code, content_digest, verify_digest
 
 BODY = b'{"hello": "world"}'
 # RFC 9530 Appendix D, for the same body
@@ -16,16 +16,16 @@ WRONG_256 = "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:"
 SHORT_256 = "sha-256=:X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBA==:"
 
 
-def test_made() -> None:
-    """The RFC's own examples; sha-512 when nothing else is asked for."""
+def test_content_digest() -> None:
+    """`content_digest` gives the examples of RFC 9530, and uses sha-512 by default."""
     assert content_digest(BODY, "sha-256") == SHA_256
     assert content_digest(BODY) == SHA_512
 
 
-def test_not_made() -> None:
-    """No digest is made with an algorithm that proves nothing."""
-    with pytest.raises(InvalidValue, match="sha-512") as caught:
-        content_digest(BODY, "md5")  # type: ignore[arg-type]  # what nobody should ask for
+def test_deprecated_algorithm_is_refused() -> None:
+    """`content_digest` refuses md5, which RFC 9530 §5 deprecates."""
+    with pytest.raises(InvalidValue, match="sha-512 or sha-256, not 'md5'") as caught:
+        content_digest(BODY, "md5")  # type: ignore[arg-type]  # wrong on purpose
     assert caught.value.details == {"member": "algorithm"}
 
 
@@ -40,46 +40,37 @@ def test_not_made() -> None:
         [f"unixsum=30637, {SHA_512}, md5"],
     ],
 )
-def test_good(values: list[str]) -> None:
-    """One known digest is enough, all known ones have to match, and unknown ones are passed over beside a known one."""
+def test_matching_digest_is_accepted(values: list[str]) -> None:
+    """One supported digest that matches is enough. Digests by other algorithms beside it are ignored."""
     verify_digest(values, BODY)
-
-
-@pytest.mark.parametrize("value", [SHA_256, SHA_512])
-def test_an_honest_digest_is_not_parsed(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is what we would send, to the letter: comparing costs next to nothing."""
-    monkeypatch.delattr(digest, "parse_dictionary")
-    verify_digest([value], BODY)
-    with pytest.raises(NameError):
-        verify_digest([f"{value} "], BODY)
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([], Reason.DIGEST_MISSING),
-        (["sha-256"], Reason.DIGEST_MALFORMED),
-        (["sha-256=X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE="], Reason.DIGEST_MALFORMED),
-        (["sha-256=1"], Reason.DIGEST_MALFORMED),
-        (["sha-256=()"], Reason.DIGEST_MALFORMED),
-        ([SHA_256, SHA_256], Reason.DIGEST_MALFORMED),
-        ([SHORT_256], Reason.DIGEST_MALFORMED),
-        ([SHA_512.replace("sha-512", "sha-256")], Reason.DIGEST_MALFORMED),
-        ([SHA_256.replace("PE=", "PF=")], Reason.DIGEST_MALFORMED),
-        ([SHA_256.replace("PE=", "PE")], Reason.DIGEST_MALFORMED),
-        ([""], Reason.DIGEST_UNSUPPORTED),
-        ([f"md5=:{b64encode(hashlib.md5(BODY, usedforsecurity=False).digest()).decode()}:"], Reason.DIGEST_UNSUPPORTED),
-        ([SHA_256.replace("sha-256", "id-sha-256")], Reason.DIGEST_UNSUPPORTED),
-        ([WRONG_256], Reason.DIGEST_MISMATCH),
-        ([f"{SHA_512}, {WRONG_256}"], Reason.DIGEST_MISMATCH),
-        ([f"{WRONG_256}, {SHA_512}"], Reason.DIGEST_MISMATCH),
+        ([], Code.DIGEST_MISSING),
+        (["sha-256"], Code.DIGEST_MALFORMED),
+        (["sha-256=X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE="], Code.DIGEST_MALFORMED),
+        (["sha-256=1"], Code.DIGEST_MALFORMED),
+        (["sha-256=()"], Code.DIGEST_MALFORMED),
+        ([SHA_256, SHA_256], Code.DIGEST_MALFORMED),
+        ([SHORT_256], Code.DIGEST_MALFORMED),
+        ([SHA_512.replace("sha-512", "sha-256")], Code.DIGEST_MALFORMED),
+        ([SHA_256.replace("PE=", "PF=")], Code.DIGEST_MALFORMED),
+        ([SHA_256.replace("PE=", "PE")], Code.DIGEST_MALFORMED),
+        ([""], Code.DIGEST_UNSUPPORTED),
+        ([f"md5=:{b64encode(hashlib.md5(BODY, usedforsecurity=False).digest()).decode()}:"], Code.DIGEST_UNSUPPORTED),
+        ([SHA_256.replace("sha-256", "id-sha-256")], Code.DIGEST_UNSUPPORTED),
+        ([WRONG_256], Code.DIGEST_MISMATCH),
+        ([f"{SHA_512}, {WRONG_256}"], Code.DIGEST_MISMATCH),
+        ([f"{WRONG_256}, {SHA_512}"], Code.DIGEST_MISMATCH),
     ],
 )
-def test_refused(values: list[str], expected: Reason) -> None:
-    """One row a rule, by precedence."""
+def test_digest_is_refused(values: list[str], expected: Code) -> None:
+    """A wrong digest is refused with its code. The rows are in the order of precedence."""
     with pytest.raises(SignatureRefused) as caught:
         verify_digest(values, BODY)
-    assert caught.value.reason is expected
+    assert caught.value.code is expected
 
 
 @pytest.mark.parametrize(
@@ -92,8 +83,8 @@ def test_refused(values: list[str], expected: Reason) -> None:
         (["sha-256=:AQ"], {"field": "Content-Digest", "position": 11}),
     ],
 )
-def test_refusals_say_where(values: list[str], details: dict[str, object]) -> None:
-    """Which of the digests is at fault, or where the field ends to be one."""
+def test_refusal_names_the_position(values: list[str], details: dict[str, object]) -> None:
+    """The details of a refusal name the digest at fault, or the position at which the field cannot be parsed."""
     with pytest.raises(SignatureRefused) as caught:
         verify_digest(values, BODY)
     assert caught.value.details == details

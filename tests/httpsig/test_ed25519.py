@@ -1,4 +1,4 @@
-"""Ed25519 on each of its two libraries: chosen by what is installed, and the same answers."""
+"""Ed25519 with each of its two libraries: which one is used, and that both give the same results."""
 
 import hashlib
 import importlib.util
@@ -21,7 +21,7 @@ POINT: Final = sodium.crypto_scalarmult_ed25519_base_noclamp(SCALAR.to_bytes(32,
 IDENTITY: Final = (1).to_bytes(32, "little")
 ORDER_8: Final = bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a")
 ORDER_2: Final = (2**255 - 20).to_bytes(32, "little")
-# All points whose order divides 8, by their y, without the sign of x
+# The y coordinates of all points whose order divides 8, without the sign of x
 SMALL_ORDER_Y: Final = (
     0,
     1,
@@ -33,7 +33,7 @@ SMALL_ORDER_Y: Final = (
 
 @pytest.fixture(params=BACKENDS, autouse=True)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Keys made within the test use this library."""
+    """Run the test with each library: keys that it loads use this one."""
     name: str = request.param
     monkeypatch.setattr(module, "BACKEND", name)
     return name
@@ -45,7 +45,7 @@ def _verify(point: bytes, signature: bytes, data: bytes) -> bool:
 
 
 def _signature(r: bytes, r_scalar: int, point: bytes, data: bytes) -> bytes:
-    """RFC 8032 §5.1.6 from its fifth step on, with any R that is wanted."""
+    """Sign as in RFC 8032 §5.1.6 from step 5 on, with any R."""
     k = int.from_bytes(hashlib.sha512(r + point + data).digest(), "little")
     return r + ((r_scalar + k * SCALAR) % module.ORDER).to_bytes(32, "little")
 
@@ -54,8 +54,8 @@ def _point(scalar: int) -> bytes:
     return sodium.crypto_scalarmult_ed25519_base_noclamp(scalar.to_bytes(32, "little"))
 
 
-def test_what_is_signed_verifies(backend: str) -> None:
-    """By a key that was loaded and by one derived, which are equal, on the library that was asked for."""
+def test_signature_verifies_with_each_library(backend: str) -> None:
+    """A signature verifies with the selected library, and a loaded key equals a derived one."""
     key = load_jwk(KEY.public_jwk())
     assert key == KEY.public_key()
     assert hash(key) == hash(KEY.public_key())
@@ -65,27 +65,27 @@ def test_what_is_signed_verifies(backend: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"data", bytes(1000)])
-def test_a_signature_made_by_hand_verifies(data: bytes) -> None:
-    """So that what is refused below is refused for what is wrong with it."""
+def test_computed_signature_verifies(data: bytes) -> None:
+    """A signature by `_signature` verifies, so the tests below fail only for the part that they change."""
     assert _verify(POINT, _signature(_point(99), 99, POINT, data), data) is True
 
 
 @pytest.mark.parametrize("y", SMALL_ORDER_Y)
 @pytest.mark.parametrize("sign", [0, 1 << 255])
-def test_an_r_of_small_order(y: int, sign: int) -> None:
-    """OpenSSL would take the identity as R; we do not, as libsodium does not."""
+def test_r_of_small_order_is_refused(y: int, sign: int) -> None:
+    """An R of small order is refused with both libraries, although OpenSSL accepts the identity."""
     r = (y + sign).to_bytes(32, "little")
     assert _verify(POINT, _signature(r, 0, POINT, b"data"), b"data") is False
 
 
-def test_keys_do_not_change(backend: str) -> None:
-    """A point that was checked stays the one that was checked."""
+def test_keys_are_immutable(backend: str) -> None:
+    """A point cannot be replaced after it was checked."""
     if backend == "PyNaCl":
         assert_frozen(module._SodiumKey(POINT))
 
 
-def test_the_points_of_small_order() -> None:
-    """They are these, and they are kept: what is refused does not depend on what the library underneath refuses."""
+def test_points_of_small_order() -> None:
+    """The module lists all points of small order, so a refusal does not depend on the library."""
     assert frozenset(SMALL_ORDER_Y) == module.SMALL_ORDER_Y
     encoded = {(y + sign).to_bytes(32, "little") for y in SMALL_ORDER_Y for sign in (0, 1 << 255)}
     assert encoded == module._SMALL_ORDER
@@ -94,43 +94,43 @@ def test_the_points_of_small_order() -> None:
 
 
 @pytest.mark.parametrize("torsion", [ORDER_8, ORDER_2])
-def test_an_r_outside_of_the_group(torsion: bytes) -> None:
-    """What only a verifier that multiplies by the cofactor takes is refused: RFC 8032 §5.1.7 leaves the choice."""
+def test_r_outside_the_prime_order_group_is_refused(torsion: bytes) -> None:
+    """A signature that holds only in the cofactored equation is refused: RFC 8032 §5.1.7 permits both equations."""
     r = sodium.crypto_core_ed25519_add(_point(99), torsion)
     assert _verify(POINT, _signature(r, 99, POINT, b"data"), b"data") is False
 
 
-def test_a_key_outside_of_the_group() -> None:
-    """A key with a part of small order is answered alike for each of many messages: half of them fit."""
+def test_key_outside_the_prime_order_group_gives_one_result() -> None:
+    """With a key that has a component of order 2, both libraries accept the same half of the messages."""
     point = sodium.crypto_core_ed25519_add(POINT, ORDER_2)
     messages = [bytes([number]) for number in range(32)]
-    taken = [_verify(point, _signature(_point(99), 99, point, data), data) for data in messages]
+    accepted = [_verify(point, _signature(_point(99), 99, point, data), data) for data in messages]
     even = [
         int.from_bytes(hashlib.sha512(_point(99) + point + data).digest(), "little") % module.ORDER % 2 == 0
         for data in messages
     ]
-    assert taken == even
+    assert accepted == even
     assert {True, False} == set(even)
 
 
 @pytest.mark.parametrize("added", [module.ORDER, 2 * module.ORDER])
-def test_a_second_form_of_s(added: int) -> None:
-    """S plus a multiple of the order is the same number to the curve, and refused."""
+def test_second_encoding_of_s_is_refused(added: int) -> None:
+    """S plus a multiple of the order is equivalent on the curve, but refused."""
     signature = _signature(_point(99), 99, POINT, b"data")
     s = int.from_bytes(signature[32:], "little") + added
     assert _verify(POINT, signature[:32] + s.to_bytes(32, "little"), b"data") is False
 
 
-class TakesAnything:
-    """A library that checks nothing, so that what is refused is refused here."""
+class AcceptsAnything:
+    """A key whose library accepts every signature, so that each refusal comes from the module under test."""
 
     def verify(self, signature: bytes, data: bytes) -> None:
-        """It is fine."""
+        """Accept the signature."""
 
 
-def _taken(r: bytes, s: bytes) -> bool:
+def _accepted(r: bytes, s: bytes) -> bool:
     try:
-        module.verify(TakesAnything(), r + s, b"data")
+        module.verify(AcceptsAnything(), r + s, b"data")
     except InvalidSignature:
         return False
     return True
@@ -150,34 +150,34 @@ def _taken(r: bytes, s: bytes) -> bool:
         (2**256 - 1, False),
     ],
 )
-def test_s_is_below_the_order_whatever_the_library_says(s: int, expected: bool) -> None:
-    """RFC 8032 §5.1.7, to the number."""
-    assert _taken(_point(99), s.to_bytes(32, "little")) is expected
+def test_s_is_checked_without_the_library(s: int, expected: bool) -> None:
+    """RFC 8032 §5.1.7: the module accepts S exactly when it is below the order."""
+    assert _accepted(_point(99), s.to_bytes(32, "little")) is expected
 
 
 @pytest.mark.parametrize("y", SMALL_ORDER_Y)
 @pytest.mark.parametrize("sign", [0, 1 << 255])
-def test_an_r_of_small_order_whatever_the_library_says(y: int, sign: int) -> None:
-    """It is refused here, so that both libraries give one answer."""
-    assert _taken((y + sign).to_bytes(32, "little"), bytes(32)) is False
+def test_r_of_small_order_is_refused_without_the_library(y: int, sign: int) -> None:
+    """The module refuses an R of small order itself, so that both libraries give the same result."""
+    assert _accepted((y + sign).to_bytes(32, "little"), bytes(32)) is False
 
 
 @pytest.mark.parametrize("octets", [31, 33, 64])
-def test_the_length_whatever_the_library_says(octets: int) -> None:
-    """Zeros after S would not change the number."""
-    assert _taken(_point(99), bytes(octets)) is False
+def test_length_is_checked_without_the_library(octets: int) -> None:
+    """The module refuses an S of another length itself, because zeros after S do not change its value."""
+    assert _accepted(_point(99), bytes(octets)) is False
 
 
 @pytest.mark.parametrize("length", [0, 1, 32, 63, 65, 128])
-def test_signatures_of_another_length(length: int) -> None:
-    """64 bytes, and not one less or more, whatever is signed."""
+def test_signature_of_another_length_is_refused(length: int) -> None:
+    """A signature has exactly 64 bytes."""
     signature = (_signature(_point(99), 99, POINT, b"\0") + bytes(64))[:length]
     assert _verify(POINT, signature, b"\0") is False
 
 
 @pytest.mark.parametrize(("missing", "expected"), [(None, "PyNaCl"), ("nacl.bindings", "OpenSSL")])
-def test_the_choice(missing: str | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyNaCl when it can be imported, and OpenSSL when it cannot; the module says which."""
+def test_choice_of_the_library(missing: str | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`BACKEND` is PyNaCl if PyNaCl can be imported, and OpenSSL otherwise."""
     if missing is not None:
         monkeypatch.setitem(sys.modules, missing, None)
     spec = module.__spec__

@@ -1,4 +1,4 @@
-"""Keys: what is loaded, and what is refused."""
+"""Keys: which ones load, and which ones are refused."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa, x25519
 
-from characters import DIGITS, LOWER, PRINTABLE, UPPER, taken
+from characters import DIGITS, LOWER, PRINTABLE, UPPER, accepted_characters
 from frozen_values import assert_frozen
 from incoming_payments.errors import MalformedKey
 from incoming_payments.httpsig import Algorithm, PrivateKey, keys, load_jwk, load_private_jwk
@@ -21,12 +21,12 @@ P = 2**255 - 19
 
 
 def b64(octets: bytes) -> str:
-    """Unpadded base64url."""
+    """Encode as base64url without padding."""
     return urlsafe_b64encode(octets).rstrip(b"=").decode()
 
 
 def uint(number: int) -> str:
-    """A Base64urlUInt of RFC 7518."""
+    """Encode as a Base64urlUInt of RFC 7518."""
     return b64(number.to_bytes((number.bit_length() + 7) // 8))
 
 
@@ -35,24 +35,24 @@ EC = private(Algorithm.ES256).public_jwk()
 RSA = private(Algorithm.PS512).public_jwk()
 
 
-# --- what works --------------------------------------------------------------------------------
+# --- JWKs accepted -----------------------------------------------------------------------------
 
 
-def test_json_and_mapping() -> None:
-    """A JWK comes as JSON text, JSON bytes or a mapping; members that nobody knows are passed over: RFC 7517 §4."""
+def test_jwk_as_json_or_mapping() -> None:
+    """A JWK may be JSON text, JSON bytes or a mapping. Unknown members are ignored: RFC 7517 §4."""
     for jwk in (ED, json.dumps(ED), json.dumps(ED).encode(), {**ED, "x5t": 1, "use": "sig", "key_ops": ["verify"]}):
         assert load_jwk(jwk) == KEY.public_key()
 
 
-def test_each_character_of_a_kid() -> None:
-    """Printable ASCII, which a String of RFC 9651 can hold, and as much of it as `keyid` may have."""
-    assert taken(lambda c: load_jwk({**ED, "kid": c}), MalformedKey) == set(PRINTABLE)
-    assert taken(lambda c: load_jwk({**ED, "kid": f"a{c}b"}), MalformedKey) == set(PRINTABLE)
+def test_characters_of_a_kid() -> None:
+    """A `kid` is printable ASCII, as a String of RFC 9651, and may be as long as a `keyid`."""
+    assert accepted_characters(lambda c: load_jwk({**ED, "kid": c}), MalformedKey) == set(PRINTABLE)
+    assert accepted_characters(lambda c: load_jwk({**ED, "kid": f"a{c}b"}), MalformedKey) == set(PRINTABLE)
     assert load_jwk({**ED, "kid": "k" * KEY_ID_CHARS_MAX}).kid == "k" * KEY_ID_CHARS_MAX
 
 
-def test_each_character_of_base64url() -> None:
-    """RFC 4648 §5: a modulus in which all of them are is read."""
+def test_characters_of_base64url() -> None:
+    """RFC 4648 §5: a modulus that contains each character of the alphabet loads."""
     alphabet = UPPER + LOWER + DIGITS + "-_"
     assert load_jwk({**RSA, "n": f"_{(alphabet * 6)[:340]}Q"}).kid == "key-1"
 
@@ -68,34 +68,34 @@ def test_each_character_of_base64url() -> None:
     ],
     ids=["2048 bits", "8192 bits", "least exponent", "largest exponent", "longest text"],
 )
-def test_up_to_the_limits(jwk: dict[str, object] | str) -> None:
-    """What is just within each limit is read."""
+def test_key_at_a_limit_is_accepted(jwk: dict[str, object] | str) -> None:
+    """A key that just reaches a limit loads."""
     assert load_jwk(jwk).kid == "key-1"
 
 
 @pytest.mark.parametrize("jwk", [ED, EC, RSA], ids=["Ed25519", "EC", "RSA"])
-def test_equal_keys_are_one(jwk: dict[str, str]) -> None:
-    """Whatever the library underneath makes of its own."""
+def test_equal_keys_are_equal_values(jwk: dict[str, str]) -> None:
+    """Two keys from one JWK are equal and have the same hash."""
     assert len({load_jwk(jwk), load_jwk(jwk)}) == 1
 
 
-def test_a_member_of_another_kind_of_key() -> None:
-    """An RSA key has no curve, so that one beside it is a member that nobody knows."""
+def test_crv_of_an_rsa_key_is_ignored() -> None:
+    """An RSA key has no curve, so its `crv` is an unknown member."""
     assert load_jwk({**RSA, "crv": "P-256"}) == load_jwk(RSA)
 
 
-def test_keys_do_not_change() -> None:
-    """A key that was checked stays the one that was checked."""
+def test_keys_are_immutable() -> None:
+    """A key cannot be changed after it was checked."""
     assert_frozen(KEY, KEY.public_key())
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """Nobody fills our memory by sending many keys."""
+def test_cache_of_keys_is_bounded() -> None:
+    """A client cannot fill the memory with many keys."""
     assert keys._check_ed25519.cache_parameters()["maxsize"] == KEYS_REMEMBERED_MAX
 
 
-def test_ed25519_by_its_own_name() -> None:
-    """RFC 9864 names the algorithm Ed25519, RFC 8037 EdDSA: both are read, the older is written."""
+def test_both_names_of_ed25519_are_accepted() -> None:
+    """RFC 9864 names the algorithm Ed25519 and RFC 8037 EdDSA: both load, and a JWK is written with EdDSA."""
     assert load_jwk({**ED, "alg": "Ed25519"}) == KEY.public_key()
     assert ED["alg"] == "EdDSA"
 
@@ -105,11 +105,11 @@ def test_ed25519_by_its_own_name() -> None:
 
 @pytest.fixture(params=["OpenSSL", "PyNaCl"], autouse=True)
 def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything holds on each library for Ed25519."""
+    """Run each test with both libraries for Ed25519."""
     monkeypatch.setattr(backends, "BACKEND", request.param)
 
 
-# The eight points of small order, and the encodings of some of them that are not canonical
+# The eight points of small order, and encodings of points that are not canonical
 SMALL_ORDER = [
     "0100000000000000000000000000000000000000000000000000000000000000",
     "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
@@ -128,18 +128,18 @@ NOT_CANONICAL = [
 
 
 @pytest.mark.parametrize("encoded", SMALL_ORDER + NOT_CANONICAL)
-def test_points_that_are_no_key(encoded: str) -> None:
-    """Points of small order and encodings that are not canonical are refused on load: OpenSSL does not."""
+def test_weak_or_non_canonical_point_is_refused(encoded: str) -> None:
+    """A point of small order or with a non-canonical encoding does not load, although OpenSSL accepts it."""
     octets = bytes.fromhex(encoded)
-    ed25519.Ed25519PublicKey.from_public_bytes(octets)  # see
+    ed25519.Ed25519PublicKey.from_public_bytes(octets)  # OpenSSL accepts it
     with pytest.raises(MalformedKey) as caught:
         load_jwk({**ED, "x": b64(octets)})
     assert caught.value.details["member"] == "x"
 
 
 @pytest.mark.parametrize("y", range(2, 60))
-def test_a_point_is_on_the_curve_or_refused(y: int) -> None:
-    """RFC 8032 §5.1.3: there is an x for it when x² = (y² - 1) / (dy² + 1) is a square."""
+def test_point_outside_the_curve_is_refused(y: int) -> None:
+    """RFC 8032 §5.1.3: a point with this y exists exactly when x² = (y² - 1) / (dy² + 1) is a square."""
     d = -121665 * pow(121666, -1, P) % P
     square = (y * y - 1) * pow(d * y * y + 1, -1, P) % P
     jwk = {**ED, "x": b64(y.to_bytes(32, "little"))}
@@ -151,16 +151,16 @@ def test_a_point_is_on_the_curve_or_refused(y: int) -> None:
         assert caught.value.details == {"member": "x"}
 
 
-def test_the_points_of_order_eight_are_those() -> None:
-    """Doubling such a point gives y = 0, which is 2y² + dy⁴ = 1 on this curve."""
+def test_points_of_order_eight() -> None:
+    """The last four points of `SMALL_ORDER` have order 8: doubling them gives y = 0, which means 2y² + dy⁴ = 1."""
     d = -121665 * pow(121666, -1, P) % P
     for encoded in SMALL_ORDER[4:]:
         y = int.from_bytes(bytes.fromhex(encoded), "little") & (2**255 - 1)
         assert (2 * y * y + d * pow(y, 4, P)) % P == 1
 
 
-def test_what_a_point_of_small_order_would_do() -> None:
-    """With the identity as key OpenSSL takes one constant signature for every message."""
+def test_openssl_accepts_forgeries_for_a_point_of_small_order() -> None:
+    """With the identity as key, OpenSSL accepts one constant signature for every message."""
     identity = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(SMALL_ORDER[0]))
     for message in (b"pay me", b"pay me more"):
         identity.verify(bytes.fromhex(SMALL_ORDER[0]) + bytes(32), message)
@@ -169,16 +169,16 @@ def test_what_a_point_of_small_order_would_do() -> None:
 @pytest.mark.parametrize(
     ("jwk", "member"),
     [
-        # what it is
+        # shared secrets
         ({**ED, "kty": "oct", "k": "AQID"}, "kty"),
         ({"kty": "oct", "alg": "HS256", "k": "AQID", "kid": "key-1"}, "kty"),
         ({**RSA, "alg": "HS256"}, "kty"),
-        # what cannot be shown as text
+        # numbers that cannot be converted to text
         *(({**ED, member: 10**5000}, member) for member in ("kty", "alg", "crv", "kid", "x", "use", "key_ops")),
-        # private
+        # private keys
         *(({**ED, member: "AQID"}, member) for member in ("d", "p", "q", "dp", "dq", "qi", "oth", "k")),
         ({**ED, "d": None}, "d"),
-        # what it is for
+        # use and key_ops
         ({**ED, "use": "enc"}, "use"),
         ({**ED, "use": None}, "use"),
         ({**ED, "key_ops": ["sign"]}, "key_ops"),
@@ -249,8 +249,8 @@ def test_what_a_point_of_small_order_would_do() -> None:
         ({**RSA, "e": uint(2**32 + 1)}, "e"),
     ],
 )
-def test_jwk_refused(jwk: dict[str, object], member: str) -> None:
-    """One row a rule, and the refusal names the member at fault."""
+def test_jwk_is_refused(jwk: dict[str, object], member: str) -> None:
+    """A malformed or weak JWK is refused, and the refusal names the member at fault. One row for each rule."""
     with pytest.raises(MalformedKey) as caught:
         load_jwk(jwk)
     assert caught.value.details["member"] == member
@@ -259,8 +259,8 @@ def test_jwk_refused(jwk: dict[str, object], member: str) -> None:
 @pytest.mark.parametrize(
     ("jwk", "says"),
     [
-        (None, "a JSON object, or its text"),
-        ([1], "a JSON object, or its text"),
+        (None, "must be a mapping or JSON text, not NoneType"),
+        ([1], "must be a mapping or JSON text, not list"),
         ("", "not JSON"),
         ("{", "not JSON"),
         (b"\xff", "not JSON"),
@@ -280,22 +280,22 @@ def test_jwk_refused(jwk: dict[str, object], member: str) -> None:
         (" " * (JWK_CHARS_MAX + 1), "longer"),
     ],
 )
-def test_jwk_that_is_no_jwk(jwk: str | bytes, says: str) -> None:
-    """JSON that is not, or not only one thing."""
+def test_malformed_json_is_refused(jwk: str | bytes, says: str) -> None:
+    """A JWK must be JSON, an object, within the limit, and have each member once."""
     with pytest.raises(MalformedKey, match=says):
         load_jwk(jwk)
 
 
-def test_a_disclosed_key_is_flagged() -> None:
-    """A private key where a public one belongs has a code of its own, so that a host can raise the alarm."""
+def test_disclosed_private_key_has_its_own_rule() -> None:
+    """A private key in place of a public one is refused with its own rule, so that a host can raise an alarm."""
     with pytest.raises(MalformedKey, match="disclosed") as caught:
         load_jwk({**ED, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"})
     assert caught.value.details == {"member": "d", "rule": "private_key_disclosed"}
     assert "nWGx" not in caught.value.description
 
 
-def test_exponent_three() -> None:
-    """Odd exponents from 3 on are used in the wild and are sound with proper padding."""
+def test_exponent_three_is_accepted() -> None:
+    """An RSA key with the exponent 3 loads, because such keys are in use and secure with correct padding."""
     assert load_jwk({**RSA, "e": "Aw"}).algorithm is Algorithm.PS512
 
 
@@ -303,7 +303,7 @@ def test_exponent_three() -> None:
 
 
 def private_jwk(algorithm: Algorithm) -> dict[str, Any]:
-    """A private JWK for `algorithm`, made without the library's help."""
+    """Return a private JWK for `algorithm`, computed with `cryptography` alone."""
     key = private(algorithm)
     loaded = serialization.load_pem_private_key(key.to_pem(), None)
     if isinstance(loaded, ed25519.Ed25519PrivateKey):
@@ -317,8 +317,8 @@ def private_jwk(algorithm: Algorithm) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_private_jwk(algorithm: Algorithm) -> None:
-    """A private JWK signs for its public half."""
+def test_private_jwk_signs(algorithm: Algorithm) -> None:
+    """A signature by a private JWK verifies with its public key."""
     key = load_private_jwk(json.dumps({**private_jwk(algorithm), "use": "sig", "key_ops": ["sign"]}))
     assert key.public_jwk() == private(algorithm).public_jwk()
     assert key.public_key().verify(key.sign(b"data"), b"data")
@@ -347,16 +347,16 @@ RSA_PRIVATE = private_jwk(Algorithm.PS512)
         ({**RSA_PRIVATE, "p": RSA_PRIVATE["q"]}, "d"),
     ],
 )
-def test_private_jwk_refused(jwk: dict[str, object], member: str) -> None:
-    """The private half has to be there, complete, and that of the public half."""
+def test_private_jwk_is_refused(jwk: dict[str, object], member: str) -> None:
+    """The private members of a JWK must be present, complete, and belong to the public members."""
     with pytest.raises(MalformedKey) as caught:
         load_private_jwk(jwk)
     assert caught.value.details["member"] == member
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_pem(algorithm: Algorithm) -> None:
-    """A key survives being written to a PEM file."""
+def test_pem_round_trip(algorithm: Algorithm) -> None:
+    """A key written as PEM loads as the same key."""
     key = private(algorithm)
     assert PrivateKey.from_pem(key.to_pem(), kid="key-1", algorithm=algorithm).public_jwk() == key.public_jwk()
 
@@ -370,29 +370,29 @@ def test_pem(algorithm: Algorithm) -> None:
         (Algorithm.RS256, Algorithm.PS512),
     ],
 )
-def test_pem_tells_its_algorithm(algorithm: Algorithm, expected: Algorithm) -> None:
-    """The kind of key decides, and an RSA key signs with PS512 when nothing else is said."""
+def test_pem_decides_the_algorithm(algorithm: Algorithm, expected: Algorithm) -> None:
+    """The kind of key in a PEM decides the algorithm, which is PS512 for an RSA key."""
     assert PrivateKey.from_pem(private(algorithm).to_pem(), kid="k").algorithm is expected
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.PS256, Algorithm.PS384, Algorithm.PS512, Algorithm.RS256])
-def test_pem_of_an_rsa_key_for(algorithm: Algorithm) -> None:
-    """An RSA key signs by the algorithm that it is read for."""
+def test_algorithm_of_an_rsa_key_can_be_chosen(algorithm: Algorithm) -> None:
+    """An RSA key signs with the algorithm that the caller chooses."""
     assert PrivateKey.from_pem(pem(rsa_key()), kid="k", algorithm=algorithm).algorithm is algorithm
 
 
 @pytest.mark.parametrize(
     ("key", "algorithm"), [(KEY, Algorithm.ES256), (private(Algorithm.ES256), Algorithm.ES384), (KEY, Algorithm.PS512)]
 )
-def test_pem_of_a_key_for_something_else(key: PrivateKey, algorithm: Algorithm) -> None:
-    """The kind of key does not go with the algorithm, and the refusal says so."""
+def test_pem_that_does_not_fit_the_algorithm_is_refused(key: PrivateKey, algorithm: Algorithm) -> None:
+    """A key that does not fit the algorithm is refused, and the refusal names `alg`."""
     with pytest.raises(MalformedKey) as caught:
         PrivateKey.from_pem(key.to_pem(), kid="k", algorithm=algorithm)
     assert caught.value.details == {"member": "alg"}
 
 
-def test_a_key_that_is_read_twice() -> None:
-    """It is the same, by its `kid` and algorithm; another `kid` makes it another."""
+def test_private_keys_compare_by_kid_and_algorithm() -> None:
+    """A key that is read again is equal. With another `kid`, it differs."""
     assert PrivateKey.from_pem(KEY.to_pem(), kid="key-1") == KEY
     assert PrivateKey.from_pem(KEY.to_pem(), kid="key-2") != KEY
 
@@ -401,8 +401,8 @@ def test_a_key_that_is_read_twice() -> None:
 UNKNOWN_KIND = b"-----BEGIN PRIVATE KEY-----\nMBgCAQAwBQYDKgMEBAwECmFhYWFhYWFhYWE=\n-----END PRIVATE KEY-----\n"
 
 
-def test_pem_with_a_password() -> None:
-    """An encrypted PEM needs its password."""
+def test_encrypted_pem_needs_its_password() -> None:
+    """An encrypted PEM loads with its password, and with no other."""
     key = ed25519.Ed25519PrivateKey.generate()
     encrypted = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"pw")
@@ -428,20 +428,20 @@ def test_pem_with_a_password() -> None:
         (pem(x25519.X25519PrivateKey.generate()), None),
     ],
 )
-def test_pem_refused(encoded: bytes, algorithm: Algorithm | None) -> None:
-    """What is no key, or a key of a kind that is not used here."""
+def test_pem_is_refused(encoded: bytes, algorithm: Algorithm | None) -> None:
+    """A PEM without a key, or with a key of an unsupported kind, is refused."""
     with pytest.raises(MalformedKey):
         PrivateKey.from_pem(encoded, kid="k", algorithm=algorithm)
 
 
-def test_pem_of_a_weak_key() -> None:
-    """A key that verifiers would refuse is refused for signing."""
+def test_pem_with_a_weak_key_is_refused() -> None:
+    """A key that verifiers would refuse does not load for signing."""
     with pytest.raises(MalformedKey, match="2048"):
         PrivateKey.from_pem(pem(rsa.generate_private_key(65537, 1024)), kid="k")  # noqa: S505 - weak on purpose
 
 
-def test_generated_keys() -> None:
-    """Each is another, with the `kid` asked for, which has to be one."""
+def test_generated_keys_differ() -> None:
+    """Each generated key is new, with the requested `kid`. An empty `kid` is refused."""
     one, two = (PrivateKey.generate_ed25519("key 1") for _ in range(2))
     assert one.public_jwk()["x"] != two.public_jwk()["x"]
     assert one.kid == "key 1"
@@ -449,7 +449,7 @@ def test_generated_keys() -> None:
         PrivateKey.generate_ed25519("")
 
 
-def test_no_key_is_shown() -> None:
-    """No representation has the private key in it."""
+def test_repr_does_not_show_the_key() -> None:
+    """The `repr` of a key shows its `kid` and algorithm only."""
     for key in (KEY, private(Algorithm.PS512), KEY.public_key()):
         assert repr(key).count("=") == 2

@@ -1,4 +1,4 @@
-"""Signing: what is added to a request, and what is refused."""
+"""Sign a request: the fields that `sign` adds, and the arguments that it refuses."""
 
 from datetime import timedelta
 from typing import Literal
@@ -8,10 +8,10 @@ import pytest
 from incoming_payments.errors import InvalidValue, MalformedField
 from incoming_payments.httpsig import (
     Algorithm,
+    Code,
     Component,
     Policy,
     PrivateKey,
-    Reason,
     Request,
     content_digest,
     parse_signature_input,
@@ -22,8 +22,8 @@ from signed_requests import BODY, KEY, KEYS, NOW, NOW_S, URL, get, post, put, si
 from signing_keys import private
 
 
-def test_adds_fields_and_touches_no_other() -> None:
-    """The digest and the two signature fields come after what was there; body, method and target stay."""
+def test_sign_only_adds_fields() -> None:
+    """`sign` adds the digest and the two signature fields at the end. Body, method and target do not change."""
     request, unsigned = signed_post(), post()
     assert request.headers[: len(unsigned.headers)] == unsigned.headers
     added = [name for name, _ in request.headers[len(unsigned.headers) :]]
@@ -46,14 +46,14 @@ def test_adds_fields_and_touches_no_other() -> None:
     ],
 )
 def test_default_components(request_: Request, expected: list[str]) -> None:
-    """Those of npm @interledger/open-payments, of which the fields only when they are there."""
+    """By default `sign` covers the components that npm @interledger/open-payments covers, if they are present."""
     signed = sign(request_, KEY, created=NOW)
     given = parse_signature_input(signed.values("signature-input"))["sig1"]
     assert [component.name for component in given.components] == expected
 
 
 def test_all_parameters() -> None:
-    """Each argument becomes its parameter; datetimes lose their fraction, and integers are taken as they are."""
+    """Each argument becomes a signature parameter. A datetime loses its fraction of a second."""
     signed = sign(
         get(),
         KEY,
@@ -70,8 +70,8 @@ def test_all_parameters() -> None:
     )
 
 
-def test_components_with_parameters() -> None:
-    """A component can be given with its parameters."""
+def test_component_with_parameters() -> None:
+    """`sign` covers a component with its parameters."""
     request = get(url=f"{URL}?a=1")
     components = ("@method", "@target-uri", "authorization", Component("@query-param", (("name", "a"),)))
     signed = sign(request, KEY, created=NOW, components=components)
@@ -79,15 +79,15 @@ def test_components_with_parameters() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sha-256", "sha-512"])
-def test_digest_replaces_one_that_is_there(algorithm: Literal["sha-256", "sha-512"]) -> None:
-    """A stale digest does not survive; the algorithm is the caller's."""
+def test_existing_digest_is_replaced(algorithm: Literal["sha-256", "sha-512"]) -> None:
+    """`sign` replaces an existing digest, with the algorithm that the caller chooses."""
     signed = sign(put(post(), "CONTENT-DIGEST", "sha-256=:AQID:"), KEY, created=NOW, digest=algorithm)
     assert signed.values("content-digest") == (content_digest(BODY, algorithm),)
     assert verify(signed, KEYS, policy=Policy(), now=NOW).key_id == "key-1"
 
 
-def test_digest_none_leaves_what_is_there() -> None:
-    """A caller may have made the digest itself, or want none."""
+def test_digest_none_keeps_the_field() -> None:
+    """With `digest=None` the caller sets `Content-Digest` itself, or sends none."""
     assert sign(post(), KEY, created=NOW, digest=None).values("content-digest") == ()
     own = ("Content-Digest", f"{content_digest(BODY)}, {content_digest(BODY, 'sha-256')}")
     signed = sign(post(own), KEY, created=NOW, digest=None)
@@ -95,8 +95,8 @@ def test_digest_none_leaves_what_is_there() -> None:
     assert verify(signed, KEYS, policy=Policy(), now=NOW).key_id == "key-1"
 
 
-def test_a_second_signature() -> None:
-    """Another label is added after the first; the same again is refused."""
+def test_second_signature_needs_another_label() -> None:
+    """A second signature with another label is added. A label that is in use is refused."""
     other = PrivateKey.generate_ed25519("other")
     signed = sign(signed_get(), other, created=NOW, label="sig2")
     assert len(signed.values("signature")) == 2
@@ -107,8 +107,8 @@ def test_a_second_signature() -> None:
 
 
 @pytest.mark.parametrize("label", ["Sig", "", "a b", "a=();x, b"])
-def test_labels_that_cannot_be_written(label: str) -> None:
-    """A label is a key of RFC 9651 §3.1.2, and can smuggle nothing in."""
+def test_malformed_label_is_refused(label: str) -> None:
+    """A label must be a key of RFC 9651 §3.1.2, so it cannot inject other members into the field."""
     with pytest.raises(InvalidValue) as caught:
         sign(get(), KEY, created=NOW, label=label)
     assert caught.value.details == {"member": "label"}
@@ -119,8 +119,8 @@ def test_labels_that_cannot_be_written(label: str) -> None:
     [("Signature-Input", 'sig1=("@method")'), ("Signature", "sig1=:AQID:")],
     ids=["input", "signature"],
 )
-def test_a_label_that_one_field_has(field: str, value: str) -> None:
-    """It is in use, whichever of the two fields it stands in; another one is not."""
+def test_label_in_one_of_the_fields_is_in_use(field: str, value: str) -> None:
+    """A label is in use if one of the two signature fields has it. Another label is accepted."""
     request = get((field, value))
     with pytest.raises(InvalidValue, match="label"):
         sign(request, KEY, created=NOW)
@@ -128,12 +128,12 @@ def test_a_label_that_one_field_has(field: str, value: str) -> None:
 
 
 def test_no_digest_without_a_body() -> None:
-    """There is nothing to digest."""
+    """`sign` adds no digest to a request without a body."""
     assert [name for name, _ in signed_get().headers] == ["Authorization", "Signature-Input", "Signature"]
 
 
-def test_times_need_a_zone() -> None:
-    """A naive datetime is refused by the name of its argument."""
+def test_time_without_zone_is_refused() -> None:
+    """A datetime without a time zone is refused, and the refusal names the argument."""
     naive = NOW.replace(tzinfo=None)
     with pytest.raises(InvalidValue, match=r"^created") as caught:
         sign(get(), KEY, created=naive)
@@ -142,26 +142,26 @@ def test_times_need_a_zone() -> None:
         sign(get(), KEY, created=NOW, expires=naive)
 
 
-def test_alg_for_a_key_whose_algorithm_has_no_name() -> None:
-    """There is nothing that PS256 could be called."""
+def test_alg_param_for_an_unregistered_algorithm_is_refused() -> None:
+    """`alg_param` is refused for PS256, which has no name in the registry of RFC 9421."""
     key = PrivateKey("k", Algorithm.PS256, None)
     with pytest.raises(InvalidValue, match="PS256") as caught:
         sign(get(), key, created=NOW, alg_param=True)
     assert caught.value.details == {"member": "alg_param"}
 
 
-def test_a_key_whose_algorithm_has_no_name() -> None:
-    """It signs, as `alg` is left out unless it is asked for."""
+def test_unregistered_algorithm_signs_without_alg() -> None:
+    """A PS256 key signs, because `sign` leaves `alg` out by default."""
     key = private(Algorithm.PS256)
     proof = verify(sign(get(), key, created=NOW), {"key-1": key.public_key()}, policy=Policy(), now=NOW)
     assert proof.algorithm is Algorithm.PS256
 
 
-def test_what_cannot_be_signed_over() -> None:
-    """An absent component, a nonce that is no String, a time out of range."""
+def test_request_that_cannot_be_signed_is_refused() -> None:
+    """An absent component, a nonce that is not a String, and a time out of range are refused."""
     with pytest.raises(MalformedField) as caught:
         sign(get(), KEY, created=NOW, components=("x-absent",))
-    assert caught.value.details["reason"] is Reason.COMPONENT_ABSENT
+    assert caught.value.code is Code.COMPONENT_ABSENT
     for nonce in ("\n", "é", "n" * 300):
         with pytest.raises(MalformedField):
             sign(get(), KEY, created=NOW, nonce=nonce)

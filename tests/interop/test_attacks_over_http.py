@@ -1,4 +1,4 @@
-"""Every attack over real HTTP, on a `serve` process: refused with its reason, and nothing has happened.
+"""Every attack over real HTTP, on a `serve` process: refused with its code, and nothing has happened.
 
 Requests go as raw bytes over a socket, so that they arrive as the attacker means them.
 """
@@ -146,7 +146,7 @@ def live(bank: Bank) -> dict[str, Attack]:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_attack_on_a_signature(bank: Bank, live: dict[str, Attack], row: str) -> None:
-    """It is refused with 401 and its reason, or before that as its row says, and leaves nothing behind."""
+    """It is refused with 401 and its code, or before that as its row says, and leaves nothing behind."""
     attack = live[row]
     before = bank.rows()
     answered = bank.send(as_bytes(attack.request, BASE_URL), ends_early=attack.over_http is ENDS_EARLY)
@@ -275,7 +275,7 @@ def test_the_tables_are_as_many_as_they_seem() -> None:
     assert len({kind for _, kind in kinds}) == len(kinds) > 140
     on_signatures = [row for row in rows if isinstance(row, Attack)]
     assert len({row.kind for row in on_signatures}) >= 80
-    assert all(row.answers != ((401, row.reason.value),) for row in on_signatures if row.over_http)
+    assert all(row.answers != ((401, row.code.value),) for row in on_signatures if row.over_http)
 
 
 def test_honest_requests_are_still_answered(bank: Bank, careless: Bank) -> None:

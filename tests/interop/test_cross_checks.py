@@ -24,9 +24,9 @@ import node_packages
 from incoming_payments.errors import MalformedField, SignatureRefused
 from incoming_payments.httpsig import (
     Algorithm,
+    Code,
     Component,
     Policy,
-    Reason,
     Request,
     content_digest,
     sign,
@@ -117,13 +117,13 @@ def facts_of(case: Case) -> Facts:
     )
 
 
-def we_verify(request: Request, case: Case, now: datetime) -> Facts | Reason:
+def we_verify(request: Request, case: Case, now: datetime) -> Facts | Code:
     """What we find proven; or why we refuse."""
     policy = Policy(required=(required(case).name,))
     try:
         proof = verify(request, {case.key.kid: case.key.public_key()}, policy=policy, now=now)
     except SignatureRefused as refusal:
-        return Reason(refusal.reason)
+        return Code(refusal.code)
     return Facts(*[getattr(proof, fact.name) for fact in fields(Facts)])
 
 
@@ -414,7 +414,7 @@ def test_interledger_still_digests_another_body(node: Node) -> None:
     case = a_case(body=b'{"a": 1}')
     signed, now = Interledger(node).sign(case), datetime.fromtimestamp(case.created, UTC)
 
-    assert we_verify(signed, case, now) is Reason.DIGEST_MISMATCH
+    assert we_verify(signed, case, now) is Code.DIGEST_MISMATCH
     assert content_digest(b'{"a":1}') == signed.values("content-digest")[0]
 
 
@@ -424,7 +424,7 @@ def test_dhensby_still_salts_otherwise(node: Node) -> None:
     signed, now = peer.sign(case, as_it_comes=True), datetime.fromtimestamp(case.created, UTC)
 
     assert peer.verify(signed, case)
-    assert we_verify(signed, case, now) is Reason.SIGNATURE_INVALID
+    assert we_verify(signed, case, now) is Code.SIGNATURE_INVALID
 
 
 def test_dhensby_still_leaves_the_body_to_others(node: Node) -> None:
@@ -434,7 +434,7 @@ def test_dhensby_still_leaves_the_body_to_others(node: Node) -> None:
     changed, now = evolve(we_sign(case), body=b"[]"), datetime.fromtimestamp(case.created, UTC)
 
     assert Dhensby(node).verify(changed, case)
-    assert we_verify(changed, case, now) is Reason.DIGEST_MISMATCH
+    assert we_verify(changed, case, now) is Code.DIGEST_MISMATCH
 
 
 def test_dhensby_still_leaves_out_what_is_empty(node: Node) -> None:

@@ -16,7 +16,7 @@ Why not a tool from the shelf, on the modules of `httpsig` and `gnap`:
 
 - mutmut 3.8 mutates only within functions, and of those none with a decorator but `staticmethod` and `classmethod`: no
   validator of an attrs class, no property, no enum, no table of constants, no limit used in a default, no regular
-  expression. Those are what these modules are made of: of `reasons.py` it makes no mutant at all.
+  expression. Those are what these modules are made of: of `codes.py` it makes no mutant at all.
 - cosmic-ray 8 changes operators, numbers and names, but no string, statement, call, default that is not a number, or
   entry of a table: 27 mutants of `digest.py`. It starts an interpreter a mutant, and edits the files in place.
 
@@ -66,7 +66,7 @@ IMPORTS: Final = STATE.with_suffix(".imports")
 FOLDERS: Final = ("domain", "gnap", "httpsig", "ilp")
 # Left out unless they are asked for by name: they explain a refusal to the host's log, and decide nothing.
 EXPLAIN: Final = {
-    f"httpsig/{name}.py" for name in ("explain", "_bodies", "_case", "_hypotheses", "_redaction", "_trials")
+    f"httpsig/explain/{name}.py" for name in ("__init__", "_bodies", "_case", "_hypotheses", "_redaction", "_trials")
 }
 # The tests of a module are its own file and its doctests, then these, which are about its folder as a whole. Those of
 # its neighbours do not count: what only they notice is not tested where one would look for it.

@@ -1,4 +1,4 @@
-"""What holds for every request and every key: a value or the one typed refusal, and no bit can be changed."""
+"""Properties of every request and key: a parser returns a value or its one error, and no bit can be changed."""
 
 import json
 import re
@@ -14,16 +14,16 @@ from attrs import evolve
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from direct_path import both_ways, digest_of
+from both_paths import SIGNATURE, SIGNATURE_INPUT, OnSlowPath, both, digest_of, only_fast_paths, outcome_of
 from incoming_payments.errors import MalformedField, MalformedKey, SignatureRefused
 from incoming_payments.httpsig import (
     Algorithm,
+    Code,
     Component,
     Policy,
     PrivateKey,
     Proof,
     PublicKey,
-    Reason,
     Request,
     content_digest,
     load_jwk,
@@ -34,7 +34,8 @@ from incoming_payments.httpsig import (
     verify,
     verify_digest,
 )
-from incoming_payments.httpsig import fields as fields_module
+from incoming_payments.httpsig.base import BaseBuilder, Coverage
+from incoming_payments.httpsig.fast import build_base
 from incoming_payments.limits import HEADER_BYTES_MAX
 from signed_requests import KEY, KEYS, NOW, NOW_S, get, post, signed_get, signed_post
 
@@ -42,7 +43,7 @@ quick = settings(max_examples=200, deadline=None, derandomize=True)
 many = settings(max_examples=1000, deadline=None, derandomize=True)
 few = settings(max_examples=40, deadline=None, derandomize=True)
 
-# Text that is nearly a structured field: pieces of good ones, in any order, with anything between
+# Text that resembles a structured field: pieces of valid ones in any order, with arbitrary text between them
 PIECES = [
     "sig1", "sig2", "=", "(", ")", ";", ",", " ", '"', "\\", ":", "?1", "@", "%", "'", "\t", "\n", "\0", "é", "==",
     '"@method"', '"@target-uri"', '"authorization"', '"content-digest"', ";created=", str(NOW_S), ';keyid="key-1"',
@@ -54,12 +55,12 @@ field_lines = st.lists(nearly, min_size=1, max_size=2)
 names = st.sampled_from(["Signature-Input", "Signature", "Content-Digest", "Content-Length", "Authorization", "X-A"])
 
 
-def _outcome(request: Request, keys: dict[str, PublicKey] = KEYS, policy: Policy | None = None) -> Proof | Reason:
-    """What is proven or why it is refused; anything else escapes."""
+def _outcome(request: Request, keys: dict[str, PublicKey] = KEYS, policy: Policy | None = None) -> Proof | Code:
+    """Return the proof, or the reason of the refusal. Any other exception fails the test."""
     try:
         return verify(request, keys, policy=policy or Policy(), now=NOW)
     except SignatureRefused as refusal:
-        return Reason(refusal.reason)
+        return Code(refusal.code)
 
 
 @quick
@@ -69,11 +70,11 @@ def _outcome(request: Request, keys: dict[str, PublicKey] = KEYS, policy: Policy
     headers=st.lists(st.tuples(st.one_of(names, st.text(max_size=4)), nearly), max_size=8),
     body=st.binary(max_size=4),
 )
-def test_any_request_is_refused_by_a_reason(
+def test_any_request_is_refused_with_a_reason(
     method: str, target: str, headers: list[tuple[str, str]], body: bytes
 ) -> None:
-    """Whatever arrives is refused by a reason, and nothing is proven by chance."""
-    assert isinstance(_outcome(Request(method, target, tuple(headers), body)), Reason)
+    """An arbitrary request is refused with a reason."""
+    assert isinstance(_outcome(Request(method, target, tuple(headers), body)), Code)
 
 
 @quick
@@ -84,10 +85,10 @@ def test_any_request_is_refused_by_a_reason(
     body=st.binary(max_size=4),
 )
 @example(changes=[], components=['"@query-param";name="x"'], params="", body=b"")
-def test_nearly_good_requests_are_refused_by_a_reason(
+def test_nearly_valid_request_is_refused_with_a_reason(
     changes: list[tuple[str, str]], components: list[str], params: str, body: bytes
 ) -> None:
-    """So it is when coverage and times are good, and the rest of the request is nearly so."""
+    """A request with valid coverage and times, and nearly valid fields, is refused with a reason."""
     base = '"@method" "@target-uri" "authorization" "content-digest"'
     inner_list = f"({' '.join([base, *components])})"
     fields = (
@@ -95,13 +96,13 @@ def test_nearly_good_requests_are_refused_by_a_reason(
         ("Signature", f"sig1=:{b64encode(bytes(64)).decode()}:"),
     )
     request = get(("Content-Digest", content_digest(body)), *changes, *fields)
-    assert isinstance(_outcome(evolve(request, body=body)), Reason)
+    assert isinstance(_outcome(evolve(request, body=body)), Code)
 
 
 @quick
 @given(lines=field_lines)
 def test_any_field_is_a_value_or_the_one_error(lines: list[str]) -> None:
-    """Each parser gives a value or its one error."""
+    """Each parser returns a value or raises its one error."""
     for parse in (parse_signature_input, parse_signature):
         with suppress(MalformedField):
             parse(lines)
@@ -123,10 +124,10 @@ octets = st.one_of(
 @example(label="sig1", base64="AAA=", ending="")
 @example(label="sig1", base64="AAB=", ending="")
 @example(label="sig1", base64="A", ending="")
-def test_the_direct_path_for_a_byte_sequence_is_the_long_way(label: str, base64: str, ending: str) -> None:
-    """What the direct path for honest fields gives is what http_sf and the check of its base64 give."""
-    direct, long = both_ways(parse_signature, [f"{label}=:{base64}:{ending}"])
-    assert direct == long
+def test_fast_path_for_a_signature_agrees_with_the_parser(label: str, base64: str, ending: str) -> None:
+    """The fast path for `Signature` returns what the parser and its check of base64 return."""
+    fast_path, specification = both(SIGNATURE, [f"{label}=:{base64}:{ending}"])
+    assert fast_path == specification
 
 
 @quick
@@ -138,16 +139,16 @@ def test_the_direct_path_for_a_byte_sequence_is_the_long_way(label: str, base64:
         st.tuples(st.integers(0, 99), st.sampled_from(["insert", "replace", "delete"]), nearly), max_size=1
     ),
 )
-def test_the_direct_path_for_a_digest_is_the_long_way(
+def test_fast_path_for_a_digest_agrees_with_the_parser(
     body: bytes, of: bytes, algorithm: Any, changes: list[tuple[int, str, str]]
 ) -> None:
-    """A digest that is compared as text is good or not as one that is parsed is."""
+    """A digest that is compared as text has the same result as one that is parsed."""
     for digested in (body, of):
-        direct, long = both_ways(digest_of(body), [_edited(content_digest(digested, algorithm), changes)])
-        assert direct == long
+        fast_path, specification = both(digest_of(body), [_edited(content_digest(digested, algorithm), changes)])
+        assert fast_path == specification
 
 
-# Signature-Input as honest clients write it; then with each piece perhaps another one; then with characters changed.
+# Signature-Input as clients usually write it; with unusual pieces; and with changed characters
 def _list_of(name: st.SearchStrategy[str], gap: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.lists(st.tuples(name, gap), max_size=7).map(lambda pairs: "".join(map("".join, pairs))[:-1])
 
@@ -215,20 +216,52 @@ mutated_inputs = st.tuples(plain_inputs, edits).map(lambda pair: _edited(*pair))
 @example(text=f'sig1=("a"){"".join([f";a{number}=1" for number in range(16)])}')
 @example(text=f'sig1=("a"){"".join([f";a{number}=1" for number in range(17)])}')
 @example(text=f'sig1=("{"a" * HEADER_BYTES_MAX}")')
-def test_the_direct_path_for_a_signature_input_is_the_long_way(text: str) -> None:
-    """Whatever is near to what honest clients send: the same value, with the same types, or the same error."""
-    direct, long = both_ways(parse_signature_input, [text])
-    assert direct == long
+def test_fast_path_for_a_signature_input_agrees_with_the_parser(text: str) -> None:
+    """The fast path and the parser return the same value with the same types, or raise the same error."""
+    fast_path, specification = both(SIGNATURE_INPUT, [text])
+    assert fast_path == specification
 
 
 @quick
 @given(text=plain_inputs)
-def test_what_honest_clients_send_takes_the_direct_path(text: str) -> None:
-    """So that the test above compares two ways, and not one with itself."""
+def test_usual_signature_input_takes_the_fast_path(text: str) -> None:
+    """The test above compares two paths, and not the specification with itself."""
     keys = re.findall(r";([a-z*.]+)=", text)
     odd = "=()" in text or '"A)"' in text or re.search("=0[0-9]", text) or len(set(keys)) < len(keys)
-    with suppress(MalformedField):  # a value that a parameter cannot have
-        assert (fields_module._one_input([text]) is None) is bool(odd)
+    with only_fast_paths(), suppress(MalformedField):  # a value that a parameter cannot have
+        try:
+            SIGNATURE_INPUT[0]([text])
+        except OnSlowPath:
+            assert odd
+        else:
+            assert not odd
+
+
+field_values = st.one_of(nearly, st.sampled_from(["a", " a ", "\ta", "", "a\r\n b", "\u20ac"]))
+
+
+@quick
+@given(
+    values=st.lists(st.tuples(st.sampled_from(["X-A", "Host", "Date", "x a"]), field_values), max_size=4),
+    names=st.lists(
+        st.sampled_from(["x-a", "host", "date", "x a", "X-A", "@method", "@path", "@query", "x-b"]), unique=True
+    ),
+    parameters=st.sampled_from([(), (("bs", True),), (("sf", True),), (("name", "a"),)]),
+)
+def test_fast_path_for_a_base_matches_the_specification(
+    values: list[tuple[str, str]], names: list[str], parameters: Any
+) -> None:
+    """Both paths build the same signature base, or refuse the same component with the same error."""
+    request = Request("GET", "https://ase.example/a?b", tuple(values))
+    coverage = Coverage((*(Component(name) for name in names), Component("x-a", parameters)))
+
+    def outcome(build: Callable[[BaseBuilder, Coverage, str], bytes]) -> str:
+        try:
+            return repr(build(BaseBuilder(request), coverage, "()"))
+        except MalformedField as error:
+            return outcome_of(error)
+
+    assert outcome(build_base) == outcome(BaseBuilder.build)
 
 
 json_values = st.recursive(
@@ -258,7 +291,7 @@ SHAPES = [
 @quick
 @given(shape=st.sampled_from(SHAPES), rest=st.dictionaries(members, member_values, max_size=6))
 def test_any_jwk_is_a_key_or_the_one_error(shape: dict[str, object], rest: dict[str, object]) -> None:
-    """As a mapping and as JSON, public and private: a key or `MalformedKey`, and both say the same."""
+    """A public or private JWK, as a mapping or as JSON, is a key or raises `MalformedKey`."""
     jwk = {**shape, **rest}
     loaders: tuple[Callable[[Any], object], ...] = (load_jwk, load_private_jwk)
     for load in loaders:
@@ -269,8 +302,8 @@ def test_any_jwk_is_a_key_or_the_one_error(shape: dict[str, object], rest: dict[
 
 @quick
 @given(x=st.binary(min_size=32, max_size=32), signature=st.binary(max_size=100), data=st.binary(max_size=10))
-def test_any_ed25519_key_says_yes_or_no(x: bytes, signature: bytes, data: bytes) -> None:
-    """A point is refused or is a key that gives an answer for any signature."""
+def test_any_ed25519_key_refuses_any_signature(x: bytes, signature: bytes, data: bytes) -> None:
+    """Arbitrary bytes are refused as a key, or are a key that refuses arbitrary signatures."""
     try:
         key = load_jwk({**SHAPES[0], "x": b64encode(x, b"-_").rstrip(b"=").decode()})
     except MalformedKey:
@@ -280,8 +313,8 @@ def test_any_ed25519_key_says_yes_or_no(x: bytes, signature: bytes, data: bytes)
 
 @quick
 @given(text=st.one_of(st.text(max_size=20), st.binary(max_size=20), json_values.map(json.dumps)))
-def test_any_text_as_a_jwk(text: str | bytes) -> None:
-    """Text that is no JWK is `MalformedKey`."""
+def test_any_text_is_refused_as_a_jwk(text: str | bytes) -> None:
+    """Arbitrary text raises `MalformedKey`."""
     with pytest.raises(MalformedKey):
         load_jwk(text)
 
@@ -303,7 +336,7 @@ order = st.permutations(["@method", "@target-uri", "authorization", "@path", "@q
     alg=st.booleans(),
     digest=st.sampled_from(["sha-256", "sha-512"]),
 )
-def test_what_is_signed_is_proven(
+def test_signed_request_is_proven(
     body: bytes,
     extra: dict[str, str],
     components: list[str],
@@ -314,7 +347,7 @@ def test_what_is_signed_is_proven(
     alg: bool,
     digest: Any,
 ) -> None:
-    """Over any label, order, parameters, further components and bodies."""
+    """A signed request is proven with any label, order, parameters, additional components and body."""
     covered = [*components, *extra, *(["content-digest"] if body else [])]
     signed = sign(
         evolve(get(*extra.items()), body=body),
@@ -341,7 +374,7 @@ COVERED = ("authorization", "content-digest", "content-length", "content-type", 
 
 
 def _flips(request: Request) -> list[Request]:
-    """`request` with each single bit of a covered part changed, one at a time."""
+    """Return one request for each bit of a covered part of `request`, with that bit changed."""
     flipped = [evolve(request, method=method) for method in _texts(request.method)]
     flipped += [evolve(request, target_uri=uri) for uri in _texts(request.target_uri)]
     for index, (name, value) in enumerate(request.headers):
@@ -366,15 +399,15 @@ def _texts(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("request_", [signed_get(), signed_post()], ids=["GET", "POST"])
-def test_no_bit_can_be_flipped(request_: Request) -> None:
-    """Every single bit of the method, the target, the covered fields, the signature fields and the body counts."""
+def test_request_with_a_changed_bit_is_refused(request_: Request) -> None:
+    """Each bit of the method, the target, the covered fields, the signature fields and the body is protected."""
     assert isinstance(_outcome(request_), Proof)
-    kept = [request for request in _flips(request_) if isinstance(_outcome(request), Proof)]
-    assert kept == []
+    accepted = [request for request in _flips(request_) if isinstance(_outcome(request), Proof)]
+    assert accepted == []
 
 
-def test_what_we_write_http_sf_reads() -> None:
-    """The serialisation that we shorten is http_sf's own."""
+def test_strings_are_serialised_as_by_http_sf() -> None:
+    """`sign` writes a field exactly as http_sf serialises it."""
     for value in ("", "plain", 'a"b', "a\\b", " ", "~"):
         request = sign(post(), KEY, created=NOW, nonce=value)
         (line,) = request.values("signature-input")

@@ -99,7 +99,7 @@ def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
     assert answers[0].content == answers[1].content
     assert "proved" not in logs[0]
     assert logs[1].count("incoming payments: signature refused, signature_invalid: ") == 1
-    said = f"  proved: the client signed http://localhost:{port}/incoming-payments: has base_url the host"
+    said = f"  proved: the client signed http://localhost:{port}/incoming-payments: another host than the service"
     assert said in logs[1]
     assert '    "authorization": GNAP <redacted, 43 characters>\n' in logs[1]
     assert [log for log in logs if token_in(tmp_path)[:8] in log] == []

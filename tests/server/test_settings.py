@@ -346,7 +346,7 @@ WRONG: Final = [
     ("asset_scale", "asset_scale = -1", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ('auth_server = "https://auth.bob', 'auth_server = ""', "wallet_address[1].auth_server", "must be an absolute"),
     ('url = "https://bank.example/b', 'url = "https://BANK.example/alice"', "wallet_address[1].url", "is listed twice"),
-    ("value", 'value = "two words"', "token[0].value", "an access token is 1 to 4096 letters"),
+    ("value", 'value = "two words"', "token[0].value", "the access token must be 1 to 4096 letters"),
     ("value", 'value = "TOKEN2"', "token", "an access token is listed twice"),
     ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
     ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),
@@ -359,7 +359,7 @@ WRONG: Final = [
         "token[0].rights[0].identifier",
         "is not a wallet address of this configuration: https://bank.example/alicia",
     ),
-    ("rights", f"rights = [{MANY_RIGHTS}]", "token[0].rights", "a token carries at most 64 rights"),
+    ("rights", f"rights = [{MANY_RIGHTS}]", "token[0].rights", "a token may have at most 64 rights"),
     ("expires_at", "expires_at = 2027-01-01T00:00:00", "token[0].expires_at", "needs an offset, such as the Z of"),
     ("expires_at", "expires_at = 0001-01-01T00:00:00+23:59", "token[0].expires_at", "must be in the years 1 to 9999"),
     ("expires_at", "expires_at = 9999-12-31T23:59:59-00:01", "token[0].expires_at", "must be in the years 1 to 9999"),
@@ -472,9 +472,9 @@ def test_a_service_needs_a_wallet_address(load: Load, text: str, says: str) -> N
 
 # content of client.jwk, a part of the message
 JWKS: Final[list[tuple[Any, str]]] = [
-    ({**JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}, "a private key was given where a public one belongs"),
+    ({**JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}, "the JWK has the private member d"),
     ({**JWK, "x": "AA"}, "the JWK's x"),
-    ({**JWK, "kty": "oct", "k": "AA"}, "is a shared secret"),
+    ({**JWK, "kty": "oct", "k": "AA"}, "is that of a shared secret"),
     ({name: value for name, value in JWK.items() if name != "kid"}, "the JWK's kid"),
     ({"keys": [JWK]}, "the JWK's alg"),
     ([JWK], "the JWK is not a JSON object"),

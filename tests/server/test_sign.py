@@ -455,8 +455,8 @@ TIMES: Final = "must lead to a time in the years 1970 to 9999"
 TAG: Final = "--tag must be 1 to 256 printable ASCII characters"
 METHOD: Final = "cannot be signed: give GET, POST or another method in upper case"
 NO_COMPONENT: Final = "is not a component: write it as @query, x-a or 'x-a;bs'"
-LABEL: Final = "label is lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not in use in the request"
-TOKEN: Final = "an access token is 1 to 4096 letters, digits and -._~+/ with perhaps = at the end"
+LABEL: Final = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
+TOKEN: Final = "the access token must be 1 to 4096 letters, digits and -._~+/, with = only at the end (RFC 9110 §11.2)"
 MANY: Final = [f"a{number}" for number in range(62)]
 
 WRONG: Final = [
@@ -521,18 +521,18 @@ WRONG: Final = [
     (["GET", URL, "--algorithm", "PS256"], f"{CLIENT_KEY}: a key of this type cannot sign with PS256: {KINDS}"),
     (
         ["GET", URL, "--key", "weak.pem"],
-        "weak.pem: cannot be used: the JWK's n is from 2048 to 8192 bits long, not 1024",
+        "weak.pem: cannot be used: the JWK's n must have 2048 to 8192 bits, not 1024",
     ),
     (["GET", URL, "--key-id", "é"], "--key-id must be 1 to 256 printable ASCII characters"),
     (["GET", URL, "--token", "a b"], TOKEN),
     (["GET", URL, "--token", ""], TOKEN),
-    # the signature
-    (["GET", URL, "--cover", "x-a"], "--cover: x-a is covered but not there"),
+    # what the signature says
+    (["GET", URL, "--cover", "x-a"], "--cover: x-a is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"),
     (["GET", URL, "--cover", ""], "--cover: a covered component is not a field name in lower case (RFC 9421 §2.1)"),
     (["GET", URL, "--cover", "X-A"], "--cover: X-A is not a field name in lower case (RFC 9421 §2.1)"),
     (
         ["GET", URL, "--header", "X-A: é", "--cover", "x-a"],
-        "--cover: x-a has control characters, or is not ASCII: cover it with ;bs",
+        "--cover: x-a has control characters or is not ASCII: send plain ASCII, or cover it with ;bs (RFC 9421 §2.1.3)",
     ),
     *(
         (["GET", URL, "--cover", text], f"--cover {text!r} {NO_COMPONENT}")
@@ -540,7 +540,7 @@ WRONG: Final = [
     ),
     (
         ["GET", f"{URL}?{'&'.join(MANY)}", *(f'--cover=@query-param;name="{name}"' for name in MANY)],
-        "a signature covers more than 64 components",
+        "the signature covers more than 64 components: cover fewer",
     ),
     (["GET", URL, "--created", "-1"], f"--created {TIMES}"),
     (["GET", URL, "--created", "253402300800"], f"--created {TIMES}"),
@@ -566,7 +566,7 @@ def test_alg_without_a_name(folder: Path, capfd: pytest.CaptureFixture[str]) -> 
     """The parameter alg of an algorithm that has no registered name is refused."""
     (folder / "rsa.pem").write_bytes(pem(rsa_key()))
     assert main(["sign", "GET", URL, "--key", "rsa.pem", "--algorithm", "PS256", "--alg"]) == 1
-    says = "PS256 has no registered name: leave the alg parameter out (RFC 9421 §6.2)"
+    says = "PS256 has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
     assert f"incoming-payments: {says}\n" == capfd.readouterr().err
 
 

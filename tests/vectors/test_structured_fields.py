@@ -1,8 +1,7 @@
-"""The HTTP working group's structured-field tests, and a second parser that has to agree.
+"""The structured-field tests of the HTTP working group, and a comparison with a second parser.
 
-They are thousands of cases and not ours, so they are read from the folder that the environment variable
-INCOMING_PAYMENTS_VECTORS names, in which `structured-field-tests` is a copy of
-https://github.com/httpwg/structured-field-tests.
+The tests read the cases from the folder that the environment variable INCOMING_PAYMENTS_VECTORS names. Its subfolder
+`structured-field-tests` is a copy of https://github.com/httpwg/structured-field-tests.
 """
 
 import json
@@ -18,9 +17,9 @@ import http_sf
 import http_sfv
 import pytest
 
-from direct_path import both_ways, digest_of
+from both_paths import SIGNATURE, SIGNATURE_INPUT, both, digest_of
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig.fields import parse_dictionary, parse_signature, parse_signature_input
+from incoming_payments.httpsig.fields import parse_dictionary
 from incoming_payments.limits import SF_MEMBERS_MAX
 
 FOLDER = os.environ.get("INCOMING_PAYMENTS_VECTORS")
@@ -43,7 +42,7 @@ CASES = list(_cases()) if FOLDER is not None else []
 
 
 def _bare(value: Any) -> Any:
-    """A bare item of the suite as http_sf has it."""
+    """Convert a bare item of the suite to the type that http_sf uses."""
     if not isinstance(value, dict):
         return value
     kinds: dict[str, Callable[[Any], Any]] = {
@@ -56,7 +55,7 @@ def _bare(value: Any) -> Any:
 
 
 def _simple(value: Any) -> Any:
-    """A bare item in a form to compare: with its type, and a date as its seconds."""
+    """Convert a bare item to a form that can be compared: with its type, and a date in seconds."""
     if isinstance(value, datetime):
         return "date", int(value.timestamp())
     return type(value).__name__, str(value) if isinstance(value, http_sf.Token | http_sf.DisplayString) else value
@@ -103,7 +102,7 @@ def _parsed(kind: str, structure: Any) -> Any:
 
 @pytest.mark.parametrize("case", CASES)
 def test_http_sf(case: Any) -> None:
-    """The parser that we stand on reads what the suite says, and refuses what has to fail."""
+    """http_sf reads each case as the suite expects, and refuses the cases that must fail."""
     raw = ", ".join(case["raw"]).encode()
     try:
         parsed = http_sf.parse(raw, tltype=case["header_type"])
@@ -121,11 +120,11 @@ DICTIONARIES = [param for param in CASES if param.values[0]["header_type"] == "d
 
 @pytest.mark.parametrize("case", DICTIONARIES)
 def test_our_dictionaries(case: Any) -> None:
-    """What reads Signature-Input, Signature and Content-Digest gives what the suite says, or refuses."""
+    """`parse_dictionary` reads each dictionary as the suite expects, or refuses it for one of its stricter rules."""
     try:
         parsed = parse_dictionary(case["raw"], "X")
     except MalformedField as error:
-        # RFC 9651 lets the last of two win, and a dictionary have a thousand members; we do neither.
+        # RFC 9651 keeps the last of two values and permits a thousand members. `parse_dictionary` permits neither.
         stricter = "repeats a key" in error.description or f"more than {SF_MEMBERS_MAX}" in error.description
         assert case.get("must_fail") or stricter
         return
@@ -134,13 +133,13 @@ def test_our_dictionaries(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_direct_path_is_the_long_way(case: Any) -> None:
-    """Each case as a field of ours, as a member of one, and as a component or parameter of one, is read alike."""
+def test_fast_path_agrees_with_the_parser(case: Any) -> None:
+    """The fast path and the parser agree on each case as a field, a member, a component and a parameter."""
     raw = ", ".join(case["raw"])
     for text in (raw, f"sig1={raw}", f"sig1=({raw})", f'sig1=("a");created={raw}', f'sig1=("a");keyid={raw}'):
-        for parse in (parse_signature_input, parse_signature, digest_of(b"")):
-            direct, long = both_ways(parse, [text])
-            assert direct == long
+        for paths in (SIGNATURE_INPUT, SIGNATURE, digest_of(b"")):
+            fast_path, specification = both(paths, [text])
+            assert fast_path == specification
 
 
 BINARY = [param for param in CASES if str(param.id).startswith("binary: ")]
@@ -148,7 +147,7 @@ BINARY = [param for param in CASES if str(param.id).startswith("binary: ")]
 
 @pytest.mark.parametrize("case", BINARY)
 def test_our_byte_sequences(case: Any) -> None:
-    """As a member of a dictionary; and what is not in its one canonical form we refuse, as the suite allows."""
+    """A byte sequence reads as the suite expects, and one that is not canonical is refused, as the suite permits."""
     raw = ", ".join(case["raw"])
     try:
         parsed = parse_dictionary([f"sig1={raw}"], "X")
@@ -159,21 +158,22 @@ def test_our_byte_sequences(case: Any) -> None:
     assert [_member(member) for member in parsed.values()] == [_expected_member(case["expected"])]
 
 
-# Where http_sfv 0.9.9 differs, and why. It is deprecated by its author for http_sf, with which the suite is each time.
+# The cases on which http_sfv 0.9.9 differs, and why. The suite agrees with http_sf each time. The author of http_sfv
+# has deprecated it in favour of http_sf.
 SECOND_DIFFERS = {
-    "binary: padding at beginning": "it takes misplaced padding",
-    "binary: padding in middle": "it takes misplaced padding",
-    "binary: bad padding": "it wants padding, which RFC 9651 lets parsers do without; we want it too, see above",
-    "dictionary: empty dictionary": "it refuses an empty field, which says the same as an absent one",
-    "list: empty list": "it refuses an empty field, which says the same as an absent one",
-    "date: interoperability min date - 0001-01-01 00:00:00": "it converts through the C library, which cannot",
-    "number: decimal with zero fractional digits": "it takes a decimal that ends in its point",
+    "binary: padding at beginning": "it accepts misplaced padding",
+    "binary: padding in middle": "it accepts misplaced padding",
+    "binary: bad padding": "it requires padding, which RFC 9651 makes optional; `parse_dictionary` requires it, too",
+    "dictionary: empty dictionary": "it refuses an empty field, which means the same as an absent one",
+    "list: empty list": "it refuses an empty field, which means the same as an absent one",
+    "date: interoperability min date - 0001-01-01 00:00:00": "it converts with the C library, which cannot",
+    "number: decimal with zero fractional digits": "it accepts a decimal without a digit after the point",
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_second_parser_agrees(case: Any, request: pytest.FixtureRequest) -> None:
-    """http_sfv reads the same, compared as both write it, or the difference is listed with its reason."""
+def test_second_parser_agrees(case: Any, request: pytest.FixtureRequest) -> None:
+    """http_sfv parses and serialises each case as http_sf does, or the difference is listed with its reason."""
     raw = ", ".join(case["raw"]).encode()
     kind = case["header_type"]
     try:

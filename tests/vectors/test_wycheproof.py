@@ -1,7 +1,7 @@
-"""Wycheproof: the signatures, good and forged, on which libraries have gone wrong.
+"""Wycheproof: valid and forged signatures that libraries have judged wrongly in the past.
 
-They are large and not ours, so they are read from the folder that the environment variable INCOMING_PAYMENTS_VECTORS
-names, in which `wycheproof` holds files of `testvectors_v1` of https://github.com/C2SP/wycheproof.
+The tests read the cases from the folder that the environment variable INCOMING_PAYMENTS_VECTORS names. Its subfolder
+`wycheproof` has files of `testvectors_v1` of https://github.com/C2SP/wycheproof.
 """
 
 import json
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
     "files of testvectors_v1 of https://github.com/C2SP/wycheproof",
 )
 
-# What each file is about, as a JWK's `alg`
+# The algorithm of each file, as the `alg` of a JWK
 FILES: Final = {
     "ecdsa_secp256r1_sha256_p1363_test.json": "ES256",
     "ecdsa_secp384r1_sha384_p1363_test.json": "ES384",
@@ -36,14 +36,14 @@ FILES: Final = {
     "rsa_signature_2048_sha256_test.json": "RS256",
 }
 
-# "acceptable" leaves it to the verifier. There is one: a DigestInfo without the NULL of RFC 8017 §9.2, which makes a
-# second form of the same signature. It is refused, as everything is that has two forms.
+# "acceptable" leaves the decision to the verifier. There is one such case: a DigestInfo without the NULL of RFC 8017
+# §9.2. It would be a second encoding of a signature, so it is refused.
 EXPECTED: Final = {"valid": True, "invalid": False, "acceptable": False}
 
 
 @pytest.fixture(params=["OpenSSL", "PyNaCl"], autouse=True)
 def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything holds on each library for Ed25519."""
+    """Run each test with both libraries for Ed25519."""
     monkeypatch.setattr(ed25519, "BACKEND", request.param)
 
 
@@ -52,7 +52,7 @@ def _base64url(octets: bytes) -> str:
 
 
 def _jwk(alg: str, key: Any) -> dict[str, str]:
-    """The JWK of a key of the suite, from its hex form, so that no library reads it first."""
+    """Return a key of the suite as a JWK, converted from its hex form without a cryptographic library."""
     names = {"kid": "wycheproof", "alg": alg}
     if alg == "EdDSA":
         return {**names, "kty": "OKP", "crv": "Ed25519", "x": _base64url(bytes.fromhex(key["pk"]))}
@@ -61,7 +61,7 @@ def _jwk(alg: str, key: Any) -> dict[str, str]:
         half = len(point) // 2
         x, y = _base64url(point[:half]), _base64url(point[half:])
         return {**names, "kty": "EC", "crv": {"ES256": "P-256", "ES384": "P-384"}[alg], "x": x, "y": y}
-    # Hex of a signed DER integer, so that a zero stands before a high bit; a JWK has none.
+    # The hex is a signed DER integer, with a zero byte before a high bit. A JWK has no such byte.
     n, e = (_base64url(bytes.fromhex(key[member]).lstrip(b"\0")) for member in ("modulus", "publicExponent"))
     return {**names, "kty": "RSA", "n": n, "e": e}
 
@@ -73,8 +73,8 @@ def _verify(alg: str, key: Any, signature: bytes, message: bytes) -> bool:
         return False
 
 
-def _answers(alg: str, suite: Any) -> Iterator[tuple[int, bool, bool]]:
-    """The number of each case, what it has to give, and what it gives."""
+def _results(alg: str, suite: Any) -> Iterator[tuple[int, bool, bool]]:
+    """Yield the number of each case, its expected result and its actual result."""
     for group in suite["testGroups"]:
         for case in group["tests"]:
             signature, message = bytes.fromhex(case["sig"]), bytes.fromhex(case["msg"])
@@ -83,21 +83,21 @@ def _answers(alg: str, suite: Any) -> Iterator[tuple[int, bool, bool]]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_wycheproof(name: str) -> None:
-    """Every case gives what the suite says: valid is True, and anything else False or a key that is refused."""
+    """Every valid signature is accepted, and every other one is refused, or its key is."""
     suite = json.loads((SUITE / name).read_text())
-    answers = list(_answers(FILES[name], suite))
-    assert [number for number, expected, actual in answers if expected is not actual] == []
-    assert sorted(number for number, _, _ in answers) == list(range(1, suite["numberOfTests"] + 1))
+    results = list(_results(FILES[name], suite))
+    assert [number for number, expected, actual in results if expected is not actual] == []
+    assert sorted(number for number, _, _ in results) == list(range(1, suite["numberOfTests"] + 1))
 
 
 def test_every_file_is_read() -> None:
-    """The folder holds the files of the table, and no others."""
+    """The folder has exactly the files of the table."""
     assert sorted(path.name for path in SUITE.glob("*.json")) == sorted(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_good_key_is_refused(name: str) -> None:
-    """Each key under which the suite has a valid signature loads, so that no False above comes from a strict loader."""
+def test_key_with_a_valid_signature_is_accepted(name: str) -> None:
+    """Each key with a valid signature loads, so no signature is refused only because its key does not load."""
     suite = json.loads((SUITE / name).read_text())
     good = [group for group in suite["testGroups"] if any(case["result"] == "valid" for case in group["tests"])]
     assert {load_jwk(_jwk(FILES[name], group["publicKey"])).kid for group in good} == {"wycheproof"}

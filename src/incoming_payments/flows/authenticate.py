@@ -1,7 +1,6 @@
 """Who is calling: the access token first, then the signature by the key that it is bound to, then whether it is new."""
 
 from datetime import datetime
-from functools import partial
 
 from attrs import frozen
 
@@ -12,7 +11,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, require_active
 from incoming_payments.gnap.token import parse_authorization
-from incoming_payments.httpsig import Proof, PublicKey, Request, explain, fresh_until, load_jwk, replay_key, verify
+from incoming_payments.httpsig import Evidence, Proof, PublicKey, Request, fresh_until, load_jwk, replay_key, verify
 
 
 @frozen
@@ -27,7 +26,7 @@ class Caller:
 def authenticate(request: Request, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
     """The caller of `request`. Contract section 5.
 
-    Raises `TokenRefused`, or `SignatureRefused` with its `explain`; `StoreUnavailable` when there is no room for
+    Raises `TokenRefused`, or `SignatureRefused` with its `evidence`; `StoreUnavailable` when there is no room for
     another nonce. No key is looked at before the token is known to be active: the key is the one the token is bound to
     (RFC 9635 §7.2), never one that the request names. Nothing is remembered before the signature has held, so that
     nobody without the key can use up a nonce, or the room for them.
@@ -42,9 +41,7 @@ def authenticate(request: Request, policy: ServicePolicy, now: datetime) -> Flow
         if caller.proof.nonce is not None or not policy.allow_identical:
             yield from _require_new(caller, policy, now)
     except SignatureRefused as refusal:
-        # Of a copy, as one that refers to itself would keep the request until the garbage collector comes by.
-        copy = SignatureRefused(refusal.reason, refusal.description)
-        refusal.explain = partial(explain, request, keys, policy=policy.signature, now=now, refusal=copy)
+        refusal.evidence = Evidence(request, keys, policy.signature, now)
         raise
     return caller
 

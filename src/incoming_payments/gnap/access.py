@@ -1,15 +1,13 @@
-"""Access rights, and what they allow. RFC 9635 §8; the type and the actions are Open Payments' own.
+"""Access rights, and the operations that they allow. RFC 9635 §8, with the type and the actions of Open Payments.
 
-Who may do what:
-
-| action | allows |
+| action | allows the client to |
 |---|---|
-| `create` | creating payments |
-| `read`, `list` | seeing the payments that this client created |
-| `read-all`, `list-all` | seeing those of every client |
-| `complete` | completing the payments that this client created |
+| `create` | create payments |
+| `read`, `list` | read the payments that it created |
+| `read-all`, `list-all` | read the payments of all clients |
+| `complete` | complete the payments that it created |
 
-A right with an `identifier` holds for that wallet address only, one without for every wallet address of the service.
+A right with an `identifier` applies to that wallet address only. A right without one applies to all wallet addresses.
 """
 
 import enum
@@ -26,7 +24,7 @@ RIGHT_TYPE: Final = "incoming-payment"
 
 
 class Action(enum.StrEnum):
-    """What a right allows; the wire's own spelling."""
+    """An action that a right allows, spelled as in JSON."""
 
     CREATE = "create"
     READ = "read"
@@ -50,10 +48,10 @@ def _identifier(identifier: str | None) -> WalletAddressUrl | None:
 
 @frozen
 class AccessRight:
-    """One right on incoming payments: some `actions`, on one wallet address or, without `identifier`, on all.
+    """A right on incoming payments: some `actions`, on one wallet address or, without `identifier`, on all.
 
-    Raises `InvalidValue` when an action is unknown, there is none, or `identifier` is no wallet address URL. Rights of
-    another type than `incoming-payment` mean nothing here; whoever reads them from a token leaves them out.
+    Raises `InvalidValue` when an action is unknown, `actions` is empty, or `identifier` is not a wallet address URL.
+    The type of the right is always `incoming-payment`: an introspector leaves out rights of other types.
 
     >>> AccessRight({"create", "read"}, "https://bank.example/alice/").identifier
     'https://bank.example/alice'
@@ -68,15 +66,15 @@ class AccessRight:
             raise InvalidValue("a right needs at least one action", member="actions")
 
     def covers(self, url: WalletAddressUrl) -> bool:
-        """Whether the right holds for this wallet address."""
+        """Return whether the right applies to this wallet address."""
         return self.identifier is None or self.identifier == url
 
 
 class Reach(enum.Enum):
-    """How far a right on existing payments goes."""
+    """The payments that a right covers."""
 
-    OWN = "own"  # what this client created
-    ALL = "all"  # what any client created
+    OWN = "own"  # the payments that this client created
+    ALL = "all"  # the payments of all clients
 
 
 _ALL_FORM: Final = {Action.READ: Action.READ_ALL, Action.LIST: Action.LIST_ALL}
@@ -84,13 +82,13 @@ _ALL_FORM: Final = {Action.READ: Action.READ_ALL, Action.LIST: Action.LIST_ALL}
 
 @frozen
 class Allowance:
-    """What a token allows for one operation: the rights that name its action, or the `-all` form of it."""
+    """The rights of a token that name one action (`own`) or the `-all` form of that action (`all`)."""
 
     own: tuple[AccessRight, ...]
     all: tuple[AccessRight, ...]
 
     def reach(self, url: WalletAddressUrl) -> Reach | None:
-        """How far it goes on this wallet address; `None` when it does not hold there."""
+        """Return which payments of this wallet address the rights cover; `None` if they cover none."""
         if any(right.covers(url) for right in self.all):
             return Reach.ALL
         if any(right.covers(url) for right in self.own):
@@ -99,9 +97,9 @@ class Allowance:
 
 
 def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
-    """What `rights` allow for `action`.
+    """Return what `rights` allow for `action`.
 
-    Raises `TokenRefused` (`insufficient_rights`) when they do not name it at all.
+    Raises `TokenRefused` (`insufficient_rights`) when no right names the action.
     """
     rights = tuple(rights)
     wide = _ALL_FORM.get(action)
@@ -110,32 +108,34 @@ def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
     if not own and not every:
         raise TokenRefused(
             "insufficient_rights",
-            f"the access token has no right to {action}: ask for a grant with that action",
+            f"the access token has no right to {action}: request a grant with that action",
             action=str(action),
         )
     return Allowance(own, every)
 
 
 def require_wallet_address(allowance: Allowance, url: WalletAddressUrl) -> None:
-    """Raises `AccessForbidden` unless `allowance` holds for this wallet address."""
+    """Raise `AccessForbidden` unless `allowance` applies to this wallet address."""
     if allowance.reach(url) is None:
-        raise AccessForbidden("the access token is for another wallet address: ask for a grant that names this one")
+        raise AccessForbidden("the access token is for another wallet address: request a grant that names this one")
 
 
 def require_payment(allowance: Allowance, payment: IncomingPayment, client: str) -> IncomingPayment:
-    """`payment`, if `client` may see it.
+    """Return `payment` if `client` may use it.
 
-    Raises `PaymentNotFound` when it belongs to a wallet address that the caller cannot see, in the very words of one
-    that does not exist; and `AccessForbidden` when another client created it and the right is for the caller's own.
+    Raises `PaymentNotFound` when `allowance` does not apply to the wallet address of the payment. The message is the
+    same as for a payment that does not exist, so the client does not learn of the payment. Raises `AccessForbidden`
+    when another client created the payment and the right covers only the client's own payments.
     """
     reach = allowance.reach(payment.wallet_address)
     if reach is None:
         raise payment_not_found()
     if reach is Reach.OWN and payment.client != client:
-        raise AccessForbidden("another client created this payment, and the access token is for your own")
+        text = "another client created this payment, and the access token covers only payments of your own client"
+        raise AccessForbidden(text)
     return payment
 
 
 def payment_not_found() -> PaymentNotFound:
-    """The one way to say that there is no such payment, whatever the reason: it must not tell them apart."""
+    """Return the error for a payment that does not exist or is hidden: the same one, so that both look alike."""
     return PaymentNotFound("there is no such incoming payment: check the id")

@@ -1,4 +1,4 @@
-"""What an access token stands for, and a source of that for development and tests. RFC 9767 §3.3."""
+"""The facts about an access token that introspection returns, and a static source of them. RFC 9767 §3.3."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -23,12 +23,13 @@ def _rights(rights: Iterable[AccessRight]) -> tuple[AccessRight, ...]:
 
 @frozen
 class AccessTokenInfo:
-    """An active access token: whose it is, the key its requests must be signed with, and what it allows.
+    """An active access token: its client, the key that must sign its requests, and its rights.
 
-    `client` identifies the client for good, so that it can find its own payments again; Open Payments uses the URL
-    of its wallet address. `jwk` is the client's public key, to which the token is bound (RFC 9635 §7.2). After
-    `expires_at`, if there is one, the token is refused, whatever the introspector's cache says. Raises
-    `InvalidValue`.
+    `client` identifies the client permanently, so that the client can find its own payments later. Open Payments uses
+    the URL of the client's wallet address. `jwk` is the public key to which the token is bound (RFC 9635 §7.2). From
+    `expires_at` on, if it is set, the token is refused, even if an introspector still has it in a cache.
+
+    Raises `InvalidValue` for a malformed `client`, too many rights, or an `expires_at` without a time zone.
     """
 
     client: ClientId = field(converter=client_id)
@@ -39,35 +40,36 @@ class AccessTokenInfo:
     @rights.validator
     def _bounded(self, _: object, rights: tuple[AccessRight, ...]) -> None:
         if len(rights) > ACCESS_RIGHTS_MAX:
-            raise InvalidValue(f"a token carries at most {ACCESS_RIGHTS_MAX} rights", member="rights")
+            text = f"a token may have at most {ACCESS_RIGHTS_MAX} rights, not {len(rights)}"
+            raise InvalidValue(text, member="rights")
 
     @expires_at.validator
-    def _aware(self, _: object, moment: datetime | None) -> None:
-        if moment is not None and moment.tzinfo is None:
-            raise InvalidValue("expires_at must carry a time zone, such as UTC", member="expires_at")
+    def _aware(self, _: object, expires_at: datetime | None) -> None:
+        if expires_at is not None and expires_at.tzinfo is None:
+            raise InvalidValue("expires_at must have a time zone, such as UTC", member="expires_at")
 
     def is_expired(self, now: datetime) -> bool:
-        """Whether the token's time is over at `now`."""
+        """Return whether the token has expired at `now`."""
         return self.expires_at is not None and now >= self.expires_at
 
 
 def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenInfo:
-    """`info`, if its token is active at `now`.
+    """Return `info` if its token is active at `now`.
 
-    Raises `TokenRefused` with the reason `invalid_token` when the authorization server does not know it, or
-    `token_expired` when its time is over: clients have to tell the two apart, and both from a missing right.
+    Raises `TokenRefused` with the reason `invalid_token` when the authorization server does not know the token, and
+    with `token_expired` when the token has expired, so that clients can handle the two cases differently.
     """
     if info is None:
-        raise TokenRefused("invalid_token", "the access token is not active: ask for a new grant")
+        raise TokenRefused("invalid_token", "the access token is not active: request a new grant")
     if info.is_expired(now):
-        raise TokenRefused("token_expired", "the access token has expired: rotate it or ask for a new grant")
+        raise TokenRefused("token_expired", "the access token has expired: rotate it or request a new grant")
     return info
 
 
 class StaticIntrospector:
-    """An introspector whose tokens come from configuration: for development, tests and demonstrations.
+    """An introspector with a fixed list of tokens, for development, tests and demonstrations.
 
-    Tokens are kept and looked up by their SHA-256 only. Raises `InvalidValue` when one token is listed twice.
+    It keeps only the SHA-256 digests of the tokens. Raises `InvalidValue` when a token is listed twice.
 
     >>> StaticIntrospector([]).introspect(AccessToken("unknown")) is None
     True
@@ -77,9 +79,9 @@ class StaticIntrospector:
         self._by_digest: dict[bytes, AccessTokenInfo] = {}
         for token, info in tokens:
             if token.digest in self._by_digest:
-                raise InvalidValue("an access token is listed twice", member="token")
+                raise InvalidValue("an access token is listed twice: list it once", member="token")
             self._by_digest[token.digest] = info
 
     def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
-        """What the token stands for, or `None` when it is not listed."""
+        """Return the facts about the token, or `None` if it is not listed."""
         return self._by_digest.get(token.digest)

@@ -1,4 +1,4 @@
-"""The access token in the `Authorization` field, and the challenge that answers its absence. RFC 9635 §7.2 and §9.1."""
+"""The access token in the `Authorization` field, and the challenge in `WWW-Authenticate`. RFC 9635 §7.2 and §9.1."""
 
 import hashlib
 import re
@@ -12,14 +12,14 @@ from incoming_payments.errors import InvalidValue, TokenRefused
 from incoming_payments.limits import TOKEN_CHARS_MAX
 
 _TOKEN68: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 9110 §11.2
-_GNAP: Final = re.compile(r"gnap +", re.IGNORECASE)  # RFC 9110 §11.1: the scheme's case does not matter
+_GNAP: Final = re.compile(r"gnap +", re.IGNORECASE)  # RFC 9110 §11.1: the scheme is case-insensitive
 
 
 @frozen
 class AccessToken:
-    """An access token. Its `repr` and `str` never show it, as it is a secret of the client's.
+    """An access token. Its `repr` and `str` do not show the value, because it is the client's secret.
 
-    Raises `InvalidValue` unless it is token68 (RFC 9110 §11.2) of bounded length.
+    Raises `InvalidValue` unless the value is token68 (RFC 9110 §11.2) of at most `limits.TOKEN_CHARS_MAX` characters.
 
     >>> AccessToken("OS9M2PMHKUR64TB8N6BW7OZB8CDFONP219RP1LT0")
     AccessToken(<hidden>)
@@ -31,7 +31,8 @@ class AccessToken:
     def _token68(self, _: object, value: object) -> None:
         if not isinstance(value, str) or len(value) > TOKEN_CHARS_MAX or not _TOKEN68.fullmatch(value):
             raise InvalidValue(
-                f"an access token is 1 to {TOKEN_CHARS_MAX} letters, digits and -._~+/ with perhaps = at the end",
+                f"the access token must be 1 to {TOKEN_CHARS_MAX} letters, digits and -._~+/, with = only at the end "
+                "(RFC 9110 §11.2)",
                 member="token",
             )
 
@@ -40,26 +41,26 @@ class AccessToken:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the token: look tokens up by this, so that comparing them tells nothing by its timing."""
+        """The SHA-256 of the token. Look up tokens by it, so that the time of a comparison reveals nothing."""
         return hashlib.sha256(self.value.encode("ascii")).digest()
 
 
 def parse_authorization(values: Sequence[str]) -> AccessToken:
-    """The token in the values of a request's `Authorization` field lines.
+    """Return the access token of a request. `values` are those of its `Authorization` field, one for each line.
 
-    Raises `TokenRefused` with the reason `token_missing` when there is none, and `invalid_token` when there are
-    several, the scheme is not GNAP or the token is not token68.
+    Raises `TokenRefused` with the code `token_missing` when `values` is empty. The code is `invalid_token` when
+    there are several values, the scheme is not GNAP or the token is not token68.
 
     >>> parse_authorization(["GNAP OS9M2PMH"]).value
     'OS9M2PMH'
     """
     if not values:
-        raise TokenRefused("token_missing", "send an access token: Authorization: GNAP <token>")
+        raise TokenRefused("token_missing", "the request has no access token: send Authorization: GNAP <token>")
     if len(values) > 1:
-        raise TokenRefused("invalid_token", "send one Authorization field, not several")
+        raise TokenRefused("invalid_token", "the request has several Authorization fields: send one")
     scheme = _GNAP.match(values[0])
     if not scheme:
-        raise TokenRefused("invalid_token", "Authorization must be of the form: GNAP <token>")
+        raise TokenRefused("invalid_token", "Authorization must have the form: GNAP <token> (RFC 9635 §7.2)")
     try:
         return AccessToken(values[0][scheme.end() :])
     except InvalidValue as error:
@@ -67,10 +68,10 @@ def parse_authorization(values: Sequence[str]) -> AccessToken:
 
 
 def challenge(auth_server: str) -> str:
-    """The value of `WWW-Authenticate` that sends a client to `auth_server` for a grant.
+    """Return the value of `WWW-Authenticate` that names the authorization server to request a grant from.
 
-    Contract section 5 gives its form, which RFC 9635 §9.1 shares, with no quotes: `GNAP as_uri=<URI>`. Raises
-    `InvalidValue` when the URL cannot stand in it.
+    The form is `GNAP as_uri=<URI>`, without quotes: Spec section 5 and RFC 9635 §9.1. Raises `InvalidValue` when the
+    URL has a character that this form cannot hold.
 
     >>> challenge("https://auth.bank.example")
     'GNAP as_uri=https://auth.bank.example'

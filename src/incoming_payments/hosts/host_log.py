@@ -5,7 +5,10 @@ import time
 from collections.abc import Callable
 
 from incoming_payments.api import Response
+from incoming_payments.errors import SignatureRefused, StoreError
 from incoming_payments.hosts.log_limits import LineLimit
+from incoming_payments.httpsig import Evidence
+from incoming_payments.httpsig.explain import explain
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX
 
 
@@ -31,13 +34,18 @@ class HostLog:
             self._logger.error("incoming payments: a request failed", exc_info=error)
 
     def note(self, response: Response) -> None:
-        """Log the outage or the refused signature behind `response`, if there is one. Raises nothing."""
-        if response.cause is not None and self._may_log(self._outages, "store outages"):
+        """Log the store failure or the refused signature behind `response`, if there is one. Raises nothing."""
+        cause = response.cause
+        if isinstance(cause, StoreError) and self._may_log(self._outages, "store outages"):
             text = "incoming payments: the store is unavailable; clients were asked to retry: %s"
-            self._logger.warning(text, response.cause)
-        if self._explain and response.explain is not None and self._may_log(self._refusals, "refused signatures"):
+            self._logger.warning(text, cause)
+        if self._explain and isinstance(cause, SignatureRefused) and isinstance(cause.evidence, Evidence):
+            self._diagnose(cause, cause.evidence)
+
+    def _diagnose(self, refusal: SignatureRefused, evidence: Evidence) -> None:
+        if self._may_log(self._refusals, "refused signatures"):
             try:
-                self._logger.warning("incoming payments: %s", response.explain())
+                self._logger.warning("incoming payments: %s", explain(refusal, evidence))
             except Exception:
                 self._logger.exception("incoming payments: a refused signature could not be explained")
 

@@ -1,39 +1,35 @@
-"""HTTP message signatures, RFC 9421, with content digests, RFC 9530: usable without the rest of this library.
+"""HTTP message signatures (RFC 9421) and content digests (RFC 9530), usable without the rest of this library.
 
-`verify` says what a signed request proves, or raises `SignatureRefused` with a `Reason`; `sign` makes such requests;
-`load_jwk` reads the keys. No clock, no network and no state: the time is an argument, and so are the keys.
+`verify` returns what a signed request proves, or raises `SignatureRefused` with a `Code`. `sign` signs a request.
+`load_jwk` reads a public key. This package reads no clock and opens no connection: the time and the keys are arguments.
 """
 
 from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import Component, signature_base
+from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.digest import content_digest, verify_digest
-from incoming_payments.httpsig.explain import Cause, ExplainedSignature, Report, explain
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey, PublicKey, load_jwk, load_private_jwk
 from incoming_payments.httpsig.message import Request, Response
-from incoming_payments.httpsig.reasons import Reason
 from incoming_payments.httpsig.replay import fresh_until, replay_key
 from incoming_payments.httpsig.shapes import Shape
 from incoming_payments.httpsig.sign import sign
-from incoming_payments.httpsig.verify import Policy, Proof, verify
+from incoming_payments.httpsig.verify import Evidence, Policy, Proof, verify
 
 __all__ = [
     "Algorithm",
-    "Cause",
+    "Code",
     "Component",
-    "ExplainedSignature",
+    "Evidence",
     "Policy",
     "PrivateKey",
     "Proof",
     "PublicKey",
-    "Reason",
-    "Report",
     "Request",
     "Response",
     "Shape",
     "SignatureInput",
     "content_digest",
-    "explain",
     "fresh_until",
     "load_jwk",
     "load_private_jwk",

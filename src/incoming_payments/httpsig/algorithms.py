@@ -1,4 +1,7 @@
-"""Signature algorithms: what each means by a signature, RFC 9421 §3.3, and its form: one length, one encoding."""
+"""The signature algorithms of RFC 9421 §3.3: how each one signs and verifies.
+
+Each algorithm has exactly one encoding of a signature, with a fixed length.
+"""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -13,13 +16,13 @@ from incoming_payments.httpsig import ed25519
 
 
 class Algorithm(enum.Enum):
-    """A signature algorithm, by its JOSE name; `registered` is its name in RFC 9421 §6.2.2, where it has one.
+    """A signature algorithm. The value is its JOSE name, and `registered` its name in RFC 9421 §6.2.2, if any.
 
     >>> Algorithm.PS512.registered
     'rsa-pss-sha512'
     """
 
-    ED25519 = "EdDSA"  # RFC 8037; RFC 9864 names it Ed25519, which is read as well
+    ED25519 = "EdDSA"  # RFC 8037; `load_jwk` also accepts Ed25519, its name in RFC 9864
     ES256 = "ES256"  # RFC 7518
     ES384 = "ES384"
     PS256 = "PS256"
@@ -29,7 +32,7 @@ class Algorithm(enum.Enum):
 
     @property
     def registered(self) -> str | None:
-        """What the `alg` parameter of a signature has to say when there is one; None: it may not be there."""
+        """The only value that the `alg` parameter of a signature may have; None if `alg` must be absent."""
         return _REGISTERED.get(self)
 
 
@@ -41,11 +44,11 @@ _REGISTERED: Final = {
     Algorithm.RS256: "rsa-v1_5-sha256",
 }
 
-# How to verify, which raises `InvalidSignature` for what is none, and how to sign
+# How to verify and how to sign. Verifying raises `InvalidSignature` when the signature is wrong.
 Scheme = tuple[Callable[[Any, bytes, bytes], None], Callable[[Any, bytes], bytes]]
 
 
-# --- ECDSA: RFC 9421 §3.3.4 and §3.3.5, r || s -------------------------------------------------
+# --- ECDSA: RFC 9421 §3.3.4 and §3.3.5; a signature is r || s ----------------------------------
 
 CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {
     "P-256": (ec.SECP256R1(), 32),
@@ -55,16 +58,16 @@ CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {
 
 def _ecdsa(crv: str, hash_: hashes.HashAlgorithm) -> Scheme:
     octets = CURVES[crv][1]
-    how = ec.ECDSA(hash_)
+    ecdsa = ec.ECDSA(hash_)
 
     def verify(key: Any, signature: bytes, data: bytes) -> None:
         if len(signature) != 2 * octets:
             raise InvalidSignature
         r, s = int.from_bytes(signature[:octets]), int.from_bytes(signature[octets:])
-        key.verify(encode_dss_signature(r, s), data, how)
+        key.verify(encode_dss_signature(r, s), data, ecdsa)
 
     def sign(key: Any, data: bytes) -> bytes:
-        r, s = decode_dss_signature(key.sign(data, how))
+        r, s = decode_dss_signature(key.sign(data, ecdsa))
         return r.to_bytes(octets) + s.to_bytes(octets)
 
     return verify, sign

@@ -1,4 +1,4 @@
-"""The `Content-Digest` field, RFC 9530: made for a body, and checked against one."""
+"""Write and verify the `Content-Digest` field of RFC 9530."""
 
 import hashlib
 import hmac
@@ -7,56 +7,66 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
+from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.fields import parse_dictionary
-from incoming_payments.httpsig.reasons import Reason
 
 DigestAlgorithm = Literal["sha-256", "sha-512"]
 
-# RFC 9530 §5: these are the active ones. md5, sha, unixsum and the other deprecated ones prove nothing.
+# RFC 9530 §5: the active algorithms. The deprecated ones (md5, sha, unixsum and others) prove nothing.
 _HASHES: Final = {"sha-512": hashlib.sha512, "sha-256": hashlib.sha256}
 
 
 def content_digest(body: bytes, algorithm: DigestAlgorithm = "sha-512") -> str:
-    """The value of a `Content-Digest` field for `body`. Raises `InvalidValue` for another algorithm. RFC 9530 §2.
+    """Return the value of a `Content-Digest` field for `body`. RFC 9530 §2.
+
+    Raises `InvalidValue` for any other algorithm.
 
     >>> content_digest(b"{}", "sha-256")
     'sha-256=:RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o=:'
     """
     if algorithm not in _HASHES:
-        raise InvalidValue(f"the digest algorithm is one of {', '.join(_HASHES)}", member="algorithm")
-    return _field(algorithm, body)
+        raise InvalidValue(f"algorithm must be {' or '.join(_HASHES)}, not {algorithm!r}", member="algorithm")
+    return digest_text(algorithm, body)
 
 
-def _field(algorithm: str, body: bytes) -> str:
+def digest_text(algorithm: str, body: bytes) -> str:
+    """Return the member of `Content-Digest` by an algorithm that is known to be active."""
     return f"{algorithm}=:{b2a_base64(_HASHES[algorithm](body).digest(), newline=False).decode()}:"
 
 
 def verify_digest(header_values: Sequence[str], body: bytes) -> None:
-    """Check `body`, the bytes as received, against the values of its `Content-Digest` field. RFC 9530 §2.
+    """Verify that `body`, the bytes as received, matches its `Content-Digest` field. RFC 9530 §2.
 
-    Each sha-256 and sha-512 digest has to match, and there has to be one; digests by other algorithms are passed over.
-    Raises `SignatureRefused` with the reason `DIGEST_MISSING`, `DIGEST_MALFORMED`, `DIGEST_UNSUPPORTED` or
-    `DIGEST_MISMATCH`, and nothing else.
+    `header_values` are the field's values, one for each line received. At least one sha-256 or sha-512 digest must be
+    present, and each of them must match. Digests by other algorithms are ignored.
+
+    Raises `SignatureRefused` with the code `DIGEST_MISSING`, `DIGEST_MALFORMED`, `DIGEST_UNSUPPORTED` or
+    `DIGEST_MISMATCH`, and no other exception.
 
     >>> verify_digest(["sha-256=:RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o=:"], b"{}")
     """
     if not header_values:
-        raise SignatureRefused(Reason.DIGEST_MISSING, "a body needs a Content-Digest field")
-    value = header_values[0]
-    if len(header_values) == 1 and value[:7] in _HASHES and value == _field(value[:7], body):
-        return  # it is, to the letter, what we would send with this body: there is nothing to parse
+        text = "the request has a body but no Content-Digest: add the field (RFC 9530 §2)"
+        raise SignatureRefused(Code.DIGEST_MISSING, text)
     try:
         members = parse_dictionary(header_values, "Content-Digest")
     except MalformedField as error:
-        raise SignatureRefused(Reason.DIGEST_MALFORMED, error.description, **error.details) from error
+        raise SignatureRefused(Code.DIGEST_MALFORMED, error.description, **error.details) from error
     known = [(name, members[name][0]) for name in _HASHES if name in members]
     if not known:
-        raise SignatureRefused(Reason.DIGEST_UNSUPPORTED, "Content-Digest needs a sha-512 or a sha-256 digest")
+        text = "Content-Digest has neither a sha-512 nor a sha-256 digest: add one of them (RFC 9530 §5)"
+        raise SignatureRefused(Code.DIGEST_UNSUPPORTED, text)
     for name, claimed in known:
         digest = _HASHES[name](body).digest()
         if type(claimed) is not bytes or len(claimed) != len(digest):
-            text = f"the {name} digest is a byte sequence of {len(digest)} bytes: {name}=:base64:"
-            raise SignatureRefused(Reason.DIGEST_MALFORMED, text, algorithm=name)
+            text = (
+                f"the {name} digest in Content-Digest is not a byte sequence of {len(digest)} bytes: "
+                f"write it as {name}=:base64: (RFC 9530 §2)"
+            )
+            raise SignatureRefused(Code.DIGEST_MALFORMED, text, algorithm=name)
         if not hmac.compare_digest(claimed, digest):
-            text = f"the {name} digest is not that of the body received: digest the very bytes that are sent"
-            raise SignatureRefused(Reason.DIGEST_MISMATCH, text, algorithm=name)
+            text = (
+                f"the {name} digest in Content-Digest does not match the body received: "
+                "compute it over the exact bytes that you send (RFC 9530 §2)"
+            )
+            raise SignatureRefused(Code.DIGEST_MISMATCH, text, algorithm=name)

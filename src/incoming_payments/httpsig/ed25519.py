@@ -1,7 +1,7 @@
-"""Ed25519 public keys, RFC 8032, on the faster of two libraries: the same answers from both.
+"""Ed25519 public keys (RFC 8032), verified by the faster of two libraries, with the same result from both.
 
-With PyNaCl (libsodium; the extra `fast`) a verification takes about two thirds of the time that it takes with
-cryptography (OpenSSL), which is always there. PyNaCl is used when it can be imported, and `BACKEND` says which it is.
+With PyNaCl (libsodium, the extra `fast`) a verification takes about two thirds of the time that it takes with
+cryptography (OpenSSL), which is always installed. PyNaCl is used if it can be imported. `BACKEND` names the library.
 
     python -c "from incoming_payments.httpsig import ed25519; print(ed25519.BACKEND)"
 """
@@ -21,11 +21,10 @@ else:
     BACKEND = "PyNaCl"
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493
-_ORDER_TOP: Final = ORDER >> 248  # its highest byte: S is smaller when its own is
 P: Final = 2**255 - 19
 _Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
-# The y of the eight points of small order: 1, -1, 0 (orders 1, 2, 4) and two for order 8. Under such a key one
-# signature fits many messages. RFC 8032 does not forbid them, and OpenSSL takes them.
+# The y coordinates of the eight points of small order: 1, -1, 0 (orders 1, 2, 4) and two of order 8. Under such a key
+# one signature is valid for many messages. RFC 8032 does not forbid these points, and OpenSSL accepts them.
 SMALL_ORDER_Y: Final = frozenset({0, 1, P - 1, _Y8, P - _Y8})
 _SMALL_ORDER: Final = frozenset((y + sign).to_bytes(32, "little") for y in SMALL_ORDER_Y for sign in (0, 1 << 255))
 
@@ -50,16 +49,19 @@ class _SodiumKey:
 
 
 def public_key(encoded: bytes) -> Verifier:
-    """The key for the 32 bytes of a point, which has been checked: on the curve, canonical, not of small order."""
+    """Return the key for the 32 bytes of a point.
+
+    The caller has checked that the point is on the curve, canonical and not of small order.
+    """
     return _SodiumKey(encoded) if BACKEND == "PyNaCl" else Ed25519PublicKey.from_public_bytes(encoded)
 
 
 def verify(key: Verifier, signature: bytes, data: bytes) -> None:
-    """Raise `InvalidSignature` unless `signature` is by `key` over `data`, in its one form."""
-    # RFC 8032 §5.1.7: S >= L is refused, or each signature would have a second form. And so is an R of small order,
-    # which no signer comes by: libsodium refuses it, OpenSSL does not.
+    """Raise `InvalidSignature` unless `signature` is by `key` over `data`, in its only encoding."""
+    # RFC 8032 §5.1.7: refuse S >= L, or each signature would have a second encoding. Refuse an R of small order too,
+    # which an honest signer never produces: libsodium refuses it, OpenSSL does not.
     if len(signature) != 64 or signature[:32] in _SMALL_ORDER:
         raise InvalidSignature
-    if signature[63] >= _ORDER_TOP and int.from_bytes(signature[32:], "little") >= ORDER:
+    if int.from_bytes(signature[32:], "little") >= ORDER:
         raise InvalidSignature
     key.verify(signature, data)

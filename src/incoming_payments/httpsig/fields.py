@@ -1,13 +1,11 @@
-"""The `Signature-Input` and `Signature` fields as typed values: RFC 9421 §4 on the structured fields of RFC 9651.
+"""Parse the `Signature-Input` and `Signature` fields of RFC 9421 §4, which are structured fields of RFC 9651.
 
-One function a field, and out of each comes a value or `MalformedField`, never anything else.
+One function parses each field. It returns a value or raises `MalformedField`, and no other exception.
 """
 
 import re
 from base64 import b64decode, b64encode
-from binascii import a2b_base64
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NoReturn, cast
 
 import http_sf
@@ -15,10 +13,9 @@ from attrs import frozen
 from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig.base import SF_KEY, Component, Coverage, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import Component, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import (
     COMPONENTS_MAX,
-    COVERAGES_REMEMBERED_MAX,
     HEADER_BYTES_MAX,
     KEY_ID_CHARS_MAX,
     NONCE_CHARS_MAX,
@@ -26,8 +23,8 @@ from incoming_payments.limits import (
     SF_PARAMETERS_MAX,
 )
 
-POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, where calendars and `datetime` end
-# The signature parameters of RFC 9421 §2.3: the times, and how many characters the others may have.
+POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, the last that `datetime` can hold
+# The signature parameters of RFC 9421 §2.3: the times, and the longest value of each of the others in characters
 _TIMES: Final = frozenset({"created", "expires"})
 _STRINGS: Final = {
     "keyid": KEY_ID_CHARS_MAX,
@@ -35,31 +32,25 @@ _STRINGS: Final = {
     "nonce": NONCE_CHARS_MAX,
     "tag": NONCE_CHARS_MAX,
 }
-Member = tuple[Any, Mapping[str, BareItemType]]  # an item, or a list of items that are pairs in turn; its parameters
+# An item, or a list of items that are such pairs again; and its parameters
+Member = tuple[Any, Mapping[str, BareItemType]]
 
-# What can stand in a well-formed field, so that a byte sequence is told from a colon within something else.
+# The parts of a well-formed field that may contain a colon, to find the byte sequences among them
 _BYTE_SEQUENCES: Final = re.compile(
     r'%"[^"]*"'  # a Display String
     r'|"(?:[^"\\]|\\.)*"'  # a String
     r"|[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*"  # a Token or a key
     r"|:([^:]*):"
 )
-# What the three fields look like when they are honest: read here in a fraction of the time, and to the same value. What
-# these do not match goes the long way, which decides. None can be matched in two ways, so that time is linear.
-_KEY: Final = SF_KEY.pattern
-_STRING: Final = r'"[ !#-\[\]-~]*"'  # without escapes
-_ONE_BYTE_SEQUENCE: Final = re.compile(rf"({_KEY})=:([A-Za-z0-9+/]*(?:[AEIMQUYcgkosw048]=|[AQgw]==)?):")  # canonical
-_COVERAGE: Final = re.compile(rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})")
-_PARAMETER: Final = re.compile(rf";({_KEY})=(?:({_STRING})|(0|[1-9][0-9]{{0,14}}))|([\s\S]+)")
 
 
 @frozen
 class SignatureInput:
-    """One member of `Signature-Input`: what a signature covers, and its parameters. RFC 9421 §2.3.
+    """One member of `Signature-Input`: the components that a signature covers, and its parameters. RFC 9421 §2.3.
 
-    `values` are those of all parameters by name, the unknown ones too, because all of them are signed.
-    `signature_params` is the value of the component of that name, the last line of the signature base: coverage and
-    parameters in their strict form, in the order sent. `created` and `expires` are POSIX times in seconds.
+    `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
+    the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
+    form, in the order sent. `created` and `expires` are POSIX times in seconds.
     """
 
     label: str
@@ -69,7 +60,7 @@ class SignatureInput:
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """What the signature covers, in the order sent."""
+        """The covered components, in the order sent."""
         return self.coverage.components
 
     @property
@@ -79,145 +70,108 @@ class SignatureInput:
 
     @property
     def created(self) -> int | None:
-        """When the signature was made."""
-        return self.values.get("created")  # type: ignore[return-value] # as was seen to when it was parsed
+        """The time of signing, a POSIX time in seconds; None if the signer gave none."""
+        return self.values.get("created")  # type: ignore[return-value] # `_signature_input` has checked the type
 
     @property
     def expires(self) -> int | None:
-        """When the signer takes it back."""
-        return self.values.get("expires")  # type: ignore[return-value] # as was seen to when it was parsed
+        """The time at which the signature expires, a POSIX time in seconds; None if the signer gave none."""
+        return self.values.get("expires")  # type: ignore[return-value] # `_signature_input` has checked the type
 
     @property
     def key_id(self) -> str | None:
-        """Which key it says it is by: `keyid`."""
-        return self.values.get("keyid")  # type: ignore[return-value] # as was seen to when it was parsed
+        """The `keyid` parameter, which names the key; None if the signer gave none."""
+        return self.values.get("keyid")  # type: ignore[return-value] # `_signature_input` has checked the type
 
     @property
     def alg(self) -> str | None:
-        """By which algorithm, when it says so."""
-        return self.values.get("alg")  # type: ignore[return-value] # as was seen to when it was parsed
+        """The name of the algorithm in the registry of RFC 9421 §6.2; None if the signer gave none."""
+        return self.values.get("alg")  # type: ignore[return-value] # `_signature_input` has checked the type
 
     @property
     def nonce(self) -> str | None:
-        """What is unique to this signature."""
-        return self.values.get("nonce")  # type: ignore[return-value] # as was seen to when it was parsed
+        """A string that is unique to this signature; None if the signer gave none."""
+        return self.values.get("nonce")  # type: ignore[return-value] # `_signature_input` has checked the type
 
     @property
     def tag(self) -> str | None:
-        """The application that it is for."""
-        return self.values.get("tag")  # type: ignore[return-value] # as was seen to when it was parsed
+        """The application that the signature is for; None if the signer gave none."""
+        return self.values.get("tag")  # type: ignore[return-value] # `_signature_input` has checked the type
 
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
-    """The members of `Signature-Input` by label, in order; `lines` are the values of the field, one a line received.
+    """Return the members of `Signature-Input` by label, in order.
 
-    Raises `MalformedField` when they are not a dictionary of inner lists of strings, a label or parameter is repeated,
-    a parameter of RFC 9421 §2.3 has another type than it should, or there is more of anything than `limits` allows.
+    `lines` are the values of the field, one for each line received.
+
+    Raises `MalformedField` when the field is not a dictionary of inner lists of strings, a label or parameter is
+    repeated, a parameter of RFC 9421 §2.3 has the wrong type, or the field exceeds a bound in `limits`.
 
     >>> parse_signature_input(['sig1=("@method");created=5;keyid="k"'])["sig1"].created
     5
     """
-    if direct := _one_input(lines):
-        return {direct.label: direct}
     members = parse_dictionary(lines, "Signature-Input")
     return {label: _member(label, member) for label, member in members.items()}
 
 
-def _one_input(lines: Sequence[str]) -> SignatureInput | None:
-    """The one signature that an honest client describes; None when it is written in any other way."""
-    if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
-        return None
-    head, closing, rest = lines[0].partition(")")
-    known = _head(head) if closing else None
-    pairs = _PARAMETER.findall(rest)
-    if known is None or len(pairs) > SF_PARAMETERS_MAX or (pairs and pairs[-1][3]):  # there is more than parameters
-        return None
-    parameters = {key: int(digits) if digits else string[1:-1] for key, string, digits, _ in pairs}
-    if len(parameters) < len(pairs):  # one is repeated
-        return None
-    label, coverage = known
-    # It is in the strict form already: that of RFC 9651 §4.1 has no other way to write it.
-    return _signature_input(label, coverage, parameters, f"{coverage.inner_list}{rest}")
-
-
-@lru_cache(maxsize=COVERAGES_REMEMBERED_MAX)  # each client covers the same components in each request
-def _head(head: str) -> tuple[str, Coverage] | None:
-    """The label and the components, which stand before the closing parenthesis."""
-    match = _COVERAGE.fullmatch(head)
-    if match is None:
-        return None
-    label, names = match.groups()
-    return label, Coverage(tuple([Component(name) for name in names[1:-1].split('" "')]))
-
-
 def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
-    """The signatures of a `Signature` field by label, in order.
+    """Return the signatures of a `Signature` field by label, in order.
 
-    Raises `MalformedField` when `lines` are not a dictionary of byte sequences, in canonical base64, or a label is
+    Raises `MalformedField` when `lines` are not a dictionary of byte sequences in canonical base64, or a label is
     repeated.
 
     >>> parse_signature(["sig1=:AQID:"])
     {'sig1': b'\\x01\\x02\\x03'}
     """
-    if direct := _one_byte_sequence(lines):
-        return direct
     signatures = {}
     for label, (value, parameters) in parse_dictionary(lines, "Signature").items():
         if type(value) is not bytes or parameters:
-            text = "each member of Signature is a byte sequence and no more: label=:base64: (RFC 9421 §4.2)"
+            text = "a member of Signature is not a byte sequence alone: write it as label=:base64: (RFC 9421 §4.2)"
             raise MalformedField(text, field="Signature")
         signatures[label] = value
     return signatures
 
 
-def _one_byte_sequence(lines: Sequence[str]) -> dict[str, bytes] | None:
-    """The one signature that an honest client sends; None when it is written in any other way."""
-    if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
-        return None
-    match = _ONE_BYTE_SEQUENCE.fullmatch(lines[0])
-    if match is None or len(match[2]) % 4:
-        return None
-    return {match[1]: a2b_base64(match[2])}
-
-
 def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
-    """The members of the dictionary field `name`, by key and in order, each with its parameters. RFC 9651 §4.2.2.
+    """Return the members of the dictionary field `name` by key, in order, each with its parameters. RFC 9651 §4.2.2.
 
-    Stricter than RFC 9651 where a second reader could find something else: no key or parameter is repeated, and base64
-    is canonical. Raises `MalformedField` otherwise, with the position in `details` where it is known.
+    This is stricter than RFC 9651 where another reader could find another value: a key or parameter occurs once, and
+    base64 is canonical. Raises `MalformedField` otherwise, with the position in `details` if it is known.
     """
-    text = ", ".join(lines)  # RFC 9651 §4.2: lines are one list
+    text = ", ".join(lines)  # RFC 9651 §4.2: several lines are one list
     if len(text) > HEADER_BYTES_MAX:
-        raise MalformedField(f"{name} is longer than {HEADER_BYTES_MAX} bytes", field=name)
+        raise MalformedField(f"{name} is longer than {HEADER_BYTES_MAX} bytes: send a shorter field", field=name)
 
     def repeated(_key: str, where: str) -> NoReturn:
-        # RFC 9651 lets the last one win; but somebody else may have read the first.
-        raise MalformedField(f"{name} repeats a key of a {where}: each goes once", field=name)
+        # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.
+        raise MalformedField(f"{name} repeats a key of a {where}: send each key once", field=name)
 
     try:
         parsed = http_sf.parse(text.encode("ascii"), None, "dictionary", repeated)
     except UnicodeEncodeError as error:
-        raise MalformedField(f"{name} is not ASCII (RFC 9651 §4.2)", field=name, position=error.start) from None
+        text = f"{name} is not ASCII at position {error.start}: send ASCII only (RFC 9651 §4.2)"
+        raise MalformedField(text, field=name, position=error.start) from None
     except http_sf.StructuredFieldError as error:
-        # Its own words may quote a piece of the field, and that piece may be a signature.
+        # Do not repeat the parser's message: it may quote a part of the field, such as a signature.
         position = error.position
-        text = f"{name} cannot be read as a structured field dictionary from position {position} on (RFC 9651 §3.2)"
+        text = f"{name} cannot be parsed as a structured field dictionary from position {position} on (RFC 9651 §3.2)"
         raise MalformedField(text, field=name, position=position) from None
     members = cast("dict[str, Member]", parsed)
     if len(members) > SF_MEMBERS_MAX:
-        raise MalformedField(f"{name} has more than {SF_MEMBERS_MAX} members", field=name)
+        raise MalformedField(f"{name} has more than {SF_MEMBERS_MAX} members: send fewer", field=name)
     if ":" in text:
         _check_base64(text, name)
     return members
 
 
 def _check_base64(text: str, name: str) -> None:
-    # http_sf takes what RFC 9651 §4.2.7 asks parsers to take: missing padding, and bits set past the last byte.
+    # http_sf accepts missing padding and bits set past the last byte, as RFC 9651 §4.2.7 recommends to parsers.
     for match in _BYTE_SEQUENCES.finditer(text):
         base64 = match[1]
         if base64 and b64encode(b64decode(base64 + "==")) != base64.encode():
             raise MalformedField(
-                f"{name} has base64 that is not canonical: pad it with = and set no bit past the last byte",
+                f"{name} has base64 that is not canonical: pad it with = and set no bit past the last byte "
+                "(RFC 4648 §3.5)",
                 field=name,
                 position=match.start(1),
             )
@@ -226,30 +180,31 @@ def _check_base64(text: str, name: str) -> None:
 def _member(label: str, member: Member) -> SignatureInput:
     items, parameters = member
     if not isinstance(items, list):
-        raise _malformed('each member is a list of components in parentheses: label=("@method" ...)')
+        raise _malformed('a member is not a list of components in parentheses: write it as label=("@method" ...)')
     if len(items) > COMPONENTS_MAX:
-        raise _malformed(f"a signature covers at most {COMPONENTS_MAX} components")
+        raise _malformed(f"a signature covers more than {COMPONENTS_MAX} components: cover fewer")
     _check_count(parameters)
     coverage = Coverage(tuple([_component(*item) for item in items]))
     text = coverage.inner_list + serialise_parameters(tuple(parameters.items()))
-    return _signature_input(label, coverage, parameters, text)
+    return signature_input(label, coverage, parameters, text)
 
 
-def _signature_input(
+def signature_input(
     label: str, coverage: Coverage, parameters: Mapping[str, BareItemType], signature_params: str
 ) -> SignatureInput:
+    """Return a member of `Signature-Input`. Raises `MalformedField` when a parameter is not of its type."""
     for name, value in parameters.items():
         if name in _STRINGS:
             if type(value) is not str or len(value) > _STRINGS[name]:
-                raise _malformed(f"{name} is a string in double quotes of at most {_STRINGS[name]} characters")
+                raise _malformed(f"{name} must be a string in double quotes of at most {_STRINGS[name]} characters")
         elif name in _TIMES and (type(value) is not int or not 0 <= value <= POSIX_TIME_MAX):  # `type`: True is an int
-            raise _malformed(f"{name} is a whole number of seconds since 1970, written without quotes")
+            raise _malformed(f"{name} must be a whole number of seconds since 1970, written without quotes")
     return SignatureInput(label, coverage, parameters, signature_params)
 
 
 def _component(name: BareItemType, parameters: Mapping[str, BareItemType]) -> Component:
     if type(name) is not str:
-        raise _malformed("a component is a string, in double quotes")
+        raise _malformed("a component must be a string in double quotes")
     if not parameters:
         return Component(name)
     _check_count(parameters)
@@ -258,7 +213,7 @@ def _component(name: BareItemType, parameters: Mapping[str, BareItemType]) -> Co
 
 def _check_count(parameters: Mapping[str, BareItemType]) -> None:
     if len(parameters) > SF_PARAMETERS_MAX:
-        raise _malformed(f"there are at most {SF_PARAMETERS_MAX} parameters on one thing")
+        raise _malformed(f"a component or a member has more than {SF_PARAMETERS_MAX} parameters: send fewer")
 
 
 def _malformed(text: str) -> MalformedField:

@@ -1,7 +1,7 @@
-"""Keys: JWKs in and out, and what they sign and verify.
+"""Read and write keys as JWK or PEM, sign and verify with them.
 
-The algorithm belongs to the key (its JWK's `alg`), never to the message, so that no message can choose another one.
-Everything about a key is checked when it is loaded, also what the library underneath would take.
+The `alg` of the JWK decides the algorithm, so a message cannot choose another one. A key is checked completely when it
+is loaded, because the libraries that verify accept some weak keys.
 """
 
 import json
@@ -29,9 +29,9 @@ from incoming_payments.limits import (
 )
 
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9\-_]*")
-_KID: Final = re.compile(rf"[ -~]{{1,{KEY_ID_CHARS_MAX}}}")  # what `keyid`, a String, can hold
+_KID: Final = re.compile(rf"[ -~]{{1,{KEY_ID_CHARS_MAX}}}")  # `keyid` is a String: printable ASCII, RFC 9651 §3.3.3
 
-# What a JWK's `alg` goes with: `kty`, `crv`
+# By the `alg` of a JWK: the algorithm, and the `kty` and `crv` that the JWK must have
 _ALGORITHMS: Final[Mapping[str, tuple[Algorithm, str, str | None]]] = {
     "EdDSA": (Algorithm.ED25519, "OKP", "Ed25519"),
     "Ed25519": (Algorithm.ED25519, "OKP", "Ed25519"),
@@ -49,16 +49,20 @@ _ALGORITHMS: Final[Mapping[str, tuple[Algorithm, str, str | None]]] = {
 _D: Final = -121665 * pow(121666, -1, P) % P
 
 
-@lru_cache(maxsize=KEYS_REMEMBERED_MAX)  # it costs more than a signature, and a client's key comes with each request
+@lru_cache(maxsize=KEYS_REMEMBERED_MAX)  # a check costs more than a verification, and each request loads its key again
 def _check_ed25519(encoded: bytes) -> None:
-    y = int.from_bytes(encoded, "little") & (2**255 - 1)  # without the sign of x
+    y = int.from_bytes(encoded, "little") & (2**255 - 1)  # the highest bit is the sign of x
     if y >= P:
-        _refuse("x", "is not the canonical encoding of a point")
+        _refuse(
+            "x", "is not the canonical encoding of a point (RFC 8032 §5.1.3): send the key as its library encodes it"
+        )
     if y in SMALL_ORDER_Y:
-        _refuse("x", "is a point of small order: anybody could sign for it")
-    # x² = (y² - 1) / (dy² + 1) has a root when numerator times denominator has one: Euler's criterion.
+        _refuse("x", "is a point of small order, for which signatures can be forged: generate another key")
+    # x² = (y² - 1) / (dy² + 1) has a root exactly when numerator times denominator has one: Euler's criterion.
     if pow((y * y - 1) * (_D * y * y + 1), (P - 1) // 2, P) != 1:
-        _refuse("x", "is not a point on the curve")
+        _refuse(
+            "x", "is not a point on the curve Ed25519 (RFC 8032 §5.1.3): compare it with the key that you generated"
+        )
 
 
 # --- public keys -------------------------------------------------------------------------------
@@ -66,9 +70,9 @@ def _check_ed25519(encoded: bytes) -> None:
 
 @frozen
 class PublicKey:
-    """A public key that is sound, with the one algorithm it is for. Made by `load_jwk`.
+    """A checked public key and the one algorithm that it is for. `load_jwk` makes it.
 
-    `kid` is what a signature's `keyid` has to be.
+    The `keyid` of a signature must equal `kid`.
     """
 
     kid: str
@@ -80,7 +84,7 @@ class PublicKey:
         return SCHEMES[self.algorithm][0]
 
     def verify(self, signature: bytes, data: bytes) -> bool:
-        """Whether `signature` is this key's signature over `data`. Never raises for any bytes."""
+        """Return whether `signature` is by this key over `data`. Raises no exception, whatever the bytes are."""
         try:
             self._verify(self._key, signature, data)
         except InvalidSignature:
@@ -89,10 +93,10 @@ class PublicKey:
 
 
 def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
-    """The public key in a JWK, as a mapping or as its JSON. RFC 7517, RFC 7518 §6, RFC 8037.
+    """Return the public key in a JWK, given as a mapping or as JSON text. RFC 7517, RFC 7518 §6, RFC 8037.
 
-    `alg` and `kid` are required. Raises `MalformedKey`, and nothing else, for a key that is incomplete, not canonical,
-    weak, private or symmetric, or meant for something else; `details["member"]` names the member at fault.
+    `alg` and `kid` are required. Raises `MalformedKey`, and no other exception, when the key is incomplete, not
+    canonical, weak, private, symmetric or for another use. `details["member"]` names the member at fault.
 
     >>> load_jwk('{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "k",'
     ...          ' "x": "JrQLj5P_89iXES9-vFgrIy29clF9CC_oPPsw3c5D0bs"}')
@@ -101,10 +105,14 @@ def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
     members = _members(jwk)
     alg = members.get("alg")
     if members.get("kty") == "oct" or (isinstance(alg, str) and alg.startswith("HS")):
-        _refuse("kty", "is a shared secret: whoever can check with it can sign with it. Use a key pair")
+        text = "or alg is that of a shared secret, with which each verifier can sign as well: use a key pair"
+        _refuse("kty", text)
     for member in _PRIVATE:
         if member in members:
-            text = f"a private key was given where a public one belongs ({member}): replace the pair, it is disclosed"
+            text = (
+                f"the JWK has the private member {member}, but must hold a public key only: "
+                "the private key is disclosed now, so generate a new key pair"
+            )
             raise MalformedKey(text, member=member, rule="private_key_disclosed")
     _check_use(members, "verify")
     return _load_public(members)
@@ -116,12 +124,12 @@ _PRIVATE: Final = ("d", "p", "q", "dp", "dq", "qi", "oth", "k")
 def _load_public(members: Mapping[str, object]) -> PublicKey:
     alg = _text(members, "alg")
     if alg not in _ALGORITHMS:
-        _refuse("alg", f"is one of {', '.join(_ALGORITHMS)}")
+        _refuse("alg", f"must be one of {', '.join(_ALGORITHMS)}")
     algorithm, kty, crv = _ALGORITHMS[alg]
     if members.get("kty") != kty:
-        _refuse("kty", f"is {kty} for the algorithm {alg}")
+        _refuse("kty", f"must be {kty} for the algorithm {alg}")
     if crv is not None and members.get("crv") != crv:
-        _refuse("crv", f"is {crv} for the algorithm {alg}")
+        _refuse("crv", f"must be {crv} for the algorithm {alg}")
     return PublicKey(_kid(members), algorithm, _LOADERS[kty](members))
 
 
@@ -148,24 +156,24 @@ _LOADERS: Final[Mapping[str, Callable[[Mapping[str, object]], object]]] = {
 
 def _ec_numbers(members: Mapping[str, object]) -> ec.EllipticCurvePublicNumbers:
     curve, octets = CURVES[_text(members, "crv")]
-    # RFC 7518 §6.2.1.2: the full size of a coordinate, leading zeros included
+    # RFC 7518 §6.2.1.2: a coordinate has its full size, leading zeros included.
     x, y = (int.from_bytes(_octets(members, member, octets)) for member in ("x", "y"))
     numbers = ec.EllipticCurvePublicNumbers(x, y, curve)
     try:
         numbers.public_key()
     except ValueError:
-        _refuse("y", "is not on the curve at x")
+        _refuse("y", "is no point of the curve together with x (RFC 7518 §6.2.1): compare both with the key")
     return numbers
 
 
 def _rsa_numbers(members: Mapping[str, object]) -> rsa.RSAPublicNumbers:
     n, e = _unsigned(members, "n"), _unsigned(members, "e")
     if not RSA_BITS_MIN <= n.bit_length() <= RSA_BITS_MAX:
-        _refuse("n", f"is from {RSA_BITS_MIN} to {RSA_BITS_MAX} bits long, not {n.bit_length()}")
+        _refuse("n", f"must have {RSA_BITS_MIN} to {RSA_BITS_MAX} bits, not {n.bit_length()}")
     if n % 2 == 0:
-        _refuse("n", "is even, so not a modulus")
+        _refuse("n", "is even, but the modulus of an RSA key is odd: compare it with the key")
     if not 3 <= e <= RSA_EXPONENT_MAX or e % 2 == 0:
-        _refuse("e", f"is an odd number from 3 to {RSA_EXPONENT_MAX}; 65537 (AQAB) is usual")
+        _refuse("e", f"must be an odd number from 3 to {RSA_EXPONENT_MAX}, usually 65537 (AQAB)")
     return rsa.RSAPublicNumbers(e, n)
 
 
@@ -174,7 +182,7 @@ def _rsa_numbers(members: Mapping[str, object]) -> rsa.RSAPublicNumbers:
 
 @frozen
 class PrivateKey:
-    """A private key and its `kid`, to sign with. No representation of it shows the key.
+    """A private key to sign with, and its `kid`. Its `repr` does not show the key.
 
     >>> PrivateKey.generate_ed25519("key-1")
     PrivateKey(kid='key-1', algorithm=<Algorithm.ED25519: 'EdDSA'>)
@@ -186,41 +194,47 @@ class PrivateKey:
 
     @classmethod
     def generate_ed25519(cls, kid: str) -> Self:
-        """A new Ed25519 key: the one thing here that draws randomness. Raises `MalformedKey` for a bad `kid`."""
+        """Generate an Ed25519 key from the system's randomness. Raises `MalformedKey` for a bad `kid`."""
         return cls(_kid({"kid": kid}), Algorithm.ED25519, ed25519.Ed25519PrivateKey.generate())
 
     @classmethod
     def from_pem(
         cls, pem: bytes, *, kid: str, algorithm: Algorithm | None = None, password: bytes | None = None
     ) -> Self:
-        """The key in a PEM file. `algorithm` is needed only to have an RSA key sign otherwise than with PS512.
+        """Return the key in a PEM file. Only an RSA key that shall not sign with PS512 needs `algorithm`.
 
-        Raises `MalformedKey` when it cannot be read, is of no kind used here, or does not go with `algorithm`.
+        Raises `MalformedKey` when the file cannot be read, the kind of key is not supported, or the key does not fit
+        `algorithm`.
         """
         try:
             key = serialization.load_pem_private_key(pem, password)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise MalformedKey("the PEM holds no private key that can be read with this password") from error
+            text = "the PEM cannot be read as a private key: check the file, and the password if the key is encrypted"
+            raise MalformedKey(text) from error
         possible = _algorithms_of(key)
         if (algorithm or next(iter(possible), None)) not in possible:
-            _refuse("alg", "does not go with the kind of key in the PEM")
-        made = cls(_kid({"kid": kid}), algorithm or possible[0], key)
-        _load_public(made.public_jwk())  # a key that verifiers would refuse is of no use
-        return made
+            text = (
+                "the key in the PEM is not of a supported kind (Ed25519, EC P-256, EC P-384 or RSA), "
+                "or does not fit the algorithm: use another key or algorithm"
+            )
+            raise MalformedKey(text, member="alg")
+        private = cls(_kid({"kid": kid}), algorithm or possible[0], key)
+        _load_public(private.public_jwk())  # refuses a key that verifiers would refuse
+        return private
 
     def sign(self, data: bytes) -> bytes:
-        """The signature over `data`, in the form that RFC 9421 §3.3 gives it."""
+        """Return the signature over `data`, encoded as in RFC 9421 §3.3."""
         return SCHEMES[self.algorithm][1](self._key, data)
 
     def public_key(self) -> PublicKey:
-        """The key that others verify with."""
+        """Return the key to verify with."""
         public = self._key.public_key()
         if isinstance(public, ed25519.Ed25519PublicKey):
             public = public_key(public.public_bytes_raw())
         return PublicKey(self.kid, self.algorithm, public)
 
     def public_jwk(self) -> dict[str, str]:
-        """The public half as a JWK, to publish: what `load_jwk` reads."""
+        """Return the public key as a JWK to publish. `load_jwk` reads it."""
         names = {"kid": self.kid, "alg": self.algorithm.value}
         public = self._key.public_key()
         if isinstance(public, ed25519.Ed25519PublicKey):
@@ -236,7 +250,7 @@ class PrivateKey:
         return {"kty": "RSA", **names, "n": n, "e": e}
 
     def to_pem(self) -> bytes:
-        """The key as unencrypted PKCS #8 PEM: keep it where nobody else can read it."""
+        """Return the key as unencrypted PKCS #8 PEM. Protect the file from other users."""
         pem: bytes = self._key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -244,10 +258,10 @@ class PrivateKey:
 
 
 def load_private_jwk(jwk: Mapping[str, object] | str | bytes) -> PrivateKey:
-    """The private key in a JWK, as a mapping or as its JSON.
+    """Return the private key in a JWK, given as a mapping or as JSON text.
 
-    What `load_jwk` asks of the public half holds here too, and the private half has to be that of the public one. An
-    RSA key needs all of its members. Raises `MalformedKey`, and nothing else.
+    The public members must satisfy `load_jwk`, and the private members must belong to them. An RSA key needs all the
+    private members of RFC 7518 §6.3.2 but `oth`. Raises `MalformedKey`, and no other exception.
     """
     members = _members(jwk)
     _check_use(members, "sign")
@@ -255,10 +269,11 @@ def load_private_jwk(jwk: Mapping[str, object] | str | bytes) -> PrivateKey:
     try:
         key = _PRIVATE_LOADERS[public.algorithm.value[:2]](members)
     except ValueError as error:
-        raise MalformedKey("the private members do not belong to the public ones", member="d") from error
+        text = "the JWK's private members do not belong to its public members: export the key pair again"
+        raise MalformedKey(text, member="d") from error
     private = PrivateKey(public.kid, public.algorithm, key)
     if private.public_key() != public:
-        _refuse("d", "does not belong to the public members")
+        _refuse("d", "does not belong to the public members: export the key pair again")
     return private
 
 
@@ -286,7 +301,7 @@ _PRIVATE_LOADERS: Final[Mapping[str, Callable[[Mapping[str, object]], object]]] 
 
 
 def _algorithms_of(key: object) -> tuple[Algorithm, ...]:
-    """What a private key can be used for, the usual one first."""
+    """Return the algorithms that a private key can sign with, the default first."""
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return (Algorithm.ED25519,)
     if isinstance(key, rsa.RSAPrivateKey):
@@ -302,7 +317,7 @@ def _members(jwk: object) -> Mapping[str, object]:
     if isinstance(jwk, Mapping):
         return jwk
     if not isinstance(jwk, str | bytes):
-        raise MalformedKey("a JWK is a JSON object, or its text")
+        raise MalformedKey(f"a JWK must be a mapping or JSON text, not {type(jwk).__name__}")
     if len(jwk) > JWK_CHARS_MAX:
         raise MalformedKey(f"the JWK is longer than {JWK_CHARS_MAX} characters")
     try:
@@ -317,7 +332,7 @@ def _members(jwk: object) -> Mapping[str, object]:
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):  # RFC 7517 §4: names are unique
-        raise MalformedKey("the JWK has a member twice")
+        raise MalformedKey("the JWK has a member twice: give each member once (RFC 7517 §4)")
     return members
 
 
@@ -327,7 +342,7 @@ def _no_constant(_name: str) -> NoReturn:
 
 def _check_use(members: Mapping[str, object], operation: str) -> None:
     if members.get("use", "sig") != "sig":
-        _refuse("use", "is not sig, so this key is not for signatures (RFC 7517 §4.2)")
+        _refuse("use", "is not sig, so the key is not for signatures (RFC 7517 §4.2)")
     operations = members.get("key_ops", [operation])
     if not isinstance(operations, list) or operation not in operations:
         _refuse("key_ops", f"does not list {operation} (RFC 7517 §4.3)")
@@ -336,28 +351,28 @@ def _check_use(members: Mapping[str, object], operation: str) -> None:
 def _kid(members: Mapping[str, object]) -> str:
     kid = _text(members, "kid")
     if not _KID.fullmatch(kid):
-        _refuse("kid", f"is from 1 to {KEY_ID_CHARS_MAX} printable ASCII characters")
+        _refuse("kid", f"must be 1 to {KEY_ID_CHARS_MAX} printable ASCII characters")
     return kid
 
 
 def _text(members: Mapping[str, object], member: str) -> str:
     value = members.get(member)
     if type(value) is not str:
-        _refuse(member, "is missing, or not a string")
+        _refuse(member, "must be a string, but is missing or of another type")
     return value
 
 
 def _octets(members: Mapping[str, object], member: str, octets: int) -> bytes:
     value = _base64url_octets(members, member)
     if len(value) != octets:
-        _refuse(member, f"is {octets} bytes long, not {len(value)}")
+        _refuse(member, f"must be {octets} bytes long, not {len(value)}")
     return value
 
 
 def _unsigned(members: Mapping[str, object], member: str) -> int:
     value = _base64url_octets(members, member)
     if not value or value[0] == 0:
-        _refuse(member, "is a positive number without leading zeros (RFC 7518 §2, Base64urlUInt)")
+        _refuse(member, "must be a positive number without leading zeros (RFC 7518 §2, Base64urlUInt)")
     return int.from_bytes(value)
 
 
@@ -367,7 +382,8 @@ def _base64url_octets(members: Mapping[str, object], member: str) -> bytes:
     if len(text) <= JWK_CHARS_MAX and _BASE64URL.fullmatch(text) and len(text) % 4 != 1:
         octets = urlsafe_b64decode(text + "==")
     if _base64url(octets) != text:
-        _refuse(member, "is not base64url: no padding, no other alphabet, no bit set past the last byte (RFC 7515 §2)")
+        text = "is not base64url: write no padding, and set no bit past the last byte (RFC 7515 §2)"
+        _refuse(member, text)
     return octets
 
 

@@ -1,6 +1,6 @@
-"""What has to be remembered of a signature so that it is good once, and for how long. RFC 9421 §7.2.2.
+"""The name under which a signature is recorded so that it is accepted once, and how long to keep it. RFC 9421 §7.2.2.
 
-Remembering is for the caller: nothing is remembered here.
+The caller records the name: this module keeps nothing.
 """
 
 import hashlib
@@ -11,21 +11,25 @@ from incoming_payments.httpsig.verify import Policy, Proof
 
 
 def replay_key(proof: Proof, signer: str) -> str:
-    """One name for the nonce of this signer and key, or without a nonce for what was signed: 64 hexadecimal digits.
+    """Return the name to record for this signature: 64 hexadecimal digits.
 
-    `signer` is who the key belongs to, so that two signers may use the same nonce.
+    The name stands for the nonce of this signer and key. Without a nonce, it stands for what was signed. `signer`
+    identifies the owner of the key, so that two signers may use the same nonce.
     """
-    # What was signed and not the signature: of an ECDSA signature anybody can make a second one that holds.
-    what = ["base", hashlib.sha256(proof.base).hexdigest()] if proof.nonce is None else ["nonce", proof.nonce]
-    return hashlib.sha256(json.dumps([signer, proof.key_id, *what]).encode()).hexdigest()
+    # What was signed, not the signature: a second valid ECDSA signature can be computed from the first without the key.
+    subject = ["base", hashlib.sha256(proof.base).hexdigest()] if proof.nonce is None else ["nonce", proof.nonce]
+    return hashlib.sha256(json.dumps([signer, proof.key_id, *subject]).encode()).hexdigest()
 
 
 def fresh_until(proof: Proof, policy: Policy) -> datetime:
-    """When no clock of ours can take the signature for fresh any more, if they are no further apart than the skew."""
+    """Return the time after which every server refuses the signature as stale, so that its name can be dropped.
+
+    This holds while the servers' clocks differ by no more than the policy's skew.
+    """
     fresh_s: float = policy.max_age_s
     if proof.expires is not None:
         fresh_s = min(fresh_s, (proof.expires - proof.created).total_seconds())
     try:
         return proof.created + timedelta(seconds=fresh_s + policy.clock_skew_s)
-    except OverflowError:  # a window of thousands of years
+    except OverflowError:  # the policy allows thousands of years
         return datetime.max.replace(tzinfo=UTC)

@@ -1,7 +1,7 @@
-"""Shapes of the signature fields that are no structured fields, but that two SDKs of Open Payments send.
+"""Shapes of the signature fields that two SDKs of Open Payments send, although they are not structured fields.
 
-Each is read only where a policy names it. It is put into the strict form, and goes the way of all signatures from
-there: the shape is all that is loosened. Each shape is one signature, in one field line of each kind.
+A shape is read only where a policy names it. `strict_form` rewrites it into the form of RFC 9421 §4, and all checks of
+a strict signature follow. A shape has one signature, in one line of each field.
 """
 
 import enum
@@ -15,29 +15,34 @@ from incoming_payments.httpsig.base import SF_KEY
 
 
 class Shape(enum.StrEnum):
-    """A known way to write `Signature-Input` and `Signature` that RFC 9421 §4 does not know, by who writes it.
+    """A way to write `Signature-Input` and `Signature` that deviates from RFC 9421 §4, named after its SDK.
 
     >>> Shape("php-sdk")
     <Shape.PHP_SDK: 'php-sdk'>
     """
 
-    # interledger/open-payments-php: no colons around the base64. `Signature: sig1=bGFiZWw=`
+    # interledger/open-payments-php writes no colons around the base64: `Signature: sig1=bGFiZWw=`
     PHP_SDK = "php-sdk"
-    # interledger/open-payments: no label and no colons, and no quotes around the components, also where they are
-    # signed. `Signature: bGFiZWw=` and `Signature-Input: sig1=(@method @target-uri);created=1;keyid="k"`
+    # interledger/open-payments writes no label and no colons, and no quotes around the components, not even in the
+    # signature base: `Signature: bGFiZWw=` and `Signature-Input: sig1=(@method @target-uri);created=1;keyid="k"`
     RUST_SDK = "rust-sdk"
 
 
 @frozen
 class StrictForm:
-    """The two field lines in the form of RFC 9421 §4, and the list of components that is signed, if another."""
+    """The two field lines in the form of RFC 9421 §4.
+
+    `components` is the list of components as the signer signed it, or None if that is the strict form.
+    """
 
     signature_input: str
     signature: str
     components: str | None
 
     def signature_params(self, inner_list: str, strict: str) -> str:
-        """The value of `@signature-params` that is signed; in the `strict` form, it begins with `inner_list`.
+        """Return the value of `@signature-params` that the signer signed.
+
+        `strict` is that value in the strict form. It begins with `inner_list`, the strict list of components.
 
         >>> StrictForm("", "", "(@method)").signature_params('("@method")', '("@method");created=1')
         '(@method);created=1'
@@ -53,9 +58,9 @@ _RUST_INPUT: Final = re.compile(rf"({_LABEL})=\((@?[a-z][a-z0-9\-]*(?: @?[a-z][a
 
 
 def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
-    """The field lines in their strict form, when they are of this `shape` to the letter; None when they are not.
+    """Return the field lines in their strict form, or None unless they have exactly this `shape`.
 
-    What comes out is not checked yet. It may be anything that has the shape.
+    The result is not validated yet: parse it like fields from outside.
 
     >>> strict_form(Shape.PHP_SDK, ['sig1=("@method")'], ["sig1=AQID"]).signature
     'sig1=:AQID:'

@@ -1,4 +1,4 @@
-"""Signing: the other half, for clients, tools and tests. What it makes, `verify` takes."""
+"""Sign requests, for clients, tools and tests. `verify` accepts what `sign` returns."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -14,10 +14,11 @@ from incoming_payments.httpsig.fields import parse_signature, parse_signature_in
 from incoming_payments.httpsig.keys import PrivateKey
 from incoming_payments.httpsig.message import Request
 
-# What npm @interledger/open-payments covers: always; when there; and when there is a body, of those that are there.
+# The components that npm @interledger/open-payments covers: always, if the request has the field, and if the request
+# has both the field and a body.
 _ALWAYS: Final = ("@method", "@target-uri")
-_WHEN_THERE: Final = ("authorization",)
-_WITH_BODY: Final = ("content-digest", "content-length", "content-type")
+_IF_PRESENT: Final = ("authorization",)
+_IF_PRESENT_WITH_BODY: Final = ("content-digest", "content-length", "content-type")
 
 
 def sign(
@@ -33,16 +34,19 @@ def sign(
     alg_param: bool = False,
     digest: DigestAlgorithm | None = "sha-512",
 ) -> Request:
-    """`request` with a signature: `Signature-Input` and `Signature` are added after the header fields that it has.
+    """Return `request` with a signature: `Signature-Input` and `Signature` follow its header fields.
 
-    When there is a body, `Content-Digest` is set by the algorithm `digest`, in place of one that is there; None leaves
-    the header fields as they are. No other field is touched. `created` and `expires` are POSIX times in seconds, or
-    datetimes with a zone, of which the fraction of a second is dropped. `components` are by default those that the
-    Open Payments clients cover: `@method`, `@target-uri`, `authorization` when there is one, and with a body
-    `content-digest`, `content-length` and `content-type` when they are there. `alg_param` adds the `alg` parameter.
+    If the request has a body, `sign` sets `Content-Digest` with the algorithm `digest`, and replaces an existing one.
+    With `digest=None` it leaves that field alone. It changes no other field. `created` and `expires` are POSIX times in
+    seconds, or datetimes with a time zone, whose fraction of a second is dropped. `alg_param` adds the `alg` parameter.
 
-    Raises `InvalidValue` for a label that is none or in use, a time without zone, or a key whose algorithm has no
-    registered name for `alg`; `MalformedField` when a component cannot be signed over or a parameter not be written.
+    `components` defaults to the components that the Open Payments clients cover: `@method`, `@target-uri` and, if
+    present, `authorization`. For a request with a body they also cover `content-digest`, `content-length` and
+    `content-type`, if present.
+
+    Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no
+    registered name for `alg`. Raises `MalformedField` when a component cannot be signed or a parameter cannot be
+    written.
 
     >>> key = PrivateKey.generate_ed25519("key-1")
     >>> signed = sign(Request("GET", "https://ase.example/pay", ()), key, created=1_700_000_000)
@@ -50,21 +54,21 @@ def sign(
     ('sig1=("@method" "@target-uri");keyid="key-1";created=1700000000',)
     """
     if not SF_KEY.fullmatch(label) or label in _labels(request):
-        text = "label is lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not in use in the request"
+        text = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
         raise InvalidValue(text, member="label")
     if request.body and digest is not None:
         others = tuple(header for header in request.headers if header[0].lower() != "content-digest")
         request = evolve(request, headers=(*others, ("Content-Digest", content_digest(request.body, digest))))
-    covered = default_components(request) if components is None else components
-    pieces = [piece if isinstance(piece, Component) else Component(piece) for piece in covered]
+    chosen = default_components(request) if components is None else components
+    covered = [component if isinstance(component, Component) else Component(component) for component in chosen]
     parameters = _parameters(key, created, expires, nonce, tag, alg_param=alg_param)
-    signature = key.sign(signature_base(request, pieces, parameters))
-    inner_list = f"({' '.join([piece.identifier for piece in pieces])}){serialise_parameters(parameters)}"
+    signature = key.sign(signature_base(request, covered, parameters))
+    inner_list = f"({' '.join([component.identifier for component in covered])}){serialise_parameters(parameters)}"
     fields = (
         ("Signature-Input", f"{label}={inner_list}"),
         ("Signature", f"{label}={http_sf.ser(signature)}"),
     )
-    parse_signature_input([fields[0][1]])  # what a receiver could not read is refused here
+    parse_signature_input([fields[0][1]])  # refuses what a receiver would refuse
     return evolve(request, headers=(*request.headers, *fields))
 
 
@@ -74,12 +78,14 @@ def _labels(request: Request) -> Iterable[str]:
 
 
 def default_components(request: Request) -> tuple[str, ...]:
-    """The names of what `sign` covers in `request`, as it is, when it is not told otherwise.
+    """Return the names of the components that `sign` covers by default in `request`.
+
+    The result depends on the fields that `request` has now: `sign` calls this after it has set `Content-Digest`.
 
     >>> default_components(Request("GET", "https://ase.example/pay", (("Authorization", "GNAP t"),)))
     ('@method', '@target-uri', 'authorization')
     """
-    names = _WHEN_THERE + (_WITH_BODY if request.body else ())
+    names = _IF_PRESENT + (_IF_PRESENT_WITH_BODY if request.body else ())
     return _ALWAYS + tuple(name for name in names if request.values(name))
 
 
@@ -93,7 +99,7 @@ def _parameters(
     alg_param: bool,
 ) -> Parameters:
     if alg_param and key.algorithm.registered is None:
-        text = f"{key.algorithm.value} has no registered name: leave the alg parameter out (RFC 9421 §6.2)"
+        text = f"{key.algorithm.value} has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
         raise InvalidValue(text, member="alg_param")
     given = (
         ("keyid", key.kid),
@@ -106,9 +112,9 @@ def _parameters(
     return tuple((name, value) for name, value in given if value is not None)
 
 
-def _posix_time(moment: datetime | int, member: str) -> int:
-    if not isinstance(moment, datetime):
-        return moment
-    if moment.utcoffset() is None:
-        raise InvalidValue(f"{member} needs a time zone", member=member)
-    return int(moment.timestamp())
+def _posix_time(time: datetime | int, member: str) -> int:
+    if not isinstance(time, datetime):
+        return time
+    if time.utcoffset() is None:
+        raise InvalidValue(f"{member} has no time zone: pass a datetime with tzinfo, such as UTC", member=member)
+    return int(time.timestamp())

@@ -1,15 +1,15 @@
-"""Every reason for which a signed request is refused, in the order in which the rules are applied."""
+"""The codes of refused signatures, in the order in which the rules are applied."""
 
 import enum
 
 
-class Reason(enum.StrEnum):
-    """Why a request was refused: the stable code in `SignatureRefused.reason`.
+class Code(enum.StrEnum):
+    """The stable `code` of a `SignatureRefused`.
 
-    The members stand in the order in which the verifier looks, cheapest first. When several signatures fail, the one
-    reported is the one that came furthest down this list.
+    The members are in the order of the checks, cheapest first. When several signatures fail, the refusal has the code
+    of the signature that passed most checks.
 
-    >>> Reason("signature_expired") is Reason.EXPIRED
+    >>> Code("signature_expired") is Code.EXPIRED
     True
     """
 
@@ -17,30 +17,30 @@ class Reason(enum.StrEnum):
     SIGNATURE_MISSING = "signature_missing"  # `Signature-Input` or `Signature` is absent or empty
     SIGNATURE_INPUT_MALFORMED = "signature_input_malformed"  # not as RFC 9421 §4.1 has it, or over a limit
     SIGNATURE_MALFORMED = "signature_malformed"  # likewise, RFC 9421 §4.2
-    LABELS_DIFFER = "signature_labels_differ"  # a label stands in one of the two fields only
+    LABELS_DIFFER = "signature_labels_differ"  # a label is in one of the two fields only
 
-    # which key
+    # the key
     KEY_ID_MISSING = "keyid_missing"
     KEY_UNKNOWN = "key_unknown"  # `keyid` is not the `kid` of any key given
-    TOO_MANY_SIGNATURES = "too_many_signatures"  # more by known keys than `limits.SIGNATURES_MAX`
-    ALGORITHM_MISMATCH = "algorithm_mismatch"  # `alg` is not what the key is for
+    TOO_MANY_SIGNATURES = "too_many_signatures"  # more signatures by known keys than `limits.SIGNATURES_MAX`
+    ALGORITHM_MISMATCH = "algorithm_mismatch"  # `alg` is not the algorithm of the key
 
-    # what is covered
-    COMPONENT_NOT_COVERED = "component_not_covered"  # one the policy requires, in its plain form
+    # the coverage
+    COMPONENT_NOT_COVERED = "component_not_covered"  # a component that the policy requires, in its plain form
     BODY_NOT_COVERED = "body_not_covered"  # there is a body, and `content-digest` is not covered
-    TAG_MISMATCH = "tag_mismatch"  # `tag` is not the one the policy asks for
-    NONCE_MISSING = "nonce_missing"  # the policy asks for one
+    TAG_MISMATCH = "tag_mismatch"  # `tag` is not that of the policy
+    NONCE_MISSING = "nonce_missing"  # the policy requires a nonce
 
-    # when
+    # the time
     CREATED_MISSING = "created_missing"
     CREATED_IN_FUTURE = "created_in_future"
     STALE = "signature_stale"  # `created` is longer ago than the policy allows
     EXPIRES_BEFORE_CREATED = "expires_before_created"
     EXPIRED = "signature_expired"
 
-    # can the signature base be built, RFC 9421 §2.5
+    # the signature base, RFC 9421 §2.5
     COMPONENT_REPEATED = "component_repeated"
-    COMPONENT_UNSUPPORTED = "component_unsupported"  # an unknown name, or a parameter we do not apply
+    COMPONENT_UNSUPPORTED = "component_unsupported"  # an unknown name, or a parameter that is not supported
     COMPONENT_ABSENT = "component_absent"  # covered, but not in the request
     COMPONENT_VALUE = "component_value"  # its value cannot be signed over: control characters, not ASCII, ambiguous
     FIELD_REPEATED = "field_repeated"  # a field that may occur once occurs twice
@@ -52,5 +52,5 @@ class Reason(enum.StrEnum):
     DIGEST_UNSUPPORTED = "digest_unsupported"  # neither sha-256 nor sha-512
     DIGEST_MISMATCH = "digest_mismatch"
 
-    # the curve
+    # the signature itself
     SIGNATURE_INVALID = "signature_invalid"

@@ -1,6 +1,6 @@
 """The reasons: stable codes."""
 
-from incoming_payments.httpsig import Reason
+from incoming_payments.httpsig import Code
 
 # Clients match on these, and of several refusals the one furthest down is told: docs and tests follow, not the reverse.
 CODES = [
@@ -37,17 +37,17 @@ CODES = [
 
 def test_codes_and_their_order() -> None:
     """A code that changes breaks a client that matches on it."""
-    assert [reason.value for reason in Reason] == CODES
+    assert [code.value for code in Code] == CODES
 
 
 def test_codes_are_unique_and_speak_for_themselves() -> None:
-    """Each reason has a code of its own, in lower case words, that a client can match on."""
-    codes = [reason.value for reason in Reason.__members__.values()]
+    """Each code is unique and in lower case words, so that a client can match on it."""
+    codes = [code.value for code in Code.__members__.values()]
     assert len(set(codes)) == len(codes)
     assert [code for code in codes if not code.replace("_", "").islower()] == []
 
 
 def test_a_code_is_a_string() -> None:
-    """A reason compares equal to its code, so that it can go into a JSON body as it is."""
-    assert isinstance(Reason.STALE, str)
-    assert f"{Reason.STALE}" == Reason.STALE.value == "signature_stale"
+    """A code is a string, so that it can go into a JSON body as it is."""
+    assert isinstance(Code.STALE, str)
+    assert f"{Code.STALE}" == Code.STALE.value == "signature_stale"

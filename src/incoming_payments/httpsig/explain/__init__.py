@@ -1,0 +1,88 @@
+"""Diagnosis of a refused signature, for the log of a host and never for the client.
+
+`explain` rebuilds the signature base with one mistake after another made on purpose, and tries whether the signature
+holds then. Only hosts import this package: `verify` knows nothing of it.
+"""
+
+from attrs import frozen
+
+from incoming_payments.errors import SignatureRefused
+from incoming_payments.httpsig.explain._case import Case, ReadSignature, open_case
+from incoming_payments.httpsig.explain._hypotheses import HYPOTHESES, Cause, Hypothesis, find_causes
+from incoming_payments.httpsig.verify import Evidence
+from incoming_payments.limits import EXPLAIN_CHARS_MAX, EXPLAIN_VALUE_CHARS_MAX
+
+__all__ = ["HYPOTHESES", "Cause", "Diagnosis", "Hypothesis", "explain"]
+
+
+@frozen
+class Diagnosis:
+    """Why a request was refused. `str(diagnosis)` goes into a log as it is: printable ASCII, bounded, no secret.
+
+    `causes` are the likeliest, the proved ones first; there is at least one.
+    """
+
+    code: str
+    causes: tuple[Cause, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
+    """Return why `verify`, or a host's own rule, refused the request in `evidence`.
+
+    At most `limits.EXPLAIN_VERIFICATIONS_MAX` trials run. Raises nothing, whatever the request holds.
+
+    >>> from datetime import UTC, datetime
+    >>> from attrs import evolve
+    >>> from incoming_payments.httpsig import Policy, PrivateKey, Request, sign, verify
+    >>> key, now = PrivateKey.generate_ed25519("key-1"), datetime(2030, 1, 1, tzinfo=UTC)
+    >>> sent = sign(Request("GET", "http://ase.example/pay", (("Authorization", "GNAP OS9M2PMH"),)), key, created=now)
+    >>> arrived = evolve(sent, target_uri="https://ase.example/pay")
+    >>> evidence = Evidence(arrived, {"key-1": key.public_key()}, Policy(), now)
+    >>> try:  # doctest: +ELLIPSIS
+    ...     verify(evidence.request, evidence.keys, policy=evidence.policy, now=evidence.now)
+    ... except SignatureRefused as refusal:
+    ...     print(explain(refusal, evidence).causes[0])
+    proved: the client signed http://ase.example/pay: another scheme than the service expects; compare ...
+    """
+    case = open_case(evidence, refusal.code)
+    causes, is_complete = find_causes(case)
+    if not causes:
+        causes = [Cause("unknown", False, "no known mistake fits: compare the signature base with the client's own")]
+    description = case.redactor.show(refusal.description.replace("§", "section "), 4 * EXPLAIN_VALUE_CHARS_MAX)
+    lines = [f"signature refused, {case.redactor.show(refusal.code)}: {description}"]
+    lines += [f"  {cause}" for cause in causes]
+    for one in case.signatures:
+        lines += [case.redactor.mask(line) for line in _signature_lines(case, one)]
+    if not case.signatures:
+        lines.append("  no signature could be read")
+    if not is_complete:
+        lines.append("  there were too many hypotheses: not all of them were tried")
+    text = "\n".join(lines)
+    if len(text) > EXPLAIN_CHARS_MAX:
+        text = f"{text[:EXPLAIN_CHARS_MAX]}... ({len(text) - EXPLAIN_CHARS_MAX} characters left out)"
+    return Diagnosis(refusal.code, tuple(causes), text)
+
+
+def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
+    show, given = case.redactor, one.given
+    age = "without created"
+    if given.created is not None:
+        age_s = case.evidence.now.timestamp() - given.created
+        age = f"made {abs(age_s):.0f} s {'ago' if age_s >= 0 else 'ahead of our clock'}"
+    holds = "it could not be tried"
+    if one.key is not None and not one.draft.missing:
+        verb = "holds" if one.key.verify(one.octets, one.draft.base()) else "does not hold"
+        holds = f"it {verb} over this base"
+    by = "without keyid" if given.key_id is None else f"by keyid {show.quote(given.key_id)}"
+    lines = [f"  {show.show(given.label)} {by}, {age}: {holds}, as the service built it:"]
+    for component, value in one.draft.lines:
+        shown = "<no value>" if value is None else show.value(component, value)
+        lines.append(f"    {show.identifier(component)}: {shown}")
+    names = " ".join([show.identifier(component) for component in given.components])
+    if not given.signature_params.startswith(given.coverage.inner_list):  # a shape without quotes
+        names = names.replace('"', "")
+    return [*lines, f'    "@signature-params": ({names}){show.parameters(given.parameters)}']

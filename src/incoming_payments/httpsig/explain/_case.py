@@ -1,0 +1,146 @@
+"""A refused request taken apart: its signatures, and for each one the lines of its signature base."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from attrs import evolve, frozen
+
+from incoming_payments.errors import MalformedField
+from incoming_payments.httpsig.base import BaseBuilder, Component
+from incoming_payments.httpsig.explain._redaction import Redactor
+from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
+from incoming_payments.httpsig.keys import PublicKey
+from incoming_payments.httpsig.message import Request
+from incoming_payments.httpsig.shapes import strict_form
+from incoming_payments.httpsig.verify import Evidence, as_signed
+from incoming_payments.limits import HEADER_BYTES_MAX, SIGNATURES_MAX
+
+
+@frozen
+class Trial:
+    """A possible cause; `said` completes the words of its hypothesis.
+
+    `holds` proves the cause or refutes it. Without `holds` the cause was only recognised, so it is likely.
+    """
+
+    said: str = ""
+    holds: Callable[[], bool] | None = None
+
+
+@frozen
+class Draft:
+    """A signature base whose values can be replaced. RFC 9421 §2.5.
+
+    Each line is a component and its value, or None if the component has none. `params` is the text of the last line.
+    """
+
+    lines: tuple[tuple[Component, str | None], ...]
+    params: str
+
+    @property
+    def missing(self) -> list[str]:
+        """The names of the components without a value. There is no signature base unless this is empty."""
+        return [component.name for component, value in self.lines if value is None]
+
+    def base(self) -> bytes:
+        """Return the signature base."""
+        lines = [f"{component.identifier}: {value}" for component, value in self.lines]
+        return "\n".join([*lines, f'"@signature-params": {self.params}']).encode("utf-8", "replace")
+
+    def with_values(self, values: Mapping[str, str]) -> "Draft":
+        """Return a draft with other values for the plain components of these names."""
+        return self._with(lambda component: None if component.parameters else values.get(component.name))
+
+    def of_target(self, request: Request) -> "Draft":
+        """Return a draft with the derived components of `request`."""
+        builder = BaseBuilder(request)
+        try:
+            return self._with(lambda one: builder.value(one) if one.name.startswith("@") else None)
+        except MalformedField:  # no valid target, but a client may have signed it as one
+            return self.with_values({"@target-uri": request.target_uri})
+
+    def _with(self, other: Callable[[Component], str | None]) -> "Draft":
+        lines = [(component, other(component), value) for component, value in self.lines]
+        return evolve(self, lines=tuple([(one, old if new is None else new) for one, new, old in lines]))
+
+
+@frozen
+class ReadSignature:
+    """One signature of the request, the key that its `keyid` names if the client has that key, and its base."""
+
+    given: SignatureInput
+    octets: bytes
+    key: PublicKey | None
+    draft: Draft
+
+    def made_over(
+        self, base: bytes, said: str = "", *, key: PublicKey | None = None, octets: bytes | None = None
+    ) -> Trial:
+        """Return the trial that the key signed `base`; without a key nothing can be proved."""
+        signer = key or self.key
+        return Trial(said, partial(signer.verify, octets or self.octets, base) if signer else None)
+
+
+@frozen
+class Case:
+    """A refused request, as the hypotheses see it."""
+
+    evidence: Evidence
+    code: str
+    redactor: Redactor
+    signatures: tuple[ReadSignature, ...]  # at most `limits.SIGNATURES_MAX`, those by known keys first
+
+    def text(self, name: str) -> str:
+        """Return all lines of the field `name` as one text of bounded length; empty when there is no such field."""
+        return ", ".join(self.evidence.request.values(name))[:HEADER_BYTES_MAX]
+
+    def names(self, names: Sequence[str]) -> str:
+        """Return a few names from outside in quotes."""
+        return ", ".join([self.redactor.quote(name) for name in names[:4]])
+
+    def by_known_keys(self, *, complete: bool = True) -> Iterator[ReadSignature]:
+        """Yield the signatures by known keys whose base could be built, or else those whose base could not."""
+        return (one for one in self.signatures if one.key and bool(one.draft.missing) is not complete)
+
+
+def open_case(evidence: Evidence, code: str) -> Case:
+    """Take the request apart. Raises nothing."""
+    request, shapes = evidence.request, evidence.policy.shapes
+    lines = request.values("signature-input"), request.values("signature")
+    form = next(filter(None, [strict_form(shape, *lines) for shape in shapes]), None)
+    strict = ([form.signature_input], [form.signature]) if form else lines
+    read = read_signatures(evidence, strict[0], strict[1], lambda one: as_signed(form, one) if form else one)
+    return Case(evidence, code, Redactor(request), tuple(read))
+
+
+def read_signatures(
+    evidence: Evidence,
+    inputs: Sequence[str],
+    signatures: Sequence[str],
+    signed: Callable[[SignatureInput], SignatureInput] = lambda one: one,
+) -> list[ReadSignature]:
+    """Return the signatures in the two fields, those by known keys first; none when a field cannot be read.
+
+    `signed` replaces what was read by what the client signed.
+    """
+    try:
+        given, octets_of = parse_signature_input(inputs), parse_signature(signatures)
+    except MalformedField:
+        return []
+    both = [signed(one) for label, one in given.items() if label in octets_of]
+    both.sort(key=lambda one: one.key_id not in evidence.keys)
+    builder = BaseBuilder(evidence.request)
+    return [
+        ReadSignature(one, octets_of[one.label], evidence.keys.get(one.key_id or ""), _draft(builder, one))
+        for one in both[:SIGNATURES_MAX]
+    ]
+
+
+def _draft(builder: BaseBuilder, given: SignatureInput) -> Draft:
+    lines: list[tuple[Component, str | None]] = []
+    for component in given.components:
+        try:
+            lines.append((component, builder.value(component)))
+        except MalformedField:
+            lines.append((component, None))
+    return Draft(tuple(lines), given.signature_params)

@@ -1,0 +1,240 @@
+"""The table of the mistakes that clients and their hosts make, and the loop that tries them."""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from attrs import evolve, frozen
+
+from incoming_payments.httpsig.algorithms import Algorithm
+from incoming_payments.httpsig.codes import Code
+from incoming_payments.httpsig.explain import _trials
+from incoming_payments.httpsig.explain._bodies import claims, is_digest_of, other_bodies
+from incoming_payments.httpsig.explain._case import Case, ReadSignature, Trial, read_signatures
+from incoming_payments.httpsig.shapes import Shape, strict_form
+from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_MAX
+
+_HOUR_S: Final = 3600
+_YEAR_S: Final = 366 * 24 * _HOUR_S
+_ZONE_OFF_S_MAX: Final = 120  # how far a clock that is right but for its zone may be off besides
+_PARTS_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
+
+
+@frozen
+class Cause:
+    """A cause of a refusal. `proved`: with this mistake made on purpose the signature holds, or the digest matches.
+
+    `name` is stable, and `text` is for people.
+    """
+
+    name: str
+    proved: bool
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'proved' if self.proved else 'likely'}: {self.text}"
+
+
+@frozen
+class Hypothesis:
+    """One row of the table: a mistake, the codes for which it is tried, its trials, and its words for the host."""
+
+    name: str
+    codes: frozenset[str]
+    trials: Callable[[Case], Iterator[Trial]]
+    words: str
+    proves: bool = True  # whether a trial that holds proves the mistake
+
+
+def find_causes(case: Case) -> tuple[list[Cause], bool]:
+    """Return the causes that fit, the proved ones first, and whether every hypothesis was tried.
+
+    At most `limits.EXPLAIN_VERIFICATIONS_MAX` trials run, and their bases are built one at a time.
+    """
+    causes: list[Cause] = []
+    budget = EXPLAIN_VERIFICATIONS_MAX
+    for row in HYPOTHESES:
+        for trial in row.trials(case) if case.code in row.codes and budget >= 0 else ():
+            budget -= trial.holds is not None
+            if budget < 0:
+                break
+            if trial.holds is None or trial.holds():
+                text = row.words.format(said=case.redactor.mask(trial.said))
+                causes.append(Cause(row.name, row.proves and trial.holds is not None, text))
+                break
+        if case.code == Code.SIGNATURE_INVALID and causes and causes[-1].proved:
+            break  # a signature holds over one base only
+    return sorted(causes, key=lambda cause: not cause.proved)[:EXPLAIN_CAUSES_MAX], budget >= 0
+
+
+def _each(trials: _trials.SignatureTrials, *, complete: bool = True) -> Callable[[Case], Iterator[Trial]]:
+    """Return the trials of every signature by a known key whose base is complete, or of those whose base is not."""
+    return lambda case: (trial for one in case.by_known_keys(complete=complete) for trial in trials(case, one))
+
+
+_LABEL: Final = r"[A-Za-z*][A-Za-z0-9_\-.*]{0,63}"
+_INPUT: Final = re.compile(rf"\s*({_LABEL})=(\([^()]*\)(?:;[^;,\"]*(?:\"[^\"]*\")?)*)")
+_SIGNATURE: Final = re.compile(rf"\s*(?:({_LABEL})=)?[:\"']?([A-Za-z0-9+/_\-]{{16,2000}})={{0,2}}[:\"']?\s*")
+_REPAIRS: Final = (  # what a client writes in Signature-Input, what it means, and what is wrong
+    (re.compile(r";created=\"?([0-9]{9,11})[0-9]{3}\"?(?=;|\s|$)"), r";created=\1", "created is in milliseconds"),
+    (re.compile(r";created=\"?([0-9]+)(?:\"|\.[0-9]+\"?)"), r";created=\1", "created is in quotes or has a fraction"),
+    (re.compile(r";keyid=", re.IGNORECASE), ";keyid=", "keyid has upper-case letters"),
+    (re.compile(r"(?<=[( ])([@a-z][a-z0-9\-]*)(?=[ )])"), r'"\1"', "the components are not in quotes"),
+)
+
+
+def _form(case: Case) -> Iterator[Trial]:
+    """Read both fields in any form; proved when the signature holds over what the client meant."""
+    inputs, signatures = case.text("signature-input"), case.text("signature")
+    written, signature = _INPUT.fullmatch(inputs), _SIGNATURE.fullmatch(signatures)
+    if written is None or signature is None:
+        return
+    shapes = [shape for shape in Shape if strict_form(shape, [inputs], [signatures])]
+    flaws = [f"this is the shape {shape}, which the policy can allow" for shape in shapes]
+    params = written[2]
+    for pattern, meant, flaw in _REPAIRS:
+        before, params = params, pattern.sub(meant, params)
+        flaws += [flaw] if params != before else []
+    base64 = signature[2].replace("-", "+").replace("_", "/")
+    strict = f"=:{base64}{'=' * (-len(base64) % 4)}:"
+    flaws += ["the label has upper-case letters"] if written[1] != written[1].lower() else []
+    flaws += ["Signature is not written label=:base64:"] if signatures.strip() != f"{signature[1]}{strict}" else []
+    flaws += ["the two fields have different labels"] if signature[1] not in (None, written[1]) else []
+    said = "; ".join(flaws)
+    for one in read_signatures(case.evidence, [f"sig1={params}"], [f"sig1{strict}"]) if flaws else ():
+        for signed in (written[2], one.draft.params):
+            if one.key is not None:
+                yield one.made_over(evolve(one.draft, params=signed).base(), said)
+        yield Trial(said)
+
+
+def _undefined(case: Case) -> Iterator[Trial]:
+    for name in ("signature", "signature-input"):
+        text = case.text(name).rpartition("=")[2].strip(' :"').lower()
+        if text in {"undefined", "null", "[object object]"}:
+            yield Trial(f"{name.title()} is the text {text}")
+
+
+def _cavage(case: Case) -> Iterator[Trial]:
+    given = case.text("signature") + ("" if case.text("signature-input") else case.text("authorization"))
+    if 'keyid="' in given.lower() and "signature=" in given.lower():
+        yield Trial()
+
+
+def _keyid(case: Case) -> Iterator[Trial]:
+    keys = list(case.evidence.keys.values())[:4]
+    for one in case.signatures:
+        for key in keys if not one.draft.missing and one.key is None else ():
+            yield one.made_over(one.draft.base(), f"the key that signed has the kid {case.names([key.kid])}", key=key)
+    for given in [one.given.key_id or "" for one in case.signatures]:
+        for kid in [key.kid for key in keys]:
+            if given.strip().casefold() == kid.strip().casefold():
+                yield Trial(f"case and white space count: the kid is {case.names([kid])}")
+            if given.endswith((f"#{kid}", f"/{kid}")):
+                yield Trial(f"it is a URL that ends in the kid {case.names([kid])}")
+        if given.startswith(("http://", "https://", "urn:")) or len(given) == 43:
+            yield Trial("it is a URL or a JWK thumbprint (RFC 7638)")
+
+
+def _alg(_case: Case, one: ReadSignature) -> Iterator[Trial]:
+    alg, meant = one.given.alg or "", one.key and one.key.algorithm.registered
+    advice = f'leave it out, or write alg="{meant}"' if meant else "leave it out"
+    if alg in {"Ed25519", *[algorithm.value for algorithm in Algorithm]}:
+        yield Trial(f"is a JOSE name: {advice}")
+    if alg.lower().startswith(("hmac", "hs")):
+        yield Trial(f"is for shared secrets, and the client has a key pair: {advice}")
+
+
+def _not_covered(case: Case) -> Iterator[Trial]:
+    required = (*case.evidence.policy.required, *(("content-digest",) if case.evidence.request.body else ()))
+    for one in case.signatures:
+        missing = [name for name in required if name not in one.given.coverage.plain]
+        if one.key is not None and missing:
+            yield Trial(case.names(missing), lambda: True)
+
+
+def _covered_instead(case: Case) -> Iterator[Trial]:
+    wanted = {*case.evidence.policy.required, "content-digest"}
+    covered = [(component, one.given.coverage.names) for one in case.signatures for component in one.given.components]
+    for component, names in covered:
+        shown = case.redactor.identifier(component)
+        if component.name.lower() in wanted and component.name not in wanted:
+            yield Trial(f"{shown} is covered: names are in lower case")
+        if component.name in wanted and component.parameters:
+            yield Trial(f"{shown} is covered, which is not the component without parameters")
+        if component.name in _PARTS_OF_TARGET and "@target-uri" not in names:
+            yield Trial(f"{shown} is covered, and @target-uri is not")
+    if case.text("digest") and not case.text("content-digest"):
+        yield Trial("there is the old Digest field (RFC 3230), and no Content-Digest (RFC 9530)")
+
+
+def _clock(case: Case, one: ReadSignature) -> Iterator[Trial]:
+    age_s = case.evidence.now.timestamp() - (one.given.created or 0)
+    hours = round(abs(age_s) * 2 / _HOUR_S) / 2
+    side = "behind" if age_s > 0 else "ahead"
+    if (one.given.created or 0) < _YEAR_S:
+        yield Trial(f"created={one.given.created} is no current time: the client has no clock")
+    if 0 < hours <= 14 and abs(abs(age_s) - hours * _HOUR_S) <= _ZONE_OFF_S_MAX:
+        yield Trial(f"created is {hours:g} h {side}: a clock is in the wrong time zone")
+    advice = "or a queue, a cache or a retry sent an old request" if age_s > 0 else "synchronise both with NTP"
+    yield Trial(f"created is {abs(age_s):.0f} s {side}: a clock is wrong, {advice}")
+
+
+def _digest_form(case: Case) -> Iterator[Trial]:
+    right = "is right, so Content-Length is wrong" if case.code == Code.CONTENT_LENGTH_MISMATCH else ""
+    for digest, flaw in claims(case.text("content-digest")):
+        if said := flaw or right:
+            yield Trial(said, partial(is_digest_of, digest, case.evidence.request.body))
+
+
+def _digest_of(case: Case) -> Iterator[Trial]:
+    for body, said in other_bodies(case.evidence.request.body):
+        for digest, _ in claims(case.text("content-digest")) if body != case.evidence.request.body else ():
+            yield Trial(said, partial(is_digest_of, digest, body))
+
+
+def _as_sent(_case: Case, one: ReadSignature) -> Iterator[Trial]:
+    yield one.made_over(one.draft.base())
+
+
+# --- the table ---------------------------------------------------------------------------------
+
+_FORM: Final = frozenset(
+    {Code.SIGNATURE_MISSING, Code.SIGNATURE_INPUT_MALFORMED, Code.SIGNATURE_MALFORMED, Code.LABELS_DIFFER}
+)
+_COVERAGE: Final = frozenset({Code.COMPONENT_NOT_COVERED, Code.BODY_NOT_COVERED})
+_ABSENT: Final = frozenset({Code.COMPONENT_ABSENT, Code.FIELD_REPEATED})
+_DIGEST: Final = frozenset(
+    {Code.DIGEST_MISMATCH, Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED, Code.CONTENT_LENGTH_MISMATCH}
+)
+_CHANGED: Final = frozenset({Code.DIGEST_MISMATCH, Code.CONTENT_LENGTH_MISMATCH})
+_INVALID: Final = frozenset({Code.SIGNATURE_INVALID})
+
+HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are tried: the commonest first
+    Hypothesis("undefined", _FORM, _undefined, "{said}: a layer below the signer repeated the request unsigned"),
+    Hypothesis("cavage", _FORM, _cavage, "the client signs as draft-cavage-http-signatures says, and not as RFC 9421"),
+    Hypothesis("form", _FORM, _form, "the fields are not written as RFC 9421 section 4 says: {said}"),
+    Hypothesis("keyid", frozenset({Code.KEY_UNKNOWN, Code.KEY_ID_MISSING}), _keyid,
+        "keyid must be the kid of a key of the client: {said}"),
+    Hypothesis("alg", frozenset({Code.ALGORITHM_MISMATCH}), _each(_alg), "the alg parameter {said}"),
+    Hypothesis("not_covered", _COVERAGE, _not_covered, "the signature does not cover {said}"),
+    Hypothesis("covered_instead", _COVERAGE | _ABSENT | {Code.COMPONENT_UNSUPPORTED}, _covered_instead,
+        "in place of a required component {said}"),
+    Hypothesis("clock", frozenset({Code.STALE, Code.CREATED_IN_FUTURE}), _each(_clock), "the times differ: {said}"),
+    Hypothesis("lost_field", _ABSENT, _each(_trials.lost_field, complete=False), "the client signed {said}"),
+    Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
+    Hypothesis("digest_of", _DIGEST, _digest_of, "the digest is that of {said}, and not of the bytes received"),
+    Hypothesis("body_changed", _CHANGED, _each(_as_sent), "the client signed this Content-Digest: the body was changed"
+        " afterwards, by a proxy or by the client", proves=False),
+    *(Hypothesis(part, _INVALID, _each(_trials.target(part)), f"the client signed {{said}}: another {part} than the"
+        " service expects; compare base_url and the proxy") for part in _trials.PARTS),
+    Hypothesis("method", _INVALID, _each(_trials.method), "the client signed the method as {said}"),
+    Hypothesis("token", _INVALID, _each(_trials.token), "the client signed authorization as {said}"),
+    Hypothesis("other_key", _INVALID, _each(_trials.other_key), "the client signed with its key of the kid {said}"),
+    Hypothesis("algorithm", _INVALID, _each(_trials.other_algorithm), "the JWK does not name {said}, which signed"),
+    Hypothesis("der", _INVALID, _each(_trials.der), "the signature is in DER; it must be r and s alone"),
+    Hypothesis("created", _INVALID, _each(_trials.created), "the client signed another time: {said}"),
+    Hypothesis("target", _INVALID, _each(_trials.target("scheme", "host", "path", "query", others_max=3)),
+        "the client signed {said}: base_url must be the URL that clients use"),
+)  # fmt: skip

@@ -1,0 +1,102 @@
+"""Redaction: what a report may show of a client's request, escaped and bounded, without secrets.
+
+Fields are shown by an allowlist, so that an unknown field is hidden. A value that holds a piece of a secret is hidden
+wherever it stands. The secrets are the credentials (`Authorization`, `Cookie`) and the signatures.
+"""
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+from incoming_payments.httpsig.base import Component, Parameters
+from incoming_payments.httpsig.message import Request
+from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX
+
+PIECE_CHARS: Final = 8  # no piece of a secret that is as long as this is ever shown
+
+_SECRET_FIELDS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
+_SHOWN_FIELDS: Final = frozenset({"accept", "content-encoding", "content-length", "content-type", "date", "host"})
+_SHOWN_PARAMETERS: Final = frozenset({"alg", "created", "expires", "keyid", "tag"})
+_SCHEME: Final = re.compile(r"(GNAP|Bearer|Basic|DPoP) +", re.IGNORECASE)
+_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # in `Signature`, it is a signature
+
+
+class Redactor:
+    """Show pieces of one request. Its methods raise nothing."""
+
+    def __init__(self, request: Request) -> None:
+        secrets = [value for name in _SECRET_FIELDS for value in request.values(name)]
+        secrets += [octets for value in request.values("signature") for octets in _LONG.findall(value)]
+        self._pieces = {piece for secret in secrets for piece in _pieces(secret.lower())}
+
+    def mask(self, text: str) -> str:
+        """Return `text`, or its length alone when a secret is in it: in any case, percent-encoded or not."""
+        spellings = (text.lower(), unquote(text, "latin-1").lower()) if self._pieces else ()
+        found = any(piece in self._pieces for spelling in spellings for piece in _pieces(spelling))
+        return hidden(text) if found else text
+
+    def show(self, text: str, chars_max: int = EXPLAIN_VALUE_CHARS_MAX) -> str:
+        r"""Return `text` from outside as printable ASCII of bounded length, without secrets.
+
+        >>> Redactor(Request("GET", "", ())).show("x\n")
+        'x\\n'
+        """
+        shown = ascii(self.mask(text[:chars_max]))[1:-1]
+        if len(text) <= chars_max and len(shown) <= 2 * chars_max:
+            return shown
+        return f"{shown[: 2 * chars_max]}... ({len(text)} characters)"
+
+    def quote(self, text: str) -> str:
+        """Return `text` in double quotes."""
+        return f'"{self.show(text)}"'
+
+    def value(self, component: Component, value: str) -> str:
+        """Return the value of a covered component.
+
+        >>> Redactor(Request("GET", "", ())).value(Component("authorization"), "GNAP OS9M2PMH")
+        'GNAP <redacted, 8 characters>'
+        """
+        name = component.name
+        if component.parameters:
+            return hidden(value)
+        if name.startswith("@"):
+            return self.uri(value)
+        if name in _SHOWN_FIELDS:
+            return self.show(value)
+        if name in _SECRET_FIELDS and (scheme := _SCHEME.match(value)):
+            return f"{scheme[1]} {hidden(value[scheme.end() :])}"
+        return hidden(value)
+
+    def uri(self, uri: str) -> str:
+        """Return a URI, a part of one, or a method, with the names of the query and without its values."""
+        path, mark, query = uri.partition("?")
+        if len(query) > EXPLAIN_VALUE_CHARS_MAX:
+            return f"{self.show(path)}?{hidden(query)}"
+        pairs = [pair.partition("=") for pair in query.split("&")] if query else []
+        shown = [f"{self.show(name)}={hidden(value)}" if sign else hidden(name) for name, sign, value in pairs]
+        return f"{self.show(path)}{mark}{'&'.join(shown)}"
+
+    def identifier(self, component: Component) -> str:
+        """Return a component identifier."""
+        return self.quote(component.name) + self._parameters(component.parameters)
+
+    def parameters(self, parameters: Parameters) -> str:
+        """Return the parameters of a signature; the values of `nonce` and of unknown parameters are hidden."""
+        return self._parameters(parameters, _SHOWN_PARAMETERS)
+
+    def _parameters(self, parameters: Parameters, allowed: frozenset[str] | None = None) -> str:
+        text = ""
+        for name, value in parameters:
+            shown = self.show(str(value)) if allowed is None or name in allowed else hidden(str(value))
+            shown = f'"{shown}"' if type(value) is str else shown
+            text += f";{self.show(name)}" if value is True else f";{self.show(name)}={shown}"
+        return text
+
+
+def hidden(value: str) -> str:
+    """Return what stands for a value that is not shown."""
+    return f"<redacted, {len(value)} character{'' if len(value) == 1 else 's'}>"
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + PIECE_CHARS] for at in range(len(text) - PIECE_CHARS + 1)]

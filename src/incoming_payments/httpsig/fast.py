@@ -1,0 +1,87 @@
+"""The fast paths of verification: what honest clients send, read by hand.
+
+`fields`, `digest` and `base` are the specification. Each function here returns what its namesake there returns, and
+passes on to it whatever it does not recognise. Each comment says how much longer a verification takes without the fast
+path: `benchmarks/verify.py --without-fast-paths` prints these figures.
+"""
+
+import re
+from binascii import a2b_base64
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from incoming_payments.httpsig import base, digest, fields
+from incoming_payments.httpsig.base import SF_KEY, Component, Coverage
+from incoming_payments.httpsig.fields import SignatureInput
+from incoming_payments.limits import COMPONENTS_MAX, COVERAGES_REMEMBERED_MAX, HEADER_BYTES_MAX, SF_PARAMETERS_MAX
+
+# No text matches one of these in two ways, so the time is linear.
+_KEY: Final = SF_KEY.pattern
+_STRING: Final = r'"[ !#-\[\]-~]*"'  # without escapes
+_SIGNATURE: Final = re.compile(rf"({_KEY})=:([A-Za-z0-9+/]*(?:[AEIMQUYcgkosw048]=|[AQgw]==)?):")  # canonical base64
+_COVERAGE: Final = re.compile(rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})")
+_PARAMETER: Final = re.compile(rf";({_KEY})=(?:({_STRING})|(0|[1-9][0-9]{{0,14}}))|([\s\S]+)")
+
+
+def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
+    """Return the members of `Signature-Input`; fast for one signature in the strict form of RFC 9651 §4.1."""
+    return _one_input(lines) or fields.parse_signature_input(lines)  # 2.0 times as long without
+
+
+def _one_input(lines: Sequence[str]) -> dict[str, SignatureInput] | None:
+    if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
+        return None
+    head, closing, rest = lines[0].partition(")")
+    known = _head(head) if closing else None
+    pairs = _PARAMETER.findall(rest)
+    if known is None or len(pairs) > SF_PARAMETERS_MAX or (pairs and pairs[-1][3]):  # there is more than parameters
+        return None
+    parameters = {key: int(digits) if digits else string[1:-1] for key, string, digits, _ in pairs}
+    if len(parameters) < len(pairs):  # a parameter is repeated
+        return None
+    label, coverage = known
+    return {label: fields.signature_input(label, coverage, parameters, f"{coverage.inner_list}{rest}")}
+
+
+@lru_cache(maxsize=COVERAGES_REMEMBERED_MAX)  # a client covers the same components each time: 1.6 times as long without
+def _head(head: str) -> tuple[str, Coverage] | None:
+    """Return label and components: the text before the closing parenthesis."""
+    match = _COVERAGE.fullmatch(head)
+    if match is None:
+        return None
+    label, names = match.groups()
+    return label, Coverage(tuple([Component(name) for name in names[1:-1].split('" "')]))
+
+
+def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
+    """Return the signatures of a `Signature` field; fast for one signature in canonical base64."""
+    match = _SIGNATURE.fullmatch(lines[0]) if len(lines) == 1 and len(lines[0]) <= HEADER_BYTES_MAX else None
+    if match is None or len(match[2]) % 4:
+        return fields.parse_signature(lines)
+    return {match[1]: a2b_base64(match[2])}  # 1.2 times as long without
+
+
+def verify_digest(header_values: Sequence[str], body: bytes) -> None:
+    """Check the `Content-Digest` of `body`; fast for the text that this library would send with it."""
+    name = header_values[0][:7] if len(header_values) == 1 else ""
+    if name not in ("sha-512", "sha-256") or header_values[0] != digest.digest_text(name, body):
+        digest.verify_digest(header_values, body)  # 1.2 times as long without
+
+
+def build_base(builder: base.BaseBuilder, coverage: Coverage, signature_params: str) -> bytes:
+    """Return the signature base; fast for fields of one line of printable ASCII."""
+    text, values_of = "", builder.message.fields
+    for start, component in coverage.lines:
+        values = values_of.get(component.name, ())
+        if (
+            len(values) == 1
+            and component.is_plain_field
+            and values[0].isascii()
+            and values[0].isprintable()
+            and len(values[0]) <= HEADER_BYTES_MAX
+        ):
+            text += f"{start}{values[0].strip(' ')}\n"  # 1.1 times as long without
+        else:
+            text += f"{start}{builder.value(component)}\n"
+    return f'{text}"@signature-params": {signature_params}'.encode("ascii")
