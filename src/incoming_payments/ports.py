@@ -3,8 +3,7 @@
 Write plain `def` methods for `run`, and `async def` methods for `arun`. `arun` accepts both kinds.
 
 A method returns its answer or raises an exception. It raises `PolicyRefused` when a rule of the host refuses, and
-`StoreUnavailable` (or a subclass) for a temporary failure. The contract tests in `incoming_payments.testing` check that a
-store conforms.
+`StoreUnavailable` (or a subclass) for a temporary failure. `incoming_payments.testing` has contract tests for stores.
 """
 
 import secrets

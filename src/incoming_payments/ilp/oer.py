@@ -41,7 +41,7 @@ def read_span(data: bytes, at: int, end: int) -> tuple[int, int]:
         length, start = _read_long_length(data, at, end)
     stop = start + length
     if stop > end:
-        raise MalformedPacket(f"a length of {length} bytes is followed by only {end - start} bytes", at)
+        raise MalformedPacket(f"expected {length} bytes, but found {end - start}", at)
     return start, stop
 
 
