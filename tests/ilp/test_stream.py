@@ -197,7 +197,7 @@ MEMBERS = [(frame, member.name) for frame, _ in KNOWN for member in fields(type(
 
 @pytest.mark.parametrize(("frame", "member"), MEMBERS, ids=lambda part: getattr(part, "__name__", str(part)))
 def test_fields_of_frames_are_checked(frame: Any, member: str) -> None:
-    """A field accepts the smallest and largest value of its type, and refuses values out of range or of another type."""
+    """A field accepts the smallest and largest value, and refuses values out of range or of another type."""
     kind = type(getattr(frame, member))
     most = 255 if member in {"code", "asset_scale"} else UINT64_MAX
     good, bad = ([0, most], [-1, most + 1, "1", None]) if issubclass(kind, int) else ([kind()], [0, None])
