@@ -123,12 +123,8 @@ LOGGED_A_MINUTE_MAX: Final = 10  # of one kind: enough to see a problem, too few
 
 # --- the command that signs ---
 
-SIGNED_BODY_BYTES_MAX: Final = (
-    16 * 1024 * 1024
-)  # read into memory for the digest: large enough to test a server's limit
-COMMAND_BODY_BYTES_MAX: Final = (
-    24 * 1024
-)  # quoting can make it five times as long, and Linux limits an argument to 128 KiB
+SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # read into memory for the digest: enough to test a server's limit
+COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as much; Linux limits an argument to 128 KiB
 
 # --- stores ---
 
