@@ -393,7 +393,7 @@ def test_metadata_limits_are_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "moment"),
+    ("text", "time"),
     [
         ("2026-02-03T23:20:50Z", datetime(2026, 2, 3, 23, 20, 50, tzinfo=UTC)),
         ("2026-02-03t23:20:50z", datetime(2026, 2, 3, 23, 20, 50, tzinfo=UTC)),
@@ -409,10 +409,10 @@ def test_metadata_limits_are_arguments() -> None:
         ("9999-12-31T23:59:59.999999Z", datetime.max.replace(tzinfo=UTC)),
     ],
 )
-def test_valid_date_time_is_parsed(text: str, moment: datetime) -> None:
+def test_valid_date_time_is_parsed(text: str, time: datetime) -> None:
     """An RFC 3339 date-time with any offset becomes a time in UTC."""
     parsed = parse_date_time(text)
-    assert parsed == moment
+    assert parsed == time
     assert parsed.tzinfo is UTC
 
 
@@ -459,7 +459,7 @@ def test_invalid_date_time_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "text"),
+    ("time", "text"),
     [
         (datetime(2026, 2, 3, 23, 20, 50, tzinfo=UTC), "2026-02-03T23:20:50Z"),
         (datetime(2026, 2, 3, 23, 20, 50, 1, tzinfo=UTC), "2026-02-03T23:20:50.000001Z"),
@@ -467,9 +467,9 @@ def test_invalid_date_time_is_refused(text: str) -> None:
         (datetime(1, 1, 1, tzinfo=UTC), "0001-01-01T00:00:00Z"),
     ],
 )
-def test_date_time_is_written_in_utc(moment: datetime, text: str) -> None:
+def test_date_time_is_written_in_utc(time: datetime, text: str) -> None:
     """A time is written in UTC with a Z, with microseconds if they are not zero."""
-    assert write_date_time(moment) == text
+    assert write_date_time(time) == text
 
 
 # --- writing -----------------------------------------------------------------------------------------

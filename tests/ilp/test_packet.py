@@ -108,7 +108,7 @@ def test_trailing_bytes_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "written"),
+    ("time", "written"),
     [
         (datetime(2017, 12, 24, 16, 14, 32, 279_112, UTC), "20171224161432279"),
         (datetime(2017, 12, 24, 16, 14, 32, 200_000, UTC), "20171224161432200"),
@@ -119,12 +119,12 @@ def test_trailing_bytes_are_ignored() -> None:
         (datetime(2017, 12, 25, tzinfo=timezone(timedelta(0), "GMT")), "20171225000000000"),
     ],
 )
-def test_rfc_30_timestamps(moment: datetime, written: str) -> None:
+def test_rfc_30_timestamps(time: datetime, written: str) -> None:
     """The examples in RFC 30. Microseconds are cut off and not rounded up, so an expiry never gets later."""
-    packet = encode(evolve(PREPARE, expires_at=moment))
+    packet = encode(evolve(PREPARE, expires_at=time))
     assert packet[10:27] == written.encode()
-    milliseconds = moment.microsecond // 1000 * 1000
-    assert decode_prepare(packet).expires_at == moment.replace(microsecond=milliseconds)
+    milliseconds = time.microsecond // 1000 * 1000
+    assert decode_prepare(packet).expires_at == time.replace(microsecond=milliseconds)
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ uint64 = st.integers(0, UINT64_MAX)
 octets = st.binary(max_size=300)
 addresses = st.from_regex(r"(g|test[1-3]?|private|peer)(\.[a-zA-Z0-9_~-]{1,40}){1,4}", fullmatch=True)
 codes = st.sampled_from(list(ErrorCode)) | st.from_regex(r"[FTR][0-9]{2}", fullmatch=True)
-moments = st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
-prepares = st.builds(Prepare, uint64, moments, st.binary(min_size=32, max_size=32), addresses, octets)
+times = st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
+prepares = st.builds(Prepare, uint64, times, st.binary(min_size=32, max_size=32), addresses, octets)
 fulfills = st.builds(Fulfill, st.binary(min_size=32, max_size=32), octets)
 rejects = st.builds(Reject, codes, st.just("") | addresses, st.text(max_size=100), octets)
 members = {int: uint64, str: st.text(max_size=50), bytes: octets}

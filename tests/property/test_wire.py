@@ -137,10 +137,10 @@ def test_amount_has_one_form(text: str) -> None:
 )
 def test_date_times_round_trip(naive: datetime, offset_min: int) -> None:
     """A time is read as it was written, with any offset."""
-    moment = naive.replace(tzinfo=timezone(timedelta(minutes=offset_min)))
-    assert parse_date_time(moment.isoformat()) == moment
-    assert parse_date_time(write_date_time(moment)) == moment
-    assert write_date_time(parse_date_time(moment.isoformat())) == write_date_time(moment)
+    time = naive.replace(tzinfo=timezone(timedelta(minutes=offset_min)))
+    assert parse_date_time(time.isoformat()) == time
+    assert parse_date_time(write_date_time(time)) == time
+    assert write_date_time(parse_date_time(time.isoformat())) == write_date_time(time)
 
 
 @given(st.text(st.sampled_from("0123456789-:.,TtZzW+ \n\u0661"), max_size=32) | st.text(max_size=32))
@@ -148,7 +148,7 @@ def test_date_times_round_trip(naive: datetime, offset_min: int) -> None:
 def test_any_text_is_a_date_time_or_refused(text: str) -> None:
     """Any text is a time in UTC, or raises `InvalidValue`."""
     try:
-        moment = parse_date_time(text)
+        time = parse_date_time(text)
     except InvalidValue:
         return
-    assert moment.tzinfo is UTC
+    assert time.tzinfo is UTC
