@@ -107,6 +107,7 @@ INTEGER = "an integer is not in its shortest form"
         pytest.param(read_text, "01ff", "a string is not UTF-8", id="not UTF-8"),
         pytest.param(read_var_uint, "", "a length is missing", id="missing integer"),
         pytest.param(read_var_uint, "00", INTEGER, id="integer without bytes"),
+        pytest.param(read_var_uint, "0005", INTEGER, id="integer without bytes, before another byte"),
         pytest.param(read_var_uint, "020001", INTEGER, id="integer with a leading zero"),
         pytest.param(read_var_uint, "0201", "expected 2 bytes, but found 1", id="truncated integer"),
         pytest.param(read_var_uint, "09" + "01" * 9, "an integer has more than 64 bits", id="more than 64 bits"),
