@@ -1,4 +1,4 @@
-"""Peers that send packets over HTTP: their tokens, their requests, and what is in the answers."""
+"""Helpers for ILP over HTTP: tokens and requests of peers, and the packets in responses."""
 
 from typing import Any, Final
 
@@ -21,28 +21,28 @@ BEARER: Final = ("Authorization", f"Bearer {TOKEN}")
 
 
 def tokens(*values: str) -> list[AccessToken]:
-    """These tokens."""
+    """Return these values as tokens."""
     return [AccessToken(value) for value in values]
 
 
 def a_policy(**changes: Any) -> PacketPolicy:
-    """A policy with two peers, the first of which is changing its token."""
+    """Return a policy with two peers. The first peer has two tokens."""
     peers = [HttpPeer(PEER, tokens(TOKEN, OLD_TOKEN)), HttpPeer(EURO_PEER, tokens(EURO_TOKEN))]
     return PacketPolicy(**{"receiver": Receiver(METHODS), "peers": peers, **changes})
 
 
 def a_request(body: bytes = b"", *headers: tuple[str, str], method: str = "POST") -> Request:
-    """A request with `headers`, or with those of a good one."""
+    """Return a request with `headers`, by default those of a valid request."""
     return Request(method, "/ilp", headers=headers or (OCTETS, BEARER), body=body)
 
 
 def reply(response: Response) -> Fulfill | Reject:
-    """The packet in a response, which is as it has to be."""
+    """Return the packet in a response, and check its status and media type."""
     assert (response.status, header(response, "Content-Type")) == (200, "application/octet-stream")
     return decode_reply(response.body)
 
 
 def code(response: Response) -> str:
-    """`fulfilled`, or the error code in the reply."""
+    """Return `fulfilled`, or the error code in the reply."""
     packet = reply(response)
     return "fulfilled" if isinstance(packet, Fulfill) else str(packet.code)

@@ -1,4 +1,4 @@
-"""A peer that sends packets over real HTTP, and a sender for a payment that was created there."""
+"""A peer that sends packets over HTTP, and a sender for a payment created over HTTP."""
 
 import base64
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _TIMEOUT_S: Final = 60.0
 
 
 def sender_for(payment: Mapping[str, Any]) -> Sender:
-    """Whoever was told the payment details in `payment`, the JSON of a payment that can receive."""
+    """Return a sender for `payment`, the JSON of a payment that can receive."""
     [method] = payment["methods"]
     secret = method["sharedSecret"]
     return Sender(
@@ -34,7 +34,7 @@ def sender_for(payment: Mapping[str, Any]) -> Sender:
 
 @frozen
 class HttpConnector:
-    """A peer with a connection that is kept. Its clock is the wall clock, and its packets last a minute."""
+    """A peer with a persistent connection and a real clock. Its packets expire after a minute."""
 
     base_url: str
     token: str = field(repr=False)
@@ -42,7 +42,7 @@ class HttpConnector:
 
     @classmethod
     def of(cls, folder: Path, base_url: str) -> Self:
-        """The peer whose token `init` wrote to `folder`."""
+        """Return the peer with the token that `init` wrote to `folder`."""
         return cls(base_url, (folder / PEER_TOKEN).read_text("ascii").strip())
 
     def __enter__(self) -> Self:
@@ -52,29 +52,29 @@ class HttpConnector:
         self.client.close()
 
     def post(self, body: bytes, **headers: str) -> httpx.Response:
-        """The response to `body`; `headers` are added to those that a packet has, or take their place."""
+        """Post `body`. `headers` are added to the header fields of a packet, or replace them."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         given = {"content-type": "application/octet-stream", "authorization": f"Bearer {self.token}"}
         return self.client.post(f"{self.base_url}/ilp", content=body, headers={**given, **named})
 
     def reply(self, packet: bytes) -> Fulfill | Reject:
-        """The reply to a packet, once the response is as it has to be."""
+        """Return the reply to a packet, and check the status and media type of the response."""
         response = self.post(packet)
         assert (response.status_code, response.headers["content-type"]) == (200, "application/octet-stream")
         return decode_reply(response.content)
 
     def send(self, sender: Sender, prepare: Prepare) -> Answer:
-        """The reply to a Prepare of `sender`'s, and what it says to it."""
+        """Send a Prepare of `sender`. Return the reply and its decrypted data."""
         reply = self.reply(encode(prepare))
         if isinstance(reply, Fulfill):
             assert condition_of(reply.fulfillment) == prepare.condition
         return Answer(reply, sender.read(reply) if len(reply.data) > 16 else None)  # 16: the amounts of an F08
 
     def pay(self, sender: Sender, amount: int, **options: Any) -> Answer:
-        """What becomes of a packet of `amount`."""
+        """Send a packet of `amount`, and return the answer."""
         return self.send(sender, sender.prepare(amount, **{"expires_at": soon(), **options}))
 
 
 def soon() -> datetime:
-    """A minute from now."""
+    """Return the time in one minute."""
     return datetime.now(UTC) + timedelta(minutes=1)

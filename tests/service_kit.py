@@ -1,4 +1,4 @@
-"""A service to send requests to, and a client that signs them: what the tests of flows, api and hosts share."""
+"""A service and a client that signs requests, for the tests of flows, api and hosts."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ BASE_URL: Final = "https://bank.example/op"
 AUTH_SERVER: Final = "https://auth.bank.example"
 PATH: Final = "/incoming-payments"
 JSON: Final = ("Content-Type", "application/json")
-SERVER_SECRET: Final = b"a server secret that nobody knows"
+SERVER_SECRET: Final = b"a server secret only for the tests"
 SHOP: Final = "https://shop.example/"
 OTHER_SHOP: Final = "https://other-shop.example/"
 NOBODYS_ID: Final = "019b76da-a800-7000-8000-000000000000"
@@ -52,19 +52,19 @@ _counter = itertools.count(1)
 
 @cache
 def ed25519_key(kid: str = "ed25519-key") -> PrivateKey:
-    """An Ed25519 key; the same one for the same `kid`."""
+    """Return an Ed25519 key, always the same for the same `kid`."""
     return PrivateKey.generate_ed25519(kid)
 
 
 @cache
 def es256_key() -> PrivateKey:
-    """An ES256 key."""
+    """Return an ES256 key."""
     return PrivateKey.from_pem(_pem(ec.generate_private_key(ec.SECP256R1())), kid="es256-key")
 
 
 @cache
 def ps512_key() -> PrivateKey:
-    """A PS512 key."""
+    """Return a PS512 key."""
     return PrivateKey.from_pem(_pem(rsa.generate_private_key(65537, 2048)), kid="ps512-key")
 
 
@@ -75,7 +75,7 @@ def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
 
 
 def a_right(*actions: str, on: WalletAddress | None = ALICE) -> AccessRight:
-    """A right to `actions` on one wallet address, or with `on=None` on all."""
+    """Return a right to `actions` on one wallet address, or on all with `on=None`."""
     return AccessRight(actions, None if on is None else on.url)
 
 
@@ -83,33 +83,33 @@ def a_right(*actions: str, on: WalletAddress | None = ALICE) -> AccessRight:
 
 
 class Hosted:
-    """A `WalletAddresses` port: those in `addresses`, by URL."""
+    """A `WalletAddresses` port with the wallet addresses in `addresses`."""
 
     def __init__(self) -> None:
         self.addresses: dict[WalletAddressUrl, WalletAddress] = {ALICE.url: ALICE, BOB.url: BOB}
 
     def find(self, url: WalletAddressUrl) -> WalletAddress | None:
-        """As the port's."""
+        """Return the wallet address with this URL, or `None`."""
         return self.addresses.get(url)
 
 
 class Tokens:
-    """An `Introspector` port that learns tokens as tests go on."""
+    """An `Introspector` port. Tests add tokens to it."""
 
     def __init__(self) -> None:
         self._known: list[tuple[AccessToken, AccessTokenInfo]] = []
 
     def add(self, token: str, info: AccessTokenInfo) -> None:
-        """Know `token` from now on."""
+        """Add an active token."""
         self._known.append((AccessToken(token), info))
 
     def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
-        """As the port's."""
+        """Return the information about `token`, or `None`."""
         return StaticIntrospector(self._known).introspect(token)
 
 
 class Service:
-    """An ASE with two wallet addresses, a memory store and a clock that stands still. `policy` changes the policy."""
+    """An ASE with two wallet addresses, a memory store and a fake clock. `policy` has settings to change."""
 
     def __init__(self, **policy: Any) -> None:
         self.clock = FakeClock()
@@ -128,23 +128,23 @@ class Service:
 
     @property
     def now(self) -> datetime:
-        """What the clock shows."""
+        """Return the time of the clock."""
         return self.clock()
 
     def replace(self, **ports: Any) -> None:
-        """Put other ports in place of its own."""
+        """Replace some ports."""
         self.ports = evolve(self.ports, **ports)
 
     def run(self, flow: Flow[T]) -> T:
-        """Drive `flow` with the service's ports."""
+        """Run `flow` with the ports of the service."""
         return run(flow, self.ports)
 
     def handle(self, request: Request) -> Response:
-        """The answer to `request`, without any host between."""
+        """Return the response to `request`, without a host."""
         return self.run(handle(request, policy=self.policy, now=self.now))
 
     def receive(self, id: str, value: int, *, credit: str = "wire-1", asset: Asset = USD) -> Credit:
-        """Book `value` minor units into the payment `id`."""
+        """Credit `value` minor units to the payment `id`."""
         return self.run(receive(id, credit=credit, amount=Amount(value, asset), now=self.now))
 
     def client(
@@ -155,7 +155,7 @@ class Service:
         jwk: Mapping[str, object] | None = None,
         expires_at: datetime | None = None,
     ) -> "Client":
-        """A client with a token of its own. Without `rights` it may create and read on Alice's wallet address."""
+        """Return a client with a new token. By default it may create and read on Alice's wallet address."""
         token, key = f"TOKEN{next(_counter):06}", key or ed25519_key()
         rights = rights or (a_right("create", "read"),)
         self.tokens.add(token, AccessTokenInfo(name, jwk or key.public_jwk(), rights, expires_at))
@@ -163,7 +163,7 @@ class Service:
 
 
 class Client:
-    """Signs requests as the Open Payments clients do, and sends them: to `handle`, unless `send` says where."""
+    """A client that signs requests as Open Payments clients do. `send` sends them, by default to `handle`."""
 
     def __init__(self, service: Service, token: str, key: PrivateKey) -> None:
         self.service = service
@@ -173,7 +173,7 @@ class Client:
         self.base_url = service.policy.base_url
 
     def sign(self, request: Request, **options: Any) -> Request:
-        """`request` with a token and a signature; `options` are those of `httpsig.sign`."""
+        """Return `request` with a token and a signature. `options` are the options of `httpsig.sign`."""
         query = f"?{request.query}" if request.query else ""
         target = f"{self.base_url}{request.path}{query}"
         headers = (("Authorization", f"GNAP {self.token}"), *request.headers)
@@ -182,7 +182,7 @@ class Client:
         return evolve(request, headers=signed.headers)
 
     def creation(self, body: bytes | Mapping[str, object] | None = None, **options: Any) -> Request:
-        """A signed create request; by default for Alice, with nothing but the wallet address."""
+        """Return a signed create request, by default with only Alice's wallet address."""
         if body is None:
             body = {"walletAddress": ALICE.url}
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -190,30 +190,30 @@ class Client:
         return self.sign(Request("POST", PATH, headers=headers, body=content), **options)
 
     def create(self, **members: object) -> Response:
-        """The answer to a create request: for Alice, unless `walletAddress` is among the members."""
+        """Send a create request with these members, by default for Alice's wallet address."""
         return self.send(self.creation({"walletAddress": ALICE.url, **members}))
 
     def creates(self, **members: object) -> PaymentId:
-        """The id of a payment just created."""
+        """Create a payment, and return its id."""
         return id_of(self.create(**members))
 
     def get(self, id: str, method: str = "GET") -> Response:
-        """The answer to a signed GET of the payment `id`."""
+        """Send a signed GET of the payment `id`."""
         return self.send(self.sign(Request(method, f"{PATH}/{id}")))
 
 
-# --- what came back --------------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------------
 
 
 def header(response: Response, name: str) -> str | None:
-    """The one value of a header field, or `None`."""
+    """Return the only value of a header field, or `None`."""
     values = [value for field, value in response.headers if field.lower() == name.lower()]
     assert len(values) <= 1
     return values[0] if values else None
 
 
 def document(response: Response, status: int = 200) -> dict[str, Any]:
-    """The JSON object in a good response, which nobody may keep a copy of."""
+    """Return the JSON object in a response, and check its status, its media type and `no-store`."""
     assert (status, "application/json", "no-store") == (
         response.status,
         header(response, "Content-Type"),
@@ -224,12 +224,12 @@ def document(response: Response, status: int = 200) -> dict[str, Any]:
 
 
 def id_of(created: Response) -> PaymentId:
-    """The last segment of the URL of the payment that was created."""
+    """Return the id of a created payment, the last segment of its URL."""
     return PaymentId(str(document(created, 201)["id"]).rpartition("/")[2])
 
 
 def refusal(response: Response, challenge: str = f"GNAP as_uri={AUTH_SERVER}") -> tuple[int, str]:
-    """Status and code of a refusal, once everything about it is as it has to be, header fields and body."""
+    """Return the status and code of a refusal, and check its header fields and its body."""
     assert header(response, "Content-Type") == "application/json"
     assert header(response, "Cache-Control") == "no-store"
     expected_challenge = challenge if response.status == 401 else None
@@ -242,39 +242,39 @@ def refusal(response: Response, challenge: str = f"GNAP as_uri={AUTH_SERVER}") -
     assert list(error) in (["code", "description"], ["code", "description", "details"])
     assert isinstance(error["description"], str)
     assert error["description"]
-    assert error.get("details", True)  # an object that is there says something
+    assert error.get("details", True)  # details are never empty
     return response.status, error["code"]
 
 
-# --- flows by hand ---------------------------------------------------------------------------------
+# --- stepping flows --------------------------------------------------------------------------------
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The simulated end of the process."""
 
 
 def watched(flow: Flow[T], seen: list[Effect[Any]], *, crash_after: int | None = None) -> Flow[T]:
-    """`flow`, noting its effects in `seen`; it ends with `Crash` once that many of them have happened."""
+    """Run `flow` and record its effects in `seen`. Raise `Crash` after `crash_after` of them."""
     try:
         effect = next(flow)
         while True:
             seen.append(effect)
             try:
                 answer = yield effect
-            except Exception as error:  # noqa: BLE001 - the flow's to handle
+            except Exception as error:  # noqa: BLE001 - the flow handles it
                 effect = flow.throw(error)
             else:
                 if len(seen) == crash_after:
                     raise Crash
                 effect = flow.send(answer)
     except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
+        return stop.value  # type: ignore[no-any-return] # the type of a generator's return value is lost in StopIteration
     finally:
         flow.close()
 
 
 def finish(flow: Flow[T], answer: object = None) -> T:
-    """What `flow` returns once its last effect has this answer."""
+    """Answer the last effect of `flow`, and return its result."""
     with pytest.raises(StopIteration) as stop:
         flow.send(answer)
-    return stop.value.value  # type: ignore[no-any-return] # likewise
+    return stop.value.value  # type: ignore[no-any-return] # as in `watched`

@@ -1,4 +1,4 @@
-"""A STREAM sender for tests: makes packets for one payment, and reads what comes back."""
+"""A STREAM sender for tests. It makes packets for one payment and reads the replies."""
 
 import hashlib
 import itertools
@@ -22,7 +22,7 @@ from incoming_payments.ports import Ports
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW, a_creation
 
-SECRET: Final = b"a server secret that nobody knows"
+SECRET: Final = b"a server secret only for the tests"
 METHODS: Final = DerivedMethods("test.bank", [SECRET])
 USD: Final = Asset("USD", 2)
 PEER: Final = Peer("test.bank.connector", USD)
@@ -30,7 +30,7 @@ ONE_STREAM: Final = (StreamMoney(1, 1),)
 
 
 class Sender:
-    """Whoever was told `credentials`. Each packet has a sequence and a nonce of its own."""
+    """The sender with these `credentials`. Each packet has a new sequence and a new nonce."""
 
     def __init__(self, credentials: StreamCredentials) -> None:
         self.credentials = credentials
@@ -48,7 +48,7 @@ class Sender:
         expires_at: datetime = NOW + timedelta(seconds=30),
         condition: bytes | None = None,
     ) -> Prepare:
-        """A Prepare of `amount` of which no less than `least` should be taken; another `condition` makes it a probe."""
+        """Make a Prepare of `amount` with the minimum `least`. Another `condition` makes it a probe."""
         number = next(self._sequence) if sequence is None else sequence
         nonce = hashlib.sha256(f"{number} {amount} {self.credentials.ilp_address}".encode()).digest()[:12]
         data = self.keys.seal(StreamPacket(kind, number, least, frames), nonce=nonce)
@@ -56,34 +56,34 @@ class Sender:
         return Prepare(amount, expires_at, condition, self.credentials.ilp_address, data)
 
     def probe(self, amount: int, **options: Any) -> Prepare:
-        """A Prepare that nobody can fulfil."""
+        """Make a Prepare that cannot be fulfilled."""
         return self.prepare(amount, **{"condition": bytes(32), "frames": (), **options})
 
     def read(self, reply: Fulfill | Reject) -> StreamPacket:
-        """What the reply says to the sender alone."""
+        """Decrypt the data of a reply."""
         return self.keys.open(reply.data)
 
 
 @frozen
 class Answer:
-    """A reply, and what it says to the sender alone, if it does."""
+    """A reply, and its decrypted data if there is any."""
 
     reply: Fulfill | Reject
     said: StreamPacket | None
 
     @property
     def code(self) -> str:
-        """`fulfilled`, or the error code."""
+        """Return `fulfilled`, or the error code."""
         return "fulfilled" if isinstance(self.reply, Fulfill) else str(self.reply.code)
 
     @property
     def frames(self) -> tuple[Frame, ...] | None:
-        """The frames that the sender gets."""
+        """Return the frames for the sender."""
         return None if self.said is None else self.said.frames
 
 
 class Service:
-    """A receiver over a memory store with one payment in it, a clock that stands still, and a sender."""
+    """A receiver with a memory store, one payment, a fixed time and a sender."""
 
     def __init__(self, created: Decision[IncomingPayment] | None = None, **terms: Any) -> None:
         self.store = MemoryStore()
@@ -97,24 +97,24 @@ class Service:
 
     @property
     def payment(self) -> IncomingPayment:
-        """The payment as stored."""
+        """Return the stored payment."""
         return self.store.load(self.id)
 
     @property
     def received(self) -> int:
-        """The total that was received, in minor units."""
+        """Return the received total, in minor units."""
         return self.payment.received.value
 
     def replace(self, **ports: Any) -> None:
-        """Put other ports in place of its own."""
+        """Replace some ports."""
         self.ports = evolve(self.ports, **ports)
 
     def answer(self, packet: bytes, peer: Peer = PEER) -> bytes:
-        """The reply to a packet, in bytes."""
+        """Return the encoded reply to a packet."""
         return run(receive_packet(packet, peer=peer, receiver=self.receiver, clock=lambda: self.now), self.ports)
 
     def send(self, prepare: Prepare, peer: Peer = PEER) -> Answer:
-        """The reply to a Prepare, once everything about it is as it has to be."""
+        """Return the reply to a Prepare, and check its condition, origin, type, amount and sequence."""
         reply = decode_reply(self.answer(encode(prepare), peer))
         if isinstance(reply, Fulfill):
             assert condition_of(reply.fulfillment) == prepare.condition

@@ -1,4 +1,4 @@
-"""ILP over HTTP: what each request of a peer's is answered with, and who is taken for a peer."""
+"""Tests of `ilp_http`: the response to each request, and the authentication of peers."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,7 +23,7 @@ from stream_kit import METHODS, PEER, Service
 
 
 def answer(request: Request, service: Service | None = None) -> Response:
-    """The response to `request`."""
+    """Return the response to `request`."""
     service = service or Service()
     return run(
         handle_packet(request, policy=a_policy(receiver=service.receiver), clock=lambda: service.now), service.ports
@@ -33,8 +33,8 @@ def answer(request: Request, service: Service | None = None) -> Response:
 # --- packets -----------------------------------------------------------------------------------------
 
 
-def test_a_packet_is_fulfilled_once_it_is_booked() -> None:
-    """A Prepare is answered with the Fulfill in the response, and its money is in the books."""
+def test_packet_is_credited_and_fulfilled() -> None:
+    """The response to a Prepare holds the Fulfill, and the money is credited."""
     service = Service(limit=1000)
     prepare = service.sender.prepare(400)
     response = answer(a_request(encode(prepare)), service)
@@ -44,8 +44,8 @@ def test_a_packet_is_fulfilled_once_it_is_booked() -> None:
     assert (service.received, response.cause) == (400, None)
 
 
-def test_a_reject_is_a_good_answer() -> None:
-    """What is wrong with a packet is said by a Reject, with status 200."""
+def test_reject_has_status_200() -> None:
+    """A packet that is refused is answered with a Reject and status 200."""
     service = Service(limit=1000)
     assert code(answer(a_request(encode(service.sender.prepare(2000))), service)) == "F08"
     assert code(answer(a_request(encode(service.sender.prepare(1000))), service)) == "fulfilled"
@@ -53,17 +53,17 @@ def test_a_reject_is_a_good_answer() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"\x0c", b"\x0d\x00", bytes(ILP_PREPARE_BYTES_MAX)])
-def test_bytes_that_are_no_packet(body: bytes) -> None:
-    """They are answered with F01, so that the connector has a Reject to pass on."""
+def test_malformed_packet_is_answered(body: bytes) -> None:
+    """Bytes that are not a packet are answered with F01, so that the connector can forward the Reject."""
     assert code(answer(a_request(body))) == "F01"
 
 
-def test_the_token_says_which_peer() -> None:
-    """Each peer is told its own address and asset, and brings money in that asset."""
+def test_token_identifies_the_peer() -> None:
+    """Each token belongs to a peer, which has its own address and asset."""
     service = Service()
-    asked = encode(ildcp_request(NOW))
+    ildcp = encode(ildcp_request(NOW))
     for token, peer in ((TOKEN, PEER), (OLD_TOKEN, PEER), (EURO_TOKEN, EURO_PEER)):
-        response = answer(a_request(asked, OCTETS, ("Authorization", f"Bearer {token}")), service)
+        response = answer(a_request(ildcp, OCTETS, ("Authorization", f"Bearer {token}")), service)
         assert read_ildcp_response(reply(response).data) == peer
     euros = a_request(encode(service.sender.prepare(1)), OCTETS, ("Authorization", f"Bearer {EURO_TOKEN}"))
     assert code(answer(euros, service)) == "F07"
@@ -79,40 +79,40 @@ def test_the_token_says_which_peer() -> None:
         "application/octet-stream; charset=utf-8",
     ],
 )
-def test_media_types_of_packets(media_type: str) -> None:
-    """The type of RFC 35 is taken, in any spelling, and that of an older plugin; the answer has the former."""
+def test_media_types(media_type: str) -> None:
+    """The media types of RFC 35 and of an older plugin are accepted, in upper and lower case, with parameters."""
     assert code(answer(a_request(b"", ("content-type", media_type), BEARER))) == "F01"
 
 
 @pytest.mark.parametrize(
-    "more",
+    "extra",
     [
-        pytest.param(("Accept", "application/json"), id="there is nothing else to be had"),
-        pytest.param(("Callback-Url", "https://a.example/ilp"), id="the answer is in the response all the same"),
-        pytest.param(("Request-Id", "42ee09c8-a6de-4ae3-8a47-4732b0cbb07b"), id="nothing needs to be correlated"),
-        pytest.param(("Content-Encoding", "identity"), id="not encoded"),
+        pytest.param(("Accept", "application/json"), id="Accept"),
+        pytest.param(("Callback-Url", "https://a.example/ilp"), id="Callback-Url"),
+        pytest.param(("Request-Id", "42ee09c8-a6de-4ae3-8a47-4732b0cbb07b"), id="Request-Id"),
+        pytest.param(("Content-Encoding", "identity"), id="identity encoding"),
     ],
 )
-def test_header_fields_that_change_nothing(more: tuple[str, str]) -> None:
-    """What else RFC 35 has peers send is not needed here."""
-    assert code(answer(a_request(b"", OCTETS, BEARER, more))) == "F01"
+def test_other_header_fields_are_ignored(extra: tuple[str, str]) -> None:
+    """Other header fields of RFC 35 do not change the response."""
+    assert code(answer(a_request(b"", OCTETS, BEARER, extra))) == "F01"
 
 
-# --- requests that are no packets ----------------------------------------------------------------------
+# --- refused requests ----------------------------------------------------------------------------------
 
 REFUSED: Final = [
-    pytest.param(evolve(a_request(method="GET"), query="a" * 5000), (414, "target_too_long"), id="too long a target"),
+    pytest.param(evolve(a_request(method="GET"), query="a" * 5000), (414, "target_too_long"), id="long target"),
     pytest.param(
         a_request(b"", *(HEADERS_MAX + 1) * [("A", "")], method="GET"), (431, "headers_too_large"), id="many fields"
     ),
     pytest.param(a_request(method="GET"), (405, "method_not_allowed"), id="GET"),
     pytest.param(a_request(method="OPTIONS"), (405, "method_not_allowed"), id="OPTIONS"),
-    pytest.param(a_request(b"", ("X-A", "b"), method="PUT"), (405, "method_not_allowed"), id="PUT, and more is wrong"),
-    pytest.param(a_request(b"", BEARER), (415, "unsupported_media_type"), id="no type"),
-    pytest.param(a_request(b"", OCTETS, OCTETS, BEARER), (415, "unsupported_media_type"), id="two types"),
-    pytest.param(a_request(b"", ("Content-Type", "text/plain")), (415, "unsupported_media_type"), id="another type"),
+    pytest.param(a_request(b"", ("X-A", "b"), method="PUT"), (405, "method_not_allowed"), id="PUT with other errors"),
+    pytest.param(a_request(b"", BEARER), (415, "unsupported_media_type"), id="no media type"),
+    pytest.param(a_request(b"", OCTETS, OCTETS, BEARER), (415, "unsupported_media_type"), id="two media types"),
+    pytest.param(a_request(b"", ("Content-Type", "text/plain")), (415, "unsupported_media_type"), id="text"),
     pytest.param(
-        a_request(b"", OCTETS, ("Content-Encoding", "gzip"), BEARER), (415, "unsupported_encoding"), id="encoded"
+        a_request(b"", OCTETS, ("Content-Encoding", "gzip"), BEARER), (415, "unsupported_encoding"), id="gzip"
     ),
     pytest.param(a_request(bytes(ILP_PREPARE_BYTES_MAX + 1), OCTETS), (401, "token_missing"), id="no token"),
     *(
@@ -129,8 +129,8 @@ REFUSED: Final = [
 
 
 @pytest.mark.parametrize(("request_", "expected"), REFUSED)
-def test_requests_that_are_no_packets(request_: Request, expected: tuple[int, str]) -> None:
-    """Head, method, type, token and size are refused in this order, with what to do instead."""
+def test_refused_request(request_: Request, expected: tuple[int, str]) -> None:
+    """Head, method, media type, token and size are checked in this order."""
     refused = answer(request_)
     assert refusal(refused, challenge="Bearer") == expected
     assert header(refused, "Allow") == ("POST" if expected[0] == 405 else None)
@@ -139,23 +139,23 @@ def test_requests_that_are_no_packets(request_: Request, expected: tuple[int, st
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  "])
-def test_schemes_have_no_case(scheme: str) -> None:
-    """RFC 9110 §11.1: the scheme's case does not matter, nor do spaces after it."""
+def test_scheme_is_case_insensitive(scheme: str) -> None:
+    """The case of the scheme and the number of spaces after it do not matter. RFC 9110 §11.1."""
     assert code(answer(a_request(b"", OCTETS, ("authorization", f"{scheme} {TOKEN}")))) == "F01"
 
 
-def test_without_a_peer_nobody_is_one() -> None:
-    """A policy may begin with no peers; then every token is refused."""
+def test_policy_without_peers_refuses_every_token() -> None:
+    """A policy may have no peers. It then refuses every token."""
     policy = a_policy(peers=[])
     refused = run(handle_packet(a_request(), policy=policy, clock=lambda: NOW), Ports())
     assert refusal(refused, challenge="Bearer") == (401, "invalid_token")
 
 
-# --- trouble -------------------------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------------
 
 
 def raising(error: Exception) -> Callable[..., Any]:
-    """A port's method that raises."""
+    """Return a method that raises `error`."""
 
     def fail(*_: object) -> Any:
         raise error
@@ -163,20 +163,20 @@ def raising(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-@pytest.mark.parametrize("trouble", [StoreUnavailable("disk full: /srv/p"), StoreUnusable("another schema")])
+@pytest.mark.parametrize("error", [StoreUnavailable("disk full: /srv/p"), StoreUnusable("another schema")])
 @pytest.mark.parametrize("method", ["update", "load"])
-def test_trouble_of_the_store(monkeypatch: pytest.MonkeyPatch, trouble: Exception, method: str) -> None:
-    """The peer is told to try again, and nothing else; what the store said is the response's `cause`."""
+def test_failure_of_the_store(monkeypatch: pytest.MonkeyPatch, error: Exception, method: str) -> None:
+    """A failure of the store is answered with T00. The exception is only in `cause`."""
     service = Service()
-    monkeypatch.setattr(service.store, method, raising(trouble))
+    monkeypatch.setattr(service.store, method, raising(error))
     prepare = service.sender.prepare(1) if method == "update" else service.sender.probe(1)
     response = answer(a_request(encode(prepare)), service)
     assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
-    assert response.cause is trouble
+    assert response.cause is error
 
 
-def test_a_port_that_is_missing_is_the_hosts() -> None:
-    """It is raised, for the host to log, and to answer what the policy has for that."""
+def test_missing_port_raises() -> None:
+    """`PortMissing` reaches the host, which then answers with `policy.failed()`."""
     service = Service()
     service.replace(store=None)
     with pytest.raises(PortMissing):
@@ -186,17 +186,18 @@ def test_a_port_that_is_missing_is_the_hosts() -> None:
 
 # --- the policy ----------------------------------------------------------------------------------------
 
-BAD_TOKENS: Final = [
-    pytest.param([], "give 1 to 8 tokens", id="none"),
-    pytest.param([f"token-number-{n:06}" for n in range(PEER_TOKENS_MAX + 1)], "give 1 to 8 tokens", id="too many"),
-    pytest.param([TOKEN, "x" * 15], "a peer's token is at least 16 random characters", id="short"),
+COUNT: Final = "give each peer 1 to 8 tokens"
+INVALID_TOKENS: Final = [
+    pytest.param([], COUNT, id="none"),
+    pytest.param([f"token-number-{n:06}" for n in range(PEER_TOKENS_MAX + 1)], COUNT, id="too many"),
+    pytest.param([TOKEN, "x" * 15], "a peer token must be at least 16 random characters", id="short"),
 ]
 
 
-@pytest.mark.parametrize(("values", "says"), BAD_TOKENS)
-def test_tokens_that_a_peer_may_not_have(values: list[str], says: str) -> None:
-    """A peer has a few tokens, and none that could be guessed."""
-    with pytest.raises(InvalidValue, match=says) as refused:
+@pytest.mark.parametrize(("values", "message"), INVALID_TOKENS)
+def test_invalid_tokens_are_refused(values: list[str], message: str) -> None:
+    """A peer must have 1 to 8 tokens of at least 16 characters."""
+    with pytest.raises(InvalidValue, match=message) as refused:
         HttpPeer(PEER, tokens(*values))
     assert refused.value.details == {"member": "tokens"}
 
@@ -208,16 +209,16 @@ def test_tokens_that_a_peer_may_not_have(values: list[str], says: str) -> None:
         [HttpPeer(PEER, tokens(TOKEN, TOKEN))],
     ],
 )
-def test_a_token_stands_for_one_peer(peers: list[HttpPeer]) -> None:
-    """The same token for two peers, or twice for one, is a mistake."""
+def test_duplicate_token_is_refused(peers: list[HttpPeer]) -> None:
+    """A token may be listed only once among all peers."""
     with pytest.raises(InvalidValue, match="a token is listed twice") as refused:
         a_policy(peers=peers)
     assert refused.value.details == {"member": "peers"}
 
 
 @pytest.mark.parametrize("path", ["/ilp", "/a/b", "/.well-known/ilp", "/incoming-payments-ilp", "/~x/a:b@c"])
-def test_paths_for_packets(path: str) -> None:
-    """Any path that has one spelling, and is not one of Open Payments."""
+def test_valid_path_is_accepted(path: str) -> None:
+    """A path in normal form that does not belong to Open Payments is accepted."""
     assert a_policy(path=path).path == path
 
 
@@ -228,18 +229,18 @@ def test_paths_for_packets(path: str) -> None:
         *("/incoming-payments", "/incoming-payments/ilp", None),
     ],
 )
-def test_paths_that_are_refused(path: Any) -> None:
-    """A path that has several spellings, or would hide payments, is refused."""
+def test_invalid_path_is_refused(path: Any) -> None:
+    """A path that is not in normal form, or belongs to Open Payments, is refused."""
     with pytest.raises(InvalidValue, match="path must") as refused:
         a_policy(path=path)
     assert refused.value.details == {"member": "path"}
 
 
-def test_a_policy_holds_no_token() -> None:
-    """It keeps their digests, and shows not even those."""
+def test_policy_contains_no_token() -> None:
+    """The policy stores the digests of the tokens, and leaves them out of its `repr`."""
     policy = a_policy()
-    kept = repr((policy, policy.peers, policy._known))
+    stored = repr((policy, policy.peers, policy._peers_by_digest))
     digest = AccessToken(TOKEN).digest
     assert policy.peers[0].digests[0] == digest
-    assert [secret for secret in (TOKEN, OLD_TOKEN, EURO_TOKEN) if secret in kept] == []
+    assert [secret for secret in (TOKEN, OLD_TOKEN, EURO_TOKEN) if secret in stored] == []
     assert repr(digest)[2:-1] not in repr(policy)

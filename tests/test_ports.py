@@ -1,4 +1,4 @@
-"""`ports`: the two bags of ports. The Protocols themselves have nothing that runs."""
+"""Tests of `ports`: the classes `Ports` and `AsyncPorts`. The Protocols have no code to test."""
 
 import secrets
 
@@ -8,18 +8,18 @@ from attrs.exceptions import FrozenInstanceError
 from incoming_payments.ports import AsyncPorts, Ports
 
 
-@pytest.mark.parametrize("bag", [Ports, AsyncPorts])
-def test_ports_may_be_left_out(bag: type[Ports | AsyncPorts]) -> None:
-    """A host gives the ports that its flows ask for; randomness is the system's own."""
-    ports = bag()
+@pytest.mark.parametrize("ports_class", [Ports, AsyncPorts])
+def test_ports_are_optional(ports_class: type[Ports | AsyncPorts]) -> None:
+    """Every port is optional, and the default randomness is `secrets.token_bytes`."""
+    ports = ports_class()
     assert (ports.store, ports.wallet_addresses, ports.introspector, ports.methods, ports.nonces) == (None,) * 5
     assert ports.randomness is secrets.token_bytes
 
 
-@pytest.mark.parametrize("bag", [Ports, AsyncPorts])
-def test_ports_are_named_and_frozen(bag: type[Ports | AsyncPorts]) -> None:
-    """Nobody passes one port for another by its place, or changes one under a running flow."""
+@pytest.mark.parametrize("ports_class", [Ports, AsyncPorts])
+def test_ports_are_keyword_only_and_frozen(ports_class: type[Ports | AsyncPorts]) -> None:
+    """A port cannot be passed by position, or replaced while a flow runs."""
     with pytest.raises(TypeError):
-        bag(None)  # type: ignore[call-arg] # on purpose
+        ports_class(None)  # type: ignore[call-arg] # on purpose
     with pytest.raises(FrozenInstanceError):
-        bag().store = None  # type: ignore[misc] # on purpose
+        ports_class().store = None  # type: ignore[misc] # on purpose

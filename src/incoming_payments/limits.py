@@ -1,110 +1,108 @@
-"""Every bound, with its unit last and the reason beside it. Nothing is imported here.
+"""All limits. Each name ends with its unit, and the reason stands beside it. This module imports nothing.
 
-A limit is on everything that comes from outside, and each is refused with a message that names it. The relations
-between them are checked when this module is imported, also under `python -O`.
+Every input from outside has a limit, and the error for an input beyond it names the limit. The relations between limits
+are checked when this module is imported, also under `python -O`.
 """
 
 from typing import Final
 
-# --- amounts: contract sections 2.1 and 8 ---
+# --- amounts: spec sections 2.1 and 8 ---
 
 UINT64_MAX: Final = 2**64 - 1  # `value` is an unsigned 64-bit integer
-UINT64_DIGITS_MAX: Final = 20  # so that a megabyte of digits is never converted
-ASSET_SCALE_MAX: Final = 255  # contract section 2.1
-ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points somewhat more
+UINT64_DIGITS_MAX: Final = 20  # of `value`: longer strings are refused before conversion
+ASSET_SCALE_MAX: Final = 255  # spec section 2.1
+ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points need more
 
 # --- resource ---
 
-URL_CHARS_MAX: Final = 2048  # what browsers and proxies agree to carry
-URLS_REMEMBERED_MAX: Final = 1024  # URLs whose checked spelling is kept at hand: at most 4 MB
-CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's own wallet address
-CREDIT_ID_CHARS_MAX: Final = 200  # a hash, a UUID, or a core banking reference with room to spare
-METADATA_BYTES_MAX: Final = 8 * 1024  # the default; enough for an invoice reference, too little to abuse as storage
-METADATA_DEPTH_MAX: Final = 8  # the default; people's metadata is one or two deep
-EXPIRY_S_MAX: Final = 366 * 24 * 3600  # the default for how far ahead `expiresAt` may be: a year, leap day included
-METHODS_MAX: Final = 8  # one a payment method type, and there is one type today
+URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
+URLS_REMEMBERED_MAX: Final = 1024  # cached canonical URLs: at most 4 MB
+CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's wallet address
+CREDIT_ID_CHARS_MAX: Final = 200  # long enough for a hash, a UUID or a core banking reference
+METADATA_BYTES_MAX: Final = 8 * 1024  # the default: enough for an invoice reference, too small to serve as storage
+METADATA_DEPTH_MAX: Final = 8  # the default: typical metadata has one or two levels
+EXPIRY_S_MAX: Final = 366 * 24 * 3600  # the default maximum for `expiresAt`: a leap year from now
+METHODS_MAX: Final = 8  # one for each payment method type; there is one type today
 
-# --- ILP: contract section 2.3, RFC 15 ---
+# --- ILP: spec section 2.3, RFC 15 ---
 
 ILP_ADDRESS_CHARS_MAX: Final = 1023
-ILP_ADDRESSES_REMEMBERED_MAX: Final = 1024  # addresses whose checked spelling is kept at hand: at most 2 MB
+ILP_ADDRESSES_REMEMBERED_MAX: Final = 1024  # cached valid addresses: at most 2 MB
 ILP_DATA_BYTES_MAX: Final = 32_767  # RFC 27: end-to-end data of one packet
-ILP_MESSAGE_CHARS_MAX: Final = 8191  # RFC 27: the message of a Reject, for people
-ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest Prepare there can be has 33,857
-SHARED_SECRET_CHARS_MAX: Final = 256  # STREAM uses 43; room for a host's own allocator
-SERVER_SECRET_BYTES_MIN: Final = 32  # as strong as the keys derived from it
-SERVER_SECRETS_MAX: Final = 8  # a packet for an unknown address costs one decryption a secret
-PEER_TOKEN_CHARS_MIN: Final = 16  # 96 bits in base64: who guesses a peer's token makes money out of nothing
-PEER_TOKENS_MAX: Final = 8  # of one peer: two while one is replaced by another, and some to spare
+ILP_MESSAGE_CHARS_MAX: Final = 8191  # RFC 27: the message of a Reject
+ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest possible Prepare has 33,857
+SHARED_SECRET_CHARS_MAX: Final = 256  # STREAM uses 43; a host's own allocator may use more
+SERVER_SECRET_BYTES_MIN: Final = 32  # the size of the keys derived from it
+SERVER_SECRETS_MAX: Final = 8  # a packet for an unknown address costs one decryption per secret
+PEER_TOKEN_CHARS_MIN: Final = 16  # 96 bits in base64: a guessed token lets an attacker create money
+PEER_TOKENS_MAX: Final = 8  # of one peer: it needs two while it changes its token
 
 # --- STREAM: RFC 29 ---
 
-STREAM_FRAMES_MAX: Final = 256  # in one packet: senders put in some ten, and thousands would fit
-STREAM_FRAMES_REMEMBERED_MAX: Final = 1024  # frames that are not read anew: they come with every packet
-STREAM_FRAME_REMEMBERED_BYTES_MAX: Final = 32  # a frame about money has at most 28 bytes of contents
-STREAMS_ANSWERED_MAX: Final = 10  # streams of one packet that get frames in the reply: those of RFC 29 §3.3 at a time
-STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments whose derived keys are kept at hand: some 2 KB each
-EXCESS_UNITS_MAX: Final = 1  # the default for what a packet may bring too much, in minor units: rounding of a rate
-EXCESS_BASIS_POINTS_MAX: Final = 100  # the default for the same, of incomingAmount: coarser assets still finish
-PREPARE_MARGIN_MS_MIN: Final = 1000  # the default for what a Prepare must have left: to commit, and for the way back
+STREAM_FRAMES_MAX: Final = 256  # in one packet: senders use about ten, and thousands would fit
+STREAMS_ANSWERED_MAX: Final = 10  # streams in one reply: RFC 29 §3.3 lets a client open 10 at first
+STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 KB each
+EXCESS_UNITS_MAX: Final = 1  # the default excess of a packet, in minor units: rounding of an exchange rate
+EXCESS_BASIS_POINTS_MAX: Final = 100  # the default excess, relative to incomingAmount: for senders with a coarse asset
+PREPARE_MARGIN_MS_MIN: Final = 1000  # the default time until a Prepare expires: for the commit and the reply
 
-# --- the sender for tests ---
+# --- the STREAM sender for tests ---
 
-SENDER_IN_FLIGHT_MAX: Final = 64  # packets that may be unanswered: each is a thread and a connection
-SENDER_PATIENCE_S_MAX: Final = 30.0  # the default for how long nothing may be fulfilled: a service restarts in two
-SENDER_BACKOFF_S_MAX: Final = 1.0  # before a packet is sent again: so soon a service that is back is noticed
+SENDER_IN_FLIGHT_MAX: Final = 64  # each packet in flight takes a thread and a connection
+SENDER_PATIENCE_S_MAX: Final = 30.0  # the default time without a Fulfill: a service restarts in 2 s
+SENDER_BACKOFF_S_MAX: Final = 1.0  # before a retry: the sender notices within 1 s that a service is back
 
 # --- JSON ---
 
-BODY_BYTES_MAX: Final = 64 * 1024  # a create request with full metadata needs a quarter of it
-JSON_DEPTH_MAX: Final = 32  # for the body as a whole; also keeps the parser off its recursion limit
-JSON_NUMBER_CHARS_MAX: Final = 64  # integers of any size are quadratic to convert
+BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter
+JSON_DEPTH_MAX: Final = 32  # of a whole body: the parser stays below its recursion limit
+JSON_NUMBER_CHARS_MAX: Final = 64  # converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---
 
 TARGET_CHARS_MAX: Final = 4096  # path and query
-HEADERS_MAX: Final = 100  # fields in a request, each repeat counted
-HEADER_BYTES_MAX: Final = 16 * 1024  # one field's value, all its lines together
+HEADERS_MAX: Final = 100  # fields in a request, each repeated field counted
+HEADER_BYTES_MAX: Final = 16 * 1024  # the value of one field, all its lines together
 HEADERS_BYTES_MAX: Final = 64 * 1024  # all names and values
-SF_MEMBERS_MAX: Final = 32  # members of one dictionary: labels or digests
-SIGNATURES_MAX: Final = 4  # candidates whose signature is computed: what a hostile header can make us pay
+SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or digests
+SIGNATURES_MAX: Final = 4  # signatures verified for one request: limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
-COVERAGES_REMEMBERED_MAX: Final = 64  # lists of covered components kept at hand: one a kind of request; at most 7 MB
-SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # parsed for `;sf` and `;key`, all fields together: 5 ms; real ones have some 200
-SF_PARAMETERS_MAX: Final = 16  # on one member or item; RFC 9421 defines six
+COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one per kind of request: at most 7 MB
+SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # of all fields parsed for `;sf` and `;key`: 5 ms; real ones have about 200
+SF_PARAMETERS_MAX: Final = 16  # of one member or item; RFC 9421 defines six
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
 
-SIGNATURE_AGE_S_MAX: Final = 300  # the default freshness window: slow networks and retries, not archives
-CLOCK_SKEW_S_MAX: Final = 60  # the default for how far ahead a client's clock may be
-SIGNATURE_AGE_SETTING_S_MAX: Final = 24 * 3600  # what a configuration may ask for: no replays of last week
-CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # what a configuration may ask for: an hour off is a wrong time zone, not skew
+SIGNATURE_AGE_S_MAX: Final = 300  # the default: enough for slow networks and retries
+CLOCK_SKEW_S_MAX: Final = 60  # the default maximum by which a client's clock may be ahead
+SIGNATURE_AGE_SETTING_S_MAX: Final = 24 * 3600  # the largest setting: a longer window helps only replays
+CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # the largest setting: an hour is a wrong time zone, not skew
 
-# --- explaining a refusal, for the log ---
+# --- diagnoses of refused signatures, for the log ---
 
-EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of a diagnosis: some 80 for one signature; 0.1 s at worst
-EXPLAIN_CAUSES_MAX: Final = 6  # the first few tell a reader enough
-EXPLAIN_CHARS_MAX: Final = 8 * 1024  # of one diagnosis: an honest request needs some 1,000
-EXPLAIN_VALUE_CHARS_MAX: Final = 200  # of one value in it: a target URI, a keyid
-EXPLAINED_A_MINUTE_MAX: Final = 10  # of one host: enough to find a mistake, too few to fill a log or load a core
+EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of one diagnosis: a signature needs about 80; at most 0.1 s
+EXPLAIN_CAUSES_MAX: Final = 6  # a reader looks at the first few only
+EXPLAIN_CHARS_MAX: Final = 8 * 1024  # one diagnosis: an honest request needs about 1,000
+EXPLAIN_VALUE_CHARS_MAX: Final = 200  # one value in a diagnosis, such as a target URI or a keyid
+EXPLAINED_A_MINUTE_MAX: Final = 10  # by one host: enough to find a mistake, too few to fill a log or keep a core busy
 
 # --- keys ---
 
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
-RSA_BITS_MAX: Final = 8192  # verification cost grows with the square
-RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger ones only serve to burn time
-KEYS_REMEMBERED_MAX: Final = 4096  # Ed25519 keys known to be sound: 32 bytes each, and a check costs 90 us
+RSA_BITS_MAX: Final = 8192  # the cost of a verification grows with the square
+RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger exponents only cost time
+KEYS_REMEMBERED_MAX: Final = 4096  # cached valid Ed25519 keys: 32 bytes each, and a check takes 90 us
 JWK_CHARS_MAX: Final = 8 * 1024
 
 # --- GNAP ---
 
-TOKEN_CHARS_MAX: Final = 4096  # structured tokens are long
-ACCESS_RIGHTS_MAX: Final = 64  # rights in one token
+TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
+ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 
 # --- flows ---
 
-SWEEP_PAYMENTS_MAX: Final = 500  # expired payments announced by one call
-FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep takes one a payment, the others six
+SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles
+FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payment, other flows at most six
 
 # --- adapters and the server ---
 
@@ -115,46 +113,46 @@ SHUTDOWN_S_MAX: Final = 15  # for the requests in flight when the server stops: 
 
 # --- the log of a host ---
 
-LOGGED_A_MINUTE_MAX: Final = 10  # of one kind: enough to see what is wrong, too few to fill the disk of the database
+LOGGED_A_MINUTE_MAX: Final = 10  # of one kind: enough to see a problem, too few to fill the disk
 
 # --- the command that signs ---
 
-SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # read into memory to be digested: what tries a server's own limit
-COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoted it can be five times that, and Linux takes 128 KiB as one argument
+SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # read into memory for the digest: enough to test a server's limit
+COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as much; Linux limits an argument to 128 KiB
 
 # --- stores ---
 
-STORE_BATCH_MAX: Final = 256  # updates in one commit: bounds how long one waits behind the others
-STORE_QUEUE_MAX: Final = 10_000  # updates waiting; past it callers are refused rather than queued without end
-STORE_READERS_MAX: Final = 8  # connections kept for reading, and threads that read for asyncio
-STORE_LOG_FRAMES_MAX: Final = 1_000  # pages in SQLite's log when it is copied into the database: SQLite's own default
-STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # SQLite shortens the log to this when it begins to write it again
-STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # past it the writer waits for readers, so that the log ends somewhere
-STORE_TRUNCATE_MS_MAX: Final = 250  # how long it waits for them: callers of the next batch wait as long
-STORE_BUSY_S_MAX: Final = 5.0  # how long another process may hold the file
-NONCES_MAX: Final = 100_000  # the default: 250 signed requests a second for a whole window; in memory some 30 MB
-NONCES_SWEPT_MAX: Final = 2  # expired nonces removed for one that comes: more than come, and never a long wait
+STORE_BATCH_MAX: Final = 256  # updates in one commit: limits the time that an update waits for others
+STORE_QUEUE_MAX: Final = 10_000  # waiting updates: beyond this, the store refuses updates
+STORE_READERS_MAX: Final = 8  # connections for reading, and threads that read for asyncio
+STORE_LOG_FRAMES_MAX: Final = 1_000  # pages in SQLite's log before a checkpoint: SQLite's own default
+STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # SQLite shortens a log that it reuses to this size
+STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # beyond this, the writer waits for readers and empties the log
+STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: updates wait as long
+STORE_BUSY_S_MAX: Final = 5.0  # how long to wait for a lock that another process holds
+NONCES_MAX: Final = 100_000  # the default: 250 signed requests a second for a whole window; about 30 MB in memory
+NONCES_SWEPT_MAX: Final = 2  # expired nonces removed per new nonce: more than one, so that they never pile up
 
 for _smaller, _larger, _why in (
-    (METADATA_BYTES_MAX, BODY_BYTES_MAX, "metadata has to fit its body"),
-    (METADATA_DEPTH_MAX, JSON_DEPTH_MAX, "metadata has to fit its body"),
-    (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field has to fit all fields"),
-    (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a token has to fit its header"),
-    (SIGNATURES_MAX, SF_MEMBERS_MAX, "candidates are members"),
-    (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a value has to fit its report"),
-    (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "a window smaller than the skew accepts nothing"),
-    (SIGNATURE_AGE_S_MAX, SIGNATURE_AGE_SETTING_S_MAX, "the default age has to be allowed"),
-    (CLOCK_SKEW_S_MAX, CLOCK_SKEW_SETTING_S_MAX, "the default skew has to be allowed"),
-    (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA key has to be acceptable"),
-    (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a full sweep has to end: one effect finds, one more a payment"),
-    (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command was read"),
-    (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight has to end before the server stops"),
-    (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a batch comes out of the queue"),
+    (METADATA_BYTES_MAX, BODY_BYTES_MAX, "metadata is part of the body"),
+    (METADATA_DEPTH_MAX, JSON_DEPTH_MAX, "metadata is part of the body"),
+    (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field is part of all fields"),
+    (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a header field holds the token"),
+    (SIGNATURES_MAX, SF_MEMBERS_MAX, "each signature is a member"),
+    (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis holds the value"),
+    (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "the age limit must allow for the skew"),
+    (SIGNATURE_AGE_S_MAX, SIGNATURE_AGE_SETTING_S_MAX, "the default age must be a valid setting"),
+    (CLOCK_SKEW_S_MAX, CLOCK_SKEW_SETTING_S_MAX, "the default skew must be a valid setting"),
+    (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
+    (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a full sweep needs one effect to find payments and one for each"),
+    (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
+    (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
+    (STORE_BATCH_MAX, STORE_QUEUE_MAX, "the queue holds the batch"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "a log that is kept must not be too long"),
-    (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount has to be writable"),
+    (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount needs that many digits"),
     (ILP_DATA_BYTES_MAX + ILP_ADDRESS_CHARS_MAX, ILP_PREPARE_BYTES_MAX, "a Prepare holds data and an address"),
-    (STREAMS_ANSWERED_MAX, STREAM_FRAMES_MAX, "a reply is a packet as well"),
-    (SENDER_BACKOFF_S_MAX, SENDER_PATIENCE_S_MAX, "a packet has to be sent again before the sender gives up"),
+    (STREAMS_ANSWERED_MAX, STREAM_FRAMES_MAX, "a reply is a packet with one frame per stream"),
+    (SENDER_BACKOFF_S_MAX, SENDER_PATIENCE_S_MAX, "the sender must retry before it gives up"),
 ):
     if _smaller > _larger:
-        raise RuntimeError(f"limits.py: {_smaller} is more than {_larger}, but {_why}")
+        raise RuntimeError(f"limits.py: {_smaller} must not be more than {_larger}: {_why}")

@@ -1,8 +1,9 @@
-"""What a host plugs in: the Protocols behind the effects, each in a sync and an async form.
+"""The ports: the Protocols that a host implements to answer effects, each in a sync and an async form.
 
-A port is a small class of the host's own. Write plain `def` methods for `run`, `async def` for `arun`; `arun` takes
-either. A port answers, or raises: `PolicyRefused` to refuse by the host's own rules, `StoreUnavailable` (or a subclass
-of its own) for trouble that may pass. `incoming_payments.testing` holds the contract suite every store has to pass.
+Write plain `def` methods for `run`, and `async def` methods for `arun`. `arun` accepts both kinds.
+
+A method returns its answer or raises an exception. It raises `PolicyRefused` when a rule of the host refuses, and
+`StoreUnavailable` (or a subclass) for a temporary failure. `incoming_payments.testing` has contract tests for stores.
 """
 
 import secrets
@@ -31,35 +32,34 @@ Decide = Callable[[IncomingPayment, Credit | None], Decision[T]]
 
 
 class PaymentStore(Protocol):
-    """Where payments are kept. Each method is atomic, and answers when its outcome is durable."""
+    """The store of payments. Each method is atomic, and returns when its result is durable."""
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """Store a new payment with its events. Raises `PaymentExists` when the id is taken."""
+        """Store a new payment with its events. Raise `PaymentExists` when a payment with this id exists."""
         ...
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        """The payment as last stored. Raises `PaymentNotFound`."""
+        """Return the payment as last stored. Raise `PaymentNotFound`."""
         ...
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """Load, decide and store as one transaction, and return the decision's answer.
+        """Load, decide and store in one transaction, and return the answer of the decision.
 
-        `decide` is called with the payment and with the credit booked in it under `credit_id`, if any, inside
-        the transaction and no earlier: that of a packet looks at the clock then. It changes nothing itself and may be
-        called more than once; what it said last counts. What it raises reaches the caller, and nothing is stored.
-        Raises `PaymentNotFound`.
+        Call `decide` inside the transaction, with the payment and its credit under `credit_id`, or `None` if there is
+        no such credit. Do not call it earlier, because the decision about a packet reads the clock. `decide` has no
+        side effects and may be called more than once; store the result of the last call. If it raises, store nothing
+        and let the exception reach the caller. Raises `PaymentNotFound`.
         """
         ...
 
     def events(self, id: PaymentId) -> Sequence[Event]:
-        """The events of one payment, oldest first. Raises `PaymentNotFound`."""
+        """Return the events of one payment, oldest first. Raise `PaymentNotFound`."""
         ...
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
-        """At most `limit` payments whose `expires_at` lies before `now` and whose expiry is not announced.
+        """Return at most `limit` payments with `expires_at` before `now` and no `expired` event, by `expires_at`.
 
-        Ordered by `expires_at`. Leaves out completed payments: they never expire, so they would be named for ever and
-        keep a sweep from reaching the others.
+        Leave out completed payments. They never expire, so each sweep would find them again and not reach the others.
         """
         ...
 
@@ -75,10 +75,10 @@ class AsyncPaymentStore(Protocol):
 
 
 class WalletAddresses(Protocol):
-    """Which wallet addresses are hosted here."""
+    """The wallet addresses that this ASE hosts."""
 
     def find(self, url: WalletAddressUrl) -> WalletAddress | None:
-        """The wallet address with this URL (in the spelling of `wallet_address_url`), or `None`."""
+        """Return the wallet address with this URL (as `wallet_address_url` writes it), or `None`."""
         ...
 
 
@@ -89,10 +89,10 @@ class AsyncWalletAddresses(Protocol):
 
 
 class Introspector(Protocol):
-    """What the authorization server says of an access token. RFC 9767 §3.3."""
+    """Token introspection by the authorization server. RFC 9767 §3.3."""
 
     def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
-        """What the token stands for, or `None` when it is not active."""
+        """Return the information about the token, or `None` when it is not active."""
         ...
 
 
@@ -103,17 +103,17 @@ class AsyncIntrospector(Protocol):
 
 
 class Nonces(Protocol):
-    """What remembers nonces, so that a signed request with one is answered once. RFC 9421 §7.2.2.
+    """The record of used nonces, so that a signed request with a nonce is accepted only once. RFC 9421 §7.2.2.
 
-    A memory of one process does for one process: several that serve one URL have to share theirs.
+    Processes that serve the same URL must share one record.
     """
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """`True` the first time that `key` is used, in one atomic step, and `False` from then on.
+        """Record `key`, and return `True` if this is its first use or `False` otherwise, in one atomic step.
 
-        A key may be forgotten once `now` is later than its `until`, and not before: who has no room left raises
-        `StoreUnavailable`. `key` is of 64 hexadecimal digits. When `until` has passed already the answer is `False`,
-        and so it is when it is no later than that of any key forgotten: `now` may be old by the time this is asked.
+        `key` has 64 hexadecimal digits. Keep it until `now` is later than its `until`, and raise `StoreUnavailable`
+        when there is no space for it. Return `False` when `until` is before `now`. Also return `False` when `until` is
+        not later than the `until` of a key that was removed, because `now` may be out of date when the call arrives.
         """
         ...
 
@@ -125,12 +125,12 @@ class AsyncNonces(Protocol):
 
 
 class MethodAllocator(Protocol):
-    """Who hands out the payment details of contract section 2.3."""
+    """The allocator of payment methods. Spec section 2.3."""
 
     def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]:
-        """The methods by which `payment` can be paid.
+        """Return the methods by which `payment` can be paid.
 
-        Called whenever a payment that can receive is shown, so the same payment has to get the same answer.
+        Always return the same methods for the same payment: this is called for each request that returns the payment.
         """
         ...
 
@@ -143,10 +143,10 @@ class AsyncMethodAllocator(Protocol):
 
 @frozen(kw_only=True)
 class Ports:
-    """The ports that `run` answers effects from. What a host's flows never ask for may be left out.
+    """The ports for `run`. Leave out ports that the flows of the host do not use.
 
-    A process that only books money needs nothing but a `store`. Without `nonces` every request whose signature has a
-    nonce is refused. `randomness` draws that many bytes for ids; leave it alone outside tests.
+    A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
+    refused. `randomness(count)` returns random bytes for ids and nonces; change it only in tests.
     """
 
     store: PaymentStore | None = None
@@ -159,7 +159,7 @@ class Ports:
 
 @frozen(kw_only=True)
 class AsyncPorts:
-    """The ports that `arun` answers effects from; each may be sync or async. See `Ports`."""
+    """The ports for `arun`, each sync or async. See `Ports`."""
 
     store: AsyncPaymentStore | PaymentStore | None = None
     wallet_addresses: AsyncWalletAddresses | WalletAddresses | None = None

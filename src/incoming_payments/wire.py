@@ -1,8 +1,8 @@
-"""JSON <-> values: the only place where the wire's spelling (camelCase, amounts as strings, RFC 3339) is known.
+"""Convert between JSON and values. No other module knows the JSON format (camelCase, amounts as strings, RFC 3339).
 
-Reading is strict. What is not exactly as the contract says is refused with `MalformedJson`, whose
-`details["member"]` is the path of the member at fault (its name alone when it occurs twice or holds what no text
-may); a body is never read in two ways, so duplicate members are refused as well.
+The reader is strict. It accepts only the format of the specification, and refuses everything else with `MalformedJson`.
+`details["member"]` is the path of the wrong member. It is only the name of the member when the member occurs twice or
+holds forbidden characters. Duplicate members are refused, because two readers could read such a body differently.
 """
 
 import json
@@ -34,19 +34,21 @@ T = TypeVar("T")
 
 JSON_MEDIA_TYPE: Final = "application/json"
 
-_NAME_CHARS_MAX: Final = 100  # of a client's member name, quoted back to it
+_NAME_CHARS_MAX: Final = 100  # of a member name in an error message
 
-# RFC 3339 §5.6, with the offset that isoparse would let go missing, and none of the other ISO 8601 forms it takes,
-# such as an hour 24.
+# RFC 3339 §5.6. `isoparse` alone would also accept other forms of ISO 8601: a missing offset, or hour 24.
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
+# RFC 7493 §2.1 forbids surrogates, which no encoder can write. PostgreSQL cannot store NUL.
+_FORBIDDEN: Final = re.compile("[\0\ud800-\udfff]")
 
-# --- what a client may send ----------------------------------------------------------------------
+
+# --- create requests -----------------------------------------------------------------------------
 
 
 @frozen
 class CreateRequest:
-    """The body of contract section 4.1, read and checked member by member."""
+    """The checked body of a create request. Spec section 4.1."""
 
     wallet_address: WalletAddressUrl
     incoming_amount: Amount | None = None
@@ -57,10 +59,10 @@ class CreateRequest:
 def read_create_request(
     body: bytes, *, metadata_bytes_max: int = METADATA_BYTES_MAX, metadata_depth_max: int = METADATA_DEPTH_MAX
 ) -> CreateRequest:
-    """The create request in `body`. Contract section 4.1.
+    """Read the create request in `body`. Spec section 4.1.
 
-    Raises `MalformedJson` naming the member at fault: not JSON, not an object, a member missing, unknown, twice there
-    or of the wrong type, an amount, date or URL that is not one, metadata over the limits.
+    Raises `MalformedJson` with the wrong member when the body is not a JSON object, when a member is missing, unknown,
+    duplicate or of the wrong type, when an amount, date or URL is invalid, or when the metadata is over its limits.
 
     >>> read_create_request(b'{"walletAddress": "https://bank.example/alice"}').wallet_address
     'https://bank.example/alice'
@@ -69,18 +71,18 @@ def read_create_request(
     try:
         request = _READER.structure(document, CreateRequest)
     except (ClassValidationError, ForbiddenExtraKeysError, InvalidValue, MalformedJson) as error:
-        raise _first_complaint(error) from None
+        raise _first_error(error) from None
     if request.metadata is not None:
         _check_metadata(document["metadata"], request.metadata, metadata_bytes_max, metadata_depth_max)
     return request
 
 
-# --- what a client gets to see -------------------------------------------------------------------
+# --- responses -----------------------------------------------------------------------------------
 
 
 @frozen
 class PaymentView:
-    """The incoming payment resource of contract section 2.2, as one client sees it at one moment."""
+    """The incoming payment resource in a response to a client. Spec section 2.2."""
 
     id: str
     wallet_address: str
@@ -96,41 +98,40 @@ class PaymentView:
 
 @frozen
 class PublicView:
-    """What anybody may see of a payment: how much has arrived, and where to ask for a grant."""
+    """The public part of a payment, which needs no token: the received amount and the authorization server."""
 
     received_amount: Amount
     auth_server: str
 
 
 def write_view(view: PaymentView | PublicView) -> bytes:
-    """The JSON of `view`. Members that are not there are left out, as real clients refuse `null`."""
+    """Return the JSON of `view`. Absent members are left out, because real clients refuse `null`."""
     return write_json(_WRITER.unstructure(view))
 
 
 def write_error(code: str, description: str, details: Mapping[str, object]) -> bytes:
-    """The error body: `{"error": {"code", "description", "details"}}`, with `details` left out when there are none.
+    """Return the error body: `{"error": {"code", "description", "details"}}`. Empty `details` are left out.
 
     >>> write_error("not_found", "check the path", {})
     b'{"error":{"code":"not_found","description":"check the path"}}'
     """
     error: dict[str, object] = {"code": code, "description": description}
     if details:
-        error["details"] = {name: value if _is_json(value) else str(value) for name, value in details.items()}
+        error["details"] = {name: value if _is_scalar(value) else str(value) for name, value in details.items()}
     return write_json({"error": error})
 
 
-def _is_json(value: object) -> bool:
+def _is_scalar(value: object) -> bool:
     return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
-# --- moments ---------------------------------------------------------------------------------------
+# --- dates and times -------------------------------------------------------------------------------
 
 
 def parse_date_time(text: str) -> datetime:
-    """The moment that an RFC 3339 `date-time` names, in UTC; digits beyond the microsecond are dropped.
+    """Return the UTC time of an RFC 3339 `date-time`. Digits after the microsecond are cut off.
 
-    Raises `InvalidValue` for anything else that ISO 8601 allows, above all a moment without an offset, which would
-    mean another moment to every reader.
+    Raises `InvalidValue` for other forms of ISO 8601. A time without an offset is refused because it is ambiguous.
 
     >>> parse_date_time("2026-02-03T23:20:50.52+01:00")
     datetime.datetime(2026, 2, 3, 22, 20, 50, 520000, tzinfo=datetime.timezone.utc)
@@ -139,39 +140,39 @@ def parse_date_time(text: str) -> datetime:
         try:
             return isoparse(text.upper()).astimezone(UTC)
         except (ValueError, OverflowError):
-            pass  # the 30th of February, second 60, or a year that no UTC date has
+            pass  # 30 February, second 60, or a year out of range in UTC
     raise InvalidValue(
         "expiresAt must be an RFC 3339 date-time with an offset, such as 2026-02-03T23:20:50.52Z", member="expiresAt"
     )
 
 
-def write_date_time(moment: datetime) -> str:
-    """`moment` as RFC 3339 in UTC, to the microsecond where it has any.
+def write_date_time(time: datetime) -> str:
+    """Return `time` as an RFC 3339 `date-time` in UTC, with microseconds if they are not zero.
 
     >>> write_date_time(datetime(2026, 2, 3, 23, 20, 50, 520000, tzinfo=UTC))
     '2026-02-03T23:20:50.520000Z'
     """
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-# --- JSON itself ---------------------------------------------------------------------------------
+# --- JSON documents ------------------------------------------------------------------------------
 
 
 def read_json(body: bytes, *, bytes_max: int = BODY_BYTES_MAX, depth_max: int = JSON_DEPTH_MAX) -> Any:
-    """The JSON value in `body`: RFC 8259 as I-JSON (RFC 7493) narrows it, within bounds.
+    """Read the JSON value in `body`, with the restrictions of I-JSON (RFC 7493) and the limits of this library.
 
-    Raises `MalformedJson` for anything else: too long or too deep, not UTF-8, a byte order mark, duplicate members,
-    NaN and infinities (also as 1e400), overlong numbers, lone surrogates.
+    Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, for a byte order mark, for duplicate
+    members, for NaN and infinities (also as 1e400), for long numbers, and for NUL and lone surrogates in strings.
     """
     if len(body) > bytes_max:
         raise MalformedJson(f"the body is larger than {bytes_max} bytes")
     try:
         document = json.loads(
             body.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            parse_int=_integer,
+            object_pairs_hook=_unique_members,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_float,
+            parse_int=_parse_int,
         )
     except UnicodeDecodeError:
         raise MalformedJson("the body is not UTF-8") from None
@@ -185,38 +186,38 @@ def read_json(body: bytes, *, bytes_max: int = BODY_BYTES_MAX, depth_max: int = 
 
 
 def write_json(document: object) -> bytes:
-    """`document` as compact JSON in UTF-8."""
+    """Return `document` as compact JSON in UTF-8."""
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise MalformedJson(f"{_show(twice)} occurs twice in one object", member=_show(twice))
+        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise MalformedJson(f"{_printable(name)} occurs twice in one object", member=_printable(name))
     return members
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise MalformedJson(f"{name} is not JSON: leave the member out or write a number")
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text) if len(text) <= JSON_NUMBER_CHARS_MAX else math.inf
     if math.isinf(value):
         raise MalformedJson(f"a number is too large, or longer than {JSON_NUMBER_CHARS_MAX} characters")
     return value
 
 
-def _integer(text: str) -> int:
+def _parse_int(text: str) -> int:
     if len(text) > JSON_NUMBER_CHARS_MAX:
         raise MalformedJson(f"a number is longer than {JSON_NUMBER_CHARS_MAX} characters")
     return int(text)
 
 
 def _check_tree(document: object, depth_max: int) -> None:
-    """`MalformedJson` when `document` is nested too deep, or a text in it cannot be stored or sent again."""
+    """Raise `MalformedJson` when `document` is nested too deep, or a string in it cannot be stored or written."""
     level: list[tuple[str, object]] = [("the body", document)]
     depth = 0
     while level:
@@ -227,22 +228,22 @@ def _check_tree(document: object, depth_max: int) -> None:
                 below += node.items()
             elif isinstance(node, list):
                 below += [(name, item) for item in node]
-            elif isinstance(node, str) and not _is_text(node):
-                raise MalformedJson(f"{_show(name)} holds a NUL or a lone surrogate", member=_show(name))
+            elif isinstance(node, str) and _FORBIDDEN.search(node):
+                raise MalformedJson(f"{_printable(name)} holds a NUL or a lone surrogate", member=_printable(name))
         depth += any(isinstance(node, dict | list) for _, node in level)
         if depth > depth_max:
             raise MalformedJson(f"the body is nested more than {depth_max} deep")
         level = below
 
 
-def _is_text(text: str) -> bool:
-    # RFC 7493 §2.1: no surrogates, as no encoder can write them; and no store of text takes a NUL.
-    return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
-
-
-def _show(name: str) -> str:
-    """A member's name as it may stand in an error or a log: short, and in printable ASCII."""
+def _printable(name: str) -> str:
+    """Return the name of a member for an error message: short, and in printable ASCII."""
     return name.encode("unicode_escape").decode("ascii")[:_NAME_CHARS_MAX] or '""'
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return "".join([first, *map(str.capitalize, others)])
 
 
 # --- cattrs: reading -------------------------------------------------------------------------------
@@ -278,10 +279,13 @@ def _read_object(value: object) -> dict[str, Any]:
     return _exactly(value, dict)
 
 
-def _strict(cls: type[T], **renamed: Any) -> Callable[[object, object], T]:
-    """A cattrs hook that reads an object into `cls`, and refuses members it does not know."""
+def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[[object, object], T]:
+    """Return a cattrs hook that reads an object into `cls` and refuses unknown members."""
+    overrides: dict[str, Any] = {
+        name: override(rename=_camel_case(name), struct_hook=hook) for name, hook in hooks.items()
+    }
     read = make_dict_structure_fn(
-        cls, _READER, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **renamed
+        cls, _READER, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **overrides
     )
     return lambda value, _: read(_read_object(value), cls)
 
@@ -300,59 +304,39 @@ def _read_amount(value: object, _: object) -> Amount:
 
 _READER: Final = Converter(detailed_validation=True)
 _READER.register_structure_hook(
-    _AmountJson,
-    _strict(
-        _AmountJson,
-        value=override(struct_hook=_read_text),
-        asset_code=override(rename="assetCode", struct_hook=_read_text),
-        asset_scale=override(rename="assetScale", struct_hook=_read_scale),
-    ),
+    _AmountJson, _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_scale)
 )
-# Hooks by member rather than by type: an optional member may be absent, but it may not be null.
+# Hooks by member instead of by type: an optional member may be absent, but it must not be null.
 _READER.register_structure_hook(
     CreateRequest,
     _strict(
         CreateRequest,
-        wallet_address=override(rename="walletAddress", struct_hook=_read_wallet_address),
-        incoming_amount=override(rename="incomingAmount", struct_hook=_read_amount),
-        expires_at=override(rename="expiresAt", struct_hook=_read_date_time),
-        metadata=override(struct_hook=_read_metadata),
+        wallet_address=_read_wallet_address,
+        incoming_amount=_read_amount,
+        expires_at=_read_date_time,
+        metadata=_read_metadata,
     ),
 )
 
-_JSON_NAMES: Final = {
-    "wallet_address": "walletAddress",
-    "incoming_amount": "incomingAmount",
-    "received_amount": "receivedAmount",
-    "expires_at": "expiresAt",
-    "created_at": "createdAt",
-    "updated_at": "updatedAt",
-    "asset_code": "assetCode",
-    "asset_scale": "assetScale",
-    "auth_server": "authServer",
-    "ilp_address": "ilpAddress",
-    "shared_secret": "sharedSecret",
-}
 
-
-def _first_complaint(error: Exception) -> MalformedJson:
-    """The first thing wrong in what cattrs reports, with the path of the member at fault."""
+def _first_error(error: Exception) -> MalformedJson:
+    """Return the first error that cattrs reports, with the path of the wrong member."""
     path: list[str] = []
     while True:
         notes = getattr(error, "__notes__", ())
-        path += [_JSON_NAMES.get(note.name, note.name) for note in notes if isinstance(note, AttributeValidationNote)]
+        path += [_camel_case(note.name) for note in notes if isinstance(note, AttributeValidationNote)]
         if not isinstance(error, ClassValidationError):
             break
         error = error.exceptions[0]
     if isinstance(error, ForbiddenExtraKeysError):
-        unknown = ".".join([*path, _show(min(error.extra_fields))])
+        unknown = ".".join([*path, _printable(min(error.extra_fields))])
         return MalformedJson(f"{unknown} is not a member that can be set: leave it out", member=unknown)
     if isinstance(error, KeyError):
         missing = ".".join(path)
         return MalformedJson(f"{missing} is missing", member=missing)
     description = str(error)
     if isinstance(error, InvalidValue) and path[-1] != error.details["member"]:
-        # A value inside the member is at fault, such as incomingAmount's assetCode; its message begins with its name.
+        # A value inside the member is wrong, such as incomingAmount.assetCode. The message begins with its name.
         path.append(str(error.details["member"]))
         description = f"{'.'.join(path[:-1])}.{description}"
     member = ".".join(path)
@@ -381,10 +365,10 @@ def _write_method(method: IlpPaymentMethod) -> dict[str, Any]:
     return {"type": "ilp", "ilpAddress": method.ilp_address, "sharedSecret": method.shared_secret}
 
 
-def _camel_case(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    """A cattrs hook that writes `cls` in the wire's spelling, without the optional members that are absent."""
+def _write_members(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    """Return a cattrs hook that writes `cls` in camelCase, without absent optional members."""
     names = [field.name for field in fields(cls)]
-    renamed: dict[str, Any] = {name: override(rename=_JSON_NAMES.get(name, name)) for name in names}
+    renamed: dict[str, Any] = {name: override(rename=_camel_case(name)) for name in names}
     if "metadata" in renamed:
         renamed["metadata"] = override(unstruct_hook=json.loads)
     return make_dict_unstructure_fn(cls, _WRITER, _cattrs_omit_if_default=True, **renamed)
@@ -395,4 +379,4 @@ _WRITER.register_unstructure_hook(Amount, _write_amount)
 _WRITER.register_unstructure_hook(IlpPaymentMethod, _write_method)
 _WRITER.register_unstructure_hook(datetime, write_date_time)
 for _view in (PaymentView, PublicView):
-    _WRITER.register_unstructure_hook(_view, _camel_case(_view))
+    _WRITER.register_unstructure_hook(_view, _write_members(_view))

@@ -1,4 +1,4 @@
-"""Create, stepped by hand: contract section 4.1, and what a crash between two effects leaves."""
+"""Tests of `create_payment`: spec section 4.1, its effects step by step, and crashes between two effects."""
 
 from datetime import timedelta
 from typing import Any
@@ -46,26 +46,26 @@ USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
 
 
 def signed(request: Request) -> SignedRequest:
-    """`request` as the flows take it."""
+    """Return `request` as the flows expect it."""
     return SignedRequest(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
 
 
-def creating(service: Service, request: Request) -> Flow[PaymentView]:
-    """The flow that answers `request`."""
+def creation_flow(service: Service, request: Request) -> Flow[PaymentView]:
+    """Return the flow that answers `request`."""
     return create_payment(signed(request), service.policy, service.now)
 
 
 def insert_of(effect: Effect[Any]) -> InsertPayment:
-    """`effect`, which has to be the insertion."""
+    """Return `effect`, which must be an `InsertPayment`."""
     assert isinstance(effect, InsertPayment)
     return effect
 
 
-def test_effects_in_order_by_hand() -> None:
-    """Token, wallet address, randomness, details, and only then the store: what is stored can be paid."""
+def test_effects_in_order() -> None:
+    """The payment methods are allocated before the store is used, so every stored payment can be paid."""
     service = Service()
     client = service.client()
-    flow = creating(service, client.creation())
+    flow = creation_flow(service, client.creation())
     assert IntrospectToken(AccessToken(client.token)) == next(flow)
     assert FindWalletAddress(ALICE.url) == flow.send(
         AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")])
@@ -91,27 +91,27 @@ def test_effects_in_order_by_hand() -> None:
 
 
 @pytest.mark.parametrize("crash_after", range(1, len(STEPS)))
-def test_crash_before_the_insertion_leaves_nothing(crash_after: int) -> None:
-    """Whatever was asked before, no payment is there, so nobody can be told of it or pay into it."""
+def test_crash_before_the_insertion_stores_nothing(crash_after: int) -> None:
+    """After a crash before the insertion, the payment does not exist."""
     service = Service()
     service.replace(randomness=lambda _: RANDOMNESS)
     seen: list[Effect[Any]] = []
     with pytest.raises(Crash):
-        service.run(watched(creating(service, service.client().creation()), seen, crash_after=crash_after))
+        service.run(watched(creation_flow(service, service.client().creation()), seen, crash_after=crash_after))
     assert STEPS[:crash_after] == [type(effect) for effect in seen]
     with pytest.raises(PaymentNotFound):
         service.store.load(ID)
 
 
-def test_crash_after_the_insertion_leaves_a_whole_payment() -> None:
-    """The client has no answer, but what is stored is as good as any: it can be read, paid and completed."""
+def test_crash_after_the_insertion_leaves_a_usable_payment() -> None:
+    """The client has no response, but the stored payment can be read, paid and completed."""
     service = Service()
     service.replace(randomness=lambda _: RANDOMNESS)
     client = service.client()
     seen: list[Effect[Any]] = []
     request = client.creation({"walletAddress": ALICE.url, "incomingAmount": USD_25})
     with pytest.raises(Crash):
-        service.run(watched(creating(service, request), seen, crash_after=len(STEPS)))
+        service.run(watched(creation_flow(service, request), seen, crash_after=len(STEPS)))
     assert [type(effect) for effect in seen] == STEPS
     assert service.store.load(ID) == insert_of(seen[-1]).decision.answer
     assert [event.kind for event in service.store.events(ID)] == [EventKind.CREATED]
@@ -119,40 +119,40 @@ def test_crash_after_the_insertion_leaves_a_whole_payment() -> None:
     assert service.receive(ID, 2500).completes
 
 
-def test_repeated_after_a_crash_makes_a_payment_of_its_own() -> None:
-    """A client that got no answer asks again: the second payment does not touch the first."""
+def test_retry_after_a_crash_creates_another_payment() -> None:
+    """A client that retries gets a second payment, and the first one does not change."""
     service = Service()
     client = service.client()
     request = client.creation()
     seen: list[Effect[Any]] = []
     with pytest.raises(Crash):
-        service.run(watched(creating(service, request), seen, crash_after=len(STEPS)))
+        service.run(watched(creation_flow(service, request), seen, crash_after=len(STEPS)))
     lost = insert_of(seen[-1]).decision.answer
-    view = service.run(creating(service, request))
+    view = service.run(creation_flow(service, request))
     assert lost == service.store.load(lost.id)
     assert not view.id.endswith(lost.id)
 
 
-def test_id_is_there_already() -> None:
-    """Randomness that repeats itself is a broken port, and never a payment that takes another's place."""
+def test_duplicate_id_is_refused() -> None:
+    """A randomness port that repeats itself leads to `PaymentExists`, and the first payment does not change."""
     service = Service()
     service.replace(randomness=lambda _: RANDOMNESS)
     client = service.client()
     client.create()
     before = service.store.load(ID)
     with pytest.raises(PaymentExists):
-        service.run(creating(service, client.creation({"walletAddress": ALICE.url, "metadata": {"n": 2}})))
+        service.run(creation_flow(service, client.creation({"walletAddress": ALICE.url, "metadata": {"n": 2}})))
     assert before == service.store.load(ID)
 
 
-# Each row breaks one rule and all rules below it that it can: the first in this order is the one reported. With it,
-# how many effects had been asked by then.
+# Each row breaks one rule, and as many later rules as possible. The refusal must be that of the first broken rule.
+# The last column is the number of effects before the refusal.
 EXPIRED_TOKEN = {"expires_at": NOW - timedelta(seconds=1)}
 REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsError], int]] = [
-    ("token over", {"rights": ["read"], **EXPIRED_TOKEN}, {"body": b"{", "created": 0}, TokenRefused, 1),
-    ("signature stale", {"rights": ["read"]}, {"body": b"{", "created": 0}, SignatureRefused, 1),
-    ("right missing", {"rights": ["read"]}, {"body": b"{"}, TokenRefused, 1),
-    ("body unreadable", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1}'}, MalformedJson, 1),
+    ("expired token", {"rights": ["read"], **EXPIRED_TOKEN}, {"body": b"{", "created": 0}, TokenRefused, 1),
+    ("stale signature", {"rights": ["read"]}, {"body": b"{", "created": 0}, SignatureRefused, 1),
+    ("missing right", {"rights": ["read"]}, {"body": b"{"}, TokenRefused, 1),
+    ("invalid body", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1}'}, MalformedJson, 1),
     ("another wallet address", {}, {"body": {"walletAddress": "https://bank.example/eve"}}, AccessForbidden, 1),
     (
         "wallet address not hosted",
@@ -162,14 +162,14 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsE
         2,
     ),
     (
-        "asset of another wallet address",
+        "asset differs from the wallet address",
         {"on": None},
         {"body": {"walletAddress": BOB.url, "incomingAmount": {**USD_25, "value": "0"}}},
         AssetMismatch,
         3,
     ),
     (
-        "nothing to receive",
+        "amount of zero",
         {},
         {
             "body": {
@@ -182,7 +182,7 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsE
         3,
     ),
     (
-        "over before it begins",
+        "expiry in the past",
         {},
         {"body": {"walletAddress": ALICE.url, "expiresAt": "2000-01-01T00:00:00Z"}},
         TermsRefused,
@@ -197,38 +197,38 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsE
 def test_refusals_by_precedence(
     right: dict[str, Any], request_: dict[str, Any], error: type[IncomingPaymentsError], steps: int
 ) -> None:
-    """Who asks is settled before what is asked for, and no refusal comes after the store was touched."""
+    """The caller is checked before the body, and no refusal comes after the insertion."""
     service = Service()
     rights = a_right(*right.get("rights", ["create"]), on=right.get("on", ALICE))
     client = service.client(rights, expires_at=right.get("expires_at"))
     seen: list[Effect[Any]] = []
     with pytest.raises(error):
-        service.run(watched(creating(service, client.creation(**request_)), seen))
+        service.run(watched(creation_flow(service, client.creation(**request_)), seen))
     assert STEPS[:steps] == [type(effect) for effect in seen]
 
 
-def test_wallet_address_found_under_another_url_is_not_the_one_asked_for() -> None:
-    """A port that answers with some other wallet address does not move the money there."""
+def test_different_wallet_address_from_the_port_is_refused() -> None:
+    """An answer with another wallet address is refused, so the money cannot go there."""
     service = Service()
-    flow = creating(service, service.client().creation())
+    flow = creation_flow(service, service.client().creation())
     next(flow)
     flow.send(AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
     with pytest.raises(WalletAddressNotFound):
         flow.send(BOB)
 
 
-def test_wallet_address_is_found_in_any_spelling() -> None:
-    """Scheme and host in any case, the default port and a trailing slash make no other wallet address."""
+def test_wallet_address_url_is_normalized() -> None:
+    """Upper case in scheme and host, the default port and a trailing slash do not matter."""
     service = Service()
     seen: list[Effect[Any]] = []
     request = service.client().creation({"walletAddress": "HTTPS://Bank.Example:443/alice/"})
-    view = service.run(watched(creating(service, request), seen))
+    view = service.run(watched(creation_flow(service, request), seen))
     assert FindWalletAddress(ALICE.url) == seen[1]
     assert ALICE.url == view.wallet_address
 
 
-def test_policy_bounds_reach_the_decision() -> None:
-    """The host's own limits on metadata and expiry are the ones that hold."""
+def test_policy_limits_apply() -> None:
+    """The limits of the policy apply to metadata and expiry."""
     service = Service(expiry_s_max=60, metadata_bytes_max=9, metadata_depth_max=1)
     client = service.client()
     soon, late = ((NOW + timedelta(seconds=seconds)).isoformat() for seconds in (60, 61))
@@ -236,15 +236,15 @@ def test_policy_bounds_reach_the_decision() -> None:
     refused: list[dict[str, object]] = [{"expiresAt": late}, {"metadata": {"a": "bc"}}, {"metadata": {"": {}}}]
     for members in refused:
         with pytest.raises((TermsRefused, MalformedJson)):
-            service.run(creating(service, client.creation({"walletAddress": ALICE.url, **members})))
+            service.run(creation_flow(service, client.creation({"walletAddress": ALICE.url, **members})))
 
 
 @pytest.mark.parametrize("step", range(len(STEPS)))
 @pytest.mark.parametrize(
     "error", [PolicyRefused("not today"), StoreUnavailable("locked"), RuntimeError("broken")], ids=type
 )
-def test_what_a_port_raises_ends_the_flow_as_it_is(step: int, error: Exception) -> None:
-    """At whichever effect a port fails, the flow asks for nothing more and the reason arrives unchanged."""
+def test_exception_of_a_port_ends_the_flow(step: int, error: Exception) -> None:
+    """The exception of a port ends the flow at any effect, and reaches the caller unchanged."""
     service = Service()
     answers: list[object] = [
         AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]),
@@ -252,7 +252,7 @@ def test_what_a_port_raises_ends_the_flow_as_it_is(step: int, error: Exception) 
         RANDOMNESS,
         [IlpPaymentMethod("test.bank.x", "c2VjcmV0")],
     ]
-    flow = creating(service, service.client().creation())
+    flow = creation_flow(service, service.client().creation())
     effect = next(flow)
     for answer in answers[:step]:
         effect = flow.send(answer)
@@ -262,20 +262,20 @@ def test_what_a_port_raises_ends_the_flow_as_it_is(step: int, error: Exception) 
     assert error is raised.value
 
 
-def test_hosted_elsewhere_is_said_only_to_who_may_know() -> None:
-    """A token for one wallet address learns nothing about which others are hosted."""
+def test_refusal_does_not_reveal_hosted_wallet_addresses() -> None:
+    """A token for one wallet address gets the same refusal for hosted and unknown wallet addresses."""
     service = Service()
     client = service.client()
     messages = set()
     for url in (BOB.url, "https://bank.example/eve", "https://elsewhere.example/alice"):
         with pytest.raises(AccessForbidden) as refused:
-            service.run(creating(service, client.creation({"walletAddress": url})))
+            service.run(creation_flow(service, client.creation({"walletAddress": url})))
         messages.add((refused.value.description, tuple(refused.value.details)))
     assert len(messages) == 1
 
 
-def test_wallet_address_port_may_return_an_equal_value() -> None:
-    """The port may build its answer anew each time: it is compared by its URL, in the one spelling."""
+def test_wallet_address_is_compared_by_url() -> None:
+    """The port may return a new object each time, because only its URL is compared."""
     service = Service()
     service.hosted.addresses[ALICE.url] = WalletAddress(ALICE.url, ALICE.asset, "https://new.example")
-    assert ALICE.url == service.run(creating(service, service.client().creation())).wallet_address
+    assert ALICE.url == service.run(creation_flow(service, service.client().creation())).wallet_address

@@ -1,4 +1,4 @@
-"""`flows.effects`: questions as data."""
+"""Tests of `flows.effects`: requests to ports, as data."""
 
 from collections.abc import Iterator
 
@@ -12,8 +12,8 @@ from incoming_payments.flows.run import _ROUTES
 from incoming_payments.testing import crediting
 
 
-def test_an_effect_is_yielded_and_its_answer_comes_back() -> None:
-    """`answer = yield from effect` asks the one question, and gets what the driver sends."""
+def test_yield_from_an_effect_returns_the_answer() -> None:
+    """`answer = yield from effect` yields the effect once, and returns the value that the driver sends."""
 
     def flow() -> Flow[bytes]:
         return (yield from DrawRandomness(3))
@@ -25,26 +25,26 @@ def test_an_effect_is_yielded_and_its_answer_comes_back() -> None:
     assert stop.value.value == b"abc"
 
 
-def test_an_effect_is_a_value() -> None:
-    """Effects compare by what they ask, so that a flow can be stepped by hand; and they cannot be changed."""
+def test_effect_is_a_value() -> None:
+    """Effects with the same members are equal, and effects are frozen."""
     assert LoadPayment(PaymentId("a")) == LoadPayment(PaymentId("a"))
     assert LoadPayment(PaymentId("a")) != LoadPayment(PaymentId("b"))
     with pytest.raises(FrozenInstanceError):
         LoadPayment(PaymentId("a")).id = PaymentId("b")  # type: ignore[misc] # on purpose
 
 
-def test_an_update_needs_no_credit_id() -> None:
-    """Only a credit looks for an earlier one."""
+def test_update_without_a_credit_id() -> None:
+    """The credit id of an update is optional."""
     assert UpdatePayment(PaymentId("a"), crediting("wire-1", 1)).credit_id is None
 
 
 def defined() -> Iterator[type[Effect[object]]]:
-    """Every effect that the module defines."""
+    """Yield every effect that the module defines."""
     for value in vars(effects).values():
         if isinstance(value, type) and issubclass(value, Effect) and value is not Effect:
             yield value
 
 
-def test_every_effect_has_a_port() -> None:
-    """The drivers know where to take each question, and know no others."""
+def test_every_effect_has_a_route() -> None:
+    """The drivers have a route for each effect, and for nothing else."""
     assert set(defined()) == set(_ROUTES)

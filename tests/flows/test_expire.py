@@ -1,4 +1,4 @@
-"""The sweep: it gives `expired` events, and nothing hangs on it."""
+"""Tests of `announce_expired`, the sweep that writes `expired` events."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from service_kit import ALICE, Service, finish
 
 
 def payments(service: Service, *expire_in_s: float | None) -> list[PaymentId]:
-    """Payments that expire in so many seconds."""
+    """Store payments that expire after these numbers of seconds, and return their ids."""
     made = [a_creation(wallet_address=ALICE, expires_in_s=seconds) for seconds in expire_in_s]
     for creation in made:
         service.store.insert(creation)
@@ -21,12 +21,12 @@ def payments(service: Service, *expire_in_s: float | None) -> list[PaymentId]:
 
 
 def kinds(service: Service, id: PaymentId) -> list[EventKind]:
-    """The kinds of a payment's events."""
+    """Return the kinds of the events of a payment."""
     return [event.kind for event in service.store.events(id)]
 
 
-def test_effects_by_hand() -> None:
-    """One question for those that are due, then one update each, in the order given."""
+def test_effects_in_order() -> None:
+    """The flow finds the expired payments, and then updates each of them in the order of the answer."""
     ids = [a_creation().answer.id, a_creation().answer.id]
     flow = announce_expired(NOW)
     assert FindExpired(NOW, SWEEP_PAYMENTS_MAX) == next(flow)
@@ -37,16 +37,16 @@ def test_effects_by_hand() -> None:
     assert finish(flow) == 2
 
 
-def test_nothing_is_due() -> None:
-    """Then the answer is zero, and nothing is updated."""
+def test_no_expired_payments() -> None:
+    """Without expired payments the answer is 0."""
     service = Service()
     payments(service, 60, None)
     service.clock.advance(60)
     assert service.run(announce_expired(service.now)) == 0
 
 
-def test_gives_the_event_once() -> None:
-    """A payment that has expired gets one `expired` event, however often the sweep comes round."""
+def test_event_is_written_once() -> None:
+    """An expired payment gets one `expired` event, also when the sweep runs twice."""
     service = Service()
     [due, not_due] = payments(service, 1, 3600)
     service.clock.advance(2)
@@ -56,7 +56,7 @@ def test_gives_the_event_once() -> None:
 
 
 def test_completed_payment_does_not_expire() -> None:
-    """What was filled in time stays completed, and gets no `expired` event."""
+    """A completed payment gets no `expired` event."""
     service = Service()
     created = a_creation(wallet_address=ALICE, limit=1, expires_in_s=1)
     service.store.insert(created)
@@ -66,8 +66,8 @@ def test_completed_payment_does_not_expire() -> None:
     assert EventKind.EXPIRED not in kinds(service, created.answer.id)
 
 
-def test_limit_bounds_one_call() -> None:
-    """At most `limit` at a time, the longest expired first; an answer of `limit` says that there may be more."""
+def test_limit_applies_to_one_call() -> None:
+    """One call handles at most `limit` payments. It returns `limit` when there may be more."""
     service = Service()
     ids = payments(service, 3, 1, 2)
     service.clock.advance(60)
@@ -75,8 +75,8 @@ def test_limit_bounds_one_call() -> None:
     assert all(kinds(service, id)[-1] is EventKind.EXPIRED for id in ids)
 
 
-def test_cut_short_goes_on_where_it_stopped() -> None:
-    """When the store gives up halfway, what was announced stays so, and the next call does the rest."""
+def test_interrupted_sweep_can_be_repeated() -> None:
+    """When the store fails in the middle, the written events stay, and the next call writes the others."""
     service = Service()
     ids = payments(service, 1, 2)
     service.clock.advance(60)
@@ -93,16 +93,16 @@ def test_cut_short_goes_on_where_it_stopped() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, SWEEP_PAYMENTS_MAX + 1, True, 1.0])
-def test_limit_is_bounded_itself(limit: int) -> None:
-    """A sweep that could not end is not begun."""
+def test_invalid_limit_is_refused(limit: int) -> None:
+    """`limit` must be an integer from 1 to `SWEEP_PAYMENTS_MAX`."""
     service = Service()
     with pytest.raises(InvalidValue) as caught:
         service.run(announce_expired(service.now, limit=limit))
     assert caught.value.details == {"member": "limit"}
 
 
-def test_a_naive_moment_is_refused() -> None:
-    """It would mean another one on another machine."""
+def test_naive_datetime_is_refused() -> None:
+    """`now` must be in UTC."""
     service = Service()
     with pytest.raises(InvalidValue) as caught:
         service.run(announce_expired(service.now.replace(tzinfo=None)))

@@ -1,4 +1,4 @@
-"""Fetch, stepped by hand: contract section 4.2."""
+"""Tests of `get_payment` and `get_public_payment`: spec section 4.2, and their effects step by step."""
 
 from datetime import timedelta
 from typing import Any
@@ -42,39 +42,39 @@ PAYMENT = a_creation(wallet_address=ALICE, limit=2500, expires_in_s=60, client=C
 METHODS = Service().methods.allocate(PAYMENT)
 
 
-def getting(service: Service, id: PaymentId = PAYMENT.id) -> Flow[PaymentView]:
-    """The flow that answers a signed GET of the payment `id`."""
+def get_flow(service: Service, id: PaymentId = PAYMENT.id) -> Flow[PaymentView]:
+    """Return the flow that answers a signed GET of the payment `id`."""
     request = service.client().sign(Request("GET", f"{PATH}/{id}"))
     signed = SignedRequest("GET", f"{BASE_URL}{request.path}", request.headers)
     return get_payment(signed, id, service.policy, service.now)
 
 
-def known(*rights: AccessRight, client: str = SHOP) -> AccessTokenInfo:
-    """What the authorization server says of the token."""
+def token_info(*rights: AccessRight, client: str = SHOP) -> AccessTokenInfo:
+    """Return the answer of the authorization server about the token."""
     return AccessTokenInfo(client, ed25519_key().public_jwk(), rights)
 
 
-def test_effects_in_order_by_hand() -> None:
-    """Token, payment, details; the payment is asked for only once the caller has proven who it is."""
-    flow = getting(Service())
+def test_effects_in_order() -> None:
+    """The payment is loaded only after the caller is authenticated."""
+    flow = get_flow(Service())
     assert IntrospectToken is type(next(flow))
-    assert LoadPayment(PAYMENT.id) == flow.send(known(a_right("read")))
+    assert LoadPayment(PAYMENT.id) == flow.send(token_info(a_right("read")))
     assert AllocateMethods(PAYMENT) == flow.send(PAYMENT)
     view = finish(flow, METHODS)
     assert (f"{BASE_URL}{PATH}/{PAYMENT.id}", METHODS, False) == (view.id, view.methods, view.completed)
 
 
-def test_right_is_missing_before_the_payment_is_looked_for() -> None:
-    """Without a right to read there is no look-up that could tell whether the payment exists."""
-    flow = getting(Service())
+def test_missing_right_is_refused_before_the_payment_is_loaded() -> None:
+    """Without a right to read, the flow does not load the payment, so the answer cannot reveal whether it exists."""
+    flow = get_flow(Service())
     next(flow)
     with pytest.raises(TokenRefused) as refused:
-        flow.send(known(a_right("create", "list", "list-all", "complete")))
+        flow.send(token_info(a_right("create", "list", "list-all", "complete")))
     assert refused.value.code == "insufficient_rights"
 
 
 OTHERS = changed(PAYMENT, client=ClientId(OTHER_SHOP))
-# The rights of the shop's token, whose payment on Alice's wallet address is asked for, and what comes of it.
+# The rights of the shop's token, the requested payment on Alice's wallet address, and the expected refusal.
 VISIBILITY: list[tuple[str, list[AccessRight], IncomingPayment, type[Exception] | None]] = [
     ("read, own", [a_right("read")], PAYMENT, None),
     ("read, own, any wallet address", [a_right("read", on=None)], PAYMENT, None),
@@ -92,11 +92,13 @@ VISIBILITY: list[tuple[str, list[AccessRight], IncomingPayment, type[Exception] 
 @pytest.mark.parametrize(
     ("rights", "payment", "error"), [row[1:] for row in VISIBILITY], ids=[row[0] for row in VISIBILITY]
 )
-def test_who_sees_what(rights: list[AccessRight], payment: IncomingPayment, error: type[Exception] | None) -> None:
-    """`read` sees the calling client's own, `read-all` everybody's, each on its wallet address and nowhere else."""
-    flow = getting(Service())
+def test_visibility_by_right(
+    rights: list[AccessRight], payment: IncomingPayment, error: type[Exception] | None
+) -> None:
+    """`read` covers the payments of the client, `read-all` all payments, each only on its wallet address."""
+    flow = get_flow(Service())
     next(flow)
-    flow.send(known(*rights))
+    flow.send(token_info(*rights))
     if error is None:
         assert AllocateMethods(payment) == flow.send(payment)
     else:
@@ -104,13 +106,13 @@ def test_who_sees_what(rights: list[AccessRight], payment: IncomingPayment, erro
             flow.send(payment)
 
 
-def test_not_there_and_not_visible_are_one_refusal() -> None:
-    """The words are ours, whatever the store's are: description and details tell the two cases not apart."""
+def test_unknown_and_invisible_payments_get_the_same_refusal() -> None:
+    """Description and details are the same in both cases, whatever exception the store raised."""
     refusals = []
     for answer in (PaymentNotFound("no row", id=PAYMENT.id), PAYMENT):
-        flow = getting(Service())
+        flow = get_flow(Service())
         next(flow)
-        flow.send(known(a_right("read", on=BOB)))
+        flow.send(token_info(a_right("read", on=BOB)))
         with pytest.raises(PaymentNotFound) as refused:
             flow.throw(answer) if isinstance(answer, Exception) else flow.send(answer)
         refusals.append((refused.value.description, dict(refused.value.details)))
@@ -118,8 +120,8 @@ def test_not_there_and_not_visible_are_one_refusal() -> None:
     assert refusals[0][1] == {}
 
 
-def test_payment_that_cannot_receive_has_no_details() -> None:
-    """Nobody is asked to allocate them; the moment `expiresAt` itself still receives."""
+def test_payment_that_cannot_receive_has_no_methods() -> None:
+    """No methods are allocated after completion or expiry. At `expiresAt` itself the payment can still receive."""
     completed = changed(PAYMENT, received=evolve(PAYMENT.received, value=2500))
     at_expiry, after_expiry = (NOW + timedelta(seconds=60, microseconds=us) for us in (0, 1))
     assert AllocateMethods(PAYMENT) == next(methods_of(PAYMENT, at_expiry))
@@ -129,32 +131,32 @@ def test_payment_that_cannot_receive_has_no_details() -> None:
         assert stop.value.value == ()
 
 
-def test_public_effects_in_order_by_hand() -> None:
-    """The payment, then its wallet address, whose authorization server is the one to ask for a grant."""
+def test_public_effects_in_order() -> None:
+    """The public view names the authorization server of the wallet address."""
     flow = get_public_payment(PAYMENT.id, Service().policy)
     assert LoadPayment(PAYMENT.id) == next(flow)
     assert FindWalletAddress(ALICE.url) == flow.send(PAYMENT)
     assert PublicView(PAYMENT.received, ALICE.auth_server) == finish(flow, ALICE)
 
 
-def test_public_view_outlives_the_wallet_address() -> None:
-    """A wallet address may be closed while its payments live on; then the service's own server is named."""
+def test_public_view_after_the_wallet_address_is_closed() -> None:
+    """When the wallet address is not hosted any more, the view names the authorization server of the service."""
     flow = get_public_payment(PAYMENT.id, Service().policy)
     next(flow)
     flow.send(PAYMENT)
     assert PublicView(PAYMENT.received, AUTH_SERVER) == finish(flow, None)
 
 
-def test_public_view_of_what_is_not_there() -> None:
-    """It is refused in the words that a signed request gets."""
+def test_public_view_of_an_unknown_payment() -> None:
+    """An unknown payment gets the same refusal as in a signed request."""
     flow = get_public_payment(PaymentId(NOBODYS_ID), Service().policy)
     next(flow)
     with pytest.raises(PaymentNotFound, match="no such incoming payment"):
         flow.throw(PaymentNotFound("no row"))
 
 
-def test_store_in_trouble_is_not_a_payment_that_is_not_there() -> None:
-    """Only the store's own "not found" is one; anything else stays what it is."""
+def test_failure_of_the_store_is_not_payment_not_found() -> None:
+    """Only `PaymentNotFound` is replaced. Other exceptions of the store reach the caller."""
     effect: Effect[Any]
     flow = get_public_payment(PAYMENT.id, Service().policy)
     effect = next(flow)

@@ -1,4 +1,4 @@
-"""What an ASE decides about its service: checked when it is built, by the name of the setting."""
+"""Tests of `ServicePolicy`: each setting is checked on construction."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from service_kit import AUTH_SERVER, BASE_URL, NOBODYS_ID
 
 
 def a_policy(**changes: Any) -> ServicePolicy:
-    """A policy, changed."""
+    """Build a policy with these changes."""
     return ServicePolicy(**{"base_url": BASE_URL, "auth_server": AUTH_SERVER, **changes})
 
 
 def test_defaults() -> None:
-    """Without a word the public view is on, identical requests may come, and the bounds are those of `limits`."""
+    """By default the public view is on, identical requests are allowed, and the limits are those of `limits`."""
     policy = a_policy()
     assert (
         policy.public_get,
@@ -39,13 +39,13 @@ def test_defaults() -> None:
         ("http://[::1]:8080/a/b", "http://[::1]:8080/a/b"),
     ],
 )
-def test_base_url_has_one_spelling(given: str, expected: str) -> None:
-    """Ids and signatures are made with it, so two spellings would be two services."""
+def test_base_url_is_normalized(given: str, expected: str) -> None:
+    """The base URL has one form, because payment ids and signature bases are built from it."""
     assert expected == a_policy(base_url=given).base_url
 
 
 def test_payment_url_is_below_the_base_url() -> None:
-    """Contract section 2.2: the id of a payment is its URL, `{base_url}/incoming-payments/{id}`."""
+    """The id of a payment is its URL, `{base_url}/incoming-payments/{id}`. Spec section 2.2."""
     url = a_policy(base_url="https://bank.example/op/").payment_url(PaymentId(NOBODYS_ID))
     assert f"https://bank.example/op/incoming-payments/{NOBODYS_ID}" == url
 
@@ -75,8 +75,8 @@ def test_payment_url_is_below_the_base_url() -> None:
         ("metadata_depth_max", JSON_DEPTH_MAX),
     ],
 )
-def test_bad_setting_is_named(setting: str, value: object) -> None:
-    """A policy that could not work is refused when it is built, and the refusal names the setting."""
+def test_invalid_setting_is_named(setting: str, value: object) -> None:
+    """An invalid setting is refused on construction, and the exception names the setting."""
     with pytest.raises(InvalidValue) as refused:
         a_policy(**{setting: value})
     assert setting == refused.value.details["member"]
@@ -93,16 +93,16 @@ def test_bad_setting_is_named(setting: str, value: object) -> None:
         ("metadata_depth_max", JSON_DEPTH_MAX - 1),
     ],
 )
-def test_bounds_themselves_are_allowed(setting: str, value: int) -> None:
-    """The least and the most of a setting are settings."""
+def test_smallest_and_largest_settings_are_accepted(setting: str, value: int) -> None:
+    """The smallest and the largest value of a setting are valid."""
     assert value == getattr(a_policy(**{setting: value}), setting)
 
 
-def test_signatures_prove_no_less_than_the_contract_asks() -> None:
-    """Contract section 5: more components may be required, and the three of the contract always are."""
+def test_required_components_cannot_be_removed() -> None:
+    """A policy can require more components than spec section 5, but not fewer."""
     more = SignaturePolicy(required=("@method", "@target-uri", "authorization", "content-type"))
     assert a_policy(signature=more).signature == more
     with pytest.raises(InvalidValue) as caught:
         a_policy(signature=SignaturePolicy(required=("@method", "content-type")))
-    assert str(caught.value) == "signature must require @target-uri, authorization as well"
+    assert str(caught.value) == "signature must also require @target-uri, authorization"
     assert caught.value.details == {"member": "signature"}

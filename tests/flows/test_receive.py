@@ -1,4 +1,4 @@
-"""Money is booked: contract section 3, through the one call that hosts make."""
+"""Tests of `receive`, the call by which a host credits money: spec section 3."""
 
 from datetime import timedelta
 from typing import Any
@@ -27,14 +27,14 @@ from service_kit import ALICE, JPY, NOBODYS_ID, USD, Service, finish
 
 
 def a_payment(service: Service, **terms: Any) -> PaymentId:
-    """The id of a payment into Alice's wallet address."""
+    """Store a payment for Alice's wallet address, and return its id."""
     created = a_creation(wallet_address=ALICE, **terms)
     service.store.insert(created)
     return created.answer.id
 
 
-def test_one_effect_by_hand() -> None:
-    """One question to the store, with the decision for it to run: nothing is loaded here, and nothing saved."""
+def test_one_update_with_the_decision() -> None:
+    """The flow has one effect, an update with the decision. It does not load or save the payment itself."""
     payment = a_creation(wallet_address=ALICE, limit=2500).answer
     flow = receive(payment.id, credit="wire-1", amount=Amount(2500, USD), now=NOW)
     effect = next(flow)
@@ -46,36 +46,36 @@ def test_one_effect_by_hand() -> None:
     assert decision.answer == finish(flow, decision.answer)
 
 
-def test_needs_nothing_but_a_store() -> None:
-    """A core banking process that only books money plugs in a store and no more."""
+def test_only_a_store_is_needed() -> None:
+    """A process that only credits money needs no other port."""
     service = Service()
     id = a_payment(service)
     flow = receive(id, credit="wire-1", amount=Amount(5, USD), now=NOW)
     assert run(flow, Ports(store=service.store)).received.value == 5
 
 
-def test_3_total_reaches_incoming_amount_completes() -> None:
-    """Row 1: the credit that reaches `incomingAmount` completes, and everything after it is rejected."""
+def test_spec_3_reaching_the_amount_completes() -> None:
+    """Row 1: the credit that reaches `incomingAmount` completes the payment, and later credits are refused."""
     service = Service()
     id = a_payment(service, limit=2500)
-    assert ((booked := service.receive(id, 2499)).received.value, booked.completes) == (2499, False)
-    assert ((booked := service.receive(id, 1, credit="wire-2")).received.value, booked.completes) == (2500, True)
+    assert ((credit := service.receive(id, 2499)).received.value, credit.completes) == (2499, False)
+    assert ((credit := service.receive(id, 1, credit="wire-2")).received.value, credit.completes) == (2500, True)
     with pytest.raises(PaymentCompleted):
         service.receive(id, 1, credit="wire-3")
 
 
-def test_3_total_exceeds_incoming_amount_completes() -> None:
-    """Row 1: so does the one that passes it; the money has arrived, so all of it is booked."""
+def test_spec_3_passing_the_amount_completes() -> None:
+    """Row 1: a credit that passes `incomingAmount` is credited in full and completes the payment."""
     service = Service()
     id = a_payment(service, limit=2500)
-    booked = service.receive(id, 9000)
-    assert (booked.received.value, booked.completes) == (9000, True)
+    credit = service.receive(id, 9000)
+    assert (credit.received.value, credit.completes) == (9000, True)
     with pytest.raises(PaymentCompleted):
         service.receive(id, 1, credit="wire-2")
 
 
-def test_3_current_time_exceeds_expires_at_rejects() -> None:
-    """Row 2: the moment itself still accepts, any later one rejects, and no sweep has to run for that."""
+def test_spec_3_expired_payment_refuses_credits() -> None:
+    """Row 2: a credit at `expiresAt` is accepted and a later one is refused, without a sweep."""
     service = Service()
     id = a_payment(service, expires_in_s=60)
     service.clock.advance(60)
@@ -86,8 +86,8 @@ def test_3_current_time_exceeds_expires_at_rejects() -> None:
     assert service.store.load(id).received.value == 1
 
 
-def test_7_payments_after_completed_are_rejected() -> None:
-    """Rejected means that nothing is booked, and that the reason has a name."""
+def test_spec_7_completed_payment_refuses_credits() -> None:
+    """A completed payment refuses a credit with `payment_completed`."""
     service = Service()
     id = a_payment(service, limit=1)
     service.receive(id, 1)
@@ -96,8 +96,8 @@ def test_7_payments_after_completed_are_rejected() -> None:
     assert refused.value.code == "payment_completed"
 
 
-def test_7_payments_after_expires_at_are_rejected() -> None:
-    """Likewise for a payment whose time is over."""
+def test_spec_7_expired_payment_refuses_credits() -> None:
+    """An expired payment refuses a credit with `payment_expired`."""
     service = Service()
     id = a_payment(service, expires_in_s=1)
     service.clock.advance(2)
@@ -106,8 +106,8 @@ def test_7_payments_after_expires_at_are_rejected() -> None:
     assert refused.value.code == "payment_expired"
 
 
-def test_repeated_credit_id_is_answered_the_same_and_booked_once() -> None:
-    """A host whose call was cut short repeats it: also once the payment has completed or its time is over."""
+def test_repeated_credit_id_is_credited_once() -> None:
+    """A repeated credit id returns the first result, also after completion and expiry."""
     service = Service()
     id = a_payment(service, limit=100, expires_in_s=60)
     first = service.receive(id, 40)
@@ -118,43 +118,43 @@ def test_repeated_credit_id_is_answered_the_same_and_booked_once() -> None:
     assert len(service.store.events(service.store.load(first.payment_id).id)) - 1 == 3
 
 
-# One row per rule: what is booked after 40 minor units under wire-1, and the refusal.
+# One row per rule: a credit after a first one of 40 minor units under wire-1, and the refusal.
 REFUSALS: list[tuple[str, dict[str, Any], type[Exception]]] = [
-    ("no such payment", {"id": NOBODYS_ID}, PaymentNotFound),
-    ("no id at all", {"id": "../secrets"}, InvalidValue),
-    ("no credit id", {"credit": ""}, InvalidValue),
+    ("unknown payment", {"id": NOBODYS_ID}, PaymentNotFound),
+    ("invalid payment id", {"id": "../secrets"}, InvalidValue),
+    ("empty credit id", {"credit": ""}, InvalidValue),
     ("credit id too long", {"credit": "x" * 201}, InvalidValue),
-    ("credit id of another amount", {"credit": "wire-1", "amount": Amount(41, USD)}, CreditIdReused),
+    ("credit id with another amount", {"credit": "wire-1", "amount": Amount(41, USD)}, CreditIdReused),
     ("another asset", {"amount": Amount(1, JPY)}, AssetMismatch),
-    ("nothing", {"amount": Amount(0, USD)}, InvalidValue),
+    ("amount of zero", {"amount": Amount(0, USD)}, InvalidValue),
     ("more than 64 bits", {"amount": Amount(UINT64_MAX - 39, USD)}, AmountOverflow),
 ]
 
 
-@pytest.mark.parametrize(("booking", "error"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
-def test_refusals(booking: dict[str, Any], error: type[Exception]) -> None:
-    """What cannot be booked is refused by name, and the payment stays as it was."""
+@pytest.mark.parametrize(("changes", "error"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
+def test_refused_credit_changes_nothing(changes: dict[str, Any], error: type[Exception]) -> None:
+    """Each refusal has its own exception, and the payment does not change."""
     service = Service()
     created = a_creation(wallet_address=ALICE)
     service.store.insert(created)
     service.receive(created.answer.id, 40)
     before = service.store.load(created.answer.id)
-    arguments = {"id": created.answer.id, "credit": "wire-2", "amount": Amount(1, USD), "now": service.now, **booking}
+    arguments = {"id": created.answer.id, "credit": "wire-2", "amount": Amount(1, USD), "now": service.now, **changes}
     with pytest.raises(error):
         service.run(receive(**arguments))
     assert before == service.store.load(created.answer.id)
 
 
-def test_up_to_64_bits() -> None:
-    """The largest total that the resource can show is booked."""
+def test_largest_total() -> None:
+    """A total of 2**64 - 1 is accepted."""
     service = Service()
     id = a_payment(service)
     service.receive(id, 1)
     assert service.receive(id, UINT64_MAX - 1, credit="wire-2").received.value == UINT64_MAX
 
 
-def test_clock_that_went_back() -> None:
-    """`updatedAt` never moves backwards, and the money is booked all the same."""
+def test_clock_that_moves_backwards() -> None:
+    """When the clock moves backwards, `updatedAt` does not, and the money is credited."""
     service = Service()
     created = a_creation(wallet_address=ALICE, now=NOW)
     service.store.insert(created)
@@ -167,13 +167,13 @@ def test_clock_that_went_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("booking", "member"),
+    ("changes", "member"),
     [({"now": NOW.replace(tzinfo=None)}, "now"), ({"now": None}, "now"), ({"amount": 100}, "amount")],
     ids=str,
 )
-def test_what_is_no_moment_or_no_amount_is_said_at_once(booking: dict[str, Any], member: str) -> None:
-    """Before the store is asked."""
+def test_invalid_argument_is_refused_before_the_store_is_used(changes: dict[str, Any], member: str) -> None:
+    """A wrong time or amount raises `InvalidValue`, although there is no store."""
     given: dict[str, Any] = {"credit": "wire-1", "amount": Amount(100, USD), "now": NOW}
     with pytest.raises(InvalidValue) as caught:
-        run(receive(NOBODYS_ID, **{**given, **booking}), Ports())
+        run(receive(NOBODYS_ID, **{**given, **changes}), Ports())
     assert caught.value.details == {"member": member}

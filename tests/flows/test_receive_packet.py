@@ -1,4 +1,4 @@
-"""`flows.receive_packet`: what becomes of each packet, what is booked, and what the sender is told."""
+"""Tests of `receive_packet`: the reply to each packet, and the credit."""
 
 import asyncio
 import sqlite3
@@ -54,18 +54,18 @@ from service_kit import Crash, watched
 from stream_kit import METHODS, PEER, SECRET, USD, Sender, Service
 
 CLOSE: Final = (StreamClose(1, StreamError.NO_ERROR, ""),)
-GOODBYE: Final = (ConnectionClose(StreamError.NO_ERROR, ""),)
+CLOSE_CONNECTION: Final = (ConnectionClose(StreamError.NO_ERROR, ""),)
 
 
 def max_money(received: int, receive_max: int = 1000, stream: int = 1) -> StreamMaxMoney:
     return StreamMaxMoney(stream, receive_max, received)
 
 
-# --- money comes -------------------------------------------------------------------------------------
+# --- accepted packets --------------------------------------------------------------------------------
 
 
-def test_money_is_booked_and_fulfilled() -> None:
-    """A packet is credited, and its sender told what the payment has received and can take."""
+def test_packet_is_credited_and_fulfilled() -> None:
+    """A packet is credited, and its reply has the totals of the payment."""
     service = Service(limit=1000)
     answer = service.send(service.sender.prepare(400))
     assert answer.code == "fulfilled"
@@ -74,7 +74,7 @@ def test_money_is_booked_and_fulfilled() -> None:
     assert [event.kind for event in service.store.events(service.id)] == [EventKind.CREATED, EventKind.CREDITED]
 
 
-def test_payment_is_filled_by_packets() -> None:
+def test_packets_complete_the_payment() -> None:
     """Packets add up, and the one that reaches `incomingAmount` completes the payment."""
     service = Service(limit=1000)
     for total in (400, 800, 1000):
@@ -83,8 +83,8 @@ def test_payment_is_filled_by_packets() -> None:
     assert service.store.events(service.id)[-1].kind is EventKind.COMPLETED
 
 
-def test_payment_without_an_amount_takes_all_that_64_bits_hold() -> None:
-    """Without `incomingAmount` there is no end but the largest total."""
+def test_payment_without_an_amount_accepts_64_bits() -> None:
+    """Without `incomingAmount` the payment accepts packets up to a total of 2**64 - 1."""
     service = Service()
     assert service.send(service.sender.prepare(400)).frames == (max_money(400, UINT64_MAX),)
     too_much = service.send(service.sender.prepare(UINT64_MAX))
@@ -97,32 +97,32 @@ def test_payment_without_an_amount_takes_all_that_64_bits_hold() -> None:
 @pytest.mark.parametrize(
     ("frames", "expected"),
     [
-        pytest.param((), (max_money(400),), id="no stream: the first one"),
+        pytest.param((), (max_money(400),), id="no stream"),
         pytest.param((StreamMoney(5, 1),), (max_money(400, stream=5),), id="another stream"),
         pytest.param(
             (StreamMoneyBlocked(7, 9, 0), StreamMoney(5, 1), StreamMaxMoney(5, 0, 0), StreamClose(9, 1, "")),
             (max_money(400, stream=5), max_money(400, stream=7)),
-            id="streams without money: after those with it, and not those that are closed",
+            id="streams without money come last, closed streams are left out",
         ),
         pytest.param(
             (StreamMoney(1, 9), StreamMoney(3, 0), StreamMoney(1, 1)),
             (max_money(400), max_money(400, stream=3)),
-            id="several streams: the whole amount is the payment's, and each is told the same",
+            id="several streams have the same totals",
         ),
         pytest.param(
             tuple(StreamMoney(stream, 1) for stream in range(1, 201)),
             tuple(max_money(400, stream=stream) for stream in range(1, 11)),
-            id="very many streams: ten are answered",
+            id="200 streams: ten are answered",
         ),
         pytest.param(
             (ConnectionNewAddress(""), StreamMoney(1, 1)),
             (max_money(400), ConnectionAssetDetails("USD", 2)),
-            id="an address: our asset as well",
+            id="an address: the reply has our asset",
         ),
     ],
 )
-def test_what_a_sender_is_told(frames: Any, expected: Any) -> None:
-    """The payment takes the whole packet whatever streams it names, and tells each of them what it is open for."""
+def test_reply_to_each_stream(frames: Any, expected: Any) -> None:
+    """The payment accepts the whole amount for any streams, and the reply has the totals for each stream."""
     service = Service(limit=1000)
     answer = service.send(service.sender.prepare(400, frames=frames))
     assert (answer.code, answer.frames) == ("fulfilled", expected)
@@ -130,8 +130,8 @@ def test_what_a_sender_is_told(frames: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(("least", "code"), [(399, "fulfilled"), (400, "fulfilled"), (401, "F99")])
-def test_the_least_that_the_sender_wants_to_arrive(least: int, code: str) -> None:
-    """RFC 29 §3.4: less than the minimum in the packet is not fulfilled; the sender learns what arrived."""
+def test_minimum_of_the_sender(least: int, code: str) -> None:
+    """A packet below its own minimum is not fulfilled, and the reply has the amount that arrived. RFC 29 §3.4."""
     service = Service(limit=1000)
     answer = service.send(service.sender.prepare(400, least=least))
     assert answer.code == code
@@ -146,14 +146,14 @@ def test_the_least_that_the_sender_wants_to_arrive(least: int, code: str) -> Non
 @pytest.mark.parametrize(
     "then",
     [
-        pytest.param(lambda _: None, id="at once"),
-        pytest.param(lambda service: service.send(service.sender.prepare(600)), id="completed by now"),
-        pytest.param(lambda service: setattr(service, "now", NOW + timedelta(seconds=20)), id="expired by now"),
+        pytest.param(lambda _: None, id="immediately"),
+        pytest.param(lambda service: service.send(service.sender.prepare(600)), id="after completion"),
+        pytest.param(lambda service: setattr(service, "now", NOW + timedelta(seconds=20)), id="after expiry"),
         pytest.param(lambda service: setattr(service, "receiver", Receiver(METHODS)), id="after a restart"),
     ],
 )
-def test_same_packet_again(then: Callable[[Service], object]) -> None:
-    """It is fulfilled again, booked once, and the sender is told how things stand by now."""
+def test_repeated_packet_is_credited_once(then: Callable[[Service], object]) -> None:
+    """A repeated packet is fulfilled again and credited once, and its reply has the current totals."""
     service = Service(limit=1000, expires_in_s=10)
     prepare = service.sender.prepare(400)
     first = service.send(prepare)
@@ -165,8 +165,8 @@ def test_same_packet_again(then: Callable[[Service], object]) -> None:
     assert service.payment == before
 
 
-def test_same_packet_after_a_rotation() -> None:
-    """A new server secret in front changes nothing for packets to an address made under an old one."""
+def test_repeated_packet_after_a_secret_rotation() -> None:
+    """A packet to an address that an old secret made is still fulfilled and credited once."""
     service = Service(limit=1000)
     prepare = service.sender.prepare(400)
     service.send(prepare)
@@ -175,8 +175,8 @@ def test_same_packet_after_a_rotation() -> None:
     assert service.received == 400
 
 
-def test_same_packet_with_another_expiry_or_by_another_peer() -> None:
-    """What nobody authenticates does not make it another packet."""
+def test_repeated_packet_with_another_expiry_or_peer() -> None:
+    """A copy with another expiry or from another peer is the same packet."""
     service = Service(limit=1000)
     prepare = service.sender.prepare(400)
     service.send(prepare)
@@ -188,8 +188,8 @@ def test_same_packet_with_another_expiry_or_by_another_peer() -> None:
 
 @pytest.mark.parametrize("amount", [0, 1, 399, 401, 1000])
 @pytest.mark.parametrize("full", [False, True])
-def test_same_packet_with_another_amount(amount: int, full: bool) -> None:
-    """No fulfillment leaves but for exactly what is booked: a copy with another amount is refused for good."""
+def test_repeated_packet_with_another_amount_is_refused(amount: int, full: bool) -> None:
+    """A copy with another amount is refused, so each fulfillment is for exactly the credited amount."""
     service = Service(limit=1000)
     prepare = service.sender.prepare(400)
     service.send(prepare)
@@ -201,16 +201,16 @@ def test_same_packet_with_another_amount(amount: int, full: bool) -> None:
     assert service.payment == before
 
 
-def test_two_packets_are_two() -> None:
-    """Packets with the same sequence and amount, as two senders send them, are both booked."""
+def test_different_packets_are_both_credited() -> None:
+    """Two packets with the same sequence and amount, as from two senders, are both credited."""
     service = Service(limit=1000)
     service.send(service.sender.prepare(400, sequence=1))
-    service.send(service.sender.prepare(400, sequence=1, frames=[StreamMoney(3, 1)]))  # the nonce is the same
+    service.send(service.sender.prepare(400, sequence=1, frames=[StreamMoney(3, 1)]))  # with the same nonce
     assert service.received == 800
 
 
-def test_ids_of_one_sender_lie_side_by_side() -> None:
-    """Credits are named after the packet: by its sequence, so that an index grows at its end, and by its condition."""
+def test_credit_ids_are_ordered_by_sequence() -> None:
+    """A credit id begins with the sequence of the packet, so that an index grows at its end."""
     service = Service(limit=1000)
     prepares = [service.sender.prepare(1, sequence=sequence) for sequence in (1, 2, 15, 16, 255, 256, UINT64_MAX)]
     for prepare in prepares:
@@ -221,17 +221,17 @@ def test_ids_of_one_sender_lie_side_by_side() -> None:
     assert str(ids[-1]).startswith("stream:ffffffffffffffff:")
 
 
-def test_credits_of_other_rails_cannot_be_met() -> None:
-    """Nobody else books under an id of a packet, so none can be taken for booked that was not."""
+def test_host_cannot_use_credit_ids_of_packets() -> None:
+    """`receive` refuses ids that begin with `stream:`, so a host credit never looks like a packet."""
     service = Service(limit=1000)
     with pytest.raises(InvalidValue) as caught:
         run(receive(service.id, credit="stream:1", amount=service.payment.received, now=NOW), service.ports)
     assert caught.value.details == {"member": "creditId"}
 
 
-# --- what is refused ---------------------------------------------------------------------------------
+# --- refused packets ---------------------------------------------------------------------------------
 
-OTHER: Final = Sender(METHODS.derive(a_creation().answer.id))  # a payment that no store has
+OTHER: Final = Sender(METHODS.derive(a_creation().answer.id))  # an unknown payment
 FOREIGN: Final = Sender(
     DerivedMethods("test.bank", [b"another server secret, 32 bytes."]).derive(OTHER.credentials.payment_id)
 )
@@ -255,47 +255,71 @@ def nothing(_: Service) -> None:
 
 Make = Callable[[Sender], Prepare]
 ROWS: Final[list[tuple[str, Callable[[Service], None], Make, str, Any]]] = [
-    # what happened before, the packet, the code, and the frames or the data of the reply
+    # name, state before, packet, expected code, and expected frames or data of the reply
     ("expired Prepare", nothing, lambda s: s.prepare(1, expires_at=NOW), "R00", b""),
     ("about to expire", nothing, lambda s: s.prepare(1, expires_at=NOW + timedelta(milliseconds=1000)), "R00", b""),
-    ("just in time", nothing, lambda s: s.prepare(1, expires_at=NOW + timedelta(milliseconds=1001)), "fulfilled", None),
+    (
+        "exactly in time",
+        nothing,
+        lambda s: s.prepare(1, expires_at=NOW + timedelta(milliseconds=1001)),
+        "fulfilled",
+        None,
+    ),
     ("another service", nothing, lambda s: evolve(s.prepare(1), destination="test.other.x"), "F02", b""),
-    ("the service itself", nothing, lambda s: evolve(s.prepare(1), destination="test.bank"), "F02", b""),
-    ("made up address", nothing, lambda s: evolve(s.prepare(1), destination="test.bank." + "A" * 43), "F02", b""),
-    ("address of another secret", nothing, lambda _: FOREIGN.prepare(1), "F02", b""),
-    ("a peer's own protocol", nothing, lambda s: evolve(s.prepare(1), destination="peer.route.control"), "F02", b""),
-    ("payment that is not there", nothing, lambda _: OTHER.prepare(1), "F02", b""),
-    ("probe of one that is not there", nothing, lambda _: OTHER.probe(1), "F02", b""),
+    ("address of the service", nothing, lambda s: evolve(s.prepare(1), destination="test.bank"), "F02", b""),
+    (
+        "address that was not issued",
+        nothing,
+        lambda s: evolve(s.prepare(1), destination="test.bank." + "A" * 43),
+        "F02",
+        b"",
+    ),
+    ("address from another secret", nothing, lambda _: FOREIGN.prepare(1), "F02", b""),
+    ("protocol of the peer", nothing, lambda s: evolve(s.prepare(1), destination="peer.route.control"), "F02", b""),
+    ("unknown payment", nothing, lambda _: OTHER.prepare(1), "F02", b""),
+    ("probe of an unknown payment", nothing, lambda _: OTHER.probe(1), "F02", b""),
     ("no data", nothing, lambda s: evolve(s.prepare(1), data=b""), "F06", b""),
     ("data of another payment", nothing, lambda s: evolve(s.prepare(1), data=OTHER.prepare(1).data), "F06", b""),
     ("data of a Fulfill", nothing, lambda s: s.prepare(1, kind=PacketType.FULFILL), "F06", b""),
     ("data of a Reject", nothing, lambda s: s.prepare(1, kind=PacketType.REJECT), "F06", b""),
-    ("goodbye", nothing, lambda s: s.probe(0, frames=GOODBYE), "F99", GOODBYE),
-    ("goodbye with money", nothing, lambda s: s.prepare(1, frames=GOODBYE), "F99", GOODBYE),
-    ("goodbye to a full one", completed, lambda s: s.probe(0, frames=GOODBYE), "F99", GOODBYE),
-    ("probe", nothing, lambda s: s.probe(10**12), "F99", (max_money(0),)),
-    ("probe of nothing", nothing, lambda s: s.probe(0), "F99", (max_money(0),)),
-    ("probe with a minimum", nothing, lambda s: s.probe(1, least=2), "F99", (max_money(0),)),
-    ("probe when some has come", half, lambda s: s.probe(1), "F99", (max_money(500),)),
+    ("closing the connection", nothing, lambda s: s.probe(0, frames=CLOSE_CONNECTION), "F99", CLOSE_CONNECTION),
     (
-        "probe that asks for the asset",
+        "closing the connection with money",
+        nothing,
+        lambda s: s.prepare(1, frames=CLOSE_CONNECTION),
+        "F99",
+        CLOSE_CONNECTION,
+    ),
+    (
+        "closing the connection of a completed payment",
+        completed,
+        lambda s: s.probe(0, frames=CLOSE_CONNECTION),
+        "F99",
+        CLOSE_CONNECTION,
+    ),
+    ("probe", nothing, lambda s: s.probe(10**12), "F99", (max_money(0),)),
+    ("probe of amount 0", nothing, lambda s: s.probe(0), "F99", (max_money(0),)),
+    ("probe with a minimum", nothing, lambda s: s.probe(1, least=2), "F99", (max_money(0),)),
+    ("probe after a credit", half, lambda s: s.probe(1), "F99", (max_money(500),)),
+    (
+        "probe that requests the asset",
         nothing,
         lambda s: s.probe(1, frames=[ConnectionNewAddress(""), ConnectionMaxData(0), ConnectionMaxStreamId(1)]),
         "F99",
         (max_money(0), ConnectionAssetDetails("USD", 2)),
     ),
-    ("under the minimum", nothing, lambda s: s.prepare(5, least=6), "F99", (max_money(0),)),
-    ("nothing", nothing, lambda s: s.prepare(0), "fulfilled", (max_money(0),)),
-    ("nothing, and less than the minimum", nothing, lambda s: s.prepare(0, least=1), "F99", (max_money(0),)),
-    ("too much", nothing, lambda s: s.prepare(1011), "F08", (1011, 1000)),
-    ("too much when some has come", half, lambda s: s.prepare(511), "F08", (511, 500)),
-    ("as much too much as is tolerated", half, lambda s: s.prepare(510), "fulfilled", (max_money(1010, 1010),)),
+    ("below the minimum", nothing, lambda s: s.prepare(5, least=6), "F99", (max_money(0),)),
+    ("amount 0", nothing, lambda s: s.prepare(0), "fulfilled", (max_money(0),)),
+    ("amount 0, below the minimum", nothing, lambda s: s.prepare(0, least=1), "F99", (max_money(0),)),
+    ("too large", nothing, lambda s: s.prepare(1011), "F08", (1011, 1000)),
+    ("too large after a credit", half, lambda s: s.prepare(511), "F08", (511, 500)),
+    ("largest amount within the tolerance", half, lambda s: s.prepare(510), "fulfilled", (max_money(1010, 1010),)),
     ("completed", completed, lambda s: s.prepare(1), "F99", CLOSE),
     ("completed, other stream", completed, lambda s: s.prepare(1, frames=[StreamMoney(7, 1)]), "F99", None),
-    ("completed, too much", completed, lambda s: s.prepare(5000), "F99", CLOSE),
+    ("completed, too large", completed, lambda s: s.prepare(5000), "F99", CLOSE),
     ("completed, probed", completed, lambda s: s.probe(1), "F99", CLOSE),
-    ("completed, under the minimum", completed, lambda s: s.prepare(1, least=2), "F99", CLOSE),
-    ("completed, nothing", completed, lambda s: s.prepare(0), "fulfilled", CLOSE),
+    ("completed, below the minimum", completed, lambda s: s.prepare(1, least=2), "F99", CLOSE),
+    ("completed, amount 0", completed, lambda s: s.prepare(0), "fulfilled", CLOSE),
     (
         "completed, and a sender that is blocked on another stream",
         completed,
@@ -305,15 +329,15 @@ ROWS: Final[list[tuple[str, Callable[[Service], None], Make, str, Any]]] = [
     ),
     ("expired", expired, lambda s: s.prepare(1), "F99", CLOSE),
     ("expired, probed", expired, lambda s: s.probe(1), "F99", CLOSE),
-    ("expired, nothing", expired, lambda s: s.prepare(0), "fulfilled", CLOSE),
+    ("expired, amount 0", expired, lambda s: s.prepare(0), "fulfilled", CLOSE),
 ]
 
 
 @pytest.mark.parametrize(
     ("before", "make", "code", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_answers(before: Callable[[Service], None], make: Make, code: str, expected: Any) -> None:
-    """Each packet has the answer that senders need; what is not fulfilled with an amount is not booked."""
+def test_reply_by_packet_and_state(before: Callable[[Service], None], make: Make, code: str, expected: Any) -> None:
+    """Each packet gets the reply that senders need. Only a fulfilled packet with an amount is credited."""
     service = Service(limit=1000, expires_in_s=10)
     before(service)
     earlier = service.payment
@@ -332,8 +356,8 @@ def test_answers(before: Callable[[Service], None], make: Make, code: str, expec
         assert service.payment == earlier
 
 
-def test_closing_names_the_streams_of_the_packet() -> None:
-    """Who sends on several streams learns that each of them is over."""
+def test_completed_payment_closes_the_streams_of_the_packet() -> None:
+    """The reply closes each stream that the packet names."""
     service = Service(limit=1000)
     completed(service)
     answer = service.send(service.sender.prepare(1, frames=[StreamMoney(7, 1), StreamMoney(9, 1)]))
@@ -343,8 +367,8 @@ def test_closing_names_the_streams_of_the_packet() -> None:
 @pytest.mark.parametrize("asset", [Asset("EUR", 2), Asset("USD", 3)])
 @pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1), lambda s: s.prepare(0)])
 @pytest.mark.parametrize("before", [nothing, completed])
-def test_peer_that_counts_in_another_asset(asset: Asset, make: Make, before: Callable[[Service], None]) -> None:
-    """It is refused for good, probes as well: no amount would mean what its sender is told."""
+def test_peer_with_another_asset_is_refused(asset: Asset, make: Make, before: Callable[[Service], None]) -> None:
+    """A packet or probe from a peer with another asset is refused with F07, a final error."""
     service = Service(limit=1000)
     before(service)
     answer = service.send(make(service.sender), Peer("test.bank.other", asset))
@@ -362,8 +386,8 @@ def test_peer_that_counts_in_another_asset(asset: Asset, make: Make, before: Cal
         bytes(40_000),
     ],
 )
-def test_bytes_that_are_no_prepare(packet: bytes) -> None:
-    """They are answered as well: `F01`."""
+def test_malformed_packet_is_answered(packet: bytes) -> None:
+    """Bytes that are not a Prepare are answered with F01."""
     reply = decode_reply(Service().answer(packet))
     assert isinstance(reply, Reject)
     assert reply == Reject("F01", "test.bank", reply.message)
@@ -386,8 +410,8 @@ def test_bytes_that_are_no_prepare(packet: bytes) -> None:
         (UINT64_MAX - 1, Tolerance(), 1),
     ],
 )
-def test_rule_for_too_much(limit: int, tolerance: Tolerance, excess_max: int) -> None:
-    """The larger of units and basis points may be too much; one more is refused, and the remainder is named."""
+def test_tolerance_for_excess(limit: int, tolerance: Tolerance, excess_max: int) -> None:
+    """The excess may be the larger of units and basis points. One unit more is refused with the remaining amount."""
     service = Service(limit=limit)
     service.receiver = Receiver(METHODS, tolerance)
     if limit + excess_max < UINT64_MAX:
@@ -398,27 +422,27 @@ def test_rule_for_too_much(limit: int, tolerance: Tolerance, excess_max: int) ->
     assert service.received == limit + excess_max
 
 
-def test_sender_that_shrinks_delivers_the_remainder() -> None:
-    """F08 names what remains, and a packet of that much completes the payment to the unit."""
+def test_sender_can_send_the_remaining_amount() -> None:
+    """F08 has the remaining amount, and a packet of that amount completes the payment."""
     service = Service(limit=1000)
     service.send(service.sender.prepare(700))
-    came, remains = read_amounts(service.send(service.sender.prepare(700)).reply.data)
-    assert (came, remains) == (700, 300)
-    assert service.send(service.sender.prepare(remains)).code == "fulfilled"
+    received, remaining = read_amounts(service.send(service.sender.prepare(700)).reply.data)
+    assert (received, remaining) == (700, 300)
+    assert service.send(service.sender.prepare(remaining)).code == "fulfilled"
     assert service.received == 1000
 
 
-# --- trouble -----------------------------------------------------------------------------------------
+# --- failures ----------------------------------------------------------------------------------------
 
 
 class Broken:
-    """A store that cannot."""
+    """A store that raises `error` in every method."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
     def load(self, *_: object) -> None:
-        """Raises."""
+        """Raise the error."""
         raise self.error
 
     update = load
@@ -433,22 +457,22 @@ class Broken:
     ],
 )
 @pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1)])
-def test_trouble_of_the_store(error: IncomingPaymentsError, code: str, make: Make) -> None:
-    """It passes, and the sender is to try again; what the host's rules say is final. Neither is said in its words."""
+def test_failure_of_the_store(error: IncomingPaymentsError, code: str, make: Make) -> None:
+    """A store failure is T00, a refusal by policy is F07, and the message of the exception is not sent."""
     service = Service(limit=1000)
     prepare = make(service.sender)
-    whole = service.store
+    working = service.store
     service.replace(store=Broken(error))
     answer = service.send(prepare)
     assert (answer.code, answer.reply.data) == (code, b"")
     assert error.description not in str(answer.reply)
-    service.replace(store=whole)
+    service.replace(store=working)
     assert service.send(service.sender.prepare(1)).code == "fulfilled"
 
 
 @pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1)])
-def test_what_the_store_said_is_for_the_host(make: Make) -> None:
-    """`answer_packet` gives the host the reason of a refusal, in the words that no sender gets to see."""
+def test_cause_of_a_refusal_is_for_the_host(make: Make) -> None:
+    """`answer_packet` returns the exception that caused a refusal."""
     service = Service(limit=1000)
     packet = encode(make(service.sender))
     full, frozen = StoreUnavailable("the disk is full"), PolicyRefused("frozen")
@@ -458,8 +482,8 @@ def test_what_the_store_said_is_for_the_host(make: Make) -> None:
         assert answer.cause is cause
 
 
-def test_credit_whose_answer_was_lost() -> None:
-    """Booked, but the store's answer did not come: the packet again is fulfilled, and booked once."""
+def test_crash_after_the_credit() -> None:
+    """After a crash between credit and reply, the repeated packet is fulfilled and credited once."""
     service = Service(limit=1000)
     prepare = service.sender.prepare(400)
     seen: list[Effect[Any]] = []
@@ -471,10 +495,10 @@ def test_credit_whose_answer_was_lost() -> None:
     assert service.received == 400
 
 
-def test_what_is_asked_of_the_world() -> None:
-    """Randomness first, and then one question to the store: an offer is one update, a probe does not write."""
+def test_effects_in_order() -> None:
+    """The flow draws randomness first. An offer then needs one update, and a probe only loads the payment."""
     service = Service(limit=1000)
-    for prepare, question in (
+    for prepare, store_effect in (
         (service.sender.prepare(1), UpdatePayment),
         (service.sender.prepare(0), UpdatePayment),
         (service.sender.probe(1), LoadPayment),
@@ -483,49 +507,49 @@ def test_what_is_asked_of_the_world() -> None:
         seen: list[Effect[Any]] = []
         flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, clock=lambda: NOW)
         run(watched(flow, seen), service.ports)
-        assert [type(effect) for effect in seen] == [DrawRandomness, *([question] if question else [])]
+        assert [type(effect) for effect in seen] == [DrawRandomness, *([store_effect] if store_effect else [])]
 
 
-def test_the_fulfillment_waits_for_the_store() -> None:
-    """Until the store has answered there is no reply, and none when it refuses."""
+def test_fulfillment_waits_for_the_store() -> None:
+    """There is no reply before the store answers, and no Fulfill when the store fails."""
     service = Service(limit=1000)
     prepare = service.sender.prepare(400)
     flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, clock=lambda: NOW)
     assert next(flow) == DrawRandomness(12)
-    question = flow.send(bytes(12))
-    assert isinstance(question, UpdatePayment)
+    effect = flow.send(bytes(12))
+    assert isinstance(effect, UpdatePayment)
     with pytest.raises(StopIteration) as stop:
         flow.throw(StoreUnavailable("not now"))
     assert decode_reply(stop.value.value).code == "T00"  # type: ignore[union-attr] # or it is a Fulfill
 
 
 @pytest.mark.parametrize("now", [None, NOW.replace(tzinfo=None)])
-def test_no_moment(now: Any) -> None:
-    """A host that passes no moment in UTC is told at once."""
+def test_clock_that_is_not_in_utc_is_refused(now: Any) -> None:
+    """A clock must return a time in UTC."""
     with pytest.raises(InvalidValue) as caught:
         run(receive_packet(b"", peer=PEER, receiver=Receiver(METHODS), clock=lambda: now), Ports())
     assert caught.value.details == {"member": "now"}
 
 
-def test_without_a_store() -> None:
-    """A host that has no store for packets is told so; it is nothing that a sender could change."""
+def test_missing_store_raises() -> None:
+    """A missing store is a mistake of the host, so it raises `PortMissing` and is not answered."""
     service = Service()
     service.replace(store=None)
     with pytest.raises(PortMissing):
         service.send(service.sender.prepare(1))
 
 
-# --- a store that lets it wait -----------------------------------------------------------------------
+# --- packets that wait -------------------------------------------------------------------------------
 
 
 class Slow:
-    """A store that has to wait before it can decide."""
+    """A store that waits before it runs a decision."""
 
     def __init__(self, service: Service, seconds: float) -> None:
         self.service, self.store, self.seconds = service, service.store, seconds
 
     def update(self, id: PaymentId, decide: Any, credit_id: CreditId | None = None) -> Any:
-        """As the store, but later."""
+        """Update the payment after the wait."""
         self.service.now += timedelta(seconds=self.seconds)
         return self.store.update(id, decide, credit_id)
 
@@ -534,8 +558,8 @@ class Slow:
     ("waits_s", "code"), [(0, "fulfilled"), (28.9, "fulfilled"), (29.001, "R00"), (30, "R00"), (3600, "R00")]
 )
 @pytest.mark.parametrize("amount", [0, 400])
-def test_packet_that_waits_until_it_is_too_late(amount: int, waits_s: float, code: str) -> None:
-    """Nobody pays for a Fulfill that comes after the Prepare has expired: so nothing is booked, and none leaves."""
+def test_packet_that_expires_while_it_waits(amount: int, waits_s: float, code: str) -> None:
+    """A packet that expires while it waits for the store is refused with R00 and not credited."""
     service = Service(limit=1000)
     prepare = service.sender.prepare(amount, expires_at=NOW + timedelta(seconds=30))
     service.replace(store=Slow(service, waits_s))
@@ -543,8 +567,8 @@ def test_packet_that_waits_until_it_is_too_late(amount: int, waits_s: float, cod
     assert service.received == (amount if code == "fulfilled" else 0)
 
 
-def test_packet_that_waits_until_its_payment_has_expired() -> None:
-    """Contract section 3, row 2: it is the moment of booking that counts, not that of arrival."""
+def test_payment_that_expires_while_the_packet_waits() -> None:
+    """The time of the decision counts, not the time of arrival. Spec section 3, row 2."""
     service = Service(limit=1000, expires_in_s=10)
     prepare = service.sender.prepare(400)
     service.replace(store=Slow(service, 10))
@@ -558,18 +582,18 @@ def test_packet_that_waits_until_its_payment_has_expired() -> None:
 
 @pytest.mark.parametrize("amount", [0, 400])
 @pytest.mark.parametrize("later", [NOW.replace(tzinfo=None), NOW.astimezone(timezone(timedelta(hours=1))), None])
-def test_clock_that_says_no_moment_later(amount: int, later: Any) -> None:
-    """It is asked for a moment in UTC each time, and nothing is booked by any other."""
+def test_clock_is_checked_at_each_reading(amount: int, later: Any) -> None:
+    """A second reading that is not in UTC raises `InvalidValue`, and nothing is credited."""
     service = Service(limit=1000)
-    says = iter([NOW, later])
+    times = iter([NOW, later])
     packet = encode(service.sender.prepare(amount))
     with pytest.raises(InvalidValue) as caught:
-        run(receive_packet(packet, peer=PEER, receiver=service.receiver, clock=lambda: next(says)), service.ports)
+        run(receive_packet(packet, peer=PEER, receiver=service.receiver, clock=lambda: next(times)), service.ports)
     assert (caught.value.details, service.received) == ({"member": "now"}, 0)
 
 
-def test_packet_that_was_booked_and_waits() -> None:
-    """What is booked is fulfilled again, however long the store lets it wait."""
+def test_credited_packet_that_waits_is_fulfilled() -> None:
+    """A repeated packet that is already credited is fulfilled, even when it expires while it waits."""
     service = Service(limit=1000)
     prepare = service.sender.prepare(400, expires_at=NOW + timedelta(seconds=30))
     service.send(prepare)
@@ -601,14 +625,14 @@ def test_late_packet_that_must_not_be_fulfilled_needs_no_store(amount: int) -> N
 
 
 def test_packet_that_waits_for_another_process(tmp_path: Path) -> None:
-    """While another process holds the file, time passes: with a real file and a real clock nothing is booked late."""
+    """With a real file, lock and clock, a packet that expires while another process holds the lock is not credited."""
     path = tmp_path / "payments.sqlite3"
     created = a_creation(limit=1000, now=datetime.now(UTC))
     sender = Sender(METHODS.derive(created.answer.id))
     with SqliteStore(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         store.insert(created)
         ports = Ports(store=store)
-        clocks = iter([datetime.now(UTC)])  # the first look; every later one is at the real clock, once it is too late
+        clocks = iter([datetime.now(UTC)])  # the first reading; later ones use the real clock
         expires_at = datetime.now(UTC) + timedelta(milliseconds=300)
 
         def clock() -> datetime:
@@ -629,24 +653,24 @@ def test_packet_that_waits_for_another_process(tmp_path: Path) -> None:
         assert store.load(created.answer.id).received.value == 0
 
 
-# --- many at once ------------------------------------------------------------------------------------
+# --- concurrency -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("payments", [1, 8])
-def test_packets_in_flight_together(payments: int, tmp_path: Path) -> None:
-    """Packets and copies of them, all at once, into a store on disk: each is fulfilled, and booked once."""
+def test_concurrent_packets(payments: int, tmp_path: Path) -> None:
+    """Concurrent packets and their copies, with a store on disk, are all fulfilled and credited once."""
     created = [a_creation(limit=1000) for _ in range(payments)]
-    senders = [Sender(METHODS.derive(one.answer.id)) for one in created]
+    senders = [Sender(METHODS.derive(creation.answer.id)) for creation in created]
     packets = [encode(sender.prepare(1)) for sender in senders for _ in range(64 // payments)] * 2
 
     async def deliver() -> tuple[list[bytes], list[int]]:
         store = AsyncSqliteStore(tmp_path / "payments.sqlite3")
         ports, receiver = AsyncPorts(store=store), Receiver(METHODS)
-        for one in created:
-            await store.insert(one)
+        for creation in created:
+            await store.insert(creation)
         flows = (receive_packet(packet, peer=PEER, receiver=receiver, clock=lambda: NOW) for packet in packets)
         replies = await asyncio.gather(*(arun(flow, ports) for flow in flows))
-        totals = [(await store.load(one.answer.id)).received.value for one in created]
+        totals = [(await store.load(creation.answer.id)).received.value for creation in created]
         await store.close()
         return replies, totals
 
@@ -655,11 +679,11 @@ def test_packets_in_flight_together(payments: int, tmp_path: Path) -> None:
     assert totals == [64 // payments] * payments
 
 
-# --- what a peer asks --------------------------------------------------------------------------------
+# --- ILDCP requests ----------------------------------------------------------------------------------
 
 
-def test_rfc_31_a_peer_is_told_its_address_and_asset() -> None:
-    """A question for `peer.config` is answered without any payment."""
+def test_rfc_31_request_is_answered() -> None:
+    """A request for `peer.config` is answered with the address and asset of the peer."""
     answer = Service().send(ildcp_request(NOW + timedelta(seconds=30)))
     assert answer.code == "fulfilled"
     assert read_ildcp_response(answer.reply.data) == PEER
@@ -673,16 +697,16 @@ def test_rfc_31_a_peer_is_told_its_address_and_asset() -> None:
         ({"expires_at": NOW - timedelta(days=1)}, "fulfilled"),  # "arbitrary", says the RFC
     ],
 )
-def test_rfc_31_other_questions(change: dict[str, Any], code: str) -> None:
-    """Nothing is sold there, and nothing else is fulfilled; the expiry does not matter."""
+def test_rfc_31_other_requests(change: dict[str, Any], code: str) -> None:
+    """A request with an amount or another condition is refused. Any expiry is accepted."""
     assert Service().send(evolve(ildcp_request(NOW + timedelta(seconds=30)), **change)).code == code
 
 
-# --- a wallet address in another asset ---------------------------------------------------------------
+# --- payments in another asset -----------------------------------------------------------------------
 
 
 def test_payment_in_another_asset() -> None:
-    """The asset is the payment's, whatever it is, as long as the peer counts in it."""
+    """A payment in JPY accepts packets from a peer with a JPY account."""
     yen = Asset("JPY", 0)
     service = Service(a_creation(limit=1000, wallet_address=a_wallet_address(asset=yen)))
     frames = (ConnectionNewAddress("test.sender"), StreamMoney(1, 1))

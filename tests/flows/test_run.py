@@ -1,4 +1,4 @@
-"""`flows.run`: the two drivers answer, throw, bound and close alike."""
+"""Tests of `flows.run`: both drivers answer effects, pass on exceptions, and limit and close flows in the same way."""
 
 import asyncio
 import types
@@ -50,37 +50,37 @@ URL = wallet_address_url("https://bank.example/alice")
 
 
 class Store:
-    """Notes what it is asked, and answers."""
+    """A store that records its calls and returns fixed answers."""
 
     def __init__(self) -> None:
-        self.asked: list[object] = []
+        self.calls: list[object] = []
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
-        self.asked.append(("insert", decision))
+        self.calls.append(("insert", decision))
 
     def load(self, id: PaymentId) -> IncomingPayment:
-        self.asked.append(("load", id))
+        self.calls.append(("load", id))
         return PAYMENT
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        self.asked.append(("update", id, credit_id))
+        self.calls.append(("update", id, credit_id))
         return decide(PAYMENT, None).answer
 
     def events(self, id: PaymentId) -> Sequence[Event]:
-        self.asked.append(("events", id))
+        self.calls.append(("events", id))
         return [EVENT]
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
-        self.asked.append(("find_expired", now, limit))
+        self.calls.append(("find_expired", now, limit))
         return [PAYMENT.id]
 
 
 class AsyncStore:
-    """The same, in its own time."""
+    """`Store` with async methods."""
 
     def __init__(self) -> None:
         self.store = Store()
-        self.asked = self.store.asked
+        self.calls = self.store.calls
 
     async def insert(self, decision: Decision[IncomingPayment]) -> None:
         await asyncio.sleep(0)
@@ -104,7 +104,7 @@ class AsyncStore:
 
 
 class Others:
-    """The other ports in one: each answers by what it is asked."""
+    """The other ports in one class. The answers depend on the arguments."""
 
     def find(self, url: WalletAddressUrl) -> WalletAddress | None:
         return a_wallet_address(url)
@@ -117,7 +117,7 @@ class Others:
 
 
 class AsyncOthers:
-    """The same, in their own time."""
+    """`Others` with async methods."""
 
     async def find(self, url: WalletAddressUrl) -> WalletAddress | None:
         await asyncio.sleep(0)
@@ -133,19 +133,19 @@ class AsyncOthers:
 
 
 async def async_randomness(count: int) -> bytes:
-    """Not random at all."""
+    """Return zeros."""
     await asyncio.sleep(0)
     return bytes(count)
 
 
 def sync_ports(store: Store) -> Ports:
-    """All ports, sync."""
+    """Return all ports, sync."""
     others = Others()
     return Ports(store=store, wallet_addresses=others, introspector=others, methods=others, randomness=bytes)
 
 
 def async_ports(store: AsyncStore) -> AsyncPorts:
-    """All ports, async."""
+    """Return all ports, async."""
     others = AsyncOthers()
     return AsyncPorts(
         store=store, wallet_addresses=others, introspector=others, methods=others, randomness=async_randomness
@@ -153,36 +153,36 @@ def async_ports(store: AsyncStore) -> AsyncPorts:
 
 
 def run_sync(flow: Flow[T]) -> tuple[T, list[object]]:
-    """Drive with `run` and sync ports: the answer, and what the store was asked."""
+    """Run the flow with `run` and sync ports. Return its answer and the calls of the store."""
     store = Store()
-    return run(flow, sync_ports(store)), store.asked
+    return run(flow, sync_ports(store)), store.calls
 
 
 def run_async(flow: Flow[T]) -> tuple[T, list[object]]:
-    """Drive with `arun` and async ports."""
+    """Run the flow with `arun` and async ports."""
     store = AsyncStore()
-    return asyncio.run(arun(flow, async_ports(store))), store.asked
+    return asyncio.run(arun(flow, async_ports(store))), store.calls
 
 
 def run_mixed(flow: Flow[T]) -> tuple[T, list[object]]:
-    """Drive with `arun`, some ports sync and some async."""
+    """Run the flow with `arun`, some ports sync and some async."""
     store, others = Store(), AsyncOthers()
     ports = AsyncPorts(store=store, wallet_addresses=others, introspector=Others(), methods=others, randomness=bytes)
-    return asyncio.run(arun(flow, ports)), store.asked
+    return asyncio.run(arun(flow, ports)), store.calls
 
 
 def run_sync_ports_async(flow: Flow[T]) -> tuple[T, list[object]]:
-    """Drive with `arun` and the very ports of `run`."""
+    """Run the flow with `arun` and the ports of `run_sync`."""
     store = Store()
-    return asyncio.run(arun(flow, sync_ports(store))), store.asked
+    return asyncio.run(arun(flow, sync_ports(store))), store.calls
 
 
 Drive = Callable[[Flow[Any]], tuple[Any, list[object]]]
 drivers = pytest.mark.parametrize("drive", [run_sync, run_async, run_mixed, run_sync_ports_async])
 
 
-def asking(*effects: Effect[Any]) -> Flow[list[object]]:
-    """A flow that asks one question after another and returns the answers."""
+def yielding(*effects: Effect[Any]) -> Flow[list[object]]:
+    """Return a flow that yields these effects and returns their answers."""
     answers: list[object] = []
     for effect in effects:
         answers.append((yield from effect))  # noqa: PERF401 - a comprehension cannot yield
@@ -194,7 +194,7 @@ def asking(*effects: Effect[Any]) -> Flow[list[object]]:
 
 @drivers
 @pytest.mark.parametrize(
-    ("effect", "answer", "asked"),
+    ("effect", "answer", "calls"),
     [
         (DrawRandomness(4), bytes(4), []),
         (FindWalletAddress(URL), a_wallet_address(), []),
@@ -209,40 +209,40 @@ def asking(*effects: Effect[Any]) -> Flow[list[object]]:
     ids=lambda part: type(part).__name__ if isinstance(part, Effect) else None,
 )
 def test_each_effect_is_answered_by_its_port(
-    drive: Drive, effect: Effect[Any], answer: object, asked: list[object]
+    drive: Drive, effect: Effect[Any], answer: object, calls: list[object]
 ) -> None:
-    """Every question reaches its port with all that it holds, and the answer comes back as it is."""
-    assert drive(asking(effect)) == ([answer], asked)
+    """Each effect reaches its port with all its members, and the answer reaches the flow."""
+    assert drive(yielding(effect)) == ([answer], calls)
 
 
 @drivers
 def test_update_reaches_the_store_with_its_decision(drive: Drive) -> None:
-    """The decision is run by the store, and its answer is the effect's."""
+    """The store runs the decision, and its answer is the answer of the effect."""
     effect = UpdatePayment(PAYMENT.id, crediting("wire-1", 5), CreditId("wire-1"))
-    [booked], asked = drive(asking(effect))
-    assert booked.received == Amount(5, Asset("USD", 2))
-    assert asked == [("update", PAYMENT.id, "wire-1")]
+    [credit], calls = drive(yielding(effect))
+    assert credit.received == Amount(5, Asset("USD", 2))
+    assert calls == [("update", PAYMENT.id, "wire-1")]
 
 
 @drivers
-def test_a_flow_asks_in_its_order(drive: Drive) -> None:
-    """One question at a time, each after the answer to the one before."""
-    answers, asked = drive(asking(LoadPayment(PAYMENT.id), DrawRandomness(1), LoadEvents(PAYMENT.id)))
+def test_effects_are_answered_in_order(drive: Drive) -> None:
+    """Each effect is answered before the next one is yielded."""
+    answers, calls = drive(yielding(LoadPayment(PAYMENT.id), DrawRandomness(1), LoadEvents(PAYMENT.id)))
     assert answers == [PAYMENT, b"\0", [EVENT]]
-    assert asked == [("load", PAYMENT.id), ("events", PAYMENT.id)]
+    assert calls == [("load", PAYMENT.id), ("events", PAYMENT.id)]
 
 
 @drivers
-def test_a_flow_may_ask_nothing(drive: Drive) -> None:
-    """An answer that needs no port needs no port."""
-    assert drive(asking()) == ([], [])
+def test_flow_without_effects(drive: Drive) -> None:
+    """A flow without effects returns its answer."""
+    assert drive(yielding()) == ([], [])
 
 
-# --- a port's exception ------------------------------------------------------------------------------
+# --- exceptions of ports -----------------------------------------------------------------------------
 
 
 class Breaking:
-    """A port that raises what it was built with, sync or async."""
+    """A port that raises the given exception when it is called."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -252,7 +252,7 @@ class Breaking:
 
 
 class AsyncBreaking(Breaking):
-    """The same, only when it is awaited."""
+    """A port that raises the given exception when it is awaited."""
 
     async def find(self, _url: WalletAddressUrl) -> WalletAddress | None:  # type: ignore[override] # async on purpose
         await asyncio.sleep(0)
@@ -260,18 +260,18 @@ class AsyncBreaking(Breaking):
 
 
 def break_sync(flow: Flow[T], error: BaseException) -> T:
-    """Drive with `run`; to find a wallet address raises `error`."""
+    """Run the flow with `run` and a port that raises `error`."""
     return run(flow, Ports(wallet_addresses=Breaking(error), randomness=bytes))
 
 
 def break_async(flow: Flow[T], error: BaseException) -> T:
-    """Drive with `arun`; the port raises when it is awaited."""
+    """Run the flow with `arun` and a port that raises `error` when it is awaited."""
     ports = AsyncPorts(wallet_addresses=AsyncBreaking(error), randomness=bytes)
     return asyncio.run(arun(flow, ports))
 
 
 def break_mixed(flow: Flow[T], error: BaseException) -> T:
-    """Drive with `arun`; the port raises when it is called."""
+    """Run the flow with `arun` and a port that raises `error` when it is called."""
     return asyncio.run(arun(flow, AsyncPorts(wallet_addresses=Breaking(error), randomness=bytes)))
 
 
@@ -280,7 +280,7 @@ breakers = pytest.mark.parametrize("drive", [break_sync, break_async, break_mixe
 
 
 class Seen:
-    """A flow that notes what happens to it: what it catches, and that it is closed."""
+    """Flows that record the exceptions that they catch, and whether they are closed."""
 
     def __init__(self) -> None:
         self.notes: list[object] = []
@@ -288,7 +288,7 @@ class Seen:
     def catching(self) -> Flow[object]:
         try:
             return (yield from FindWalletAddress(URL))
-        except Exception as error:  # noqa: BLE001 - that is what is looked at
+        except Exception as error:  # noqa: BLE001 - the test looks at the exception
             self.notes.append(error)
             return (yield from DrawRandomness(2))
 
@@ -305,33 +305,33 @@ class Seen:
     "error",
     [PolicyRefused("not today"), PaymentNotFound("no"), RuntimeError("broken"), ExceptionGroup("two", [OSError()])],
 )
-def test_a_ports_exception_is_thrown_into_the_flow(drive: Break, error: Exception) -> None:
-    """A flow may catch whatever its port raises, the very object, at the place where it asked, and go on."""
+def test_exception_of_a_port_is_thrown_into_the_flow(drive: Break, error: Exception) -> None:
+    """A flow can catch the exception object of a port at the `yield from`, and continue."""
     seen = Seen()
     assert drive(seen.catching(), error) == bytes(2)
     assert seen.notes == [error]
 
 
 @breakers
-def test_a_ports_exception_that_the_flow_lets_pass_reaches_the_caller(drive: Break) -> None:
-    """The caller gets the very exception that the port raised."""
+def test_uncaught_exception_of_a_port_reaches_the_caller(drive: Break) -> None:
+    """The caller gets the exception object that the port raised."""
     error = PolicyRefused("not today")
     with pytest.raises(PolicyRefused) as caught:
-        drive(asking(FindWalletAddress(URL)), error)
+        drive(yielding(FindWalletAddress(URL)), error)
     assert caught.value is error
 
 
 @pytest.mark.parametrize("drive", [break_sync, break_mixed])
-def test_a_ports_stop_iteration_is_no_answer(drive: Break) -> None:
-    """A port that lets a StopIteration escape has failed: it must not pass for the end of the flow."""
+def test_stop_iteration_of_a_port_is_an_error(drive: Break) -> None:
+    """A `StopIteration` of a port does not look like the end of the flow."""
     with pytest.raises(RuntimeError) as caught:
-        drive(asking(FindWalletAddress(URL)), StopIteration("an answer?"))
+        drive(yielding(FindWalletAddress(URL)), StopIteration("an answer?"))
     assert str(caught.value) == "generator raised StopIteration"
 
 
 @drivers
-def test_what_the_flow_raises_reaches_the_caller(drive: Drive) -> None:
-    """A refusal by the flow itself ends it."""
+def test_exception_of_the_flow_reaches_the_caller(drive: Drive) -> None:
+    """An exception that the flow raises ends it."""
 
     def refusing() -> Flow[None]:
         yield from DrawRandomness(1)
@@ -342,7 +342,7 @@ def test_what_the_flow_raises_reaches_the_caller(drive: Drive) -> None:
     assert str(caught.value) == "not today"
 
 
-# --- ports that are not there ------------------------------------------------------------------------
+# --- missing and wrong ports -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -359,25 +359,25 @@ def test_what_the_flow_raises_reaches_the_caller(drive: Drive) -> None:
     ],
     ids=lambda part: type(part).__name__ if isinstance(part, Effect) else part,
 )
-def test_a_missing_port_is_named(effect: Effect[Any], port: str) -> None:
-    """Both drivers say which port to pass, and to what."""
+def test_missing_port_is_named(effect: Effect[Any], port: str) -> None:
+    """The exception names the port and the class that takes it."""
     with pytest.raises(PortMissing) as caught:
-        run(asking(effect), Ports())
+        run(yielding(effect), Ports())
     assert str(caught.value) == f"{type(effect).__name__} needs a port: pass {port}=... to Ports"
     with pytest.raises(PortMissing) as caught:
-        asyncio.run(arun(asking(effect), AsyncPorts()))
+        asyncio.run(arun(yielding(effect), AsyncPorts()))
     assert str(caught.value) == f"{type(effect).__name__} needs a port: pass {port}=... to AsyncPorts"
 
 
-def test_a_missing_port_can_be_caught() -> None:
-    """A flow for which a port is optional may go on without it."""
+def test_flow_can_catch_port_missing() -> None:
+    """A flow can continue without an optional port."""
     seen = Seen()
     assert run(seen.catching(), Ports(randomness=bytes)) == bytes(2)
     assert [type(note) for note in seen.notes] == [PortMissing]
 
 
 class Eventually:
-    """Something to await that is no coroutine."""
+    """An awaitable that is not a coroutine."""
 
     def __await__(self) -> Generator[None, None, WalletAddress]:
         yield
@@ -385,50 +385,50 @@ class Eventually:
 
 
 class EventualAddresses:
-    """A port that answers with one."""
+    """A port that returns an awaitable that is not a coroutine."""
 
     def find(self, _url: WalletAddressUrl) -> Awaitable[WalletAddress | None]:
         return Eventually()
 
 
 class OldAddresses:
-    """A port that is written as coroutines were before there was a word for them."""
+    """A port with a generator-based coroutine."""
 
     @types.coroutine
     def find(self, _url: WalletAddressUrl) -> Generator[Any, None, WalletAddress]:
-        """What `types.coroutine` makes has no `__await__`."""
+        """Return a wallet address. A generator from `types.coroutine` has no `__await__`."""
         yield from asyncio.sleep(0).__await__()
         return a_wallet_address()
 
 
 @pytest.mark.parametrize("port", [AsyncOthers(), EventualAddresses(), OldAddresses()])
 def test_run_refuses_an_async_port(port: Any) -> None:
-    """`run` says which driver to use, rather than hand a coroutine to the flow; no warning is left behind."""
+    """`run` refuses an async port and names the right driver. No warning about an unawaited coroutine follows."""
     with pytest.raises(PortMissing) as caught:
-        run(asking(FindWalletAddress(URL)), Ports(wallet_addresses=port))
-    assert str(caught.value) == "the port for FindWalletAddress is async: drive this flow with arun"
+        run(yielding(FindWalletAddress(URL)), Ports(wallet_addresses=port))
+    assert str(caught.value) == "the port for FindWalletAddress is async: run this flow with arun"
 
 
 @pytest.mark.parametrize("port", [EventualAddresses(), OldAddresses()])
-def test_arun_awaits_whatever_can_be_awaited(port: Any) -> None:
-    """A port need not be written with `async def` to be async."""
+def test_arun_awaits_every_awaitable(port: Any) -> None:
+    """A port may return any awaitable, without `async def`."""
     ports = AsyncPorts(wallet_addresses=port)
-    assert asyncio.run(arun(asking(FindWalletAddress(URL)), ports)) == [a_wallet_address()]
+    assert asyncio.run(arun(yielding(FindWalletAddress(URL)), ports)) == [a_wallet_address()]
 
 
-# --- bounds and ends ---------------------------------------------------------------------------------
+# --- limits and ends ---------------------------------------------------------------------------------
 
 
 @drivers
-def test_a_flow_may_take_as_many_steps_as_the_limit_says(drive: Drive) -> None:
+def test_flow_may_have_as_many_effects_as_the_limit(drive: Drive) -> None:
     """The last effect within the limit is answered."""
-    answers, _ = drive(asking(*[DrawRandomness(0)] * FLOW_STEPS_MAX))
+    answers, _ = drive(yielding(*[DrawRandomness(0)] * FLOW_STEPS_MAX))
     assert len(answers) == FLOW_STEPS_MAX
 
 
 @drivers
-def test_a_flow_that_does_not_end_is_stopped(drive: Drive) -> None:
-    """One effect more is a bug in the flow: it is named and not answered, and the flow is closed."""
+def test_flow_with_too_many_effects_is_stopped(drive: Drive) -> None:
+    """One effect more is not answered. The exception names it, and the flow is closed."""
     ends: list[str] = []
 
     def endless() -> Flow[None]:
@@ -440,13 +440,13 @@ def test_a_flow_that_does_not_end_is_stopped(drive: Drive) -> None:
 
     with pytest.raises(FlowStuck) as caught:
         drive(endless())
-    assert str(caught.value) == "a flow still asked for DrawRandomness after 1000 effects"
+    assert str(caught.value) == "the flow did not end after 1000 effects: the next one was DrawRandomness"
     assert ends == ["closed"]
 
 
 @drivers
-def test_a_flow_is_driven_once(drive: Drive) -> None:
-    """A flow that has ended is refused, as it would answer nothing, as if all were well."""
+def test_flow_that_has_run_is_refused(drive: Drive) -> None:
+    """A flow cannot run twice. It would return `None`, as if it had succeeded."""
 
     def once() -> Flow[bytes]:
         return (yield from DrawRandomness(1))
@@ -455,32 +455,32 @@ def test_a_flow_is_driven_once(drive: Drive) -> None:
     assert drive(flow) is not None
     with pytest.raises(FlowStuck) as caught:
         drive(flow)
-    assert str(caught.value) == "this flow was driven before: make a new one for each call"
+    assert str(caught.value) == "this flow has already run: make a new flow for each call"
 
 
 @drivers
-def test_a_question_that_no_driver_knows(drive: Drive) -> None:
-    """An effect of somebody else's is named, rather than looked up in vain."""
+def test_unknown_effect_is_refused(drive: Drive) -> None:
+    """The exception names an effect that has no port."""
 
     class Unknown(Effect[None]):
-        """No driver knows it."""
+        """An effect without a route."""
 
-    def asking() -> Flow[None]:
+    def yielding() -> Flow[None]:
         yield Unknown()
 
     with pytest.raises(PortMissing) as caught:
-        drive(asking())
-    assert str(caught.value) == "no port answers Unknown: flows ask with the effects of flows.effects only"
+        drive(yielding())
+    assert str(caught.value) == "no port answers Unknown: yield only the effects of flows.effects"
 
 
 @drivers
-def test_a_flow_that_hides_every_failure_is_stopped_too(drive: Drive) -> None:
-    """Asking again after each exception counts as well."""
+def test_flow_that_catches_every_exception_is_stopped(drive: Drive) -> None:
+    """An effect that ends with an exception counts too."""
 
     class Unknown(Effect[None]):
-        """No driver knows it."""
+        """An effect without a route."""
 
-    def stubborn() -> Flow[None]:
+    def retrying() -> Flow[None]:
         while True:
             try:
                 yield Unknown()
@@ -488,21 +488,21 @@ def test_a_flow_that_hides_every_failure_is_stopped_too(drive: Drive) -> None:
                 continue
 
     with pytest.raises(FlowStuck):
-        drive(stubborn())
+        drive(retrying())
 
 
 @breakers
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_a_flow_is_closed_when_the_process_is_told_to_end(drive: Break, error: BaseException) -> None:
-    """What ends the process is no answer for the flow to handle: it is closed, and the caller gets the exception."""
+def test_flow_is_closed_when_the_process_exits(drive: Break, error: BaseException) -> None:
+    """`KeyboardInterrupt` and `SystemExit` close the flow and reach the caller."""
     seen = Seen()
     with pytest.raises(type(error)):
         drive(seen.closing(), error)
     assert seen.notes == ["closed"]
 
 
-def test_a_flow_is_closed_when_its_task_is_cancelled() -> None:
-    """Cancelling the task while a port is at work cancels the port and closes the flow."""
+def test_flow_is_closed_when_its_task_is_cancelled() -> None:
+    """Cancelling the task during a port operation cancels the operation and closes the flow."""
     seen = Seen()
 
     class Hanging:
@@ -527,13 +527,13 @@ def test_a_flow_is_closed_when_its_task_is_cancelled() -> None:
     assert seen.notes == ["cancelled", "closed"]
 
 
-def test_many_flows_run_side_by_side() -> None:
-    """Flows share nothing: what one waits for does not reach another."""
+def test_concurrent_flows() -> None:
+    """Concurrent flows get only their own answers."""
 
     async def scenario() -> list[list[object]]:
         ports = async_ports(AsyncStore())
         flows: list[Coroutine[Any, Any, list[object]]] = [
-            arun(asking(DrawRandomness(count), DrawRandomness(count + 1)), ports) for count in range(50)
+            arun(yielding(DrawRandomness(count), DrawRandomness(count + 1)), ports) for count in range(50)
         ]
         return list(await asyncio.gather(*flows))
 

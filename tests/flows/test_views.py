@@ -1,4 +1,4 @@
-"""From a stored payment to what a client sees: contract section 2.2."""
+"""Tests of `flows.views`: the resource of spec section 2.2, built from a stored payment."""
 
 from datetime import timedelta
 
@@ -21,8 +21,8 @@ CLOSED = changed(PAYMENT, closed_at=NOW)
 URL = "https://bank.example/x"
 
 
-def test_2_2_every_member() -> None:
-    """Each member of the resource comes from the payment, and the URL from the service."""
+def test_spec_2_2_members() -> None:
+    """The resource has every member of the payment, and the URL from the caller."""
     method = IlpPaymentMethod("test.bank.x", "c2VjcmV0")
     assert PaymentView(
         id=URL,
@@ -42,28 +42,28 @@ def test_2_2_every_member() -> None:
     ("payment", "after_s", "completed"),
     [
         (PAYMENT, 0, False),
-        (PAYMENT, 61, False),  # expired: it did not receive what it was for
+        (PAYMENT, 61, False),  # expired
         (FULL, 0, True),
-        (FULL, 61, True),  # what is full stays full
+        (FULL, 61, True),  # a full payment stays completed after expiry
         (CLOSED, 0, True),
         (CLOSED, 61, True),
         (changed(PAYMENT, limit=None, received=Amount(2**64 - 1, USD)), 0, False),
     ],
 )
-def test_2_2_completed(payment: IncomingPayment, after_s: float, completed: bool) -> None:
-    """`completed` is true in the completed state, and in no other."""
+def test_spec_2_2_completed(payment: IncomingPayment, after_s: float, completed: bool) -> None:
+    """`completed` is true only in the completed state."""
     assert completed == view_of(payment, URL, (), NOW + timedelta(seconds=after_s)).completed
 
 
-def test_2_2_methods_are_unique() -> None:
-    """An allocator that repeats itself does not make a resource that breaks the contract; the order is kept."""
+def test_spec_2_2_methods_are_unique() -> None:
+    """Duplicate methods of the allocator are removed, and the order is kept."""
     first, second = IlpPaymentMethod("test.bank.x", "c2VjcmV0"), IlpPaymentMethod("test.bank.y", "c2VjcmV0")
     assert (first, second) == view_of(PAYMENT, URL, [first, second, first, second], NOW).methods
 
 
 @pytest.mark.parametrize("count", [0, METHODS_MAX + 1])
-def test_a_payment_that_can_receive_has_methods(count: int) -> None:
-    """An allocator that gives none, or without end, is broken, and nothing is stored on its word."""
+def test_wrong_number_of_methods_is_refused(count: int) -> None:
+    """An allocator that returns no methods, or too many, is refused."""
     with pytest.raises(InvalidValue) as caught:
         check_methods([IlpPaymentMethod("test.bank.x", "c2VjcmV0")] * count)
-    assert str(caught.value) == f"the allocator must give 1 to {METHODS_MAX} payment methods, not {count}"
+    assert str(caught.value) == f"the method allocator must return 1 to {METHODS_MAX} payment methods, not {count}"

@@ -104,7 +104,11 @@ def create_request() -> Iterator[bytes]:
         b'{"metadata":{"a":[1,2.5,true,null,"\xc3\xa9\xf0\x9f\x92\xb6"]},"expiresAt":"2026-02-03T23:20:50.52+01:00",'
         b'"incomingAmount":{"assetScale":2,"assetCode":"USD","value":"2500"},"walletAddress":"HTTPS://Bank.example:443/a/"}'
     )
-    for test in (test_wire.test_json_refused, test_wire.test_json_taken, test_wire.test_create_request_refused):
+    for test in (
+        test_wire.test_invalid_json_is_refused,
+        test_wire.test_json_within_the_limits_is_accepted,
+        test_wire.test_invalid_create_request_is_refused,
+    ):
         for first, *_ in _rows(test):
             yield first
 

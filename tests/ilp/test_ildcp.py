@@ -1,4 +1,4 @@
-"""`ilp.ildcp`: RFC 31 of the Interledger RFCs."""
+"""Tests of `ilp.ildcp`: Interledger RFC 31."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +12,7 @@ from incoming_payments.ilp.packet import decode_reply, encode
 
 PEER = Peer("example.client", Asset("XRP", 9))
 
-# The packets of npm ilp-protocol-ildcp, for the same values.
+# The packets that npm ilp-protocol-ildcp makes for the same values.
 REQUEST_HEX = (
     "0c460000000000000000323031373132323431363134333232373966687aadf862bd776c8fc18b8e9f8e20089714856ee233b3902a591d0d5f"
     "29250b706565722e636f6e66696700"
@@ -22,18 +22,18 @@ RESPONSE_HEX = (
 )
 
 
-def test_request() -> None:
-    """The question is the packet that the Node library sends."""
+def test_request_equals_that_of_the_node_library() -> None:
+    """The request is encoded as npm `ilp-protocol-ildcp` encodes it."""
     assert encode(ildcp_request(datetime(2017, 12, 24, 16, 14, 32, 279_000, UTC))).hex() == REQUEST_HEX
 
 
 def test_rfc_31_condition() -> None:
-    """The condition of the question is always the one the RFC gives."""
+    """The condition of a request is the constant in RFC 31."""
     assert ILDCP_CONDITION.hex() == "66687aadf862bd776c8fc18b8e9f8e20089714856ee233b3902a591d0d5f2925"
 
 
-def test_response() -> None:
-    """The answer is the packet that the Node library makes, and it is read."""
+def test_response_equals_that_of_the_node_library() -> None:
+    """The response is encoded as npm `ilp-protocol-ildcp` encodes it, and can be read."""
     assert encode(ildcp_response(PEER)).hex() == RESPONSE_HEX
     assert read_ildcp_response(decode_reply(bytes.fromhex(RESPONSE_HEX)).data) == PEER
 
@@ -44,25 +44,25 @@ def test_response() -> None:
         ("", "a length is missing, at byte 0"),
         ("03672e61", "a byte is missing, at byte 4"),
         ("03672e6109", "a length is missing, at byte 5"),
-        ("01670903585250", "neither address nor asset may be like that, at byte 0"),
-        ("03672ee90903585250", "neither address nor asset may be like that, at byte 0"),
-        ("03672e610900", "neither address nor asset may be like that, at byte 0"),
+        ("01670903585250", "the ILDCP response holds an invalid ILP address or asset, at byte 0"),
+        ("03672ee90903585250", "the ILDCP response holds an invalid ILP address or asset, at byte 0"),
+        ("03672e610900", "the ILDCP response holds an invalid ILP address or asset, at byte 0"),
     ],
 )
-def test_response_refused(data: str, message: str) -> None:
-    """What is no answer is refused."""
+def test_malformed_response_is_refused(data: str, message: str) -> None:
+    """A response that is truncated or has invalid values raises `MalformedPacket`."""
     with pytest.raises(MalformedPacket) as caught:
         read_ildcp_response(bytes.fromhex(data))
     assert str(caught.value) == message
 
 
-def test_a_peer_has_an_address_and_an_asset() -> None:
-    """A peer without a good address cannot be."""
+def test_peer_with_invalid_address_is_refused() -> None:
+    """A peer needs a valid ILP address."""
     with pytest.raises(InvalidValue) as caught:
         Peer("client", Asset("XRP", 9))
     assert caught.value.details == {"member": "ilpAddress"}
 
 
-def test_a_peer_is_frozen() -> None:
-    """Which asset a peer counts in does not change under a packet."""
+def test_peer_is_frozen() -> None:
+    """The address and asset of a peer cannot change."""
     assert_frozen(PEER)

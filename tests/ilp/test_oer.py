@@ -1,4 +1,4 @@
-"""`ilp.oer`: RFC 30 of the Interledger RFCs, its examples, and what is refused."""
+"""Tests of `ilp.oer`: Interledger RFC 30 with its examples, and malformed input."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from incoming_payments.ilp.oer import (
     write_octets,
     write_text,
     write_uint8,
-    write_var_uints,
+    write_var_uint,
 )
 from incoming_payments.limits import UINT64_MAX
 
@@ -24,8 +24,8 @@ Read = Callable[[bytes, int, int], tuple[Any, int]]
 
 
 @pytest.mark.parametrize(("octets", "value"), [("00", 0), ("7B", 123), ("FF", 255)])
-def test_an_integer_of_one_byte(octets: str, value: int) -> None:
-    """UInt8, read and written."""
+def test_uint8(octets: str, value: int) -> None:
+    """A UInt8 is read and written."""
     assert read_uint8(bytes.fromhex(octets), 0, 1) == (value, 1)
     assert write_uint8(value) == bytes.fromhex(octets)
 
@@ -35,24 +35,24 @@ def test_an_integer_of_one_byte(octets: str, value: int) -> None:
     [("07", 7), ("7F", 127), ("8180", 128), ("8182", 130), ("821234", 4660), ("83ABCDEF", 11259375)],
 )
 def test_rfc_30_length_determinants(octets: str, length: int) -> None:
-    """The examples of lengths, written and read, and those between which the form changes."""
+    """The examples in RFC 30 and the lengths around 127 and 128 are written and read."""
     data = bytes.fromhex(octets)
     assert write_length(length) == data
     assert read_octets(data + bytes(length), 0, len(data) + length) == (bytes(length), len(data) + length)
 
 
-def test_rfc_30_a_length_of_64_bits() -> None:
-    """The last example is more than there ever is: it is read, and found to be too much."""
+def test_rfc_30_length_of_64_bits() -> None:
+    """The last example in RFC 30 is read and written, and refused because so many bytes do not follow."""
     data = bytes.fromhex("88AC01055A1DEBAC1E")
     assert write_length(12394193534107495454) == data
     with pytest.raises(MalformedPacket) as caught:
         read_octets(data, 0, len(data))
-    assert str(caught.value) == "12394193534107495454 bytes were announced, but only 0 are there, at byte 0"
+    assert str(caught.value) == "expected 12394193534107495454 bytes, but found 0, at byte 0"
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 255, 256, 65535, 65536])
-def test_octets(length: int) -> None:
-    """Octet strings of every length come back, wherever they stand."""
+def test_octet_strings_round_trip(length: int) -> None:
+    """Octet strings of every length are read as written, at any position."""
     octets = bytes(length)
     data = b"??" + write_octets(octets) + b"!"
     assert read_octets(data, 2, len(data)) == (octets, len(data) - 1)
@@ -70,25 +70,24 @@ def test_octets(length: int) -> None:
         (UINT64_MAX, "08ffffffffffffffff"),
     ],
 )
-def test_var_uint(value: int, octets: str) -> None:
-    """An integer has one spelling, its shortest; zero takes one byte."""
+def test_var_uint_is_canonical(value: int, octets: str) -> None:
+    """An integer has one encoding, the shortest. Zero takes one byte."""
     data = bytes.fromhex(octets)
-    assert write_var_uints(value) == data
+    assert write_var_uint(value) == data
     assert read_var_uint(data, 0, len(data)) == (value, len(data))
     assert read_saturated_uint(data, 0, len(data)) == (value, len(data))
 
 
-def test_rfc_29_larger_integers_saturate_where_it_says_so() -> None:
-    """More than 64 bits read as the largest that 64 bits hold, and what stands behind is found."""
+def test_rfc_29_large_integer_saturates() -> None:
+    """`read_saturated_uint` reads a larger integer as 2**64 - 1, and returns the position behind it."""
     data = bytes.fromhex("09010000000000000000") + b"!"
     assert read_saturated_uint(data, 0, len(data)) == (UINT64_MAX, 10)
 
 
-def test_text_and_uint8() -> None:
-    """Text is UTF-8, and one byte is one byte."""
+def test_text_is_utf_8() -> None:
+    """A string is encoded as UTF-8."""
     assert read_text(write_text("né"), 0, 4) == ("né", 4)
     assert write_text("né") == b"\x03n\xc3\xa9"
-    assert write_uint8(255) == b"\xff"
 
 
 SHORTEST = "a length is not in its shortest form"
@@ -98,27 +97,33 @@ INTEGER = "an integer is not in its shortest form"
 @pytest.mark.parametrize(
     ("read", "octets", "message"),
     [
-        pytest.param(read_uint8, "", "a byte is missing", id="no byte"),
-        pytest.param(read_octets, "", "a length is missing", id="nothing"),
-        pytest.param(read_octets, "0200", "2 bytes were announced, but only 1 are there", id="too few bytes"),
-        pytest.param(read_octets, "82ff", "a length is cut short", id="length cut short"),
-        pytest.param(read_octets, "80", SHORTEST, id="length of no bytes"),
+        pytest.param(read_uint8, "", "a byte is missing", id="missing byte"),
+        pytest.param(read_octets, "", "a length is missing", id="missing length"),
+        pytest.param(read_octets, "0200", "expected 2 bytes, but found 1", id="too few bytes"),
+        pytest.param(read_octets, "82ff", "a length is truncated", id="truncated length"),
+        pytest.param(read_octets, "80", SHORTEST, id="length without bytes"),
         pytest.param(read_octets, "817f" + "00" * 127, SHORTEST, id="127 in the long form"),
         pytest.param(read_octets, "820080" + "00" * 128, SHORTEST, id="length with a leading zero"),
-        pytest.param(read_text, "01ff", "a text is not UTF-8", id="not UTF-8"),
-        pytest.param(read_var_uint, "", "a length is missing", id="no integer"),
-        pytest.param(read_var_uint, "00", INTEGER, id="integer of no bytes"),
+        pytest.param(read_text, "01ff", "a string is not UTF-8", id="not UTF-8"),
+        pytest.param(read_var_uint, "", "a length is missing", id="missing integer"),
+        pytest.param(read_var_uint, "00", INTEGER, id="integer without bytes"),
+        pytest.param(read_var_uint, "0005", INTEGER, id="integer without bytes, before another byte"),
         pytest.param(read_var_uint, "020001", INTEGER, id="integer with a leading zero"),
-        pytest.param(read_var_uint, "0201", "2 bytes were announced, but only 1 are there", id="integer cut short"),
+        pytest.param(read_var_uint, "0201", "expected 2 bytes, but found 1", id="truncated integer"),
         pytest.param(read_var_uint, "09" + "01" * 9, "an integer has more than 64 bits", id="more than 64 bits"),
-        pytest.param(read_var_uint, "810101", SHORTEST, id="integer whose length is long"),
-        pytest.param(read_saturated_uint, "0900" + "01" * 8, "an integer has more than 64 bits", id="9 with a zero"),
-        pytest.param(read_saturated_uint, "020001", INTEGER, id="saturated with a leading zero"),
-        pytest.param(read_saturated_uint, "00", INTEGER, id="saturated of no bytes"),
+        pytest.param(read_var_uint, "810101", SHORTEST, id="integer with a long length"),
+        pytest.param(
+            read_saturated_uint,
+            "0900" + "01" * 8,
+            "an integer has more than 64 bits",
+            id="saturated, nine bytes with a leading zero",
+        ),
+        pytest.param(read_saturated_uint, "020001", INTEGER, id="saturated, leading zero"),
+        pytest.param(read_saturated_uint, "00", INTEGER, id="saturated, without bytes"),
     ],
 )
-def test_refused(read: Read, octets: str, message: str) -> None:
-    """What is cut short, or is not in its one spelling, is refused, saying where it begins."""
+def test_malformed_input_is_refused(read: Read, octets: str, message: str) -> None:
+    """Truncated or non-canonical input is refused, with the position of the value."""
     data = bytes.fromhex(octets)
     for before in (b"", b"???"):
         with pytest.raises(MalformedPacket) as caught:
@@ -128,8 +133,8 @@ def test_refused(read: Read, octets: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("read", [read_octets, read_text, read_var_uint, read_saturated_uint])
-def test_nothing_is_read_past_the_end(read: Read) -> None:
-    """A value ends where what holds it ends, whatever stands behind."""
+def test_reader_stops_at_the_end(read: Read) -> None:
+    """A reader does not use bytes after `end`."""
     data = b"\x04abcd0123456789"
     with pytest.raises(MalformedPacket):
         read(data, 0, 4)

@@ -1,4 +1,4 @@
-"""`ilp.receive`: the pure decisions. What comes of them in a service is in `flows/test_receive_packet.py`."""
+"""Tests of `ilp.receive`, the pure decisions. `flows/test_receive_packet.py` tests them with a store."""
 
 from datetime import timedelta
 
@@ -46,7 +46,7 @@ def a_sender() -> Sender:
 
 
 def arrival(prepare: Prepare, receiver: Receiver = RECEIVER) -> Arrival:
-    """What `prepare` is, when it is for a payment."""
+    """Open `prepare`, which must be a packet for a payment."""
     opened = open_packet(encode(prepare), peer=PEER, receiver=receiver, nonce=NONCE, now=NOW)
     assert isinstance(opened, Arrival)
     return opened
@@ -63,21 +63,21 @@ def arrival(prepare: Prepare, receiver: Receiver = RECEIVER) -> Arrival:
         (a_sender().probe(1), False),
     ],
 )
-def test_may_be_fulfilled(prepare: Prepare, may_be_fulfilled: bool) -> None:
-    """It is an offer when the condition is ours, and the amount enough."""
+def test_packet_may_be_fulfilled(prepare: Prepare, may_be_fulfilled: bool) -> None:
+    """A packet may be fulfilled when the condition is ours and the amount reaches the minimum."""
     assert arrival(prepare).may_be_fulfilled is may_be_fulfilled
 
 
-def test_what_is_no_question_of_money_is_never_fulfilled() -> None:
-    """A probe cannot be fulfilled, not even by a mistake of ours, whether assertions are on or off."""
+def test_probe_is_never_fulfilled() -> None:
+    """`fulfilled` raises for a probe, with assertions and without them."""
     probe = arrival(a_sender().probe(1))
     with pytest.raises((AssertionError, InvalidValue)):
         probe.fulfilled(a_creation().answer, NOW)
     assert_frozen(probe)
 
 
-def test_credit_id_is_that_of_the_data() -> None:
-    """Amount and expiry, which connectors change, have no part in it; data and payment have."""
+def test_credit_id_depends_on_data_and_payment() -> None:
+    """The credit id depends on the data and the payment, but not on amount and expiry, which connectors change."""
     sender = a_sender()
     prepare = sender.prepare(400)
     id = arrival(prepare).credit_id
@@ -88,19 +88,19 @@ def test_credit_id_is_that_of_the_data() -> None:
     assert len(id) == 68
 
 
-def test_receiver_remembers_a_bounded_number_of_addresses() -> None:
-    """What was derived for an address is kept, for so many of them; an address of nobody's is not kept at all."""
+def test_receiver_caches_keys_of_known_addresses() -> None:
+    """The keys of an address are cached, up to a limit. An unknown address is not cached."""
     receiver = Receiver(METHODS)
     address = a_sender().credentials.ilp_address
     assert receiver.find(address)[1] is receiver.find(address)[1]
     with pytest.raises(MalformedAddress):
         receiver.find("test.bank.x")
-    info = receiver.find.cache_info()  # type: ignore[attr-defined] # of the lru_cache that it is
+    info = receiver.find.cache_info()  # type: ignore[attr-defined] # `find` is an lru_cache
     assert (info.currsize, info.maxsize) == (1, STREAM_KEYS_REMEMBERED_MAX)
 
 
-def test_a_receiver_is_its_settings() -> None:
-    """Two with the same are equal; what it remembers is neither compared, nor shown, nor given."""
+def test_receivers_with_equal_settings_are_equal() -> None:
+    """The cache is not compared, not part of the `repr`, and not an argument of the constructor."""
     receiver = Receiver(METHODS)
     receiver.find(a_sender().credentials.ilp_address)
     assert receiver == RECEIVER
@@ -112,26 +112,26 @@ def test_a_receiver_is_its_settings() -> None:
     assert_frozen(receiver)
 
 
-def test_receivers_with_other_secrets_remember_apart() -> None:
-    """Two receivers never read each other's addresses."""
+def test_receivers_do_not_share_a_cache() -> None:
+    """A receiver with another secret refuses an address that a different receiver has cached."""
     sender = a_sender()
     arrival(sender.prepare(1))
-    stranger = Receiver(DerivedMethods("test.bank", [bytes(32)]))
-    opened = open_packet(encode(sender.prepare(1)), peer=PEER, receiver=stranger, nonce=NONCE, now=NOW)
+    other = Receiver(DerivedMethods("test.bank", [bytes(32)]))
+    opened = open_packet(encode(sender.prepare(1)), peer=PEER, receiver=other, nonce=NONCE, now=NOW)
     assert isinstance(opened, Reject)
     assert opened.code == ErrorCode.UNREACHABLE
 
 
 @pytest.mark.parametrize("margin_ms", [-1, 1.0, True, None])
-def test_margin_is_a_count(margin_ms: object) -> None:
-    """A margin is a whole number of milliseconds, not below zero."""
+def test_invalid_margin_is_refused(margin_ms: object) -> None:
+    """A margin must be an integer of at least 0."""
     with pytest.raises(InvalidValue) as caught:
         Receiver(METHODS, margin_ms=margin_ms)
     assert caught.value.details == {"member": "margin_ms"}
 
 
-def test_margin() -> None:
-    """A packet needs the margin that the service says, and none for a service that wants none."""
+def test_packet_within_the_margin_is_refused() -> None:
+    """A packet that expires within the margin is refused, and accepted by a receiver with margin 0."""
     prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN - 1))
     late = arrival(prepare)
     with pytest.raises(PacketExpired):
@@ -139,20 +139,20 @@ def test_margin() -> None:
     assert arrival(prepare, Receiver(METHODS, margin_ms=0)).may_be_fulfilled
 
 
-def test_just_in_time() -> None:
-    """What has exactly the margin left has enough, and not a microsecond less."""
+def test_exact_margin_is_enough() -> None:
+    """A packet is in time with exactly the margin left, but not with one microsecond less."""
     prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN))
     assert RECEIVER.in_time(prepare.expires_at, NOW)
     assert not RECEIVER.in_time(prepare.expires_at, NOW + timedelta(microseconds=1))
 
 
-def test_rejects_are_in_the_name_of_the_service() -> None:
-    """With data only where there is some."""
-    assert RECEIVER.reject(ErrorCode.UNREACHABLE, "nobody") == Reject("F02", "test.bank", "nobody", b"")
+def test_reject_names_the_service() -> None:
+    """A Reject has the address of the service in `triggered_by`, and optional data."""
+    assert RECEIVER.reject(ErrorCode.UNREACHABLE, "unknown") == Reject("F02", "test.bank", "unknown", b"")
     assert RECEIVER.reject(ErrorCode.AMOUNT_TOO_LARGE, "", b"8") == Reject("F08", "test.bank", "", b"8")
 
 
-QUESTION = ildcp_request(NOW + timedelta(seconds=30))
+ILDCP_REQUEST = ildcp_request(NOW + timedelta(seconds=30))
 
 
 @pytest.mark.parametrize(
@@ -161,30 +161,39 @@ QUESTION = ildcp_request(NOW + timedelta(seconds=30))
         (Fulfill(bytes(32)), "F01 a packet of type 13 is not a Prepare, at byte 0"),
         (
             evolve(a_sender().prepare(1, expires_at=NOW), condition=bytes(32)),
-            "R00 the packet has expired, or is about to",
+            "R00 the packet has expired or is about to expire",
         ),
-        (evolve(a_sender().prepare(1), destination="test.other.x"), "F02 the ILP address is not below this service's"),
-        (evolve(a_sender().prepare(1), data=b""), "F06 the data is no STREAM packet for this payment"),
-        (a_sender().prepare(1, kind=PacketType.FULFILL), "F06 the data does not belong on a Prepare"),
-        (evolve(QUESTION, amount=1), "F03 to be told one's address costs nothing"),
-        (evolve(QUESTION, condition=bytes(32)), "F05 the condition is not that of RFC 31"),
+        (
+            evolve(a_sender().prepare(1), destination="test.other.x"),
+            "F02 the ILP address does not begin with the address of this service",
+        ),
+        (evolve(a_sender().prepare(1), data=b""), "F06 the data is not a STREAM packet encrypted for this payment"),
+        (
+            a_sender().prepare(1, kind=PacketType.FULFILL),
+            "F06 the data is a STREAM packet for another type of ILP packet",
+        ),
+        (evolve(ILDCP_REQUEST, amount=1), "F03 an ILDCP request must have amount 0"),
+        (
+            evolve(ILDCP_REQUEST, condition=bytes(32)),
+            "F05 an ILDCP request must have the condition of Interledger RFC 31",
+        ),
     ],
     ids=lambda part: part[:3] if isinstance(part, str) else "",
 )
-def test_what_is_wrong_with_a_packet_is_said(packet: Prepare | Fulfill, answer: str) -> None:
-    """What is refused without a look at the payment says why, and nothing about a payment."""
+def test_refusal_without_the_payment(packet: Prepare | Fulfill, answer: str) -> None:
+    """A packet that is refused without the payment gets a reason, and no encrypted data."""
     opened = open_packet(encode(packet), peer=PEER, receiver=RECEIVER, nonce=NONCE, now=NOW)
     assert isinstance(opened, Reject)
     assert f"{opened.code} {opened.message}" == answer
     assert opened.data == b""
 
 
-def test_what_is_said_to_the_sender_alone_has_no_words_for_others() -> None:
-    """The answers to a question and to a goodbye: who carries them learns nothing from their messages."""
+def test_encrypted_answers_have_an_empty_message() -> None:
+    """The answers to a probe and to `ConnectionClose` reveal nothing to connectors on the route."""
     sender = a_sender()
     quoted = arrival(sender.probe(1)).quoted(a_creation().answer, NOW)
-    goodbye = sender.probe(0, frames=[ConnectionClose(StreamError.NO_ERROR, "bye")])
-    closed = open_packet(encode(goodbye), peer=PEER, receiver=RECEIVER, nonce=NONCE, now=NOW)
+    closing = sender.probe(0, frames=[ConnectionClose(StreamError.NO_ERROR, "bye")])
+    closed = open_packet(encode(closing), peer=PEER, receiver=RECEIVER, nonce=NONCE, now=NOW)
     for answer in (quoted, closed):
         assert isinstance(answer, Reject)
         assert (answer.code, answer.message) == ("F99", "")
@@ -202,58 +211,65 @@ def test_what_is_said_to_the_sender_alone_has_no_words_for_others() -> None:
     ],
     ids=lambda frame: type(frame).__name__,
 )
-def test_who_speaks_of_a_stream_hears_of_it(frame: Frame) -> None:
-    """Every frame about a stream that is open makes the reply one about that stream."""
+def test_reply_has_totals_for_the_stream_of_each_frame(frame: Frame) -> None:
+    """Each kind of frame that names an open stream makes the reply contain the totals of that stream."""
     sender = a_sender()
     fulfill = arrival(sender.prepare(0, frames=[frame])).fulfilled(a_creation(limit=1000).answer, NOW)
     assert sender.read(fulfill).frames == (StreamMaxMoney(7, 1000, 0),)
 
 
-def test_nothing_secret_is_shown() -> None:
-    """Neither keys nor fulfillments get into a log by way of a `repr`."""
+def test_repr_contains_no_secret() -> None:
+    """The `repr` of an `Arrival` and a `Receiver` contains no keys and no fulfillment."""
     sender = a_sender()
     prepare = sender.prepare(1)
-    came = arrival(prepare)
-    shown = repr(came) + repr(RECEIVER)
-    assert repr(came) == (
-        f"Arrival(payment_id={came.payment_id!r}, peer={came.peer!r}, amount={came.amount}, "
-        f"expires_at={came.expires_at!r}, "
-        f"request={came.request}, condition={came.condition!r})"
+    opened = arrival(prepare)
+    shown = repr(opened) + repr(RECEIVER)
+    assert repr(opened) == (
+        f"Arrival(payment_id={opened.payment_id!r}, peer={opened.peer!r}, amount={opened.amount}, "
+        f"expires_at={opened.expires_at!r}, "
+        f"request={opened.request}, condition={opened.condition!r})"
     )
     for secret in (sender.keys.fulfillment(prepare.data), sender.credentials.shared_secret, SECRET):
         assert repr(secret)[2:-1] not in shown
         assert secret.hex() not in shown
 
 
-def test_every_refusal_has_its_code() -> None:
-    """Each that a packet can meet is in the table, one of a host's own as well."""
+def test_every_refusal_has_an_error_code() -> None:
+    """Every refusal that a packet can meet is in the table, also a class that the host defines."""
     prepare = a_sender().prepare(1)
-    own = type("Frozen", (PaymentRefused,), {})
-    for refusal in (*PaymentRefused.__subclasses__(), PaymentNotFound, PolicyRefused, StoreError, PacketExpired, own):
+    host_refusal = type("Frozen", (PaymentRefused,), {})
+    for refusal in (
+        *PaymentRefused.__subclasses__(),
+        PaymentNotFound,
+        PolicyRefused,
+        StoreError,
+        PacketExpired,
+        host_refusal,
+    ):
         code, message = next(row for cls, row in REFUSALS.items() if issubclass(refusal, cls))
         assert isinstance(code, ErrorCode)
         made = refusal("", remaining=0) if refusal is AmountTooLarge else refusal("")
         reject = arrival(prepare).refused(made)
         assert (reject.code, reject.message) == (code, message)
-    assert arrival(prepare).refused(own("")).code == arrival(prepare).refused(AmountOverflow("")).code == "F07"
+    assert arrival(prepare).refused(host_refusal("")).code == arrival(prepare).refused(AmountOverflow("")).code == "F07"
 
 
-def test_what_refusals_are_to_a_sender() -> None:
-    """The codes that senders need, and words that tell nothing to those on the way who read them."""
+def test_table_of_refusals() -> None:
+    """The codes are those that senders need. The messages reveal no details to connectors on the route."""
     assert [(refusal.__name__, f"{code} {message}") for refusal, (code, message) in REFUSALS.items()] == [
-        ("PaymentNotFound", "F02 there is no such payment"),
-        ("PacketExpired", "R00 the packet has expired, or is about to"),
-        ("AssetMismatch", "F07 the payment is in another asset than the account with this peer"),
+        ("PaymentNotFound", "F02 the payment does not exist"),
+        ("PacketExpired", "R00 the packet has expired or is about to expire"),
+        ("AssetMismatch", "F07 the payment and the account with this peer have different assets"),
         ("PaymentCompleted", "F99 the payment is completed"),
         ("PaymentExpired", "F99 the payment has expired"),
-        ("AmountTooLarge", "F08 the payment cannot take so much"),
-        ("CreditIdReused", "F03 this packet came before, with another amount"),
-        ("PolicyRefused", "F07 the receiver does not take this payment"),
-        ("PaymentRefused", "F07 the payment cannot take this"),
+        ("AmountTooLarge", "F08 the amount is more than the payment can still receive"),
+        ("CreditIdReused", "F03 this packet was already received with another amount"),
+        ("PolicyRefused", "F07 the receiver's policy refuses this payment"),
+        ("PaymentRefused", "F07 the payment cannot receive this packet"),
         ("StoreError", "T00 try again later"),
     ]
 
 
 def test_default_tolerance() -> None:
-    """One unit or one percent, what is more."""
+    """The default tolerance is the larger of one unit and one percent."""
     assert RECEIVER.tolerance == Tolerance(units=1, basis_points=100)

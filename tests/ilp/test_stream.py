@@ -1,4 +1,4 @@
-"""`ilp.stream`: RFC 29 of the Interledger RFCs. The known answers are those of npm ilp-protocol-stream 2.7.1."""
+"""Tests of `ilp.stream`: Interledger RFC 29. The known answers come from npm ilp-protocol-stream 2.7.1."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from attrs import evolve, fields
 
 from frozen_values import assert_frozen
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.oer import write_var_uints
+from incoming_payments.ilp.oer import write_var_uint
 from incoming_payments.ilp.packet import PacketType
 from incoming_payments.ilp.stream import (
     FRAMES,
@@ -33,7 +33,7 @@ from incoming_payments.ilp.stream import (
     decode_stream,
     encode_stream,
 )
-from incoming_payments.limits import STREAM_FRAME_REMEMBERED_BYTES_MAX, UINT64_MAX
+from incoming_payments.limits import UINT64_MAX
 
 KEYS = StreamKeys(bytes(range(32)))
 PACKET = StreamPacket(PacketType.PREPARE, sequence=1, amount=500, frames=[StreamMoney(1, 1)])
@@ -61,26 +61,26 @@ KNOWN: list[tuple[Frame, str]] = [
 
 
 @pytest.mark.parametrize(("frame", "octets"), KNOWN, ids=lambda part: type(part).__name__)
-def test_frames(frame: Frame, octets: str) -> None:
-    """Each frame is written as the Node library writes it, and read."""
+def test_frame_equals_that_of_the_node_library(frame: Frame, octets: str) -> None:
+    """Each frame is encoded as npm `ilp-protocol-stream` encodes it, and can be decoded."""
     packet = StreamPacket(PacketType.PREPARE, 0, 0, [frame])
     assert encode_stream(packet).hex() == HEAD + octets
     assert decode_stream(bytes.fromhex(HEAD + octets)) == packet
 
 
-def test_there_is_a_known_answer_for_every_frame() -> None:
-    """The table above is complete, and types are those of RFC 29 §5.3, without the receipt."""
+def test_every_frame_has_a_known_answer() -> None:
+    """The table `KNOWN` is complete, and the types are those of RFC 29 §5.3 without `StreamReceipt`."""
     assert [type(frame) for frame, _ in KNOWN] == list(FRAMES)
     assert [frame.type for frame in FRAMES] == [*range(0x01, 0x08), *range(0x10, 0x17)]
 
 
 def test_error_codes() -> None:
-    """RFC 29 §5.4."""
+    """The error codes are those of RFC 29 §5.4."""
     assert list(StreamError) == list(range(1, 10))
 
 
-def test_packet() -> None:
-    """A whole packet, of the largest sequence, is written as the Node library writes it, and read."""
+def test_packet_equals_that_of_the_node_library() -> None:
+    """A packet with all frames and the largest sequence is encoded as in the Node library, and can be decoded."""
     packet = StreamPacket(PacketType.REJECT, UINT64_MAX, 300, [frame for frame, _ in KNOWN])
     octets = "010e08ffffffffffffffff02012c010e" + "".join(octets for _, octets in KNOWN)
     assert encode_stream(packet).hex() == octets
@@ -90,15 +90,15 @@ def test_packet() -> None:
 @pytest.mark.parametrize(
     "octets",
     [
-        pytest.param("010c01000100" + "0102" + "1704deadbeef" + "110401010101", id="a receipt"),
-        pytest.param("010c01000100" + "0102" + "ff00" + "110401010101", id="an unknown type"),
-        pytest.param("010c01000100" + "0101" + "11060101010100ff", id="more in a frame"),
+        pytest.param("010c01000100" + "0102" + "1704deadbeef" + "110401010101", id="receipt"),
+        pytest.param("010c01000100" + "0102" + "ff00" + "110401010101", id="unknown type"),
+        pytest.param("010c01000100" + "0101" + "11060101010100ff", id="bytes after the last field"),
         pytest.param("010c01000100" + "0101" + "110401010101" + "0000", id="padding"),
-        pytest.param("010c01000100" + "0101" + "110401010101" + "11", id="more than was announced"),
+        pytest.param("010c01000100" + "0101" + "110401010101" + "11", id="more frames than counted"),
     ],
 )
-def test_what_is_unknown_is_ignored(octets: str) -> None:
-    """RFC 29 §5.2 and §5.3: frames of unknown types, and bytes after what is known."""
+def test_unknown_parts_are_ignored(octets: str) -> None:
+    """Frames of unknown types and bytes after the known parts are ignored. RFC 29 §5.2 and §5.3."""
     assert decode_stream(bytes.fromhex(octets)).frames == (StreamMoney(1, 1),)
 
 
@@ -109,65 +109,56 @@ def test_what_is_unknown_is_ignored(octets: str) -> None:
         ("130e0101" + "09010000000000000000" + "0105", StreamMoneyBlocked(1, UINT64_MAX, 5)),
     ],
 )
-def test_rfc_29_what_does_not_fit_64_bits_saturates(octets: str, frame: Frame) -> None:
-    """§5.1.4: `receiveMax` and `sendMax`."""
+def test_rfc_29_large_maximum_saturates(octets: str, frame: Frame) -> None:
+    """`receiveMax` and `sendMax` above 64 bits become 2**64 - 1. RFC 29 §5.1.4."""
     assert decode_stream(bytes.fromhex(HEAD + octets)).frames == (frame,)
 
 
 @pytest.mark.parametrize(
     ("octets", "message"),
     [
-        pytest.param("", "a byte is missing, at byte 0", id="nothing"),
-        pytest.param("020c010001000100", "STREAM version 2 is unknown, at byte 0", id="version"),
+        pytest.param("", "a byte is missing, at byte 0", id="empty"),
+        pytest.param("020c010001000100", "STREAM version 2 is not supported, at byte 0", id="version"),
         pytest.param("01", "a byte is missing, at byte 1", id="no type"),
         pytest.param(
-            "010b010001000100", "a STREAM packet does not belong on an ILP packet of type 11, at byte 1", id="t"
+            "010b010001000100", "11 is not the type of an ILP packet that carries STREAM, at byte 1", id="type"
         ),
         pytest.param("010c0000", "an integer is not in its shortest form, at byte 2", id="sequence"),
         pytest.param("010c010009" + "01" * 9, "an integer has more than 64 bits, at byte 4", id="amount"),
         pytest.param("010c01000100", "a length is missing, at byte 6", id="no count"),
-        pytest.param("010c01000100020101", "a packet has more than 256 frames, at byte 6", id="257 frames"),
+        pytest.param("010c01000100020101", "a STREAM packet has more than 256 frames, at byte 6", id="257 frames"),
         pytest.param("010c010001000101", "a byte is missing, at byte 8", id="no frame"),
         pytest.param("010c01000100010111", "a length is missing, at byte 9", id="no contents"),
-        pytest.param(HEAD + "1102010101", "a length is missing, at byte 12", id="frame cut short"),
-        pytest.param(HEAD + "110201010101", "a length is missing, at byte 12", id="frame that what follows would fill"),
-        pytest.param(HEAD + "01030101ff", "a text is not UTF-8, at byte 11", id="message"),
+        pytest.param(HEAD + "1102010101", "a length is missing, at byte 12", id="truncated frame"),
+        pytest.param(HEAD + "110201010101", "a length is missing, at byte 12", id="frame completed by the next bytes"),
+        pytest.param(HEAD + "01030101ff", "a string is not UTF-8, at byte 11", id="message"),
         pytest.param(HEAD + "11050101020001", "an integer is not in its shortest form, at byte 12", id="shares"),
     ],
 )
-def test_malformed(octets: str, message: str) -> None:
-    """What is no STREAM packet is refused, saying where."""
+def test_malformed_packet_is_refused(octets: str, message: str) -> None:
+    """A malformed STREAM packet is refused, with the position of the error."""
     with pytest.raises(MalformedPacket) as caught:
         decode_stream(bytes.fromhex(octets))
     assert str(caught.value) == message
 
 
-def test_short_frames_are_read_once() -> None:
-    """What comes with every packet is kept at hand; what is longer is not, so that no sender can fill the memory."""
-    for size, kept in ((STREAM_FRAME_REMEMBERED_BYTES_MAX, True), (STREAM_FRAME_REMEMBERED_BYTES_MAX + 1, False)):
-        packet = encode_stream(StreamPacket(PacketType.PREPARE, 0, 0, [ConnectionNewAddress("a" * (size - 1))]))
-        first, again = decode_stream(packet).frames[0], decode_stream(packet).frames[0]
-        assert first == again
-        assert (first is again) is kept
-
-
-def test_as_many_frames_as_are_allowed() -> None:
-    """256 frames are read."""
-    octets = bytes.fromhex("010c01000100") + write_var_uints(256) + bytes.fromhex("110401010101") * 256
+def test_largest_number_of_frames_is_accepted() -> None:
+    """A packet with 256 frames is decoded."""
+    octets = bytes.fromhex("010c01000100") + write_var_uint(256) + bytes.fromhex("110401010101") * 256
     assert len(decode_stream(octets).frames) == 256
 
 
 # --- keys --------------------------------------------------------------------------------------------
 
 
-def test_envelope() -> None:
-    """Nonce, tag and ciphertext are those of the Node library, and are opened."""
+def test_encryption_equals_that_of_the_node_library() -> None:
+    """Nonce, tag and ciphertext equal those of the Node library, and can be decrypted."""
     assert KEYS.seal(PACKET, nonce=bytes([7] * 12)) == SEALED
     assert KEYS.open(SEALED) == PACKET
 
 
 def test_fulfillment_and_condition() -> None:
-    """Both are those of the Node library."""
+    """Fulfillment and condition equal those of the Node library."""
     assert KEYS.fulfillment(SEALED).hex() == FULFILLMENT
     assert condition_of(bytes.fromhex(FULFILLMENT)).hex() == CONDITION
 
@@ -175,11 +166,11 @@ def test_fulfillment_and_condition() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(b"", id="nothing"),
-        pytest.param(SEALED[:7], id="less than a nonce can be"),
+        pytest.param(b"", id="empty"),
+        pytest.param(SEALED[:7], id="shorter than a nonce"),
         pytest.param(SEALED[:28], id="no ciphertext"),
-        pytest.param(SEALED[:-1], id="cut short"),
-        pytest.param(SEALED[:12] + SEALED[28:] + SEALED[12:28], id="the tag at the end"),
+        pytest.param(SEALED[:-1], id="truncated"),
+        pytest.param(SEALED[:12] + SEALED[28:] + SEALED[12:28], id="tag at the end"),
         pytest.param(StreamKeys(bytes(32)).seal(PACKET, nonce=bytes(12)), id="another secret"),
         *(
             pytest.param(SEALED[:at] + bytes((SEALED[at] ^ 1,)) + SEALED[at + 1 :], id=f"changed at {at}")
@@ -187,15 +178,15 @@ def test_fulfillment_and_condition() -> None:
         ),
     ],
 )
-def test_what_was_not_sealed_is_not_opened(data: bytes) -> None:
-    """Data of another payment, or changed on its way, is refused."""
+def test_data_that_is_not_authentic_is_refused(data: bytes) -> None:
+    """Data that was encrypted for another payment, or changed in transit, is refused."""
     with pytest.raises(MalformedPacket) as caught:
         KEYS.open(data)
-    assert str(caught.value) == "the data was not encrypted for this payment, or was changed on its way, at byte 0"
+    assert str(caught.value) == "the data was not encrypted for this payment, or was changed in transit, at byte 0"
 
 
-def test_keys_are_not_shown() -> None:
-    """Whoever logs the keys logs nothing."""
+def test_repr_contains_no_keys() -> None:
+    """The `repr` of `StreamKeys` contains no key."""
     assert repr(KEYS) == "StreamKeys()"
 
 
@@ -205,8 +196,8 @@ MEMBERS = [(frame, member.name) for frame, _ in KNOWN for member in fields(type(
 
 
 @pytest.mark.parametrize(("frame", "member"), MEMBERS, ids=lambda part: getattr(part, "__name__", str(part)))
-def test_what_a_member_of_a_frame_can_be(frame: Any, member: str) -> None:
-    """An integer has the range of its field, to both ends, and all else its type; the rest cannot be built."""
+def test_fields_of_frames_are_checked(frame: Any, member: str) -> None:
+    """A field accepts the smallest and largest value, and refuses values out of range or of another type."""
     kind = type(getattr(frame, member))
     most = 255 if member in {"code", "asset_scale"} else UINT64_MAX
     good, bad = ([0, most], [-1, most + 1, "1", None]) if issubclass(kind, int) else ([kind()], [0, None])
@@ -219,8 +210,8 @@ def test_what_a_member_of_a_frame_can_be(frame: Any, member: str) -> None:
         assert caught.value.details == {"member": member}
 
 
-def test_frames_and_packets_are_frozen() -> None:
-    """What was decrypted is what is judged."""
+def test_packets_and_frames_are_frozen() -> None:
+    """A decrypted packet cannot change before the decision."""
     assert_frozen(PACKET, *(frame for frame, _ in KNOWN))
 
 
@@ -238,8 +229,8 @@ def test_frames_and_packets_are_frozen() -> None:
         (lambda: StreamPacket(PacketType.PREPARE, 0, UINT64_MAX + 1), "amount"),
     ],
 )
-def test_a_bad_packet_cannot_exist(make: Any, member: str) -> None:
-    """What could not be written cannot be built."""
+def test_invalid_packet_cannot_be_built(make: Any, member: str) -> None:
+    """A packet that cannot be encoded cannot be constructed."""
     with pytest.raises(InvalidValue) as caught:
         make()
     assert caught.value.details == {"member": member}

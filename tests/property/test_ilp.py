@@ -1,4 +1,4 @@
-"""`ilp`: credentials over all payments, prefixes, secrets and addresses; packets over all values and all bytes."""
+"""Property tests of `ilp`: credentials, packets of all values, and decoding of any bytes."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ from incoming_payments.ilp.oer import (
     read_var_uint,
     write_octets,
     write_text,
-    write_var_uints,
+    write_var_uint,
 )
 from incoming_payments.ilp.packet import (
     ErrorCode,
@@ -53,8 +53,8 @@ secrets = st.binary(min_size=32, max_size=48)
 
 
 @given(ids, prefixes, secrets)
-def test_what_is_handed_out_is_read(id: PaymentId, prefix: str, secret: bytes) -> None:
-    """Every payment's address leads back to it, is an ILP address, and makes a method that the contract allows."""
+def test_issued_address_is_read(id: PaymentId, prefix: str, secret: bytes) -> None:
+    """The address of every payment is valid, yields the payment, and makes a valid payment method."""
     methods = DerivedMethods(prefix, [secret])
     credentials = methods.derive(id)
     assert credentials.payment_id == id
@@ -66,7 +66,7 @@ def test_what_is_handed_out_is_read(id: PaymentId, prefix: str, secret: bytes) -
 
 
 @given(ids, ids)
-def test_different_payments_have_different_details(one: PaymentId, other: PaymentId) -> None:
+def test_payments_have_different_addresses_and_secrets(one: PaymentId, other: PaymentId) -> None:
     """No two payments share an address or a secret."""
     assume(one != other)
     assert METHODS.derive(one).ilp_address != METHODS.derive(other).ilp_address
@@ -80,15 +80,15 @@ def test_different_payments_have_different_details(one: PaymentId, other: Paymen
     | st.builds("test.bank.{}".format, st.text(st.sampled_from(ALPHABET + "=+/\u00e9 \n"), min_size=43, max_size=43))
 )
 @example("test.bank." + "A" * 43)
-def test_any_other_address_is_refused(address: str) -> None:
-    """An address that was not handed out is `MalformedAddress`, and never anything else."""
+def test_address_that_was_not_issued_is_refused(address: str) -> None:
+    """An address that was not issued raises `MalformedAddress`, and no other exception."""
     with pytest.raises(MalformedAddress):
         METHODS.read(address)
 
 
 @given(ids, st.data())
-def test_one_changed_character_is_refused(id: PaymentId, data: st.DataObject) -> None:
-    """An address in which any one character is another is not ours, in the prefix, the segment or its last bits."""
+def test_changed_address_is_refused(id: PaymentId, data: st.DataObject) -> None:
+    """An address with one changed character is refused, in the prefix, the segment or its last bits."""
     address = METHODS.derive(id).ilp_address
     at = data.draw(st.integers(0, len(address) - 1))
     other = data.draw(st.sampled_from(ALPHABET + ".~=\u00e9"))
@@ -98,21 +98,21 @@ def test_one_changed_character_is_refused(id: PaymentId, data: st.DataObject) ->
 
 
 @given(ids, st.lists(st.sampled_from(SECRETS), min_size=1, max_size=8, unique=True), st.sampled_from(SECRETS))
-def test_rotation(id: PaymentId, listed: list[bytes], used: bytes) -> None:
-    """An address is read exactly while the secret it was made under is in the list, wherever it stands there."""
-    handed_out = DerivedMethods("test.bank", [used]).derive(id)
+def test_secret_rotation(id: PaymentId, listed: list[bytes], used: bytes) -> None:
+    """An address is read if its secret is in the list, at any position, and refused otherwise."""
+    issued = DerivedMethods("test.bank", [used]).derive(id)
     methods = DerivedMethods("test.bank", listed)
     if used in listed:
-        assert methods.read(handed_out.ilp_address) == handed_out
+        assert methods.read(issued.ilp_address) == issued
     else:
         with pytest.raises(MalformedAddress):
-            methods.read(handed_out.ilp_address)
+            methods.read(issued.ilp_address)
     assert methods.derive(id) == DerivedMethods("test.bank", listed[:1]).derive(id)
 
 
 @given(ids, prefixes, prefixes)
-def test_an_address_belongs_to_its_prefix(id: PaymentId, prefix: str, other: str) -> None:
-    """The prefix is authenticated: a segment moved below another prefix means nothing there."""
+def test_address_belongs_to_its_prefix(id: PaymentId, prefix: str, other: str) -> None:
+    """The prefix is authenticated, so a segment with another prefix is refused."""
     assume(prefix != other)
     segment = DerivedMethods(prefix, SECRETS[:1]).derive(id).ilp_address.rpartition(".")[2]
     with pytest.raises(MalformedAddress):
@@ -125,15 +125,15 @@ uint64 = st.integers(0, UINT64_MAX)
 octets = st.binary(max_size=300)
 addresses = st.from_regex(r"(g|test[1-3]?|private|peer)(\.[a-zA-Z0-9_~-]{1,40}){1,4}", fullmatch=True)
 codes = st.sampled_from(list(ErrorCode)) | st.from_regex(r"[FTR][0-9]{2}", fullmatch=True)
-moments = st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
-prepares = st.builds(Prepare, uint64, moments, st.binary(min_size=32, max_size=32), addresses, octets)
+times = st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
+prepares = st.builds(Prepare, uint64, times, st.binary(min_size=32, max_size=32), addresses, octets)
 fulfills = st.builds(Fulfill, st.binary(min_size=32, max_size=32), octets)
 rejects = st.builds(Reject, codes, st.just("") | addresses, st.text(max_size=100), octets)
 members = {int: uint64, str: st.text(max_size=50), bytes: octets}
 
 
 def of_frame(frame: type[Any]) -> st.SearchStrategy[Any]:
-    """All frames of one type."""
+    """Return a strategy for all frames of one type."""
     small = {"code", "asset_scale"}
     return st.builds(
         frame, *(st.integers(0, 255) if member.name in small else members[member.type] for member in fields(frame))
@@ -148,8 +148,8 @@ KEYS = StreamKeys(bytes(32))
 
 
 @given(prepares)
-def test_prepares_come_back(prepare: Prepare) -> None:
-    """Every Prepare that can be written reads as what it was, to the millisecond, and has one spelling."""
+def test_prepares_round_trip(prepare: Prepare) -> None:
+    """Every Prepare is decoded as it was encoded, with milliseconds, and has one encoding."""
     packet = encode(prepare)
     milliseconds = prepare.expires_at.microsecond // 1000 * 1000
     assert decode_prepare(packet) == evolve(prepare, expires_at=prepare.expires_at.replace(microsecond=milliseconds))
@@ -157,27 +157,27 @@ def test_prepares_come_back(prepare: Prepare) -> None:
 
 
 @given(fulfills | rejects)
-def test_replies_come_back(reply: Fulfill | Reject) -> None:
-    """So does every Fulfill and Reject."""
+def test_replies_round_trip(reply: Fulfill | Reject) -> None:
+    """Every Fulfill and Reject is decoded as it was encoded."""
     assert decode_reply(encode(reply)) == reply
 
 
 @given(stream_packets, st.binary(min_size=12, max_size=12))
-def test_stream_packets_come_back(packet: StreamPacket, nonce: bytes) -> None:
-    """So does every STREAM packet, in the clear and encrypted."""
+def test_stream_packets_round_trip(packet: StreamPacket, nonce: bytes) -> None:
+    """Every STREAM packet is decoded as it was encoded, and decrypted as it was encrypted."""
     assert decode_stream(encode_stream(packet)) == packet
     assert KEYS.open(KEYS.seal(packet, nonce=nonce)) == packet
 
 
 @given(uint64, uint64)
-def test_amounts_come_back(received: int, maximum: int) -> None:
-    """So does what an F08 says."""
+def test_amounts_of_an_f08_round_trip(received: int, maximum: int) -> None:
+    """The amounts of an F08 are decoded as they were encoded."""
     assert read_amounts(write_amounts(received, maximum)) == (received, maximum)
 
 
 @given(st.one_of(prepares.map(encode), (fulfills | rejects).map(encode)), st.data())
-def test_packets_cut_short(packet: bytes, data: st.DataObject) -> None:
-    """Whatever is missing at the end, it is noticed, and said where: never past the end."""
+def test_truncated_packet_is_refused(packet: bytes, data: st.DataObject) -> None:
+    """A truncated packet is refused, with a position inside the data."""
     at = data.draw(st.integers(0, len(packet) - 1))
     decode = decode_prepare if packet[0] == PacketType.PREPARE else decode_reply
     with pytest.raises(MalformedPacket) as caught:
@@ -186,8 +186,8 @@ def test_packets_cut_short(packet: bytes, data: st.DataObject) -> None:
 
 
 @given(stream_packets, st.data())
-def test_stream_packets_cut_short(packet: StreamPacket, data: st.DataObject) -> None:
-    """So with a STREAM packet."""
+def test_truncated_stream_packet_is_refused(packet: StreamPacket, data: st.DataObject) -> None:
+    """A truncated STREAM packet is refused, with a position inside the data."""
     plaintext = encode_stream(packet)
     at = data.draw(st.integers(0, len(plaintext) - 1))
     with pytest.raises(MalformedPacket) as caught:
@@ -211,17 +211,17 @@ near_packets = (prepares | fulfills | rejects).map(encode) | stream_packets.map(
 
 
 @st.composite
-def mangled(draw: st.DrawFn) -> bytes:
-    """A packet in which a byte is another, or any bytes."""
+def changed_packets(draw: st.DrawFn) -> bytes:
+    """Return a packet with one changed byte."""
     packet = bytearray(draw(near_packets))
     packet[draw(st.integers(0, len(packet) - 1))] = draw(st.integers(0, 255))
     return bytes(packet)
 
 
 @pytest.mark.parametrize("read", READERS)
-@given(data=st.binary(max_size=200) | mangled())
+@given(data=st.binary(max_size=200) | changed_packets())
 def test_any_bytes(read: Callable[[bytes], object], data: bytes) -> None:
-    """Any bytes read, or are `MalformedPacket`, and nothing else is raised."""
+    """Any bytes are decoded, or raise `MalformedPacket`, and no other exception."""
     try:
         read(data)
     except MalformedPacket as error:
@@ -232,14 +232,14 @@ def test_any_bytes(read: Callable[[bytes], object], data: bytes) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_what_reads_has_one_spelling(data: bytes) -> None:
-    """An integer, an octet string and a text that read are written as the very same bytes."""
-    spellings: list[tuple[Callable[[bytes, int, int], tuple[Any, int]], Callable[[Any], bytes]]] = [
-        (read_var_uint, write_var_uints),
+def test_encoding_is_canonical(data: bytes) -> None:
+    """An integer, an octet string or a string that is decoded is encoded as the same bytes."""
+    codecs: list[tuple[Callable[[bytes, int, int], tuple[Any, int]], Callable[[Any], bytes]]] = [
+        (read_var_uint, write_var_uint),
         (read_octets, write_octets),
         (read_text, write_text),
     ]
-    for read, write in spellings:
+    for read, write in codecs:
         try:
             value, stop = read(data, 0, len(data))
         except MalformedPacket:
@@ -250,9 +250,9 @@ def test_what_reads_has_one_spelling(data: bytes) -> None:
 # --- the receiver ------------------------------------------------------------------------------------
 
 
-@given(st.binary(max_size=300) | mangled())
-def test_any_bytes_are_answered(packet: bytes) -> None:
-    """Whatever a peer sends has an answer, and moves no money."""
+@given(st.binary(max_size=300) | changed_packets())
+def test_any_bytes_get_a_reply(packet: bytes) -> None:
+    """Any bytes get a reply, and credit no money."""
     service = Service(limit=1000)
     opened = open_packet(packet, peer=PEER, receiver=service.receiver, nonce=bytes(12), now=NOW)
     assert not isinstance(opened, Arrival)
@@ -262,8 +262,8 @@ def test_any_bytes_are_answered(packet: bytes) -> None:
 
 deliveries = st.lists(
     st.tuples(
-        st.integers(0, 5),  # which of the sender's packets
-        st.none() | st.integers(0, 2000),  # the amount that somebody on the way has put into it
+        st.integers(0, 5),  # the index of the packet
+        st.none() | st.integers(0, 2000),  # the amount, if a connector changed it
     ),
     max_size=20,
 )
@@ -274,26 +274,26 @@ sent = st.lists(st.tuples(st.integers(0, 700), st.integers(0, 100), st.booleans(
 def test_each_packet_is_credited_once_and_fulfilled_for_what_is_credited(
     sent: list[tuple[int, int, bool]], deliveries: list[tuple[int, int | None]], expires_in_s: int
 ) -> None:
-    """Copies and changed amounts, in any order: the books hold each fulfilled packet once, at its amount."""
+    """With copies and changed amounts in any order, each fulfilled packet is credited once, with its amount."""
     service = Service(limit=1000, expires_in_s=1 + expires_in_s)
     packets = [
         service.sender.probe(amount) if probe else service.sender.prepare(amount, least=least)
         for amount, least, probe in sent
     ]
     fulfilled: dict[int, int] = {}
-    for which, amount in deliveries:
+    for index, amount in deliveries:
         service.now += timedelta(seconds=1)
         before = service.payment
-        prepare = packets[which] if amount is None else evolve(packets[which], amount=amount)
+        prepare = packets[index] if amount is None else evolve(packets[index], amount=amount)
         answer = service.send(prepare)
         if answer.code == "fulfilled" and not prepare.amount:
-            assert which not in fulfilled, "nothing is fulfilled for a packet that was booked with something"
+            assert index not in fulfilled, "a packet that was credited with an amount was fulfilled with amount 0"
         elif answer.code == "fulfilled":
-            assert fulfilled.setdefault(which, prepare.amount) == prepare.amount
-            assert prepare.amount >= sent[which][1]
-            assert not sent[which][2]
+            assert fulfilled.setdefault(index, prepare.amount) == prepare.amount
+            assert prepare.amount >= sent[index][1]
+            assert not sent[index][2]
         elif service.payment != before:
-            pytest.fail("money moved without a fulfillment")
+            pytest.fail("money was credited without a fulfillment")
         if state_of(before, service.now) in {State.COMPLETED, State.EXPIRED}:
             assert service.payment == before
         assert service.received == sum(fulfilled.values()) <= 1010

@@ -1,4 +1,4 @@
-"""`wire`, over everything that can be sent: it parses, or it is `MalformedJson`, and never anything else."""
+"""Property tests of `wire`: every input is parsed or raises `MalformedJson`, and no other exception."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -44,14 +44,14 @@ near_requests = st.fixed_dictionaries(
 
 
 def check_refusal(error: MalformedJson) -> None:
-    """`error` says something that can be logged as it is, and its details can be sent."""
+    """Check that the description of `error` can be logged, and that its details can be written as JSON."""
     assert error.description
     assert error.description.isprintable()
     write_json(dict(error.details))
 
 
 def check(body: bytes) -> None:
-    """`body` is a request whose members are what they must be, or it is refused with a description."""
+    """Check that `body` is read as a valid request, or is refused with a description."""
     try:
         request = read_create_request(body)
     except MalformedJson as error:
@@ -68,19 +68,19 @@ def check(body: bytes) -> None:
 @example(b'{"a":' * 13_000)
 @example(b"9" * 60_000)
 def test_arbitrary_bytes(body: bytes) -> None:
-    """Bytes are a create request, or `MalformedJson`."""
+    """Any bytes are a create request, or raise `MalformedJson`."""
     check(body)
 
 
 @given(documents | near_requests)
 def test_arbitrary_documents(document: Any) -> None:
-    """Any JSON document, and much that only Python calls JSON, is a create request, or `MalformedJson`."""
+    """Any JSON document, also with NaN and infinity, is a create request, or raises `MalformedJson`."""
     check(json.dumps(document).encode())
 
 
 @given(near_requests, st.data())
 def test_truncated_and_corrupted_requests(document: Any, data: st.DataObject) -> None:
-    """A request cut off anywhere, or with one byte changed, is a create request, or `MalformedJson`."""
+    """A truncated request, or a request with one changed byte, is a create request, or raises `MalformedJson`."""
     body = json.dumps(document).encode()
     at = data.draw(st.integers(0, len(body) - 1))
     check(body[:at])
@@ -88,8 +88,8 @@ def test_truncated_and_corrupted_requests(document: Any, data: st.DataObject) ->
 
 
 @given(st.dictionaries(texts, documents, max_size=5))
-def test_metadata_comes_out_as_it_went_in(metadata: dict[str, Any]) -> None:
-    """What is taken as metadata means the same when it is read again, and is compact."""
+def test_metadata_is_not_changed(metadata: dict[str, Any]) -> None:
+    """Accepted metadata is stored as compact JSON of the same value."""
     body = json.dumps({"walletAddress": "https://bank.example/alice", "metadata": metadata}).encode()
     try:
         text = read_create_request(body).metadata
@@ -101,8 +101,8 @@ def test_metadata_comes_out_as_it_went_in(metadata: dict[str, Any]) -> None:
 
 
 @given(documents)
-def test_json_is_read_as_python_reads_it(document: Any) -> None:
-    """Where the strict reader answers, it answers what the lenient one does."""
+def test_strict_reader_agrees_with_json_loads(document: Any) -> None:
+    """A document that `read_json` accepts has the same value in `json.loads`."""
     body = json.dumps(document).encode()
     try:
         read = read_json(body)
@@ -113,8 +113,8 @@ def test_json_is_read_as_python_reads_it(document: Any) -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=32))
-def test_amounts_make_the_round_trip(value: int, code: str) -> None:
-    """An amount that is written is the same amount when it is read."""
+def test_amounts_round_trip(value: int, code: str) -> None:
+    """An amount is read as it was written."""
     amount = Amount(value, Asset(code, value % 256))
     written = {"value": amount.text, "assetCode": amount.asset.code, "assetScale": amount.asset.scale}
     body = json.dumps({"walletAddress": "https://bank.example/alice", "incomingAmount": written}).encode()
@@ -122,8 +122,8 @@ def test_amounts_make_the_round_trip(value: int, code: str) -> None:
 
 
 @given(st.text(st.sampled_from("0123456789+-_. eE\u0661\n"), max_size=22))
-def test_an_amount_has_one_spelling(text: str) -> None:
-    """What is taken for an amount is what would be written for it."""
+def test_amount_has_one_form(text: str) -> None:
+    """A string that is accepted as an amount is the string that would be written."""
     try:
         amount = Amount.parse(text, Asset("USD", 2))
     except InvalidValue:
@@ -132,23 +132,23 @@ def test_an_amount_has_one_spelling(text: str) -> None:
 
 
 @given(
-    st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30)),  # noqa: DTZ001 - offsets come next
+    st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30)),  # noqa: DTZ001 - the next strategy adds an offset
     st.integers(-23 * 60 - 59, 23 * 60 + 59),
 )
-def test_date_times_make_the_round_trip(naive: datetime, offset_min: int) -> None:
-    """A moment is the same moment after it was written and read, with whatever offset a client writes it."""
-    moment = naive.replace(tzinfo=timezone(timedelta(minutes=offset_min)))
-    assert parse_date_time(moment.isoformat()) == moment
-    assert parse_date_time(write_date_time(moment)) == moment
-    assert write_date_time(parse_date_time(moment.isoformat())) == write_date_time(moment)
+def test_date_times_round_trip(naive: datetime, offset_min: int) -> None:
+    """A time is read as it was written, with any offset."""
+    time = naive.replace(tzinfo=timezone(timedelta(minutes=offset_min)))
+    assert parse_date_time(time.isoformat()) == time
+    assert parse_date_time(write_date_time(time)) == time
+    assert write_date_time(parse_date_time(time.isoformat())) == write_date_time(time)
 
 
 @given(st.text(st.sampled_from("0123456789-:.,TtZzW+ \n\u0661"), max_size=32) | st.text(max_size=32))
 @example("9999-12-31T23:59:59-00:01")
-def test_text_is_a_moment_or_refused(text: str) -> None:
-    """Text is a moment in UTC, or `InvalidValue`."""
+def test_any_text_is_a_date_time_or_refused(text: str) -> None:
+    """Any text is a time in UTC, or raises `InvalidValue`."""
     try:
-        moment = parse_date_time(text)
+        time = parse_date_time(text)
     except InvalidValue:
         return
-    assert moment.tzinfo is UTC
+    assert time.tzinfo is UTC

@@ -327,7 +327,7 @@ WRONG: Final = [
     # of a value that cannot be
     ("base_url", 'base_url = "bank.example"', "base_url", "must be an absolute http or https URL"),
     ("base_url", 'base_url = "http://[/"', "base_url", "has a host or port that cannot be read"),
-    ("base_url", 'base_url = "https://bank.example/?a=b"', "base_url", "must not hold a query"),
+    ("base_url", 'base_url = "https://bank.example/?a=b"', "base_url", "must not contain a query"),
     ("auth_server", 'auth_server = "mailto:a@b"', "auth_server", "must be an absolute http or https URL"),
     ("database", 'database = ""', "database", "must not be empty, and must not contain NUL"),
     ("database", r'database = "a\u0000b"', "database", "must not be empty, and must not contain NUL"),
@@ -364,16 +364,16 @@ WRONG: Final = [
     ("expires_at", "expires_at = 0001-01-01T00:00:00+23:59", "token[0].expires_at", "must be in the years 1 to 9999"),
     ("expires_at", "expires_at = 9999-12-31T23:59:59-00:01", "token[0].expires_at", "must be in the years 1 to 9999"),
     ("address", 'address = "bank"', "ilp.address", ""),
-    ("address", f'address = "g.{"a" * 1000}"', "ilp.address", "the ILP address must leave room for 44 more"),
+    ("address", f'address = "g.{"a" * 1000}"', "ilp.address", "the ILP address of the service must have"),
     ("secret_files", "secret_files = []", "ilp.secret_files", "give 1 to 8 different server secrets"),
     ("secret_files", 'secret_files = ["new.hex", "new.hex"]', "ilp.secret_files", "give 1 to 8 different"),
     *(
-        ("path", f'path = "{path}"', "ilp.path", "must be such as /ilp: no slash at its end, no dot segments")
+        ("path", f'path = "{path}"', "ilp.path", "must look like /ilp, without a slash at the end, dot segments")
         for path in ("", "ilp", "/", "/ilp/", "/a/../b", "/%69lp", "/ilp?a=b")
     ),
     ("tolerance_units", "tolerance_units = -1", "ilp.tolerance_units", "must be an integer from 0 to"),
     ("tolerance_basis_points", "tolerance_basis_points = -1", "ilp.tolerance_basis_points", "must be an integer from"),
-    ("margin_ms", "margin_ms = -1", "ilp.margin_ms", "must be an integer, not below 0"),
+    ("margin_ms", "margin_ms = -1", "ilp.margin_ms", "must be an integer of at least 0"),
     ("path", 'path = "/incoming-payments"', "ilp.path", "must not be below /incoming-payments"),
     *(
         ("name", f'name = "{name}"', "peer[0].name", "must be 1 to 64 letters, digits and _~-")
@@ -382,7 +382,7 @@ WRONG: Final = [
     ('name = "other', 'name = "connector"', "peer[1].name", "is listed twice: connector"),
     ('asset_code = "EUR', 'asset_code = "€"', "peer[0].asset_code", "must be 1 to 32 printable ASCII characters"),
     ("asset_scale = 3", "asset_scale = 256", "peer[0].asset_scale", "must be an integer from 0 to 255"),
-    ("token_files", "token_files = []", "peer[0].token_files", "give 1 to 8 tokens"),
+    ("token_files", "token_files = []", "peer[0].token_files", "give each peer 1 to 8 tokens"),
     ("token_files", 'token_files = ["peer.txt", "other.txt"]', "peer", "a token is listed twice"),
     ("ilp_address", 'ilp_address = "us"', "peer[0].ilp_address", "must be an ILP address of at most"),
     ("expiry_s_max", "expiry_s_max = 0", "limits.expiry_s_max", "must be an integer from 1 to"),
@@ -524,7 +524,7 @@ TOKEN_FILES: Final = [
     (b"two tokens in one file", TOKEN_IN),
     ("ä".encode() * 32, TOKEN_IN),
     (b"t" * 4097, TOKEN_IN),
-    (b"t" * 15, "peer[1].token_files: a peer's token is at least 16 random characters"),
+    (b"t" * 15, "peer[1].token_files: a peer token must be at least 16 random characters"),
     (None, "peer[1].token_files[0]: names a file that cannot be read: No such file or directory"),
 ]
 

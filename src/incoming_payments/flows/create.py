@@ -1,4 +1,4 @@
-"""Create an incoming payment. Contract section 4.1."""
+"""Create an incoming payment. Spec section 4.1."""
 
 from datetime import datetime
 
@@ -20,30 +20,30 @@ from incoming_payments.wire import PaymentView, read_create_request
 
 
 def create_payment(request: Request, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
-    """Create the payment that the signed `request` asks for, and return the resource.
+    """Create the payment that the signed `request` describes, and return the resource.
 
-    The details are allocated before the payment is stored, so that a crash between the two leaves details for a
-    payment that does not exist, which nobody was told of, rather than a payment that cannot be paid. Raises
+    The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
+    methods, which no client has seen. In the other order it could leave a payment that cannot be paid. Raises
     `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `WalletAddressNotFound`, `AssetMismatch`,
     `TermsRefused`.
     """
     caller = yield from authenticate(request, policy, now)
     allowance = authorize(caller.rights, Action.CREATE)
-    wanted = read_create_request(
+    creation = read_create_request(
         request.body,
         metadata_bytes_max=policy.metadata_bytes_max,
         metadata_depth_max=policy.metadata_depth_max,
     )
-    require_wallet_address(allowance, wanted.wallet_address)
-    wallet_address = _require_hosted((yield from FindWalletAddress(wanted.wallet_address)), wanted.wallet_address)
+    require_wallet_address(allowance, creation.wallet_address)
+    wallet_address = _require_hosted((yield from FindWalletAddress(creation.wallet_address)), creation.wallet_address)
     randomness = yield from DrawRandomness(PAYMENT_ID_RANDOM_BYTES)
     decision = lifecycle.create(
         id=new_payment_id(now, randomness),
         wallet_address=wallet_address,
         client=caller.client,
-        limit=wanted.incoming_amount,
-        expires_at=wanted.expires_at,
-        metadata=wanted.metadata,
+        limit=creation.incoming_amount,
+        expires_at=creation.expires_at,
+        metadata=creation.metadata,
         now=now,
         expiry_s_max=policy.expiry_s_max,
     )
@@ -52,7 +52,7 @@ def create_payment(request: Request, policy: ServicePolicy, now: datetime) -> Fl
     return view_of(decision.answer, policy.payment_url(decision.answer.id), methods, now)
 
 
-def _require_hosted(found: WalletAddress | None, asked: WalletAddressUrl) -> WalletAddress:
-    if found is None or found.url != asked:
+def _require_hosted(found: WalletAddress | None, url: WalletAddressUrl) -> WalletAddress:
+    if found is None or found.url != url:
         raise WalletAddressNotFound("walletAddress is not hosted here: check the URL", member="walletAddress")
     return found

@@ -1,4 +1,4 @@
-"""The questions a flow may ask of the outside world, as data. One effect is one atomic port operation."""
+"""The effects: the port operations that a flow can request, as data. One effect is one atomic operation."""
 
 from collections.abc import Generator, Sequence
 from datetime import datetime
@@ -24,9 +24,7 @@ T = TypeVar("T")
 
 
 class Effect(Generic[T]):
-    """A question to a port. `answer = yield from effect` keeps the answer's type."""
-
-    __slots__ = ()
+    """A request to a port. `answer = yield from effect` keeps the type of the answer."""
 
     def __iter__(self) -> "Generator[Effect[Any], Any, T]":
         answer: T = yield self
@@ -34,33 +32,33 @@ class Effect(Generic[T]):
 
 
 Flow = Generator[Effect[Any], Any, T]
-"""One use case: yields effects, returns its answer, raises an `IncomingPaymentsError`."""
+"""One use case. It yields effects, and returns its answer or raises an `IncomingPaymentsError`."""
 
 
 @frozen
 class DrawRandomness(Effect[bytes]):
-    """`count` random bytes, fit for secrets."""
+    """Draw `count` random bytes that are fit for secrets."""
 
     count: int
 
 
 @frozen
 class FindWalletAddress(Effect[WalletAddress | None]):
-    """The wallet address with this URL, if it is hosted here."""
+    """Find the wallet address with this URL, or `None` if it is not hosted here."""
 
     url: WalletAddressUrl
 
 
 @frozen
 class IntrospectToken(Effect[AccessTokenInfo | None]):
-    """What an access token stands for, if it is active."""
+    """Introspect an access token. The answer is `None` if the token is not active."""
 
     token: AccessToken
 
 
 @frozen
 class UseNonce(Effect[bool]):
-    """Whether `key` is used for the first time; it is used from then on, until `until` has passed."""
+    """Use the nonce `key`, and return whether this is its first use. It counts as used until `until` has passed."""
 
     key: str
     until: datetime
@@ -69,28 +67,28 @@ class UseNonce(Effect[bool]):
 
 @frozen
 class AllocateMethods(Effect[Sequence[IlpPaymentMethod]]):
-    """The payment details of a payment that can receive."""
+    """Allocate the payment methods of a payment that can receive."""
 
     payment: IncomingPayment
 
 
 @frozen
 class InsertPayment(Effect[None]):
-    """Store a new payment with its events; answered when it is durable. Raises `PaymentExists`."""
+    """Store a new payment with its events. The answer comes when they are durable. Raises `PaymentExists`."""
 
     decision: Decision[IncomingPayment]
 
 
 @frozen
 class LoadPayment(Effect[IncomingPayment]):
-    """The payment as last stored. Raises `PaymentNotFound`."""
+    """Load the payment as last stored. Raises `PaymentNotFound`."""
 
     id: PaymentId
 
 
 @frozen
 class UpdatePayment(Effect[T]):
-    """Load, decide and store as one transaction; answered when the outcome is durable. Raises `PaymentNotFound`."""
+    """Load, decide and store in one transaction. The answer comes when it is durable. Raises `PaymentNotFound`."""
 
     id: PaymentId
     decide: Decide[T]
@@ -99,14 +97,14 @@ class UpdatePayment(Effect[T]):
 
 @frozen
 class LoadEvents(Effect[Sequence[Event]]):
-    """The events of one payment, oldest first. Raises `PaymentNotFound`."""
+    """Load the events of one payment, oldest first. Raises `PaymentNotFound`."""
 
     id: PaymentId
 
 
 @frozen
 class FindExpired(Effect[Sequence[PaymentId]]):
-    """Payments that have expired at `now` without their `expired` event, at most `limit` of them."""
+    """Find at most `limit` payments that have expired at `now` and have no `expired` event yet."""
 
     now: datetime
     limit: int

@@ -1,4 +1,4 @@
-"""Give the `expired` events. Nothing depends on it: every decision looks at the time itself."""
+"""Write the `expired` events. No other rule depends on them, because every decision checks the time itself."""
 
 from datetime import datetime
 from functools import partial
@@ -11,11 +11,12 @@ from incoming_payments.limits import SWEEP_PAYMENTS_MAX
 
 
 def announce_expired(now: datetime, *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
-    """Give the `expired` event of at most `limit` payments that have expired by `now`; the count of those looked at.
+    """Write the `expired` event of at most `limit` payments that have expired by `now`. Return how many were found.
 
-    Raises `InvalidValue` unless `limit` is from 1 to `limits.SWEEP_PAYMENTS_MAX` and `now` in UTC.
+    Raises `InvalidValue` unless `limit` is from 1 to `limits.SWEEP_PAYMENTS_MAX` and `now` is in UTC.
 
-    Call it now and then, and again at once while the answer is `limit`. Two sweeps at a time give no event twice.
+    Call it periodically. Call it again at once when it returns `limit`, because more payments may have expired. Two
+    concurrent sweeps never write an event twice.
     """
     if type(limit) is not int or not 1 <= limit <= SWEEP_PAYMENTS_MAX:
         raise InvalidValue(f"limit must be an integer from 1 to {SWEEP_PAYMENTS_MAX}", member="limit")

@@ -1,4 +1,4 @@
-"""Fetch the latest state of an incoming payment, as its client or as anybody. Contract section 4.2."""
+"""Get the latest state of an incoming payment, with a token or without one. Spec section 4.2."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ from incoming_payments.wire import PaymentView, PublicView
 
 
 def get_payment(request: Request, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
-    """The whole resource, for a signed `request` whose token may read it.
+    """Return the full resource for a signed `request` with a token that may read it.
 
     Raises `TokenRefused`, `SignatureRefused`, `PaymentNotFound`, `AccessForbidden`.
     """
@@ -29,23 +29,23 @@ def get_payment(request: Request, id: PaymentId, policy: ServicePolicy, now: dat
 
 
 def get_public_payment(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]:
-    """What anybody may see of the payment. Raises `PaymentNotFound`."""
+    """Return the public view of the payment, which needs no token. Raise `PaymentNotFound`."""
     payment = yield from _load(id)
     wallet_address = yield from FindWalletAddress(payment.wallet_address)
-    # A wallet address may be closed while its payments live on; then the service's own authorization server it is.
+    # A wallet address can be closed before its payments end. Then name the authorization server of the service.
     auth_server = policy.auth_server if wallet_address is None else wallet_address.auth_server
     return PublicView(payment.received, auth_server)
 
 
 def methods_of(payment: IncomingPayment, now: datetime) -> Flow[Sequence[IlpPaymentMethod]]:
-    """The payment details while the payment can receive, and none afterwards."""
+    """Return the payment methods while the payment can receive, and an empty sequence afterwards."""
     if not is_receivable(payment, now):
         return ()
     return check_methods((yield from AllocateMethods(payment)))
 
 
 def _load(id: PaymentId) -> Flow[IncomingPayment]:
-    """The payment; `PaymentNotFound` in our own words, whatever the store's are: they must tell no cases apart."""
+    """Load the payment. Replace the store's `PaymentNotFound`, so that a refusal does not reveal why it happened."""
     try:
         return (yield from LoadPayment(id))
     except PaymentNotFound:

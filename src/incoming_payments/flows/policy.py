@@ -1,4 +1,4 @@
-"""What an ASE decides about its service: addresses, windows and limits. One value, checked when it is built."""
+"""The settings of an ASE for its service: URLs, time windows and limits. They are checked on construction."""
 
 from collections.abc import Callable
 
@@ -17,14 +17,15 @@ from incoming_payments.limits import (
 )
 
 COLLECTION_PATH = "/incoming-payments"
+_BASE_URL_CHARS_MAX = URL_CHARS_MAX - 100  # so that the URL of a payment, which is longer, is not too long
 
 
 def _base_url(url: object) -> str:
     canonical = canonical_url(url, member="base_url")
     if "?" in canonical:
-        raise InvalidValue("base_url must not hold a query", member="base_url")
-    if len(canonical) > URL_CHARS_MAX - 100:
-        raise InvalidValue("base_url must leave room for the path of a payment", member="base_url")
+        raise InvalidValue("base_url must not contain a query", member="base_url")
+    if len(canonical) > _BASE_URL_CHARS_MAX:
+        raise InvalidValue(f"base_url must have at most {_BASE_URL_CHARS_MAX} characters", member="base_url")
     return canonical
 
 
@@ -43,14 +44,17 @@ def _between(least: int, most: int) -> Callable[[object, "Attribute[int]", int],
 
 @frozen(kw_only=True)
 class ServicePolicy:
-    """How this ASE runs its incoming payment service.
+    """The settings of an incoming payment service. Raises `InvalidValue` with the name of the wrong setting.
 
-    `base_url` is the public URL of the service: ids and signatures are made with it, and no `Host` header is ever
-    asked. `auth_server` is where clients ask for grants. `public_get` lets anybody who knows a payment's URL see how
-    much it has received; without it such a request is answered 401. `allow_identical` lets the same signed request
-    come again while it is fresh, if it has no nonce: clients that sign in whole seconds, and those that retry, send
-    such. `expiry_s_max` is how many seconds ahead `expiresAt` may lie. `metadata_bytes_max` and `metadata_depth_max`
-    bound the metadata, as compact JSON. Raises `InvalidValue` naming the setting.
+    - `base_url`: the public URL of the service. Payment ids and signature bases are built from it, never from `Host`.
+    - `auth_server`: the URL of the authorization server, where clients request grants.
+    - `signature`: the policy for HTTP message signatures.
+    - `public_get`: whether a request without a token can read the public view, which holds the received amount. When
+      it is false, the answer is 401.
+    - `allow_identical`: whether a signed request without a nonce may be repeated while it is fresh. Clients that retry,
+      or that sign twice within one second, send identical requests.
+    - `expiry_s_max`: how far `expiresAt` may lie in the future, in seconds.
+    - `metadata_bytes_max` and `metadata_depth_max`: limits of the metadata, as compact JSON.
 
     >>> policy = ServicePolicy(base_url="https://Bank.example/op/", auth_server="https://auth.bank.example")
     >>> policy.base_url
@@ -67,11 +71,11 @@ class ServicePolicy:
     metadata_depth_max: int = field(default=METADATA_DEPTH_MAX, validator=_between(1, JSON_DEPTH_MAX - 1))
 
     @signature.validator
-    def _covers_what_it_must(self, _: object, signature: SignaturePolicy) -> None:
-        # Contract section 5: these MUST be included; a host may ask for more, and not for less.
+    def _check_required(self, _: object, signature: SignaturePolicy) -> None:
+        # Spec section 5: a signature MUST cover these components. A host can require more of them.
         if missing := [name for name in SignaturePolicy().required if name not in signature.required]:
-            raise InvalidValue(f"signature must require {', '.join(missing)} as well", member="signature")
+            raise InvalidValue(f"signature must also require {', '.join(missing)}", member="signature")
 
     def payment_url(self, id: PaymentId) -> str:
-        """The `id` of a payment on the wire: its URL. Contract section 2.2."""
+        """Return the URL of the payment, which is its `id` in JSON. Spec section 2.2."""
         return f"{self.base_url}{COLLECTION_PATH}/{id}"

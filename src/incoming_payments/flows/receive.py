@@ -1,4 +1,4 @@
-"""Book money into a payment, by whatever rail it came. Contract section 3."""
+"""Credit money to a payment, from any payment rail. Spec section 3."""
 
 from datetime import datetime
 from functools import partial
@@ -19,21 +19,25 @@ from incoming_payments.flows.effects import Flow, UpdatePayment
 
 
 def receive(id: PaymentId | str, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
-    """Book `amount` into the payment `id` under the credit id `credit`; answered when it is durable.
+    """Credit `amount` to the payment `id` under the credit id `credit`. Return the credit when it is durable.
 
-    `credit` is the host's own name for this receipt of money, such as a ledger reference. Booking the same one again
-    is safe and returns the first answer, so a host whose call was cut short just repeats it. Passing
-    `incomingAmount` completes the payment. Raises `PaymentNotFound`, `PaymentCompleted`, `PaymentExpired`,
-    `AssetMismatch`, `AmountOverflow`, `CreditIdReused`, and `InvalidValue` for an id that cannot be one (what begins
-    with `stream:` is kept for `receive_packet`) or an amount of zero.
+    `credit` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with the
+    same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that reaches
+    or passes `incomingAmount` completes the payment.
+
+    Raises `PaymentNotFound`, `PaymentCompleted`, `PaymentExpired`, `AssetMismatch`, `AmountOverflow`, `CreditIdReused`.
+    Raises `InvalidValue` for an invalid id, an amount of zero, or a credit id that begins with `stream:`, which is
+    reserved for `receive_packet`.
 
     ```python
-    booked = run(receive(id, credit="wire-0007", amount=Amount(2500, usd), now=datetime.now(UTC)), ports)
+    credit = run(receive(id, credit="wire-0007", amount=Amount(2500, usd), now=datetime.now(UTC)), ports)
     ```
     """
     name = credit_id(credit)
     if name.startswith(STREAM_CREDITS):
-        raise InvalidValue(f"credit ids that begin with {STREAM_CREDITS} are those of packets", member="creditId")
+        raise InvalidValue(
+            f"a credit id must not begin with {STREAM_CREDITS}, which is reserved for ILP packets", member="creditId"
+        )
     check_moment(None, None, now)
     check_amount(None, None, amount)
     decide = partial(lifecycle.credit, id=name, amount=amount, now=now)

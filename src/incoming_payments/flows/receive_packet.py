@@ -1,4 +1,4 @@
-"""Take an ILP packet: the STREAM receiver as one use case. RFC 27 and RFC 29 of the Interledger RFCs."""
+"""Receive an ILP packet: the STREAM receiver as one use case. Interledger RFC 27 and RFC 29."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -23,9 +23,10 @@ from incoming_payments.ilp.stream import NONCE_BYTES
 
 @frozen
 class PacketAnswer:
-    """The `reply` to a packet, in bytes, and for the host alone the `cause`, if the payment or the store refused it.
+    """The encoded `reply` to a packet, and its `cause` if the payment or the store refused it.
 
-    A `StoreError` is trouble of its own; `AssetMismatch` and `CreditIdReused` are a peer's mistake, or worse.
+    `cause` is for the log of the host only. A `StoreError` is a failure of the store. `AssetMismatch` and
+    `CreditIdReused` point to a mistake of the peer, or to an attack.
     """
 
     reply: bytes = field(repr=False)
@@ -33,14 +34,14 @@ class PacketAnswer:
 
 
 def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Callable[[], datetime]) -> Flow[bytes]:
-    """Answer the ILP Prepare `packet` that `peer` sent, with a Fulfill or a Reject, in bytes.
+    """Answer the ILP Prepare `packet` that `peer` sent. Return the encoded Fulfill or Reject.
 
-    A Fulfill is answered once the money is booked, durably. The same packet again is fulfilled again and booked once.
-    Whatever a peer sends, and whatever trouble the store has, is answered with a Reject; `ilp.receive` says which.
+    A Fulfill is returned after the money is credited durably. A repeated packet is fulfilled again and credited once.
+    Every other packet, and every failure of the store, is answered with a Reject. `ilp.receive` lists them.
 
-    `clock` says what time it is, in UTC. It is read when the packet comes, and again by the decision to book, inside
-    the store's transaction and perhaps in another thread: nothing is booked for a packet that has waited until its
-    sender gives it up, or until its payment has expired. Raises `InvalidValue` when what it says is not in UTC.
+    `clock` returns the time in UTC. It is read when the packet arrives, and again by the decision, inside the store's
+    transaction and perhaps in another thread. So no packet is credited after it expired, or after its payment expired,
+    while it waited for the store. Raises `InvalidValue` when `clock` returns a time that is not in UTC.
 
     ```python
     reply = run(receive_packet(packet, peer=peer, receiver=receiver, clock=lambda: datetime.now(UTC)), ports)
@@ -52,22 +53,22 @@ def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Call
 def answer_packet(
     packet: bytes, *, peer: Peer, receiver: Receiver, clock: Callable[[], datetime]
 ) -> Flow[PacketAnswer]:
-    """As `receive_packet`, with the reason of a refusal beside the reply, for a host's log."""
+    """Answer a packet as `receive_packet` does, and also return the reason of a refusal, for the log of the host."""
     now = clock()
     check_moment(None, None, now)
-    # The nonce is drawn first: once the money is booked, nothing is left that could fail.
+    # Draw the nonce first, so that no step can fail after the money is credited.
     nonce = yield from DrawRandomness(NONCE_BYTES)
-    arrived = open_packet(packet, peer=peer, receiver=receiver, nonce=nonce, now=now)
-    if not isinstance(arrived, Arrival):
-        return PacketAnswer(encode(arrived))
+    opened = open_packet(packet, peer=peer, receiver=receiver, nonce=nonce, now=now)
+    if not isinstance(opened, Arrival):
+        return PacketAnswer(encode(opened))
     try:
-        return PacketAnswer(encode((yield from _settle(arrived, now, clock))))
+        return PacketAnswer(encode((yield from _reply_to(opened, now, clock))))
     except (PaymentRefused, PaymentNotFound, PolicyRefused, PacketExpired, StoreError) as refusal:
-        return PacketAnswer(encode(arrived.refused(refusal)), refusal)
+        return PacketAnswer(encode(opened.refused(refusal)), refusal)
 
 
-def _settle(arrival: Arrival, now: datetime, clock: Callable[[], datetime]) -> Flow[Reply]:
-    """The answer that the payment has for `arrival`. Raises what `Arrival.refused` has an answer for."""
+def _reply_to(arrival: Arrival, now: datetime, clock: Callable[[], datetime]) -> Flow[Reply]:
+    """Return the reply that depends on the payment. Raise the refusals that `Arrival.refused` answers."""
     if not arrival.may_be_fulfilled:
         return arrival.quoted((yield from LoadPayment(arrival.payment_id)), now)
     id = arrival.credit_id

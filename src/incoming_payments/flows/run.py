@@ -1,12 +1,11 @@
-"""The only two drivers: `run` for sync ports, `arun` for async ones. They are the whole of what waits.
+"""The two drivers of flows: `run` for sync ports and `arun` for async ports. No other code waits for a port.
 
-A driver steps a flow, answers each effect from its port, throws what a port raises into the flow, and closes the flow
-when it is cancelled or gives up.
+A driver runs a flow step by step. It answers each effect by calling a port, and throws the exception of a port into the
+flow. It closes the flow when the flow ends, is cancelled, or takes too many steps.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import GeneratorType
 from typing import Any, Final, TypeVar
 
 from incoming_payments.errors import FlowStuck, PortMissing
@@ -29,7 +28,7 @@ from incoming_payments.ports import AsyncPorts, Ports
 
 T = TypeVar("T")
 
-# Each effect, the port it is a question for, and how that port is asked.
+# For each effect, the name of its port and the call to that port.
 _ROUTES: Final[Mapping[type[Effect[Any]], tuple[str, Callable[[Any, Any], Any]]]] = {
     DrawRandomness: ("randomness", lambda port, effect: port(effect.count)),
     FindWalletAddress: ("wallet_addresses", lambda port, effect: port.find(effect.url)),
@@ -45,25 +44,25 @@ _ROUTES: Final[Mapping[type[Effect[Any]], tuple[str, Callable[[Any, Any], Any]]]
 
 
 def run(flow: Flow[T], ports: Ports) -> T:
-    """Drive `flow` to its end with sync ports and return its answer.
+    """Run `flow` to its end with sync ports, and return its answer.
 
-    Raises what the flow raises; `PortMissing` when it asks for a port that `ports` lacks, or that is async;
-    `FlowStuck` after `limits.FLOW_STEPS_MAX` effects, or when the flow was driven before.
+    Raises the exceptions of the flow. Raises `PortMissing` when `ports` lacks a port that the flow needs, or when that
+    port is async. Raises `FlowStuck` after `limits.FLOW_STEPS_MAX` effects, or when the flow has already run.
     """
     _require_fresh(flow)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
             try:
-                answer = _ask(effect, ports)
-                if _is_awaitable(answer):
-                    _discard(answer)
-                    raise PortMissing(f"the port for {type(effect).__name__} is async: drive this flow with arun")
-            except Exception as error:  # noqa: BLE001 - whatever a port raises is the flow's to handle
+                answer = _call_port(effect, ports)
+                if inspect.isawaitable(answer):
+                    _close_coroutine(answer)
+                    raise PortMissing(f"the port for {type(effect).__name__} is async: run this flow with arun")
+            except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
             else:
                 effect = flow.send(answer)
-        raise _stuck(effect)
+        raise _too_many_effects(effect)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
     finally:
@@ -71,24 +70,24 @@ def run(flow: Flow[T], ports: Ports) -> T:
 
 
 async def arun(flow: Flow[T], ports: AsyncPorts | Ports) -> T:
-    """Drive `flow` to its end, awaiting the ports that are async, and return its answer.
+    """Run `flow` to its end, await the ports that are async, and return its answer.
 
-    Raises as `run` does. When the task is cancelled while a port is at work the flow is closed; what the port was
-    asked to do may happen all the same, which is why credits carry ids.
+    Raises the exceptions of `run`. When the task is cancelled during a port operation, the flow is closed, but the
+    operation may still take effect. That is why credits have ids.
     """
     _require_fresh(flow)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
             try:
-                answer = _ask(effect, ports)
-                if _is_awaitable(answer):
+                answer = _call_port(effect, ports)
+                if inspect.isawaitable(answer):
                     answer = await answer
-            except Exception as error:  # noqa: BLE001 - whatever a port raises is the flow's to handle
+            except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
             else:
                 effect = flow.send(answer)
-        raise _stuck(effect)
+        raise _too_many_effects(effect)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
     finally:
@@ -96,32 +95,27 @@ async def arun(flow: Flow[T], ports: AsyncPorts | Ports) -> T:
 
 
 def _require_fresh(flow: Flow[Any]) -> None:
-    """A flow that was driven before would answer `None` at once, as if all were well."""
+    """Raise `FlowStuck` if `flow` has already run. Otherwise it would return `None` at once, as if it had succeeded."""
     if inspect.getgeneratorstate(flow) != inspect.GEN_CREATED:
-        raise FlowStuck("this flow was driven before: make a new one for each call")
+        raise FlowStuck("this flow has already run: make a new flow for each call")
 
 
-def _ask(effect: Effect[Any], ports: AsyncPorts | Ports) -> Any:
+def _call_port(effect: Effect[Any], ports: AsyncPorts | Ports) -> Any:
     route = _ROUTES.get(type(effect))
     if route is None:
-        raise PortMissing(f"no port answers {type(effect).__name__}: flows ask with the effects of flows.effects only")
-    name, ask = route
+        raise PortMissing(f"no port answers {type(effect).__name__}: yield only the effects of flows.effects")
+    name, call = route
     port = getattr(ports, name)
     if port is None:
         raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")
-    return ask(port, effect)
+    return call(port, effect)
 
 
-def _is_awaitable(answer: Any) -> bool:
-    """As `inspect.isawaitable`, sooner: no port answers with a generator but one that `types.coroutine` has made."""
-    return hasattr(answer, "__await__") or isinstance(answer, GeneratorType)
-
-
-def _discard(answer: Any) -> None:
-    """Spare the caller a second complaint, about a coroutine that was never awaited."""
+def _close_coroutine(answer: Any) -> None:
+    """Close `answer` if it is a coroutine. Otherwise Python warns that it was never awaited."""
     if inspect.iscoroutine(answer):
         answer.close()
 
 
-def _stuck(effect: Effect[Any]) -> FlowStuck:
-    return FlowStuck(f"a flow still asked for {type(effect).__name__} after {FLOW_STEPS_MAX} effects")
+def _too_many_effects(effect: Effect[Any]) -> FlowStuck:
+    return FlowStuck(f"the flow did not end after {FLOW_STEPS_MAX} effects: the next one was {type(effect).__name__}")

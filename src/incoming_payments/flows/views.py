@@ -1,4 +1,4 @@
-"""From a stored payment to what a client sees of it. Pure."""
+"""Build the resource that a client reads from a stored payment. All functions are pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,16 +12,16 @@ from incoming_payments.wire import PaymentView
 
 
 def check_methods(methods: Sequence[IlpPaymentMethod]) -> Sequence[IlpPaymentMethod]:
-    """`methods`, if a payment that can receive can have them. `InvalidValue` when the host's allocator gave none."""
+    """Return `methods`. Raise `InvalidValue` when the host's allocator returned none, or too many."""
     if not 1 <= len(methods) <= METHODS_MAX:
-        raise InvalidValue(f"the allocator must give 1 to {METHODS_MAX} payment methods, not {len(methods)}")
+        raise InvalidValue(f"the method allocator must return 1 to {METHODS_MAX} payment methods, not {len(methods)}")
     return methods
 
 
 def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMethod], now: datetime) -> PaymentView:
-    """The resource of contract section 2.2.
+    """Return the resource of spec section 2.2.
 
-    `completed` is true in the completed state only: an expired payment is not.
+    `completed` is true only in the completed state. It is false for a payment that expired.
     """
     return PaymentView(
         id=url,
@@ -33,5 +33,5 @@ def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMeth
         metadata=payment.metadata,
         created_at=payment.created_at,
         updated_at=payment.updated_at,
-        methods=tuple(dict.fromkeys(methods)),  # contract section 2.2: unique items
+        methods=tuple(dict.fromkeys(methods)),  # spec section 2.2: unique items
     )

@@ -1,4 +1,4 @@
-"""ILP: addresses, the details by which a sender reaches a payment, packets, and what becomes of them."""
+"""The ILP receiver: addresses, payment details, packets, and the decisions about packets."""
 
 from incoming_payments.ilp.address import IlpAddress, ilp_address
 from incoming_payments.ilp.credentials import DerivedMethods, StreamCredentials

@@ -1,8 +1,8 @@
-"""ILP addresses. RFC 15 of the Interledger RFCs; the pattern is contract section 2.3's.
+"""ILP addresses: Interledger RFC 15, with the pattern of spec section 2.3.
 
-An address is an allocation scheme (`g`, `private`, `example`, `test` to `test3`, `local`, `peer`, `self`) and one or
-more segments of letters, digits, `_`, `~` and `-`, with a period before each; at most 1023 characters, and case
-matters.
+An address is an allocation scheme (`g`, `private`, `example`, `test`, `test1` to `test3`, `local`, `peer` or `self`)
+and one or more segments, each preceded by a period. A segment consists of letters, digits, `_`, `~` and `-`. An address
+has at most 1023 characters and is case-sensitive.
 """
 
 from typing import NewType
@@ -15,7 +15,7 @@ IlpAddress = NewType("IlpAddress", str)
 
 
 def ilp_address(text: object) -> IlpAddress:
-    """`text` as an ILP address. Raises `InvalidValue` when it does not match the contract's pattern and length.
+    """Return `text` as an ILP address. Raise `InvalidValue` when its pattern or length is wrong.
 
     >>> ilp_address("g.bank.alice")
     'g.bank.alice'

@@ -1,6 +1,6 @@
-"""ILDCP: a peer asks which ILP address it is to use, and which asset the account with it counts in. RFC 31.
+"""ILDCP, Interledger RFC 31: a peer requests the ILP address that it is to use, and the asset of its account.
 
-The question is a Prepare for `peer.config` with one condition that is always the same, and the answer its Fulfill.
+The request is a Prepare for `peer.config` with a fixed condition. The response is its Fulfill.
 """
 
 import hashlib
@@ -22,19 +22,22 @@ ILDCP_CONDITION: Final = hashlib.sha256(ILDCP_FULFILLMENT).digest()
 
 @frozen
 class Peer:
-    """Who sends us packets: the ILP `address` that it is to use, and the `asset` that our account with it counts in."""
+    """A party that sends ILP packets to this service.
+
+    `address` is the ILP address that the peer is to use. `asset` is the asset of the account with the peer.
+    """
 
     address: IlpAddress = field(converter=ilp_address)
     asset: Asset
 
 
 def ildcp_request(expires_at: datetime) -> Prepare:
-    """The question, as a child puts it to its parent."""
+    """Return the request that a child sends to its parent."""
     return Prepare(0, expires_at, ILDCP_CONDITION, ILDCP_ADDRESS)
 
 
 def ildcp_response(peer: Peer) -> Fulfill:
-    """The answer.
+    """Return the response to a request of `peer`.
 
     >>> response = ildcp_response(Peer("g.bank.shop", Asset("USD", 2)))
     >>> read_ildcp_response(response.data)
@@ -45,7 +48,7 @@ def ildcp_response(peer: Peer) -> Fulfill:
 
 
 def read_ildcp_response(data: bytes) -> Peer:
-    """What the `data` of the answer says. Raises `MalformedPacket`."""
+    """Return the address and asset in the `data` of a response. Raise `MalformedPacket`."""
     end = len(data)
     address, scale_at = read_octets(data, 0, end)
     scale, code_at = read_uint8(data, scale_at, end)
@@ -53,4 +56,4 @@ def read_ildcp_response(data: bytes) -> Peer:
     try:
         return Peer(address.decode("ascii"), Asset(code, scale))
     except (InvalidValue, UnicodeDecodeError):
-        raise MalformedPacket("neither address nor asset may be like that", 0) from None
+        raise MalformedPacket("the ILDCP response holds an invalid ILP address or asset", 0) from None

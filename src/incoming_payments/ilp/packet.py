@@ -1,7 +1,7 @@
-"""ILPv4: the Prepare, and the Fulfill or Reject that answers it. RFC 27 of the Interledger RFCs.
+"""ILPv4 packets, Interledger RFC 27: the Prepare, and the Fulfill or Reject that answers it.
 
-Decoding is strict about what it reads, and ignores bytes after what it knows (RFC 30, "Extensibility"). Encoding is
-canonical. Whatever does not read is `MalformedPacket`.
+The decoder is strict, but ignores bytes after the fields that it knows (RFC 30, "Extensibility"). The encoder is
+canonical. Invalid packets raise `MalformedPacket`.
 """
 
 import enum
@@ -20,23 +20,19 @@ from incoming_payments.ilp.oer import (
     read_span,
     read_text,
     read_uint8,
-    write_length,
     write_octets,
     write_text,
 )
-from incoming_payments.limits import (
-    ILP_DATA_BYTES_MAX,
-    ILP_MESSAGE_CHARS_MAX,
-    UINT64_MAX,
-)
+from incoming_payments.limits import ILP_DATA_BYTES_MAX, ILP_MESSAGE_CHARS_MAX, UINT64_MAX
 
 CONDITION_BYTES: Final = 32
 _TIMESTAMP_CHARS: Final = 17  # YYYYMMDDHHmmSSfff
 _CODE: Final = re.compile(r"[FTR][0-9]{2}")
 _FIXED: Final = struct.Struct(f"!Q{_TIMESTAMP_CHARS}s{CONDITION_BYTES}s")  # amount, expiresAt, executionCondition
-_NO_ADDRESS: Final = "an ILP address is not as RFC 15 has it"
-_WITHOUT_MARKS: Final = str.maketrans("", "", "-T:.")
 _AMOUNTS: Final = struct.Struct("!QQ")
+_DROP_SEPARATORS: Final = str.maketrans("", "", "-T:.")
+_INVALID_ADDRESS: Final = "the ILP address is invalid (Interledger RFC 15)"
+_INVALID_CODE: Final = "an error code must be F, T or R and two digits"
 
 
 class PacketType(enum.IntEnum):
@@ -48,7 +44,7 @@ class PacketType(enum.IntEnum):
 
 
 class ErrorCode(enum.StrEnum):
-    """The error codes of RFC 27: F for final, T for temporary, R for relative to amount or time."""
+    """The error codes of RFC 27. F is final, T is temporary, and R is relative to an amount or a time."""
 
     BAD_REQUEST = "F00"
     INVALID_PACKET = "F01"
@@ -78,21 +74,21 @@ _CODES: Final = frozenset(ErrorCode)
 
 def _check_32_bytes(_: object, attribute: "Attribute[bytes]", octets: object) -> None:
     if not isinstance(octets, bytes) or len(octets) != CONDITION_BYTES:
-        raise InvalidValue(f"{attribute.name} is {CONDITION_BYTES} bytes", member=attribute.name)
+        raise InvalidValue(f"{attribute.name} must be {CONDITION_BYTES} bytes", member=attribute.name)
 
 
 def _check_data(_: object, __: object, data: object) -> None:
     if not isinstance(data, bytes) or len(data) > ILP_DATA_BYTES_MAX:
-        raise InvalidValue(f"data is at most {ILP_DATA_BYTES_MAX} bytes", member="data")
+        raise InvalidValue(f"data must be at most {ILP_DATA_BYTES_MAX} bytes", member="data")
 
 
 @frozen
 class Prepare:
-    """An offer of `amount` minor units of the asset that is counted with the peer it comes from.
+    """An offer of `amount` minor units, in the asset of the account with the peer that sends it.
 
-    `expires_at` is when the peer stops waiting, in UTC; on the wire it has milliseconds, and what is finer is dropped.
-    Whoever shows the 32 bytes whose SHA-256 is `condition` in time gets the money. `data` is for the receiver alone.
-    Connectors change `amount` and `expires_at` and nothing else. Raises `InvalidValue`.
+    The peer pays when it gets the fulfillment before `expires_at`: the 32 bytes with `condition` as their SHA-256 hash.
+    `expires_at` is in UTC and has milliseconds on the wire; smaller fractions are cut off. `data` is for the receiver
+    alone. Connectors change `amount` and `expires_at`, and nothing else. Raises `InvalidValue`.
     """
 
     amount: int = field()
@@ -109,40 +105,43 @@ class Prepare:
 
 @frozen
 class Fulfill:
-    """The money is accepted: `fulfillment` is the preimage of the condition. `data` is for the sender alone."""
+    """The money is accepted. `fulfillment` is the preimage of the condition. `data` is for the sender alone."""
 
     fulfillment: bytes = field(validator=_check_32_bytes)
     data: bytes = field(default=b"", validator=_check_data, repr=False)
 
 
 def _code(code: object) -> str:
-    """`code`, as a member of `ErrorCode` where it is one: a later version of ILP may have others."""
+    """Return `code`, as an `ErrorCode` if it is one. A later version of ILP may add codes."""
     if not isinstance(code, str) or not _CODE.fullmatch(code):
-        raise InvalidValue("an error code is F, T or R and two digits", member="code")
+        raise InvalidValue(_INVALID_CODE, member="code")
     return ErrorCode(code) if code in _CODES else code
 
 
-def _address_or_nothing(address: object) -> str:
+def _address_or_empty(address: object) -> str:
     return "" if address == "" else ilp_address(address)
 
 
 @frozen
 class Reject:
-    """The money is not accepted. `code` is mostly an `ErrorCode`; `triggered_by` is the ILP address of who says so.
+    """The money is not accepted.
 
-    `message` is for people, and everybody on the way can read it; `data` is the sender's alone, or explains `code`.
+    `code` is usually an `ErrorCode`. `triggered_by` is the ILP address of the node that rejects, or empty. `message` is
+    for people, and every connector on the route can read it. `data` is for the sender alone, or has details of `code`.
     Raises `InvalidValue`.
     """
 
     code: str = field(converter=_code)
-    triggered_by: str = field(converter=_address_or_nothing)
+    triggered_by: str = field(converter=_address_or_empty)
     message: str = field(default="")
     data: bytes = field(default=b"", validator=_check_data, repr=False)
 
     @message.validator
-    def _short(self, _: object, message: object) -> None:
+    def _check_message(self, _: object, message: object) -> None:
         if not isinstance(message, str) or len(message) > ILP_MESSAGE_CHARS_MAX:
-            raise InvalidValue(f"message is at most {ILP_MESSAGE_CHARS_MAX} characters", member="message")
+            raise InvalidValue(
+                f"message must be a string of at most {ILP_MESSAGE_CHARS_MAX} characters", member="message"
+            )
 
 
 Reply: TypeAlias = Fulfill | Reject
@@ -152,79 +151,80 @@ Reply: TypeAlias = Fulfill | Reject
 
 
 def decode_prepare(packet: bytes) -> Prepare:
-    """The Prepare that `packet` is. Raises `MalformedPacket`, for a Fulfill or a Reject as well."""
-    at, end = _contents(packet, PacketType.PREPARE)
+    """Decode a Prepare. Raise `MalformedPacket`, also for a Fulfill or a Reject."""
+    at, end = _contents_span(packet, PacketType.PREPARE)
     if at + _FIXED.size > end:
-        raise MalformedPacket("amount, expiry and condition of a Prepare are cut short", at)
+        raise MalformedPacket("the amount, expiry and condition of the Prepare are truncated", at)
     amount, timestamp, condition = _FIXED.unpack_from(packet, at)
-    expires_at = _moment(timestamp, at + 8)
+    expires_at = _read_timestamp(timestamp, at + 8)
     address_at = at + _FIXED.size
     address, data_at = read_octets(packet, address_at, end)
     data = _data(packet, data_at, end)
     try:
         return Prepare(amount, expires_at, condition, address.decode("ascii"), data)
-    except (InvalidValue, UnicodeDecodeError):  # of the address: all else has been read as what it is
-        raise MalformedPacket(_NO_ADDRESS, address_at) from None
+    except (InvalidValue, UnicodeDecodeError):  # the address: the other fields are valid by now
+        raise MalformedPacket(_INVALID_ADDRESS, address_at) from None
 
 
 def decode_reply(packet: bytes) -> Reply:
-    """The Fulfill or Reject that `packet` is. Raises `MalformedPacket`, for a Prepare as well."""
+    """Decode a Fulfill or a Reject. Raise `MalformedPacket`, also for a Prepare."""
     if packet[:1] == bytes((PacketType.FULFILL,)):
-        at, end = _contents(packet, PacketType.FULFILL)
+        at, end = _contents_span(packet, PacketType.FULFILL)
         if at + CONDITION_BYTES > end:
-            raise MalformedPacket("a fulfillment is cut short", at)
+            raise MalformedPacket("the fulfillment is truncated", at)
         fulfillment = packet[at : at + CONDITION_BYTES]
         return Fulfill(fulfillment, _data(packet, at + CONDITION_BYTES, end))
-    at, end = _contents(packet, PacketType.REJECT)
+    at, end = _contents_span(packet, PacketType.REJECT)
     code = packet[at : min(at + 3, end)].decode("ascii", "replace")
     if not _CODE.fullmatch(code):
-        raise MalformedPacket("an error code is F, T or R and two digits", at)
+        raise MalformedPacket(_INVALID_CODE, at)
     triggered_by, message_at = read_octets(packet, at + 3, end)
     address = _address(triggered_by, at + 3) if triggered_by else ""
     message, data_at = read_text(packet, message_at, end)
     if len(message) > ILP_MESSAGE_CHARS_MAX:
-        raise MalformedPacket(f"a message has more than {ILP_MESSAGE_CHARS_MAX} characters", message_at)
+        raise MalformedPacket(f"the message has more than {ILP_MESSAGE_CHARS_MAX} characters", message_at)
     return Reject(code, address, message, _data(packet, data_at, end))
 
 
 def read_amounts(data: bytes) -> tuple[int, int]:
-    """What the `data` of an F08 says: the amount that came, and the largest that would do. Raises `MalformedPacket`."""
+    """Decode the `data` of an F08: the amount that arrived and the maximum amount. Raise `MalformedPacket`."""
     if len(data) < _AMOUNTS.size:
-        raise MalformedPacket("the amounts of an F08 are cut short", 0)
+        raise MalformedPacket("the amounts of the F08 are truncated", 0)
     received, maximum = _AMOUNTS.unpack_from(data)
     return received, maximum
 
 
-def _contents(packet: bytes, expected: PacketType) -> tuple[int, int]:
-    """Where the contents of a packet of type `expected` begin, and where they end."""
+def _contents_span(packet: bytes, expected: PacketType) -> tuple[int, int]:
+    """Return the start and end of the contents of a packet of type `expected`."""
     kind, at = read_uint8(packet, 0, len(packet))
     if kind != expected:
         raise MalformedPacket(f"a packet of type {kind} is not a {expected.name.capitalize()}", 0)
     return read_span(packet, at, len(packet))
 
 
-def _moment(timestamp: bytes, at: int) -> datetime:
-    """An Interledger timestamp. RFC 30: 17 digits, in UTC; no leap second, and midnight is of the following day."""
-    if timestamp.isdigit() and timestamp[8:10] != b"24":  # which newer Pythons read as the following day
+def _read_timestamp(timestamp: bytes, at: int) -> datetime:
+    """Decode an Interledger timestamp, RFC 30: 17 digits in UTC, no leap second, and no hour 24."""
+    # `fromisoformat` takes 0.7 us, `strptime` 7.8 (timeit). Newer Pythons read hour 24 as the next day.
+    if timestamp.isdigit() and timestamp[8:10] != b"24":
         text = timestamp.decode("ascii")
         try:
             return datetime.fromisoformat(f"{text[:8]}T{text[8:14]}.{text[14:]}Z")
         except ValueError:
             pass
-    raise MalformedPacket("a timestamp is not YYYYMMDDHHmmSSfff", at)
+    raise MalformedPacket("the timestamp is not a valid YYYYMMDDHHmmSSfff", at)
 
 
 def _address(octets: bytes, at: int) -> IlpAddress:
     try:
         return ilp_address(octets.decode("ascii"))
     except (InvalidValue, UnicodeDecodeError):
-        raise MalformedPacket(_NO_ADDRESS, at) from None
+        raise MalformedPacket(_INVALID_ADDRESS, at) from None
 
 
 def _data(packet: bytes, at: int, end: int) -> bytes:
     data, _ = read_octets(packet, at, end)
     if len(data) > ILP_DATA_BYTES_MAX:
-        raise MalformedPacket(f"data has more than {ILP_DATA_BYTES_MAX} bytes", at)
+        raise MalformedPacket(f"the data has more than {ILP_DATA_BYTES_MAX} bytes", at)
     return data
 
 
@@ -232,7 +232,7 @@ def _data(packet: bytes, at: int, end: int) -> bytes:
 
 
 def encode(packet: Prepare | Reply) -> bytes:
-    """`packet` on the wire, in the one canonical spelling.
+    """Return the canonical encoding of `packet`.
 
     >>> encode(Fulfill(bytes(32))).hex()
     '0d21000000000000000000000000000000000000000000000000000000000000000000'
@@ -240,24 +240,24 @@ def encode(packet: Prepare | Reply) -> bytes:
     if isinstance(packet, Fulfill):
         return _wrap(PacketType.FULFILL, packet.fulfillment + write_octets(packet.data))
     if isinstance(packet, Reject):
-        named = packet.code.encode("ascii") + write_octets(packet.triggered_by.encode("ascii"))
-        return _wrap(PacketType.REJECT, named + write_text(packet.message) + write_octets(packet.data))
-    fixed = _FIXED.pack(packet.amount, _timestamp(packet.expires_at), packet.condition)
+        origin = packet.code.encode("ascii") + write_octets(packet.triggered_by.encode("ascii"))
+        return _wrap(PacketType.REJECT, origin + write_text(packet.message) + write_octets(packet.data))
+    fixed = _FIXED.pack(packet.amount, _write_timestamp(packet.expires_at), packet.condition)
     return _wrap(
         PacketType.PREPARE, fixed + write_octets(packet.destination.encode("ascii")) + write_octets(packet.data)
     )
 
 
 def write_amounts(received: int, maximum: int) -> bytes:
-    """The `data` of an F08: the amount that came, and the largest that would do, both in the receiver's minor units."""
+    """Encode the `data` of an F08: the amount that arrived and the maximum amount, in the receiver's minor units."""
     return _AMOUNTS.pack(received, maximum)
 
 
 def _wrap(kind: PacketType, contents: bytes) -> bytes:
-    return bytes((kind,)) + write_length(len(contents)) + contents
+    return bytes((kind,)) + write_octets(contents)
 
 
-def _timestamp(moment: datetime) -> bytes:
-    # Not strftime: what it does with years below 1000 depends on the platform.
-    text = moment.isoformat(timespec="milliseconds")[:23]
-    return text.translate(_WITHOUT_MARKS).encode("ascii")
+def _write_timestamp(time: datetime) -> bytes:
+    # Not strftime: its result for years below 1000 depends on the platform.
+    text = time.isoformat(timespec="milliseconds")[:23]
+    return text.translate(_DROP_SEPARATORS).encode("ascii")
