@@ -109,7 +109,7 @@ def framing(at: Scene) -> Family:
             ("in HTTP/1.0, and another request behind it", coded("chunked", end + unsigned, in_http_1_0), MISMATCH),
             ("a vertical tab before it", coded("\x0bchunked", _chunk(body) + end), BAD),
         ],
-        "a chunk whose size is none": [
+        "a chunk with an invalid size": [
             ("negative", coded("chunked", b"-1\r\n" + body + b"\r\n" + end), BAD),
             ("with 0x", coded("chunked", b"0x%x\r\n" % len(body) + body + b"\r\n" + end), BAD),
             ("with underscores", coded("chunked", b"1_0\r\n" + body + b"\r\n" + end), BAD),
@@ -201,7 +201,7 @@ def lines(at: Scene) -> Family:
 
 
 def connections(at: Scene) -> Family:
-    """Whose connection it is: nothing that was proven is good for the next request."""
+    """Several requests on one connection: a proof is good for its own request only."""
     get, unsigned = _get(at), _unsigned(at)
     unsigned_post = as_bytes(at.post(), origin_of(at.url))
 
