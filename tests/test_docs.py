@@ -114,11 +114,11 @@ def test_middlewares_of_the_signatures_page_admit_only_signed_requests() -> None
     with httpx.Client(transport=wsgi) as client:
         answers = [client.post(**order, headers=signed[0].headers), client.post(**order)]
 
-    async def ask() -> list[httpx.Response]:
+    async def post_asgi() -> list[httpx.Response]:
         async with httpx.AsyncClient(transport=asgi) as client:
             return [await client.post(**order, headers=signed[1].headers), await client.post(**order)]
 
-    answers += asyncio.run(ask())
+    answers += asyncio.run(post_asgi())
     assert [answer.status_code for answer in answers] == [200, 401, 200, 401]
     assert [answer.content for answer in answers[::2]] == [b"partner-1" + signed[0].body] * 2
     assert [answer.json()["error"]["code"] for answer in answers[1::2]] == ["signature_missing"] * 2
