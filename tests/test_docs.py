@@ -1,4 +1,4 @@
-"""README and docs: their examples run, their generated parts are up to date, and what they point to is there."""
+"""README and docs: examples run, generated parts are up to date, and every link has an existing target."""
 
 import ast
 import asyncio
@@ -20,13 +20,13 @@ import pytest
 from incoming_payments.server import command
 from processes import ROOT
 
-PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
+PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))}
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PRINTS: Final = re.compile(r"^ *print\(.*\)  # (.+)$", re.MULTILINE)
 
 
 def blocks(page: str, language: str) -> list[tuple[int, str]]:
-    """The code blocks of one language, each with the number of lines above it."""
+    """Return the code blocks of one language, each with the number of lines above it."""
     text = PAGES[page].read_text("utf-8")
     return [(text[: found.start(2)].count("\n"), found[2]) for found in _BLOCK.finditer(text) if found[1] == language]
 
@@ -40,16 +40,16 @@ async def _close(store: Any) -> None:
 
 
 def run_page(page: str) -> dict[str, Any]:
-    """Run the Python blocks of a page, one after the other in one namespace, which is returned."""
+    """Run the Python blocks of a page in order, in one namespace, and return the namespace."""
     namespace: dict[str, Any] = {"__name__": f"docs of {page}"}
     for above, block in blocks(page, "python"):
-        code = compile("\n" * above + block, PAGES[page], "exec")  # so that a traceback shows the line of the page
+        code = compile("\n" * above + block, PAGES[page], "exec")  # a traceback shows the line of the page
         exec(code, namespace)  # noqa: S102 - our own documentation
     return namespace
 
 
 def close_stores(namespace: dict[str, Any]) -> None:
-    """Close the stores that a page has opened."""
+    """Close the stores that the code of a page opened."""
     for value in namespace.values():
         store = getattr(value, "store", None)
         if hasattr(store, "close"):
@@ -57,10 +57,10 @@ def close_stores(namespace: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in sorted(PAGES) if blocks(page, "python")])
-def test_the_examples_run(
+def test_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every Python block of a page runs, in order, and prints what the page says it prints."""
+    """Every Python block of a page runs, in order, and prints the text in its comments."""
     monkeypatch.chdir(tmp_path)
     close_stores(run_page(page))
 
@@ -69,7 +69,7 @@ def test_the_examples_run(
 
 
 def test_the_readme_embeds_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Flask and the Starlette application of the README answer for the service."""
+    """The Flask and the Starlette application of the README serve incoming payments."""
     monkeypatch.chdir(tmp_path)
     namespace = run_page("README.md")
     path = "/incoming-payments/019b76da-a800-7000-8000-000000000000"
@@ -91,8 +91,8 @@ def test_the_readme_embeds_the_service(tmp_path: Path, monkeypatch: pytest.Monke
     assert (created.status_code, created.headers["WWW-Authenticate"]) == (401, "GNAP as_uri=https://auth.bank.example")
 
 
-def test_the_middlewares_of_the_signatures_page_let_only_signed_requests_in() -> None:
-    """Each hands the very bytes and what was proven to the application behind it, and answers who is not signed."""
+def test_middlewares_of_the_signatures_page_admit_only_signed_requests() -> None:
+    """Each middleware passes the received bytes and the proof on, and refuses an unsigned request with 401."""
     namespace = run_page("docs/signatures.md")
     signed = [
         namespace["sign"](namespace["order"], namespace["signer"], created=datetime.now(UTC), nonce=str(number))
@@ -114,18 +114,18 @@ def test_the_middlewares_of_the_signatures_page_let_only_signed_requests_in() ->
     with httpx.Client(transport=wsgi) as client:
         answers = [client.post(**order, headers=signed[0].headers), client.post(**order)]
 
-    async def ask() -> list[httpx.Response]:
+    async def post_asgi() -> list[httpx.Response]:
         async with httpx.AsyncClient(transport=asgi) as client:
             return [await client.post(**order, headers=signed[1].headers), await client.post(**order)]
 
-    answers += asyncio.run(ask())
+    answers += asyncio.run(post_asgi())
     assert [answer.status_code for answer in answers] == [200, 401, 200, 401]
     assert [answer.content for answer in answers[::2]] == [b"partner-1" + signed[0].body] * 2
     assert [answer.json()["error"]["code"] for answer in answers[1::2]] == ["signature_missing"] * 2
 
 
 def signed_fields(namespace: dict[str, Any], method: str, url: str) -> tuple[tuple[str, str], ...]:
-    """The header fields of a request of the partner of the signatures page."""
+    """Return the header fields of a request that the partner of the signatures page signs."""
     request = namespace["Request"](method, url, ())
     signed = namespace["sign"](
         request, namespace["signer"], created=datetime.now(UTC), nonce=namespace["token_urlsafe"]()
@@ -134,8 +134,8 @@ def signed_fields(namespace: dict[str, Any], method: str, url: str) -> tuple[tup
 
 
 @pytest.mark.parametrize("target", [".example.net/orders", ":8443/orders", "", "*"])
-def test_a_target_that_goes_on_with_the_host_is_not_let_in(target: str) -> None:
-    """What was signed for another host is no request to ours, though servers take a target without its slash."""
+def test_target_that_continues_the_host_is_refused(target: str) -> None:
+    """A target without a leading slash is refused with 400: it would change the host in the URL that is verified."""
     namespace = run_page("docs/signatures.md")
     fields = signed_fields(namespace, "GET", f"https://api.bank.example{target}")
     environ = {"REQUEST_METHOD": "GET", "PATH_INFO": target, "RAW_URI": target, "wsgi.input": BytesIO()}
@@ -148,7 +148,7 @@ def test_a_target_that_goes_on_with_the_host_is_not_let_in(target: str) -> None:
 def asgi_answers(
     namespace: dict[str, Any], method: str, raw_path: str, fields: tuple[tuple[str, str], ...]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The scopes that get to the application behind the ASGI middleware, and the messages that are sent."""
+    """Return the scopes that reach the application behind the ASGI middleware, and the messages that are sent."""
     scopes: list[dict[str, Any]] = []
     sent: list[dict[str, Any]] = []
 
@@ -175,16 +175,16 @@ def asgi_answers(
 @pytest.mark.parametrize(
     ("target", "proved"), [("http://other.example/a%2Fb", "/a%2Fb"), ("admin", "/"), ("/a%2Fb", "/a%2Fb")]
 )
-def test_the_application_gets_the_path_that_was_proved(target: str, proved: str) -> None:
-    """Whatever the target of the request is, the verifier and the application behind it go by one path."""
+def test_application_gets_the_verified_path(target: str, proved: str) -> None:
+    """The verifier and the application behind it use the same path, for every form of the request target."""
     namespace = run_page("docs/signatures.md")
     fields = signed_fields(namespace, "GET", f"https://api.bank.example{proved}")
     scopes, _ = asgi_answers(namespace, "GET", target, fields)
     assert [(proved.encode(), proved.replace("%2F", "/"))] == [(scope["raw_path"], scope["path"]) for scope in scopes]
 
 
-def test_a_refused_head_has_no_body() -> None:
-    """RFC 9110 §9.3.2: some servers would send it, and the client take it for the next response."""
+def test_refused_head_has_no_body() -> None:
+    """RFC 9110 §9.3.2: with a body, the client could mistake it for the start of the next response."""
     namespace = run_page("docs/signatures.md")
     environ = {"REQUEST_METHOD": "HEAD", "PATH_INFO": "/orders", "wsgi.input": BytesIO()}
     assert namespace["SignedOnly"](None)(environ, lambda *_: None) == []
@@ -192,12 +192,12 @@ def test_a_refused_head_has_no_body() -> None:
     assert [message.get("body") for message in sent] == [None, b""]
 
 
-# --- what is generated -----------------------------------------------------------------------------
+# --- generated parts -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    """The program that writes the generated parts."""
+    """Return the program that writes the generated parts."""
     spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
     assert spec is not None
     assert spec.loader is not None
@@ -208,13 +208,13 @@ def generate() -> ModuleType:
 
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_generated_parts_are_up_to_date(generate: ModuleType, page: str) -> None:
-    """What is generated from the code says what the code says; `nox -s docs` writes it anew."""
+    """The generated parts of each page match the code; `nox -s docs` writes them again."""
     text = PAGES[page].read_text("utf-8")
     assert text == generate.regenerate(text)
 
 
-def test_generated_parts_are_there(generate: ModuleType) -> None:
-    """Each part that can be generated stands on one page, and a part that is out of date is replaced."""
+def test_every_generated_part_is_on_a_page(generate: ModuleType) -> None:
+    """Each part that can be generated is on exactly one page, and an outdated part is replaced."""
     text = "".join(path.read_text("utf-8") for path in PAGES.values())
     names = re.findall(r"<!-- generated: (.+) -->", text)
     stale = "a\n<!-- generated: statuses -->\nold\n<!-- end of statuses -->\nb\n"
@@ -227,10 +227,10 @@ def test_generated_parts_are_there(generate: ModuleType) -> None:
 def test_generating_rewrites_only_what_changed(
     generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The program writes the pages that are out of date, names them, and leaves the others alone."""
+    """The program writes and names the outdated pages, and leaves the others unchanged."""
     stale = "<!-- generated: transitions -->\nold\n<!-- end of transitions -->\n"
     (tmp_path / "stale.md").write_text(stale, "utf-8")
-    (tmp_path / "other.md").write_text("nothing is generated here\n", "utf-8")
+    (tmp_path / "other.md").write_text("no generated part\n", "utf-8")
     monkeypatch.setattr(generate, "DOCS", tmp_path)
 
     assert generate.main() == 0
@@ -238,18 +238,20 @@ def test_generating_rewrites_only_what_changed(
     assert (tmp_path / "stale.md").read_text("utf-8") == generate.regenerate(stale)
 
 
-# --- what is pointed to ----------------------------------------------------------------------------
+# --- links and names ------------------------------------------------------------------------------
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page, as links write them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
-    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """Return the names in a page that a link can lead to: its headings, and its `<a id="...">`."""
+    text = page.read_text("utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([a-z-]+)">', text))
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_links_lead_somewhere(page: str) -> None:
-    """A link to another file of the project, or to a heading in it, finds it."""
+def test_links_have_a_target(page: str) -> None:
+    """Every link to a file of the project, or to a heading in it, has an existing target."""
     links = re.findall(r"\]\(([^)]+)\)", PAGES[page].read_text("utf-8"))
     broken = []
     for link in links:
@@ -260,28 +262,28 @@ def test_links_lead_somewhere(page: str) -> None:
     assert broken == []
 
 
-def test_every_page_can_be_found() -> None:
-    """The README leads to every page of the docs, and to every folder of programs."""
+def test_readme_links_to_every_page() -> None:
+    """The README links to every page of the docs, and to every folder of programs."""
     text = PAGES["README.md"].read_text("utf-8")
     missing = [page for page in (*PAGES, "examples", "benchmarks") if page != "README.md" and f"]({page})" not in text]
     assert missing == []
 
 
-def test_no_page_knows_a_machine() -> None:
-    """Pages hold no absolute path of somebody's machine."""
+def test_pages_hold_no_absolute_path() -> None:
+    """No page holds an absolute path of a machine."""
     absolute = re.compile(r"(?<![\w.:/])(?:/(?:home|root|tmp|work|usr|var|opt|Users)/|[A-Z]:\\)")
     assert [page for page, path in PAGES.items() if absolute.search(path.read_text("utf-8"))] == []
 
 
 def sessions() -> set[str]:
-    """The sessions in noxfile.py."""
+    """Return the names of the sessions in noxfile.py."""
     tree = ast.parse((ROOT / "noxfile.py").read_text("utf-8"))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     return {node.name for node in functions if any("nox.session" in ast.unparse(made) for made in node.decorator_list)}
 
 
-def test_the_commands_of_the_readme() -> None:
-    """The README's two commands install nox themselves, and name a session that there is, or run the default one."""
+def test_commands_of_the_readme() -> None:
+    """The two commands of the README install nox, and run an existing session or the default one."""
     [(_, block)] = blocks("README.md", "console")
     commands = [line.partition("#")[0].strip() for line in block.splitlines()]
     install = "python -m pip install nox && python -m nox"
@@ -291,15 +293,25 @@ def test_the_commands_of_the_readme() -> None:
     assert 'nox.options.sessions = ["tests"]' in (ROOT / "noxfile.py").read_text("utf-8")
 
 
+@pytest.mark.parametrize("page", [page for page in sorted(PAGES) if page.startswith("docs/reports/")])
+def test_every_section_of_a_report_names_its_command(page: str) -> None:
+    """Each section of a report begins with the command that prints its figures."""
+    sections = re.split(r"^## ", PAGES[page].read_text("utf-8"), flags=re.MULTILINE)[1:]
+    assert sections
+    for section in sections:
+        title, _, text = section.partition("\n\n")
+        assert re.match(r"```console\n.*\bnox\b", text), title
+
+
 @pytest.mark.parametrize("page", ["noxfile.py", "docs/generate.py", *sorted(PAGES)])
 def test_named_sessions_exist(page: str) -> None:
-    """Wherever a nox session is named, there is one of that name."""
+    """Every nox session that a page names exists."""
     named = set(re.findall(r"nox -s (\w+)", (ROOT / page).read_text("utf-8")))
     assert named <= sessions()
 
 
 def test_every_command_is_documented() -> None:
-    """The page about the server explains every command there is."""
+    """The page about the server explains every command."""
     page = PAGES["docs/server.md"].read_text("utf-8")
     names = re.search(r"\{?(init .+ demo)", command.parser().format_usage())
 
@@ -307,8 +319,8 @@ def test_every_command_is_documented() -> None:
     assert [name for name in names[1].split(" | ") if f"`incoming-payments {name}" not in page] == []
 
 
-def test_the_suites_that_the_pages_show_run(tmp_path: Path) -> None:
-    """The classes with which others prove their ports, put into a file as they stand, are found and pass."""
+def test_contract_suites_on_the_pages_pass(tmp_path: Path) -> None:
+    """pytest collects the contract suites of the ports page from a file, and they pass."""
     page = (ROOT / "docs" / "ports.md").read_text("utf-8")
     blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Contract)" in block]
     assert len(blocks) == 2

@@ -71,12 +71,12 @@ def bodies(at: Scene) -> Family:
              mismatch),
             ("in two lines", says(digest, ("Content-Digest", content_digest(b"{}", "sha-256"))), mismatch),
         ],
-        "the body exchanged": [
+        "another body": [
             ("another wallet address", carries(body.replace(b"alice", b"bobby")), mismatch),
             ("the whole of it", carries(b"{}"), mismatch),
             ("taken away", evolve(put(good, "Content-Length", "0"), body=b""), mismatch),
         ],
-        "the same body to some, in other bytes": [
+        "an equivalent body in other bytes": [
             ("serialised anew", carries(body.replace(b":", b": ", 1)), mismatch),
             ("a member twice", carries(body[:-1] + b',"walletAddress":"x"}'), mismatch),
             ("a newline after it", carries(body + b"\n"), mismatch),

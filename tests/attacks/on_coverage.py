@@ -8,7 +8,7 @@ from signed_requests import Scene
 
 
 def coverage(at: Scene) -> Family:
-    """What is not covered."""
+    """Missing coverage."""
     get = at.get()
     method, target, token = at.lines()
     missing = Code.COMPONENT_NOT_COVERED
@@ -23,7 +23,7 @@ def coverage(at: Scene) -> Family:
 
     return {
         "nothing is covered": [("an empty list", covers(), missing)],
-        "one thing is left out": [
+        "one component is left out": [
             ("the method", covers(target, token), missing),
             ("the target", covers(method, token), missing),
             ("the token", covers(method, target), missing),
@@ -81,13 +81,13 @@ def coverage(at: Scene) -> Family:
 
 
 def times(at: Scene) -> Family:
-    """When it was signed."""
+    """The time of the signature."""
 
     def created(late_s: int, more: str = "") -> Request:
         return at.get_with(at.params(more, late_s=late_s))
 
     return {
-        "signed at no time": [
+        "no usable creation time": [
             ("created is missing", at.get_with(f';keyid="{at.kid}"'), Code.CREATED_MISSING),
             ("created is missing, and expires is not", at.get_with(f';keyid="{at.kid}";expires={at.now_s + 9}'),
              Code.CREATED_MISSING),
@@ -104,10 +104,10 @@ def times(at: Scene) -> Family:
             ("in 1970", at.get_with(f';keyid="{at.kid}";created=0'), Code.STALE),
             ("and good until next year, it says", created(-86_400, f";expires={at.now_s + 31_536_000}"), Code.STALE),
         ],
-        "an end before the beginning": [
+        "an expiry before the creation": [
             ("by a second", created(0, f";expires={at.now_s - 1}"), Code.EXPIRES_BEFORE_CREATED),
             ("at the same second", created(0, f";expires={at.now_s}"), Code.EXPIRES_BEFORE_CREATED),
             ("in 1970", created(0, ";expires=0"), Code.EXPIRES_BEFORE_CREATED),
         ],
-        "past its end": [("by a second", created(-60, f";expires={at.now_s - 1}"), Code.EXPIRED)],
+        "an expired signature": [("by a second", created(-60, f";expires={at.now_s - 1}"), Code.EXPIRED)],
     }  # fmt: skip

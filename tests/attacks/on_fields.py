@@ -33,7 +33,7 @@ def presence(at: Scene) -> Family:
             ("both are empty", put(put(good, "Signature", ""), "Signature-Input", ""), missing),
             ("both are white space", put(put(good, "Signature", "  "), "Signature-Input", "  "), missing),
         ],
-        "the text undefined, as clients retry": [
+        "the text undefined, as some clients send it in a retry": [
             ("for both", put(put(get, "Signature", "undefined"), "Signature-Input", "undefined"), malformed),
             ("for Signature-Input", put(good, "Signature-Input", "undefined"), malformed),
             ("for Signature", put(good, "Signature", "undefined"), Code.SIGNATURE_MALFORMED),
@@ -46,7 +46,7 @@ def presence(at: Scene) -> Family:
             ("the draft before RFC 9421", at.get(("Signature", cavage)), missing),
             ("the draft before RFC 9421, with an input", put(good, "Signature", cavage), Code.SIGNATURE_MALFORMED),
         ],
-        "field names that some software takes for others": [
+        "field names that some software confuses": [
             ("an underscore", put(put(good, "Signature"), "Signature_Input", field(good, "signature-input")), missing),
             ("X- before it", put(put(good, "Signature"), "X-Signature", field(good, "signature")), missing),
             ("@method as a field", at.forge(at.get(("@method", "GET")), at.lines()[1:]), Code.COMPONENT_NOT_COVERED,
@@ -58,7 +58,7 @@ def presence(at: Scene) -> Family:
 
 
 def input_syntax(at: Scene) -> Family:
-    """What Signature-Input says."""
+    """The content of Signature-Input."""
     good = at.signed_get()
     value = field(good, "signature-input")
     malformed = Code.SIGNATURE_INPUT_MALFORMED
@@ -70,7 +70,7 @@ def input_syntax(at: Scene) -> Family:
         return at.get_with(f';keyid="{at.kid}";{parameter}')
 
     return {
-        "a list of components that is none": [
+        "a malformed list of components": [
             ("names without quotes", with_input(value.replace('"@method"', "@method")), malformed),
             ("a name as a token", with_input(value.replace('"@method"', "method")), malformed),
             ("a name as a byte sequence", with_input(value.replace('"@method"', ":AAAA:")), malformed),
@@ -105,7 +105,7 @@ def input_syntax(at: Scene) -> Family:
             ("expires is a string", with_type(f'created={at.now_s};expires="{at.now_s + 9}"'), malformed),
             ("expires is a decimal", with_type(f"created={at.now_s};expires={at.now_s + 9}.5"), malformed),
         ],
-        "a time beyond all calendars": [
+        "a time outside the calendar": [
             ("created", with_type("created=999999999999999"), malformed),
             ("expires", with_type(f"created={at.now_s};expires=999999999999999"), malformed),
             ("created in milliseconds", with_type(f"created={at.now_s}000"), malformed),
@@ -149,7 +149,7 @@ def input_syntax(at: Scene) -> Family:
 
 
 def signature_syntax(at: Scene) -> Family:
-    """What Signature says."""
+    """The content of Signature."""
     good = at.signed_get()
     value = field(good, "signature")
     base64 = value[6:-1]
@@ -159,7 +159,7 @@ def signature_syntax(at: Scene) -> Family:
         return put(good, "Signature", *lines)
 
     return {
-        "a signature that is no byte sequence": [
+        "a signature that is not a byte sequence": [
             ("no colons, as PHP sends it", with_signature(value.replace(":", "")), malformed),
             ("no label, as Rust sends it", with_signature(base64), malformed),
             ("a string", with_signature(value.replace(":", '"')), malformed),
@@ -224,7 +224,7 @@ def labels(at: Scene) -> Family:
     for number in range(SIGNATURES_MAX + 1):
         crowd = both(at.forge(at.get(), at.lines(), by=at.other.sign, label=f"s{number}"), crowd)
     return {
-        "labels that do not fit": [
+        "labels that do not match": [
             ("in upper case", put(good, "Signature", signature.replace("sig1", "Sig1")), Code.SIGNATURE_MALFORMED),
             ("another in each field", replace(good, "Signature", "sig1", "sig2"), Code.LABELS_DIFFER),
             ("one without a signature", put(good, "Signature-Input", f"{input_}, sig2=()"), Code.LABELS_DIFFER),
@@ -234,7 +234,7 @@ def labels(at: Scene) -> Family:
         "signatures under each other's labels": [
             ("two", put(swapped, "Signature", *_exchanged(swapped)), Code.SIGNATURE_INVALID),
         ],
-        "two that are good together only": [
+        "two signatures that are sufficient only together": [
             ("a stranger's and an incomplete one", both(strange, partial), Code.COMPONENT_NOT_COVERED),
             ("each covers a half", both(partial, at.forge(at.get(), at.lines()[1:], label="b")),
              Code.COMPONENT_NOT_COVERED),
@@ -244,7 +244,7 @@ def labels(at: Scene) -> Family:
             ("a stale one and a stranger's", both(at.get_with(at.params(late_s=-999)), strange), Code.STALE),
             ("a wrong one and a stranger's", both(wrong, strange), Code.SIGNATURE_INVALID),
         ],
-        "a crowd of wrong signatures": [
+        "many wrong signatures": [
             ("more than are looked at", crowd, Code.TOO_MANY_SIGNATURES),
             ("as many as are looked at", put(put(crowd, "Signature", *crowd.values("signature")[1:]), "Signature-Input",
              *crowd.values("signature-input")[1:]), Code.SIGNATURE_INVALID),

@@ -9,7 +9,7 @@ from signed_requests import Scene
 
 
 def keys(at: Scene) -> Family:
-    """Whose key, RFC 9421 §7.3.4."""
+    """The choice of the key, RFC 9421 §7.3.4."""
     unknown = Code.KEY_UNKNOWN
     public = at.other.public_jwk()
 
@@ -29,7 +29,7 @@ def keys(at: Scene) -> Family:
              by=at.other.sign), unknown),
             ("by our name", by_other(""), Code.SIGNATURE_INVALID),
         ],
-        "a name that is nearly ours": [
+        "a key name that is nearly ours": [
             ("in another case", named(at.kid.upper()), unknown),
             ("a space after it", named(f"{at.kid} "), unknown),
             ("its beginning", named(at.kid[:-1]), unknown),
@@ -37,14 +37,14 @@ def keys(at: Scene) -> Family:
             ("percent-encoded", named(at.kid.replace("-", "%2D")), unknown),
             ("a wildcard", named("*"), unknown),
         ],
-        "a name that is to be looked up": [
+        "a key name that points elsewhere": [
             ("at the attacker's address", named("https://evil.example/jwks.json#key-1"), unknown),
             ("at an internal address", named("http://169.254.169.254/latest/meta-data/"), unknown),
             ("in a file", named("../../etc/passwd"), unknown),
             ("in a database", named("' OR 1=1 --"), unknown),
             ("the key itself", named(public["x"]), unknown),
         ],
-        "a key that is brought along": [
+        "a key inside the request": [
             ("as a JWK", by_other(f';jwk="{public["x"]}"'), Code.SIGNATURE_INVALID),
             ("as a URL", by_other(';jku="https://evil.example/jwks.json"'), Code.SIGNATURE_INVALID),
             ("as a certificate", by_other(";x5c=:MIIB:"), Code.SIGNATURE_INVALID),
@@ -55,7 +55,7 @@ def keys(at: Scene) -> Family:
 
 
 def algorithms(at: Scene) -> Family:
-    """By which algorithm, RFC 9421 §7.3.3 and §7.3.6."""
+    """The choice of the algorithm, RFC 9421 §7.3.3 and §7.3.6."""
     mismatch, invalid = Code.ALGORITHM_MISMATCH, Code.SIGNATURE_INVALID
     public = at.key.public_jwk()["x"].encode()
 

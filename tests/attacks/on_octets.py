@@ -63,7 +63,7 @@ def tampering(at: Scene) -> Family:
 
 
 def bases(at: Scene) -> Family:
-    """Signatures over something else than the signature base."""
+    """Signatures over other bytes than the signature base."""
     invalid, sign = Code.SIGNATURE_INVALID, at.key.sign
     method, target, token = at.lines()
 
@@ -71,7 +71,7 @@ def bases(at: Scene) -> Family:
         return at.get_by(lambda base: sign(change(base)))
 
     return {
-        "a base written otherwise": [
+        "a signature base in another form": [
             ("lines that end with CR LF", over(lambda base: base.replace(b"\n", b"\r\n")), invalid),
             ("a newline at its end", over(lambda base: base + b"\n"), invalid),
             ("a NUL at its end", over(lambda base: base + b"\0"), invalid),
@@ -89,7 +89,7 @@ def bases(at: Scene) -> Family:
             ("a space before a parameter", at.get_with(f'; keyid="{at.kid}";created={at.now_s}'), invalid),
             ("a decimal with zeros behind it", at.get_with(at.params(";x=1.00")), invalid),
         ],
-        "not a base at all": [
+        "bytes that are not a signature base": [
             ("nothing", over(lambda _: b""), invalid),
             ("its digest", over(lambda base: hashlib.sha512(base).digest()), invalid),
             ("its digest in digits", over(lambda base: hashlib.sha256(base).hexdigest().encode()), invalid),

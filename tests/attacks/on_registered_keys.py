@@ -47,7 +47,7 @@ def _jwk(key: PrivateKey, **members: object) -> dict[str, object]:
 
 
 def weak_keys() -> Family:
-    """Keys that anybody can sign for."""
+    """Keys that a stranger can sign for."""
     identity = (1).to_bytes(32, "little")
     rs256 = private(Algorithm.RS256)
     modulus = rs256._key.public_key().public_numbers().n
@@ -79,7 +79,7 @@ def weak_keys() -> Family:
             ("a prime that everybody can divide by", numbers(2 * modulus, 65537), lambda _: b"\1" * 256),
             ("one", numbers(1, 65537), lambda _: b"\0"),
         ],
-        "an RSA key whose exponent hides nothing": [
+        "an RSA key with an unusable exponent": [
             ("one: a signature is what it signs", numbers(modulus, 1), lambda base: _pkcs1(base, 256).to_bytes(256)),
             ("even", numbers(modulus, 2), lambda _: b"\1" * 256),
             ("huge: each signature would take minutes", numbers(modulus, 2**2000 + 1), rs256.sign),
@@ -91,7 +91,7 @@ def weak_keys() -> Family:
 
 
 def false_keys() -> Family:
-    """Keys that are none."""
+    """Malformed keys."""
     es256, ps512 = private(Algorithm.ES256), private(Algorithm.PS512)
     point = es256.public_jwk()
     zeros = _b64(bytes(32))
@@ -125,7 +125,7 @@ def false_keys() -> Family:
 
 
 def misused_keys() -> Family:
-    """Keys for something else, RFC 9421 §7.3.4."""
+    """Keys for another purpose, RFC 9421 §7.3.4."""
     es256, ps512 = private(Algorithm.ES256), private(Algorithm.PS512)
     secret = b"a secret that both have"
     p384 = ec.generate_private_key(ec.SECP384R1()).public_key().public_numbers()
@@ -139,7 +139,7 @@ def misused_keys() -> Family:
             ("under another algorithm", {"kty": "oct", "alg": "EdDSA", "kid": KID, "k": _b64(secret)}, with_mac),
             ("HS256 with a public key for it", _jwk(ps512, alg="HS256"), with_mac),
         ],
-        "no algorithm, or one that is none": [
+        "no algorithm, or an unknown one": [
             ("missing", _jwk(KEY, alg=None), KEY.sign),
             ("none", _jwk(KEY, alg="none"), lambda _: b""),
             ("in another case", _jwk(KEY, alg="eddsa"), KEY.sign),
@@ -160,7 +160,7 @@ def misused_keys() -> Family:
             ("EdDSA and X25519, for encryption", _jwk(KEY, crv="X25519"), KEY.sign),
             ("EdDSA and Ed448", _jwk(KEY, crv="Ed448"), KEY.sign),
         ],
-        "a private key, which is private no more": [
+        "a private key, which is now disclosed": [
             ("of Ed25519", _jwk(KEY, d="nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"), KEY.sign),
             ("of RSA, in part", _jwk(ps512, p="AQID"), ps512.sign),
             ("as null", {**KEY.public_jwk(), "d": None}, KEY.sign),

@@ -15,7 +15,7 @@ Family = dict[str, list[tuple[str, Request, Request]]]
 
 
 def used_nonces(at: Scene) -> Family:
-    """A nonce again."""
+    """A repeated nonce."""
 
     def get(nonce: str, *, late_s: int = 0, more: str = "", label: str = "sig1") -> Request:
         return at.forge(at.get(), at.lines(), at.params(f';nonce="{nonce}"{more}', late_s=late_s), label=label)
@@ -26,17 +26,17 @@ def used_nonces(at: Scene) -> Family:
     wrong = at.forge(at.get(), at.lines(), by=at.other.sign, label="w")
     other_token = put(at.get(), "Authorization", f"GNAP {at.tokens[1]}")
     return {
-        "a nonce again, the request unchanged": [
+        "a repeated nonce, the request unchanged": [
             ("GET", get("a"), get("a")),
             ("POST", post("b"), post("b")),
         ],
-        "a nonce again, what is not signed changed": [
+        "a repeated nonce, unsigned parts changed": [
             ("its label", get("d"), get("d", label="other")),
             ("another field", get("e"), put(get("e"), "X-A", "1")),
             ("the order of the fields", get("f"), evolve(get("f"), headers=get("f").headers[::-1])),
             ("a wrong signature before it", get("g"), both(wrong, get("g"))),
         ],
-        "a nonce again, signed anew": [
+        "a repeated nonce in a new signature": [
             ("under another created", get("h"), get("h", late_s=1)),
             ("with expires", get("i"), get("i", more=f";expires={at.now_s + 99}")),
             ("for another request", get("j"), post("j")),
@@ -47,7 +47,7 @@ def used_nonces(at: Scene) -> Family:
 
 
 def identical(at: Scene) -> Family:
-    """A request without nonce again, where the service does not allow it."""
+    """A repeated request without a nonce, where the service refuses it."""
 
     def get(late_s: int, label: str = "sig1") -> Request:
         return at.forge(at.get(), at.lines(), at.params(late_s=-late_s), label=label)
@@ -67,7 +67,7 @@ def identical(at: Scene) -> Family:
             ("GET", get(1), get(1)),
             ("POST", post(1), post(1)),
         ],
-        "an identical request, what is not signed changed": [
+        "an identical request, unsigned parts changed": [
             ("its label", get(2), get(2, "other")),
             ("another field", get(3), put(get(3), "X-A", "1")),
             ("the order of the fields", get(4), evolve(get(4), headers=get(4).headers[::-1])),

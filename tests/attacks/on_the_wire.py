@@ -150,7 +150,7 @@ def lines(at: Scene) -> Family:
 
 
 def connections(at: Scene) -> Family:
-    """Requests on one connection: each has to prove everything itself."""
+    """Several requests on one connection: a proof is good for its own request only."""
     get, unsigned = _get(at), _unsigned(at)
     unsigned_post = as_bytes(at.post(), origin_of(at.url))
 

@@ -53,7 +53,7 @@ def tokens(at: Scene) -> Family:
             ("Basic", says("Basic YTpi"), INVALID),
             ("Signature, as the draft had it", says(f'Signature keyId="{at.kid}"'), INVALID),
         ],
-        "text that is no token": [
+        "text that is not a token": [
             ("none", says("GNAP"), INVALID),
             ("an empty one", says(""), INVALID),
             ("undefined", says("undefined"), INVALID),
@@ -73,7 +73,7 @@ def tokens(at: Scene) -> Family:
             ("the good one first", says(at.authorization, "GNAP x"), INVALID),
             ("the good one last", says("GNAP x", at.authorization), INVALID),
         ],
-        "a token that nobody gave out": [
+        "a token that was never issued": [
             ("signed well, by a known key", under("UNKNOWN"), INVALID),
             ("signed by a key of one's own", under("UNKNOWN", at.other), INVALID),
             ("not signed", put(at.get(), "Authorization", "GNAP UNKNOWN"), INVALID),
@@ -82,14 +82,14 @@ def tokens(at: Scene) -> Family:
             ("one in another case", under(at.tokens[0].swapcase()), INVALID),
             ("a digest of one", under("n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg"), INVALID),
         ],
-        "the key asked before the token": [
+        "a bad signature under a bad token": [
             ("an unknown keyid", at.forge(put(at.get(), "Authorization", "GNAP UNKNOWN"), at.lines(
              authorization="GNAP UNKNOWN"), f';keyid="https://evil.example/";created={at.now_s}'), INVALID),
             ("a signature that cannot be read", put(under("UNKNOWN"), "Signature-Input", "undefined"), INVALID),
             ("a stale one, under a token that has ended", at.forge(put(at.get(), "Authorization", f"GNAP {EXPIRED}"),
              at.lines(authorization=f"GNAP {EXPIRED}"), at.params(late_s=-999)), (401, "token_expired")),
         ],
-        "a token that has ended": [
+        "an expired token": [
             ("signed well", under(EXPIRED), (401, "token_expired")),
             ("not signed", put(at.get(), "Authorization", f"GNAP {EXPIRED}"), (401, "token_expired")),
         ],
@@ -113,7 +113,7 @@ def tokens(at: Scene) -> Family:
 
 
 def rights(at: Scene) -> Family:
-    """What a token does not allow."""
+    """Rights that a token lacks."""
 
     def create(token: str, body: bytes | None = None) -> Request:
         return sign(put(at.post(body=body), "Authorization", f"GNAP {token}"), at.key, created=at.now)
@@ -142,11 +142,11 @@ def rights(at: Scene) -> Family:
             ("a pattern", by_url(at.url.replace(of_payment, "%25")), (404, "payment_not_found")),
             ("a database's words", by_url(at.url.replace(of_payment, "'%20OR%20'1'='1")), (404, "payment_not_found")),
         ],
-        "somebody else's": [
+        "another client's payment or wallet address": [
             ("payment", read(STRANGERS, at.other), (403, "forbidden")),
             ("wallet address", create(at.tokens[0], at.body.replace(b"alice", b"bob")), (403, "forbidden")),
         ],
-        "a wallet address that is nearly one's own": [
+        "a wallet address that is nearly the client's own": [
             (name, create(at.tokens[0], at.body.replace(b"https://", before).replace(b"/alice", after)), answer)
             for name, before, after, answer in (
                 ("userinfo", b"https://me@", b"/alice", (400, "invalid_body")),
@@ -164,7 +164,7 @@ def rights(at: Scene) -> Family:
 
 
 def json_bodies(at: Scene) -> Family:
-    """Signed JSON that two readers read differently, or cannot bear."""
+    """Signed JSON that two parsers read differently, or cannot store."""
     refused = (400, "invalid_body")
 
     def member(text: bytes) -> Request:
@@ -188,14 +188,14 @@ def json_bodies(at: Scene) -> Family:
              refused),
             ("null", member(b'"incomingAmount": null'), refused),
         ],
-        "JSON: numbers that are none": [
+        "JSON: invalid numbers": [
             ("NaN", member(b'"metadata": {"a": NaN}'), refused),
             ("Infinity", member(b'"metadata": {"a": -Infinity}'), refused),
             ("too large for a double", member(b'"metadata": {"a": 1e400}'), refused),
             ("of thousands of digits", member(b'"metadata": {"a": ' + b"9" * 5000 + b"}"), refused),
             ("a leading zero", member(b'"metadata": {"a": 01}'), refused),
         ],
-        "JSON: text that nobody can keep": [
+        "JSON: text that cannot be stored": [
             ("a lone surrogate", member(b'"metadata": {"a": "\\ud800"}'), refused),
             ("a NUL", member(b'"metadata": {"a": "\\u0000"}'), refused),
             ("a newline as it is", member(b'"metadata": {"a": "\n"}'), refused),

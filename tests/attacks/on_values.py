@@ -36,7 +36,7 @@ def components(at: Scene) -> Family:
         return at.get_covering(line, url=f"{at.url}?{query}")
 
     return {
-        "a name that there is not": [
+        "an unknown component": [
             ("in upper case", at.get_covering(('"X-A"', "1"), headers=one), unsupported),
             ("an unknown derived component", at.get_covering(('"@unknown"', "")), unsupported),
             ("that of HTTP/2", at.get_covering(('":authority"', "ase.example")), unsupported),
@@ -44,12 +44,12 @@ def components(at: Scene) -> Family:
             ("with a space", at.get_covering(('"x-a "', "1"), headers=one), unsupported),
             ("with a colon and a value", at.get_covering(('"x-a: 1"', "1"), headers=one), unsupported),
         ],
-        "a component of something else": [
+        "a component that does not belong to a request": [
             ("the status, of responses", at.get_covering(('"@status"', "200")), unsupported),
             ("the signature parameters", at.get_covering(('"@signature-params"', "")), unsupported),
             ("of the request of a request", at.get_covering(('"@path";req', "/")), unsupported),
         ],
-        "a parameter that is not applied": [
+        "a parameter that cannot be applied": [
             ("one that nobody knows", parameter('"x-a";x'), unsupported),
             (";tr, of trailers", parameter('"x-a";tr'), unsupported),
             (";req, of responses", parameter('"x-a";req'), unsupported),
@@ -61,7 +61,7 @@ def components(at: Scene) -> Family:
             (";name that is missing", query_parameter("a=1", ('"@query-param"', "1")), unsupported),
             (";bs of a derived component", at.get_covering(('"@path";bs', ":Lw==:")), unsupported),
         ],
-        "a parameter with a value that it cannot have": [
+        "a parameter with an impossible value": [
             (";bs is false", parameter('"x-a";bs=?0'), unsupported),
             (";sf is one", parameter('"priority";sf=1', "u=1", "Priority", "u=1"), unsupported),
             (";key is true", parameter('"priority";key', "1", "Priority", "u=1"), unsupported),
@@ -78,7 +78,7 @@ def components(at: Scene) -> Family:
             ("with its parameters exchanged", at.get_covering(('"priority";sf;key="u"', "1"), ('"priority";key="u";sf',
              "1"), headers=[("Priority", "u=1")]), Code.COMPONENT_REPEATED),
         ],
-        "an absent field, signed nevertheless": [
+        "an absent field that is signed": [
             ("as empty", at.get_covering(('"x-a"', "")), absent),
             ("as undefined", at.get_covering(('"x-a"', "undefined")), absent),
             ("as null", at.get_covering(('"x-a"', "null")), absent),
@@ -98,7 +98,7 @@ def components(at: Scene) -> Family:
 
 
 def values(at: Scene) -> Family:
-    """Values that two readers read differently, RFC 9421 §7.5."""
+    """Values that two parsers read differently, RFC 9421 §7.5."""
     value, repeated, invalid = Code.COMPONENT_VALUE, Code.FIELD_REPEATED, Code.SIGNATURE_INVALID
     good = at.signed_get()
     digest = ("content-digest",)
@@ -110,7 +110,7 @@ def values(at: Scene) -> Family:
         return at.get_covering(line, url=f"{at.url}?{query}")
 
     return {
-        "a line of the base within a value": [
+        "a line of the signature base inside a value": [
             ("after a newline", fields(('"x-a"', '1\n"x-b": 2'), '1\n"x-b": 2'), value, NEWLINE),
             ("after a carriage return", fields(('"x-a"', '1\r"x-b": 2'), '1\r"x-b": 2'), value, NO_CONTROLS),
             ("in the method", evolve(good, method='GET\n"x": y'), value, NO_SUCH_LINE),
@@ -126,7 +126,7 @@ def values(at: Scene) -> Family:
             ("latin-1", fields(('"x-a"', "\xe9"), "\xe9"), value),
             ("UTF-8", fields(('"x-a"', "\xc3\xa9"), "\xc3\xa9"), value),
         ],
-        "a method that is none": [
+        "an invalid method": [
             ("an empty one", evolve(good, method=""), value, NO_SUCH_LINE),
             ("with a space", evolve(good, method="GET GET"), value, NO_SUCH_LINE),
         ],
@@ -142,7 +142,7 @@ def values(at: Scene) -> Family:
             ("a parameter twice, once encoded", query("a=1&%61=2", ('"@query-param";name="a"', "1")), value),
             ("bytes that are no UTF-8", query("a=%FF", ('"@query-param";name="a"', "%EF%BF%BD")), value),
         ],
-        "a field that is no list, twice, RFC 9421 §7.5.6": [
+        "a repeated field that is not a list, RFC 9421 §7.5.6": [
             ("the token", at.forge(at.get(("Authorization", "GNAP other")), at.lines(
              authorization=f"{at.authorization}, GNAP other")), repeated, NOT_A_TOKEN),
             ("Content-Type", at.post_covering(at.digested(("Content-Type", "text/plain")), *digest, "content-type"),
@@ -172,7 +172,7 @@ def values(at: Scene) -> Family:
 
 
 def targets(at: Scene) -> Family:
-    """Where it was meant to go, RFC 9421 §7.4.2 and §7.5.5."""
+    """The target of the request, RFC 9421 §7.4.2 and §7.5.5."""
     good, value, invalid = at.signed_get(), Code.COMPONENT_VALUE, Code.SIGNATURE_INVALID
     scheme, _, host, path = at.url.split("/", 3)
     origin = f"{scheme}//{host}"
@@ -217,13 +217,13 @@ def targets(at: Scene) -> Family:
             ("a percent-encoded letter", sent_to(at.url.replace("/i", "/%69", 1)), invalid, NO_SUCH_PATH),
             ("two slashes", sent_to(f"{origin}//{path}"), invalid, NO_SUCH_PATH),
         ],
-        "sent by a name that we do not have": [
+        "sent to a host that is not ours": [
             ("userinfo", at.forge(at.get(url=at.url.replace("//", "//me@")), at.lines(at.url.replace("//", "//me@"))),
              value, OUR_OWN_TARGET),
             ("a host with a space", at.forge(at.get(url=f"https://a b/{path}"), at.lines(f"https://a b/{path}")), value,
              NO_SUCH_LINE),
         ],
-        "another place by a field that proxies set": [
+        "another place in a field that proxies set": [
             ("Host", said("Host", "evil.example", evil), invalid),
             ("X-Forwarded-Host", said("X-Forwarded-Host", "evil.example", evil), invalid),
             ("X-Forwarded-Proto", said("X-Forwarded-Proto", "http", at.url.replace("https", "http", 1)), invalid),

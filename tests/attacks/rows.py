@@ -120,7 +120,7 @@ FIELD_TOO_LARGE: Final = OverHttp(431, "headers_too_large", "one field has a lim
 OUR_OWN_TARGET: Final = OverHttp(
     401, "signature_invalid", "the target is made of the configured base URL, and of no other part of the request"
 )
-ENDS_EARLY: Final = OverHttp(None, None, "the connection ends before the body does, and there is nobody to answer")
+ENDS_EARLY: Final = OverHttp(None, None, "the connection ends before the body, so no response is possible")
 BODY_AS_LONG_AS_IT_SAYS: Final = OverHttp(
     401, "digest_mismatch", "the HTTP server ends the body where Content-Length says: then its digest is wrong"
 )

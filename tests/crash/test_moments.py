@@ -40,11 +40,11 @@ ROWS: Final = (
     Row("when all of the batch is decided", "decided", 0),
     Row("between two statements of the transaction", "written_in_part", 0),
     Row("before the commit", "uncommitted", 0),
-    Row("in the commit, when a page is in the log by half", "logged_in_part", 0, held=0, inside=True),
+    Row("in the commit, with half of a page in the log", "logged_in_part", 0, held=0, inside=True),
     Row("in the commit, before the log is synced", "logged", PAIR, held=0, inside=True),
     Row("in the commit, when the log is synced", "synced", PAIR, held=PAIR, inside=True),
     Row("after the commit, before the reply", "committed", PAIR),
-    Row("in a checkpoint, when a page is in the file by half", "checkpointing", PAIR, held=PAIR, inside=True),
+    Row("in a checkpoint, with half of a page in the file", "checkpointing", PAIR, held=PAIR, inside=True),
     Row("after the reply", "answered", PAIR),
 )
 CASES: Final = [pytest.param(row, False, id=row.name) for row in ROWS] + [
