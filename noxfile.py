@@ -10,7 +10,7 @@ nox -s fuzz              each parser, the whole verification and the whole servi
 nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
 nox -s edge              rates of an honest peer behind nginx, attacked and not: [-- --seconds S --turns N]
 nox -s simulate          a million steps of the whole service, over many seeds; `-- --seed S --steps N` repeats one
-nox -s mutants           whether the tests notice small changes of the code; or `-- FOLDER_OR_FILE...` of the package
+nox -s mutants           whether the tests notice small changes of the code; or `-- PACKAGE...`, such as `-- gnap wire`
 """
 
 import argparse
@@ -107,8 +107,8 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Mutation testing, some fifteen minutes: `nox -s mutants [-- FOLDER_OR_FILE...]`; `-- --help` for more."""
-    _install(session, "tests")
+    """Mutation testing, about an hour: `nox -s mutants [-- PACKAGE...]`; `-- --help` for more."""
+    _install(session, "tests", "mutants")
     session.run("python", "tests/mutation/run.py", *session.posargs)
 
 

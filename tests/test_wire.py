@@ -1,6 +1,8 @@
 """Tests of `wire`: accepted JSON, refused JSON with its messages, and written JSON. Spec sections 2 and 4.1."""
 
 import json
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -11,6 +13,7 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl
 from incoming_payments.errors import InvalidValue, MalformedJson
 from incoming_payments.wire import (
+    JSON_MEDIA_TYPE,
     CreateRequest,
     PaymentView,
     PublicView,
@@ -142,6 +145,18 @@ def test_metadata_up_to_the_limits(metadata: dict[str, Any]) -> None:
         ),
         pytest.param(b'{"a":"\\u0000"}', "a holds a NUL or a lone surrogate", {"member": "a"}, id="NUL"),
         pytest.param(b'{"a":{"\\u0000":1}}', "a holds a NUL or a lone surrogate", {"member": "a"}, id="NUL in a name"),
+        pytest.param(
+            b'{"a":{"b":"\\u0000"},"c":{"d":1}}',
+            "b holds a NUL or a lone surrogate",
+            {"member": "b"},
+            id="NUL in the first of two objects",
+        ),
+        pytest.param(
+            b'{"a":["\\u0000"],"c":[1]}',
+            "a holds a NUL or a lone surrogate",
+            {"member": "a"},
+            id="NUL in the first of two arrays",
+        ),
     ],
 )
 def test_invalid_json_is_refused(text: bytes, message: str, details: dict[str, object]) -> None:
@@ -217,6 +232,9 @@ SERVER_SET = ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "me
         ),
         pytest.param(
             body(walletAddress=[URL]), "walletAddress", "walletAddress must be a string, not an array", id="array URL"
+        ),
+        pytest.param(
+            body(walletAddress={}), "walletAddress", "walletAddress must be a string, not an object", id="object URL"
         ),
         pytest.param(body(walletAddress="bank.example"), "walletAddress", NO_URL, id="not a URL"),
         pytest.param(
@@ -334,6 +352,7 @@ SERVER_SET = ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "me
             "\\xe9\\n\\\\ is not a member that can be set: leave it out",
             id="unprintable name",
         ),
+        pytest.param(body(**{"": 1}), '""', '"" is not a member that can be set: leave it out', id="an empty name"),
         pytest.param(
             body(**{"x" * 200: 1}),
             "x" * 100,
@@ -472,6 +491,25 @@ def test_date_time_is_written_in_utc(time: datetime, text: str) -> None:
     assert write_date_time(time) == text
 
 
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run the test on a machine whose time zone is that of Tokyo."""
+    if not hasattr(time, "tzset"):
+        pytest.skip("this platform cannot change its time zone")
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_time_zone_of_the_machine_changes_no_date_time() -> None:
+    """A time is read and written in UTC on every machine."""
+    text = "2026-02-03T23:20:50Z"
+    assert write_date_time(parse_date_time(text)) == text
+
+
 # --- writing -----------------------------------------------------------------------------------------
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -570,8 +608,26 @@ def test_error_body() -> None:
     }
 
 
-def test_json_is_compact_utf_8() -> None:
-    """JSON is written without spaces, and in UTF-8 instead of escapes."""
+def test_error_details_that_json_cannot_hold_are_written_as_text() -> None:
+    """Null, text and finite numbers stay what they are; every other value becomes its text."""
+    details = {"none": None, "text": "m", "integer": 1, "number": 0.5, "nan": float("nan"), "asset": USD}
+    assert json.loads(write_error("c", "d", details))["error"]["details"] == {
+        "none": None,
+        "text": "m",
+        "integer": 1,
+        "number": 0.5,
+        "nan": "nan",
+        "asset": str(USD),
+    }
+
+
+def test_media_type_is_that_of_rfc_8259() -> None:
+    """Bodies are `application/json`, without a parameter: RFC 8259 section 11 defines none."""
+    assert JSON_MEDIA_TYPE == "application/json"
+
+
+def test_json_is_written_compact_in_utf_8() -> None:
+    """No space is wasted, and text stays text."""
     assert write_json({"a": [1, "\u00e9", None]}) == b'{"a":[1,"\xc3\xa9",null]}'
 
 

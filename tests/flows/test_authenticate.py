@@ -175,14 +175,14 @@ def test_nothing_else_is_asked() -> None:
 SECOND = NOW.replace(microsecond=0)  # as `created` has it
 
 
-def question(service: Service, client: Client, **options: Any) -> UseNonce:
-    """What the flow asks once the signature has held."""
+def question(service: Service, client: Client, name: str = SHOP, **options: Any) -> UseNonce:
+    """What the flow asks once the signature of the client `name` has held."""
     flow = authenticate(a_get(client, **options), service.policy, NOW)
     next(flow)
-    info = an_info(client.key)
+    info = an_info(client.key, client=name)
     asked = flow.send(info)
     assert isinstance(asked, UseNonce)
-    assert finish(flow, answer=True).client == SHOP
+    assert finish(flow, answer=True).client == name
     return asked
 
 
@@ -196,10 +196,11 @@ def test_a_nonce_is_asked_about_once_the_signature_has_held() -> None:
         question(service, other, nonce="n"),
         question(service, one, nonce="m"),
         question(service, one, nonce=""),
+        question(service, one, name=f"{SHOP}/other", nonce="n"),
     ]
     names = [each.key for each in asked]
     assert names[0] == names[1]
-    assert len(set(names)) == 4
+    assert len(set(names)) == 5
     assert {64} == {len(name) for name in names}
 
 

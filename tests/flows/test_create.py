@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from incoming_payments.api import Request
+from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.methods import IlpPaymentMethod
-from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, WalletAddress, new_payment_id
+from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, WalletAddress, new_payment_id, payment_id
 from incoming_payments.errors import (
     AccessForbidden,
     AssetMismatch,
@@ -279,3 +280,32 @@ def test_wallet_address_is_compared_by_url() -> None:
     service = Service()
     service.hosted.addresses[ALICE.url] = WalletAddress(ALICE.url, ALICE.asset, "https://new.example")
     assert ALICE.url == service.run(creation_flow(service, service.client().creation())).wallet_address
+
+
+def test_terms_of_the_request_become_those_of_the_payment() -> None:
+    """The amount, the expiry and the metadata are stored, and the client gets them back."""
+    service = Service()
+    expires_at = NOW + timedelta(seconds=60)
+    body = {
+        "walletAddress": ALICE.url,
+        "incomingAmount": USD_25,
+        "expiresAt": expires_at.isoformat(),
+        "metadata": {"invoice": 7},
+    }
+    view = service.run(creation_flow(service, service.client().creation(body)))
+    stored = service.store.load(payment_id(view.id.rpartition("/")[2]))
+    for terms in (
+        (stored.limit, stored.expires_at, stored.metadata),
+        (view.incoming_amount, view.expires_at, view.metadata),
+    ):
+        assert terms == (Amount(2500, ALICE.asset), expires_at, '{"invoice":7}')
+
+
+def test_wallet_address_that_is_not_hosted_is_named() -> None:
+    """The refusal names the member at fault, in the spelling of the wire."""
+    service = Service()
+    service.hosted.addresses.clear()
+    with pytest.raises(WalletAddressNotFound) as caught:
+        service.run(creation_flow(service, service.client().creation()))
+    assert caught.value.details == {"member": "walletAddress"}
+    assert "walletAddress" in str(caught.value)

@@ -92,6 +92,15 @@ def test_interrupted_sweep_can_be_repeated() -> None:
     assert all(kinds(service, id) == [EventKind.CREATED, EventKind.EXPIRED] for id in ids)
 
 
+@pytest.mark.parametrize("limit", [1, SWEEP_PAYMENTS_MAX])
+def test_least_and_greatest_limit_are_allowed(limit: int) -> None:
+    """The documented bounds are inclusive."""
+    service = Service()
+    payments(service, 1)
+    service.clock.advance(60)
+    assert service.run(announce_expired(service.now, limit=limit)) == 1
+
+
 @pytest.mark.parametrize("limit", [0, -1, SWEEP_PAYMENTS_MAX + 1, True, 1.0])
 def test_invalid_limit_is_refused(limit: int) -> None:
     """`limit` must be an integer from 1 to `SWEEP_PAYMENTS_MAX`."""

@@ -8,7 +8,13 @@ from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.limits import EXPIRY_S_MAX, JSON_DEPTH_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX
+from incoming_payments.limits import (
+    EXPIRY_S_MAX,
+    JSON_DEPTH_MAX,
+    METADATA_BYTES_MAX,
+    METADATA_DEPTH_MAX,
+    URL_CHARS_MAX,
+)
 from service_kit import AUTH_SERVER, BASE_URL, NOBODYS_ID
 
 
@@ -42,6 +48,14 @@ def test_defaults() -> None:
 def test_base_url_is_normalized(given: str, expected: str) -> None:
     """The base URL has one form, because payment ids and signature bases are built from it."""
     assert expected == a_policy(base_url=given).base_url
+
+
+def test_base_url_leaves_100_characters_for_the_path_of_a_payment() -> None:
+    """A payment's URL fits into a wallet's URL limit; one character more in `base_url` is refused."""
+    longest = "https://bank.example/".ljust(URL_CHARS_MAX - 100, "x")
+    assert a_policy(base_url=longest).base_url == longest
+    with pytest.raises(InvalidValue):
+        a_policy(base_url=longest + "x")
 
 
 def test_payment_url_is_below_the_base_url() -> None:
@@ -80,6 +94,7 @@ def test_invalid_setting_is_named(setting: str, value: object) -> None:
     with pytest.raises(InvalidValue) as refused:
         a_policy(**{setting: value})
     assert setting == refused.value.details["member"]
+    assert setting in str(refused.value)
 
 
 @pytest.mark.parametrize(

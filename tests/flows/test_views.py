@@ -61,6 +61,13 @@ def test_spec_2_2_methods_are_unique() -> None:
     assert (first, second) == view_of(PAYMENT, URL, [first, second, first, second], NOW).methods
 
 
+@pytest.mark.parametrize("count", [1, METHODS_MAX])
+def test_least_and_greatest_number_of_methods_are_allowed(count: int) -> None:
+    """The documented bounds are inclusive."""
+    methods = [IlpPaymentMethod("test.bank.x", "c2VjcmV0")] * count
+    assert check_methods(methods) == methods
+
+
 @pytest.mark.parametrize("count", [0, METHODS_MAX + 1])
 def test_wrong_number_of_methods_is_refused(count: int) -> None:
     """An allocator that returns no methods, or too many, is refused."""

@@ -1,70 +1,120 @@
-"""The session: which tests a module has, when it fails, and that the list of survivors is about mutants that exist."""
+"""The mutation session: the copy that mutmut mutates, the bound, and the names of packages."""
 
-import subprocess
-import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from mutation import run
+from mutation.run import PACKAGES, ROOT, SOURCE, expose, killed_share, main
 
-TOKEN = run.Module("gnap/token.py")
-KEYS = [f"gnap/token.py::{name}" for name in TOKEN.mutants]
-ALL_KILLED = dict.fromkeys(TOKEN.mutants, run.KILLED)
-FIRST = TOKEN.mutants[0]
+EXAMPLES = '''
+from functools import cached_property, lru_cache
+from typing import Final
 
+from attrs import field, frozen
 
-def test_the_tests_of_a_module() -> None:
-    """Its own file and its doctests, then what else is about the folder."""
-    own, others = TOKEN.tests
-    assert own == ["tests/gnap/test_token.py", "src/incoming_payments/gnap/token.py"]
-    assert others == []
-    assert run.Module("httpsig/keys.py").tests[1] == list(run.TESTS["httpsig"])
-    assert run.Module("httpsig/__init__.py").name == "incoming_payments.httpsig"
+SIZE_MAX: Final = 3
+count = 7
 
 
-@pytest.mark.parametrize("listed", [True, False])
-def test_a_survivor_has_to_be_listed(listed: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that is not makes the session fail, by its name."""
-    code = run.report([TOKEN], {TOKEN.path: {**ALL_KILLED, FIRST: run.SURVIVED}}, {KEYS[0]: "why"} if listed else {})
-    assert code == (0 if listed else 1)
-    assert (KEYS[0] in capsys.readouterr().out) is not listed
+@lru_cache(maxsize=SIZE_MAX)
+def double(number):
+    """Return twice `number`."""
+    return number * 2
 
 
-@pytest.mark.parametrize("name", [KEYS[0], "gnap/token.py::gone"])
-def test_an_entry_has_to_survive(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that is killed now, or that no module has, is reported, so that the list cannot grow old."""
-    assert run.report([TOKEN], {TOKEN.path: ALL_KILLED}, {name: "why"}) == 1
-    assert name in capsys.readouterr().out
+@frozen
+class Box:
+    size: int = field()
+
+    @size.validator
+    def _small(self, _, size):
+        if size > SIZE_MAX:
+            raise ValueError(size)
+
+    @property
+    def twice(self):
+        return double(self.size)
+
+    @cached_property
+    def thrice(self):
+        return 3 * self.size
+
+    @classmethod
+    def least(cls):
+        return cls(1)
 
 
-def test_enough_have_to_be_killed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A list of reasons does not replace tests."""
-    outcomes = {name: run.SURVIVED if index % 10 == 0 else run.KILLED for index, name in enumerate(TOKEN.mutants)}
-    assert run.report([TOKEN], {TOKEN.path: outcomes}, dict.fromkeys(KEYS[::10], "why")) == 1
-    assert "95 % wanted" in capsys.readouterr().out
+def results():
+    box = Box.least()
+    try:
+        Box(4)
+    except ValueError as error:
+        refused = error.args
+    return box, box.twice, box.thrice, double.cache_info().hits, double.__doc__, refused, SIZE_MAX
+'''
 
 
-def test_the_survivors_that_are_listed_exist() -> None:
-    """Each is a mutant of its module as it is now, and has a reason."""
-    listed = run.listed()
-    for path in {key.partition("::")[0] for key in listed}:
-        names = {f"{path}::{name}" for name in run.Module(path).mutants}
-        assert {key for key in listed if key.startswith(f"{path}::")} - names == set()
-    assert min(map(len, listed.values())) > 20
+def _run(source: str) -> Any:
+    names: dict[str, Any] = {"__name__": "examples"}
+    exec(source, names)  # noqa: S102
+    results: Callable[[], Any] = names["results"]
+    return repr(results())
 
 
-def test_what_is_known_is_kept_for_as_long_as_it_holds() -> None:
-    """An outcome for other sources or tests does not count; of those that were killed only when it is asked for."""
-    known = dict.fromkeys(TOKEN.mutants[2:], run.KILLED) | {TOKEN.mutants[1]: run.SURVIVED}
-    now = run.State({TOKEN.path: TOKEN.digest}, {TOKEN.path: dict(known)})
-    assert now.todo(TOKEN, survivors=False) == now.todo(TOKEN, survivors=True) == [0]
-    before = run.State({TOKEN.path: "another"}, {TOKEN.path: dict(known)})
-    assert before.todo(TOKEN, survivors=True) == [0, 1]
-    assert before.todo(TOKEN, survivors=False) == list(range(len(KEYS)))
+def test_exposed_module_behaves_as_before() -> None:
+    """Validators, properties, cached functions and constants keep their meaning."""
+    assert _run(expose(EXAMPLES)) == _run(EXAMPLES)
 
 
-def test_a_folder_that_is_none() -> None:
-    """A mistyped name is told, and nothing is run."""
-    done = subprocess.run([sys.executable, run.__file__, "gnop"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert "gnop is no folder" in done.stderr
+def test_only_decorators_that_mutmut_handles_remain() -> None:
+    """mutmut mutates class methods as they are, and decorators of classes do not hide the methods."""
+    lines = [line.strip() for line in expose(EXAMPLES).splitlines()]
+    assert [line for line in lines if line.startswith("@")] == ["@frozen", "@classmethod"]
+
+
+def test_functions_that_overload_or_set_a_property_keep_their_decorators() -> None:
+    """An assignment could not replace these decorators, as it would use the wrong function of that name."""
+    source = textwrap.dedent(
+        """\
+        class Box:
+
+            @size.setter
+            def size(self, size):
+                pass"""
+    )
+    assert expose(source) == source
+    assert expose("@overload\ndef f(x):\n    ...") == "@overload\ndef f(x):\n    ..."
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_and_its_tests_exist(package: str) -> None:
+    """A package or a test that moves must move in the table too, or the session would mutate nothing."""
+    path = ROOT / SOURCE / package
+    assert path.is_dir() or path.with_suffix(".py").is_file()
+    assert all((ROOT / test).exists() for test in PACKAGES[package])
+
+
+def test_unknown_package_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the unknown package and lists the known ones."""
+    with pytest.raises(SystemExit) as ended:
+        main(["gnap", "gnab"])
+    assert ended.value.code == 2
+    assert f"unknown package gnab: choose from {', '.join(PACKAGES)}" in capsys.readouterr().err
+
+
+def test_mutants_that_no_test_runs_count_as_survived() -> None:
+    """A timeout or a failed import is a mutant that the tests noticed; a mutant without tests is not."""
+    counts = {
+        "killed": 5,
+        "timeout": 1,
+        "suspicious": 0,
+        "segfault": 1,
+        "check_was_interrupted_by_user": 1,
+        "survived": 1,
+        "no_tests": 1,
+        "skipped": 0,
+        "total": 10,
+    }
+    assert killed_share(counts) == 0.8
