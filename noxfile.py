@@ -77,14 +77,14 @@ def demo(session: nox.Session) -> None:
 def crash(session: nox.Session) -> None:
     """Kill the service with SIGKILL while it is paid, then check the books: `nox -s crash [-- --kills N --seed S]`."""
     _install(session, "tests")
-    session.run("python", "-m", "crash.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
+    session.run("python", "-m", "campaigns.crash.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session
 def disk(session: nox.Session) -> None:
     """Let the disk fail under the store, and check what a power cut leaves: `nox -s disk [-- --images N --seed S]`."""
     _install(session, "tests")
-    session.run("python", "-m", "disk.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
+    session.run("python", "-m", "campaigns.disk.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session
@@ -109,7 +109,7 @@ def bench(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """Mutation testing, about an hour: `nox -s mutants [-- PACKAGE...]`; `-- --help` for more."""
     _install(session, "tests", "mutants")
-    session.run("python", "tests/mutation/run.py", *session.posargs)
+    session.run("python", "tests/campaigns/mutation/run.py", *session.posargs)
 
 
 @nox.session
@@ -123,7 +123,7 @@ def interop(session: nox.Session) -> None:
     options = parser.parse_args(session.posargs)
     _install(session, "tests")
     env = {f"INCOMING_PAYMENTS_INTEROP_{name.upper()}": str(value) for name, value in vars(options).items()}
-    session.run("python", "-m", "pytest", "-rA", "-vv", "tests/interop/test_cross_checks.py", env=env)
+    session.run("python", "-m", "pytest", "-rA", "-vv", "tests/campaigns/interop/test_cross_checks.py", env=env)
 
 
 @nox.session
@@ -135,21 +135,21 @@ def fuzz(session: nox.Session) -> None:
         session.install("--only-binary=atheris", *nox.project.dependency_groups(PYPROJECT, "fuzz"))
     except CommandFailed:
         session.skip("atheris has no wheel for this platform and this Python")
-    session.run("python", "-m", "fuzz.run", *session.posargs, env={"PYTHONPATH": "tests"})
+    session.run("python", "-m", "campaigns.fuzz.run", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session
 def edge(session: nox.Session) -> None:
     """Attack `serve` behind nginx, and print what is left of an honest peer's rate: `nox -s edge [-- --seconds S]`."""
     _install(session, "tests")
-    session.run("python", "-m", "edge.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
+    session.run("python", "-m", "campaigns.edge.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session
 def simulate(session: nox.Session) -> None:
     """Simulate a million steps: `nox -s simulate [-- --steps N --seed S --store NAME]`."""
     session.install("-e", ".")
-    session.run("python", "tests/simulation_session.py", *session.posargs)
+    session.run("python", "tests/campaigns/simulation/session.py", *session.posargs)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from attrs import evolve
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # `attacks` is a package of the tests
 
-from attacks.everything import all_rows
-from attacks.rows import Answer, AnyRow, Attack
+from campaigns.attacks.everything import all_rows
+from campaigns.attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import api, errors
 from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row
 from incoming_payments.httpsig import Evidence, Policy, PrivateKey, Request, sign, verify

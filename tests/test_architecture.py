@@ -19,7 +19,7 @@ import incoming_payments
 
 PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
-TESTS: Final = Path(__file__).parent
+TESTS: Final = Path(__file__).parent / "unit"
 
 # errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> hosts -> server
 # domain, gnap -> ports -> {stores, clients}; flows may import ports

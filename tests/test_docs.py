@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from incoming_payments.server import command
-from processes import ROOT
+from kits.processes import ROOT
 
 PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))}
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,0 +1,46 @@
+"""A process that credits a payment as it is told, for tests with a disk that fails.
+
+    python -m campaigns.disk.caller DATABASE
+
+Each line of its input is `create`, `credit PAYMENT NAME`, `read PAYMENT` or `nonce KEY`. It answers each with one line:
+`ok` and the result, or the name of the error. It ends when its input does.
+"""
+
+import sys
+from datetime import timedelta
+
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import NOW
+from incoming_payments.testing.steps import create, credit
+
+
+def answer(store: SqliteStore, command: str, *arguments: str) -> object:
+    """The result of one call."""
+    if command == "create":
+        return create(store)
+    if command == "credit":
+        return credit(store, PaymentId(arguments[0]), arguments[1], 1).received.value
+    if command == "read":
+        return store.load(PaymentId(arguments[0])).received.value
+    return store.nonces.use(arguments[0] * 64, NOW + timedelta(seconds=60), NOW)
+
+
+def main() -> None:
+    """Open the store, and answer."""
+    try:
+        store = SqliteStore(sys.argv[1])
+    except IncomingPaymentsError as error:
+        print(type(error).__name__, flush=True)
+        return
+    print("ok open", flush=True)
+    for line in sys.stdin:
+        try:
+            print("ok", answer(store, *line.split()), flush=True)
+        except IncomingPaymentsError as error:
+            print(type(error).__name__, flush=True)
+
+
+if __name__ == "__main__":
+    main()

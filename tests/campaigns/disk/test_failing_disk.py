@@ -1,0 +1,177 @@
+"""After an error of the disk, nothing is acknowledged that the disk may not hold. Syncs fail here."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from campaigns.crash.books import UNHEARD
+from campaigns.crash.check import check
+from campaigns.crash.scene import Scene
+from campaigns.crash.service import Service
+from campaigns.disk.campaign import run_campaign
+from campaigns.disk.faults import DEAD, HEALTHY, FaultyDisk, build
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled library."""
+    return build(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture
+def disk(tmp_path: Path, library: Path) -> FaultyDisk:
+    """A disk that works."""
+    return FaultyDisk(tmp_path / "disk", library)
+
+
+class Caller:
+    """A process that calls a store on the disk."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.opened = self._line()
+
+    def says(self, *command: str) -> str:
+        """Its answer to a command."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(command) + "\n")
+        self._process.stdin.flush()
+        return self._line()
+
+    def end(self) -> None:
+        """Let it end by itself."""
+        self._process.communicate(timeout=60)
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@pytest.fixture
+def callers(disk: FaultyDisk) -> Iterator["Callers"]:
+    """Starts callers, and ends them."""
+    with ExitStack() as stack:
+        yield Callers(disk, stack)
+
+
+class Callers:
+    """Starts processes on the disk."""
+
+    def __init__(self, disk: FaultyDisk, stack: ExitStack) -> None:
+        self._disk, self._stack = disk, stack
+
+    def start(self) -> Caller:
+        """Another process that opens the database."""
+        return Caller(self._stack.enter_context(self._disk.start("caller", self._disk.folder / "payments.db")))
+
+
+def created(caller: Caller) -> str:
+    """The id of a new payment with one credit."""
+    id = caller.says("create").removeprefix("ok ")
+    assert caller.says("credit", id, "wire-1") == "ok 1"
+    return id
+
+
+def test_a_repeat_in_the_same_process_is_not_acknowledged(disk: FaultyDisk, callers: Callers) -> None:
+    """The second sync succeeds, but what the first one lost is not on the disk. So each repeat is refused."""
+    caller = callers.start()
+    id = created(caller)
+    disk.set(DEAD)
+    assert caller.says("credit", id, "wire-2") == "StoreStopped"
+    disk.set(HEALTHY)
+    for _ in range(3):
+        assert caller.says("credit", id, "wire-2") == "StoreStopped"
+    assert caller.says("read", id) == "StoreStopped"
+
+
+@pytest.mark.parametrize("command", ["create", "nonce a"])
+def test_creations_and_nonces_are_held_to_the_same(disk: FaultyDisk, callers: Callers, command: str) -> None:
+    """Neither is acknowledged."""
+    caller = callers.start()
+    created(caller)
+    disk.set(DEAD)
+    for _ in range(2):
+        assert caller.says(*command.split()) == "StoreStopped"
+
+
+def test_a_restart_while_the_disk_is_dead_acknowledges_nothing(disk: FaultyDisk, callers: Callers) -> None:
+    """The kernel still has the lost commit in memory, and SQLite would recover it from there. The open fails."""
+    caller = callers.start()
+    id = created(caller)
+    disk.set(DEAD)
+    assert caller.says("credit", id, "wire-2") == "StoreStopped"
+    caller.end()
+    for _ in range(3):
+        assert callers.start().opened == "StoreStopped"
+    disk.set(HEALTHY)
+    caller = callers.start()
+    assert caller.opened == "ok open"
+    assert caller.says("credit", id, "wire-2") == "ok 2"
+    assert caller.says("read", id) == "ok 2"
+
+
+def test_a_second_process_that_holds_the_file_open_stops(disk: FaultyDisk, callers: Callers) -> None:
+    """It does not commit behind data that never reached the disk; and no third one opens the file before both end."""
+    first, second = callers.start(), callers.start()
+    id = created(first)
+    assert second.says("read", id) == "ok 1"
+    disk.set(DEAD)
+    assert first.says("credit", id, "wire-2") == "StoreStopped"
+    disk.set(HEALTHY)
+    for _ in range(2):
+        assert second.says("credit", id, "wire-2") == "StoreStopped"
+    assert second.says("read", id) == "StoreStopped"
+    first.end()
+    assert callers.start().opened == "StoreStopped"
+    second.end()
+    third = callers.start()
+    assert third.says("credit", id, "wire-2") == "ok 2"
+
+
+def test_a_checkpoint_that_fails_stops_the_store(disk: FaultyDisk, callers: Callers) -> None:
+    """SQLite's own checkpoints hide that error behind a successful commit."""
+    caller = callers.start()
+    id = created(caller)
+    for number in range(2, 16):
+        assert caller.says("credit", id, f"wire-{number}") == f"ok {number}"
+    # The next commit is the sixteenth of this connection or so. Its checkpoint syncs log and database.
+    disk.set(DEAD)
+    answers = [caller.says("credit", id, f"wire-{number}") for number in range(16, 20)]
+    assert answers[-1] == "StoreStopped"
+
+
+def test_serve_ends_with_a_message(disk: FaultyDisk, tmp_path: Path, library: Path) -> None:
+    """And a non-zero status, for the operating system's supervisor. While the disk is dead it does not start."""
+    disk = FaultyDisk(tmp_path / "bank", library)
+    with Service(disk.folder, environment=disk.environment()) as service:
+        scene = Scene(service, limit=100)
+        first, second = scene.packet(70), scene.packet(30)
+        service.up()
+        assert scene.send(first) == "fulfilled"
+        disk.set(DEAD)
+        assert scene.send(second) in {"T00", UNHEARD}
+        assert service.wait() == 1
+        assert "has stopped: its disk failed" in service.said()
+        for _ in range(2):
+            service.start()
+            assert service.wait() == 1
+        assert "cannot be written and synced (Input/output error)" in service.said()
+        disk.set(HEALTHY)
+        service.up()
+        assert [scene.send(packet) for packet in (first, second)] == ["fulfilled", "fulfilled"]
+        service.stop()
+        report = check(service.database, [scene.path])
+    assert report.violations == []
+    assert report.figures.credits == 2
+
+
+def test_no_acknowledged_credit_is_missing_after_a_power_cut(library: Path, tmp_path: Path) -> None:
+    """A short form of `nox -s disk`: syncs fail at random, and the disk is rebuilt from what was synced."""
+    report = run_campaign(tmp_path, library, images=30, runs=3, seed=1)
+    assert report.missing == []
+    assert report.images == 30
+    assert report.acknowledged > 0
+    assert report.failed_syncs > 0

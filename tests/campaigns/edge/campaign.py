@@ -1,0 +1,68 @@
+"""Measure the rate of an honest peer through nginx, attacked and unattacked. Run by `nox -s edge`.
+
+For each attack the peer sends packets for some seconds, unattacked and attacked in turns. The ratio of the two rates is
+what counts: the attackers run on the same machine, and take a share of its processors themselves.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Final
+
+from campaigns.edge.attack import ATTACKS
+from campaigns.edge.attackers import attacked
+from campaigns.edge.honest import connector, create
+from campaigns.edge.proxy import NGINX, Edge, edge
+from incoming_payments.ilp.packet import Fulfill
+from kits.peers import sender_for
+
+IN_FLIGHT: Final = 4
+
+
+def packets_a_second(edge: Edge, seconds: float) -> float:
+    """Return the rate of packets to durable Fulfill on some kept connections. Every packet has to be fulfilled."""
+    payment = create(edge)
+    until = time.monotonic() + seconds
+
+    def pay(_: int) -> int:
+        sender, count = sender_for(payment), 0
+        with connector(edge) as peer:
+            while time.monotonic() < until:
+                reply = peer.pay(sender, 1).reply
+                assert isinstance(reply, Fulfill), reply
+                count += 1
+        return count
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        return sum(pool.map(pay, range(IN_FLIGHT))) / seconds
+
+
+def main() -> int:
+    """Print the rates and their ratio for each attack. The exit status is 1 when nginx is missing."""
+    parser = argparse.ArgumentParser(prog="nox -s edge --", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement (5)")
+    parser.add_argument("--turns", type=int, default=3, help="of each attack, with and without (3)")
+    options = parser.parse_args()
+    if NGINX is None:
+        print("nginx is not installed: apt-get install nginx", file=sys.stderr)
+        return 1
+    print(f"{'attack':32} {'packets/s alone':>16} {'attacked':>10} {'ratio':>7}")
+    with tempfile.TemporaryDirectory() as folder, edge(Path(folder)) as running:
+        for name in ATTACKS:
+            rates: dict[bool, list[float]] = {False: [], True: []}
+            for turn in range(2 * options.turns):
+                is_attacked = turn % 2 == 1
+                with attacked(running, name) if is_attacked else nullcontext():
+                    rates[is_attacked].append(packets_a_second(running, options.seconds))
+            alone, left = (statistics.median(rates[key]) for key in (False, True))
+            print(f"{name:32} {alone:16,.0f} {left:10,.0f} {left / alone:7.2f}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The fuzz targets without a fuzzer: they hold for what it begins with and for bytes near that, and each can fail."""
+
+import sys
+from functools import cache
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from campaigns.fuzz.seeds import DICTIONARY, SEEDS, dictionary
+from campaigns.fuzz.targets import GOOD, REFUSED, TARGETS
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.httpsig import Algorithm, Code
+from incoming_payments.httpsig.base import Coverage
+
+some = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+@cache
+def seeds(target: str) -> list[bytes]:
+    """What the fuzzer begins with."""
+    return list(SEEDS[target]())
+
+
+@cache
+def outcomes(target: str) -> set[str]:
+    """What comes of the seeds."""
+    return {str(TARGETS[target].run(seed)) for seed in seeds(target)}
+
+
+# --- they hold -----------------------------------------------------------------------------------
+
+
+def test_each_target_has_seeds() -> None:
+    """No target begins with nothing."""
+    assert set(SEEDS) == set(TARGETS)
+
+
+# A body without a digest is refused before that is looked for, as it has to be covered.
+CODES: Final = {"proven", *Code} - {Code.DIGEST_MISSING}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("signature-input", {"parsed", "empty", "refused"}),
+        ("signature", {"parsed", "empty", "refused"}),
+        ("content-digest", {"verified", *[code for code in Code if code.name.startswith("DIGEST")]}),
+        ("jwk", {*[algorithm.value for algorithm in Algorithm], "private", "refused"}),
+        ("authorization", {"parsed", "token_missing", "invalid_token"}),
+        ("create-request", {"parsed", "refused"}),
+        ("verify", CODES),
+        ("explanation", CODES),
+        ("service", {str(status) for status in GOOD | REFUSED}),
+    ],
+)
+def test_seeds_hold_and_reach_everything(target: str, expected: set[str]) -> None:
+    """Every target holds for its seeds, and they lead to all that can come of it: so that a fuzzer starts deep."""
+    assert expected == outcomes(target)
+
+
+@st.composite
+def near_seeds(draw: st.DrawFn, target: str) -> bytes:
+    """A seed with a few pieces of it replaced, by bytes, by a word of the dictionary or by a piece of another seed."""
+    data = draw(st.sampled_from(seeds(target)))
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, min(len(data), 500)))
+        other = draw(st.sampled_from(seeds(target)))
+        cut = draw(st.integers(0, min(len(other), 500)))
+        piece = draw(st.one_of(st.binary(max_size=4), st.sampled_from(DICTIONARY), st.just(other[cut : cut + 20])))
+        data = data[:at] + piece + data[at + draw(st.integers(0, 8)) :]
+    return data
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_targets_hold_near_the_seeds(target: str) -> None:
+    """So they do for any bytes, and for seeds that were changed a little."""
+
+    @some
+    @given(st.one_of(st.binary(max_size=200), near_seeds(target), near_seeds(target)))
+    def holds(data: bytes) -> None:
+        TARGETS[target].run(data)
+
+    holds()
+
+
+def test_dictionary_is_as_libfuzzer_reads_it() -> None:
+    """One token a line, in quotes, each byte by its number."""
+    lines = dictionary().splitlines()
+    assert [bytes.fromhex(line.strip('"').replace("\\x", "")) for line in lines] == list(DICTIONARY)
+
+
+# --- they can fail -------------------------------------------------------------------------------
+
+
+def yes(*_: object, **__: object) -> bool:
+    """Everything is good."""
+    return True
+
+
+def nothing(*_: object, **__: object) -> None:
+    """What is to be refused is not."""
+
+
+def broken(*_: object, **__: object) -> None:
+    """A bug that shows as another exception."""
+    raise LookupError
+
+
+def one_less(*_: object, **__: object) -> Any:
+    """Every amount is read as the same."""
+    return Amount(1, Asset("USD", 2))
+
+
+HTTPSIG: Final = "incoming_payments.httpsig"
+
+# What is broken in the library: where, which name, what stands there instead; and which target has to notice.
+BUGS: Final[list[tuple[str, str, str, object]]] = [
+    ("signature-input", f"{HTTPSIG}.fields", "signature_input", broken),
+    ("signature-input", f"{HTTPSIG}.fields", "_TIMES", ()),
+    ("signature-input", f"{HTTPSIG}.fast", "_head", lambda _: ("a", Coverage(()))),
+    ("signature", f"{HTTPSIG}.fast", "a2b_base64", lambda _: b""),
+    ("signature", f"{HTTPSIG}.fields", "_check_base64", broken),
+    ("signature", f"{HTTPSIG}.fields", "_check_base64", nothing),
+    ("content-digest", f"{HTTPSIG}.digest.hmac", "compare_digest", yes),
+    ("content-digest", f"{HTTPSIG}.digest", "digest_text", lambda name, _: f"{name}=1"),
+    ("content-digest", f"{HTTPSIG}.digest", "parse_dictionary", broken),
+    ("jwk", f"{HTTPSIG}.keys", "_check_ed25519", nothing),
+    ("jwk", f"{HTTPSIG}.keys", "_ec_numbers", broken),
+    ("jwk", f"{HTTPSIG}.keys.PublicKey", "verify", yes),
+    ("jwk", f"{HTTPSIG}.keys", "_PRIVATE", ()),
+    ("authorization", "incoming_payments.gnap.token.AccessToken", "__repr__", lambda token: token.value),
+    ("authorization", "incoming_payments.gnap.token", "AccessToken", broken),
+    ("create-request", "incoming_payments.wire.Amount", "parse", one_less),
+    ("create-request", "incoming_payments.wire", "_check_tree", nothing),
+    ("create-request", "incoming_payments.wire", "isoparse", broken),
+    ("verify", f"{HTTPSIG}.keys.PublicKey", "verify", yes),
+    ("verify", f"{HTTPSIG}.verify", "_check_coverage", nothing),
+    ("verify", f"{HTTPSIG}.verify", "_check_times", nothing),
+    ("verify", f"{HTTPSIG}.verify", "_check_body", nothing),
+    ("verify", f"{HTTPSIG}.verify", "_of_shape", broken),
+    ("verify", f"{HTTPSIG}.base", "_SINGLETONS", ()),
+    ("verify", f"{HTTPSIG}.base.BaseBuilder", "value", broken),
+    ("verify", f"{HTTPSIG}.message", "_parse_target", broken),
+    ("explanation", f"{HTTPSIG}.explain._redaction", "_SECRET_FIELDS", ()),
+    ("explanation", f"{HTTPSIG}.explain", "find_causes", broken),
+    ("explanation", f"{HTTPSIG}.explain._case", "MalformedField", KeyError),
+    ("service", "incoming_payments.flows.authenticate", "verify", broken),
+    ("service", "incoming_payments.flows.create", "require_wallet_address", nothing),
+    ("service", "incoming_payments.flows.create", "authorize", nothing),
+    ("service", "incoming_payments.api", "require_content", nothing),
+    ("service", "incoming_payments.stores.memory.MemoryNonces", "use", yes),
+    ("service", f"{HTTPSIG}.keys.PublicKey", "verify", yes),
+]
+
+
+def _at(path: str) -> Any:
+    """The module, or the class in one, at a dotted path: by its module, as `verify` is a function to its package."""
+    if path in sys.modules:
+        return sys.modules[path]
+    above, _, name = path.rpartition(".")
+    return getattr(_at(above), name)
+
+
+@pytest.mark.parametrize(("target", "where", "name", "instead"), BUGS, ids=[f"{row[0]}: {row[2]}" for row in BUGS])
+def test_a_target_notices_a_bug(
+    target: str, where: str, name: str, instead: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is broken in the library, a seed is enough to make the target raise."""
+    monkeypatch.setattr(_at(where), name, instead)
+    for seed in seeds(target):
+        try:
+            TARGETS[target].run(seed)
+        except Exception:  # noqa: BLE001 - whatever it is, a fuzzer takes it for a crash
+            return
+    pytest.fail("no seed made the target raise")

@@ -1,0 +1,301 @@
+"""Every attack over real HTTP, on a `serve` process: refused with its code, and nothing has happened.
+
+Requests go as raw bytes over a socket, so that they arrive as the attacker means them.
+"""
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from attrs import evolve, frozen
+
+from campaigns.attacks import on_the_wire, on_tokens
+from campaigns.attacks.everything import all_rows
+from campaigns.attacks.on_registered_keys import bad_keys
+from campaigns.attacks.on_replays import replays
+from campaigns.attacks.rows import ENDS_EARLY, Answer, Attack, Attempt, BadKey, Replay
+from campaigns.attacks.signatures import attacks
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.httpsig import Algorithm, Request
+from incoming_payments.server.init import CLIENT_JWK, CONFIGURATION
+from incoming_payments.server.settings import load_settings
+from kits.processes import COMMAND, ROOT, HttpClient, free_port, run_command, serving
+from kits.raw_http import answers, as_bytes, exchange
+from kits.signed_requests import KEY, SCENE, Scene
+
+BASE_URL: Final = "https://bank.example"  # as behind a proxy with TLS
+CLIENT: Final = f"{BASE_URL}/a-client"
+TABLES: Final = ("payments", "credits", "events", "nonces")
+OTHERS: Final = (Algorithm.ES256, Algorithm.PS512)  # kinds of keys that the client has besides
+
+
+@frozen
+class Bank:
+    """A `serve` process that answers for `https://bank.example`, and a client of it that is attacked."""
+
+    port: int
+    folder: Path
+    scene: Scene
+
+    def send(self, data: bytes, *, ends_early: bool = False) -> list[Answer]:
+        """The answers to `data`, none of which tells a secret, or leaves open where to get a grant."""
+        received = exchange(self.port, data, ends_early=ends_early)
+        found = answers(received)
+        assert not any(token.encode() in received for token in self.scene.tokens)
+        assert received.count(b"www-authenticate: GNAP as_uri=") == [status for status, _ in found].count(401)
+        return found
+
+    def answer(self, request: Request) -> Answer:
+        """The one answer to `request`."""
+        (answer,) = self.send(as_bytes(request, BASE_URL))
+        return answer
+
+    def rows(self) -> tuple[int, ...]:
+        """How many rows there are in each table of the store."""
+        with closing(sqlite3.connect(self.folder / "payments.sqlite3")) as database:
+            return tuple(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)  # noqa: S608
+
+
+# --- the servers -----------------------------------------------------------------------------------
+
+
+def configure(folder: Path, port: int, limits: str = "") -> Scene:
+    """Write a configuration with tokens of all kinds to `folder`; a client that has them."""
+    assert run_command("init", folder, "--port", str(port)).returncode == 0
+    client = HttpClient.of(folder, BASE_URL)
+    scene = evolve(
+        SCENE,
+        url=f"{BASE_URL}/incoming-payments/none-yet",
+        collection=f"{BASE_URL}/incoming-payments",
+        body=json.dumps({"walletAddress": f"{BASE_URL}/alice"}).encode(),
+        now=datetime.now(UTC),
+        tokens=(client.token, "ANOTHER"),
+        key=client.key,
+    )
+    strangers = write_jwk(folder, scene.other.public_jwk())
+    tokens = [
+        token_table("ANOTHER", CLIENT_JWK),
+        *(token_table(other.value, write_jwk(folder, scene.by(other).key.public_jwk())) for other in OTHERS),
+        token_table(on_tokens.EXPIRED, CLIENT_JWK, more="expires_at = 2020-01-01T00:00:00Z"),
+        token_table(on_tokens.READ_ONLY, CLIENT_JWK, actions="read"),
+        token_table(on_tokens.CREATE_ONLY, CLIENT_JWK, actions="create"),
+        token_table(on_tokens.STRANGERS, strangers, client="https://stranger.example/"),
+    ]
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8").replace(f"http://127.0.0.1:{port}", BASE_URL)
+    path.write_text("".join([text.replace("[limits]\n", f"[limits]\n{limits}\n"), *tokens]), "utf-8")
+    return scene
+
+
+def write_jwk(folder: Path, jwk: dict[str, Any]) -> str:
+    """The name of a new file with `jwk`."""
+    name = f"{len(list(folder.iterdir()))}.jwk"
+    (folder / name).write_text(json.dumps(jwk), "utf-8")
+    return name
+
+
+def token_table(
+    value: str, jwk_file: str, *, client: str = CLIENT, actions: str = 'create", "read', more: str = ""
+) -> str:
+    """A token in the configuration."""
+    rights = f'[{{ actions = ["{actions}"], identifier = "{BASE_URL}/alice" }}]'
+    return f'[[token]]\nvalue = "{value}"\nclient = "{client}"\njwk_file = "{jwk_file}"\nrights = {rights}\n{more}\n'
+
+
+@contextmanager
+def bank_in(folder: Path, scene: Scene, port: int) -> Iterator[Bank]:
+    """A `serve` process for what was configured in `folder`."""
+    with serving([*COMMAND, "serve", "--config", folder / CONFIGURATION], port, folder / "log"):
+        yield Bank(port, folder, scene)
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
+    """The server that most attacks are tried on; what they try to read is a payment of the client's."""
+    folder, port = tmp_path_factory.mktemp("bank"), free_port()
+    scene = configure(folder, port)
+    with bank_in(folder, scene, port) as bank:
+        yield evolve(bank, scene=evolve(scene, url=created(bank)))
+    assert "Traceback" not in (folder / "log").read_text("utf-8")
+
+
+def created(bank: Bank) -> str:
+    """The URL of a payment that the client creates."""
+    answer = exchange(bank.port, as_bytes(bank.scene.signed_post(), BASE_URL))
+    payment = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return str(payment["id"])
+
+
+# --- attacks on signatures -------------------------------------------------------------------------
+
+ROWS: Final = [attack.id for attack in attacks(SCENE)]
+
+
+@pytest.fixture(scope="module")
+def live(bank: Bank) -> dict[str, Attack]:
+    """The same attacks, for the server that runs."""
+    return {attack.id: attack for attack in attacks(bank.scene)}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_attack_on_a_signature(bank: Bank, live: dict[str, Attack], row: str) -> None:
+    """It is refused with 401 and its code, or before that as its row says, and leaves nothing behind."""
+    attack = live[row]
+    before = bank.rows()
+    answered = bank.send(as_bytes(attack.request, BASE_URL), ends_early=attack.over_http is ENDS_EARLY)
+    assert answered == [answer for answer in attack.answers if answer[0] is not None]
+    assert bank.rows() == before
+
+
+# --- attacks on tokens, and in bytes ---------------------------------------------------------------
+
+
+def attempts(at: Scene) -> dict[str, Attempt]:
+    """Attacks on tokens, with tokens, and in bytes."""
+    return {attempt.id: attempt for attempt in (*on_tokens.attempts(at), *on_the_wire.attempts(at))}
+
+
+@pytest.fixture(scope="module")
+def live_attempts(bank: Bank) -> dict[str, Attempt]:
+    """The same, for the server that runs."""
+    return attempts(bank.scene)
+
+
+@pytest.mark.parametrize("row", attempts(SCENE))
+def test_attempt(bank: Bank, live_attempts: dict[str, Attempt], row: str) -> None:
+    """Each of its requests is answered as the row says, and nothing is left behind."""
+    attempt = live_attempts[row]
+    before = bank.rows()
+    data = attempt.sent if isinstance(attempt.sent, bytes) else as_bytes(attempt.sent, BASE_URL)
+    assert bank.send(data) == list(attempt.answers)
+    assert bank.rows() == before
+
+
+# --- what was good before --------------------------------------------------------------------------
+
+REPLAYS: Final = list(replays(SCENE))
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]:
+    """The answers to the first request of each replay, to the second, and to both after a restart of the server."""
+    folder, port = tmp_path_factory.mktemp("replays"), free_port()
+    scene = configure(folder, port, limits="allow_identical = false")
+    with bank_in(folder, scene, port) as bank:
+        rows = {replay.id: replay for replay in replays(evolve(scene, url=created(bank)))}
+        answered = {id: [bank.answer(row.first)] for id, row in rows.items()}
+        good = bank.rows()
+        for id, row in rows.items():
+            answered[id].append(bank.answer(row.second))
+        assert bank.rows() == good
+    with bank_in(folder, scene, port) as bank:
+        for id, row in rows.items():
+            answered[id] += [bank.answer(row.second), bank.answer(row.first)]
+        assert bank.rows() == good
+    assert "Traceback" not in (folder / "log").read_text("utf-8")
+    return answered
+
+
+@pytest.mark.parametrize("row", REPLAYS, ids=[row.id for row in REPLAYS])
+def test_replay(replayed: dict[str, list[Answer]], row: Replay) -> None:
+    """The first is good; the second is not, not even after a restart, and neither is the first by then."""
+    first, *again = replayed[row.id]
+    assert first in [(200, None), (201, None)]
+    assert again == [*row.answers] * 3
+
+
+def test_a_nonce_is_good_once_at_the_same_time(bank: Bank) -> None:
+    """Of many equal requests that come at once one is answered."""
+    data = as_bytes(bank.scene.signed_post(nonce="at once"), BASE_URL)
+    with ThreadPoolExecutor(16) as pool:
+        found = [answer for answers in pool.map(bank.send, [data] * 16) for answer in answers]
+    assert sorted(found, key=str) == [(201, None), *[(401, "nonce_used")] * 15]
+
+
+# --- bad keys --------------------------------------------------------------------------------------
+
+KEYS: Final = list(bad_keys())
+
+
+@pytest.fixture(scope="module")
+def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
+    """A server whose authorization server binds tokens to whatever key it was told; each is named after its row."""
+    folder, port = tmp_path_factory.mktemp("keys"), free_port()
+    scene = evolve(configure(folder, port), key=KEY, tokens=("GOOD", "GOOD"))
+    tokens = {"GOOD": KEY.public_jwk(), **{f"BAD-{number}": row.jwk for number, row in enumerate(KEYS)}}
+    (folder / "tokens.json").write_text(json.dumps(tokens), "utf-8")
+    program = ROOT / "tests" / "careless_service.py"
+    command: list[str | Path] = [sys.executable, program, folder / CONFIGURATION, folder / "tokens.json"]
+    with serving(command, port, folder / "log"):
+        bank = Bank(port, folder, scene)
+        yield evolve(bank, scene=evolve(scene, url=created(bank)))
+    assert "Traceback" not in (folder / "log").read_text("utf-8")
+
+
+@pytest.mark.parametrize("number", range(len(KEYS)), ids=[row.id for row in KEYS])
+def test_bad_key(careless: Bank, number: int) -> None:
+    """A token that is bound to it opens nothing, whatever is signed with it."""
+    at = evolve(careless.scene, tokens=(f"BAD-{number}", "GOOD"))
+    before = careless.rows()
+    for request in (at.get_by(KEYS[number].sign), at.signed_post()):
+        assert (careless.answer(request),) == KEYS[number].answers
+    assert careless.rows() == before
+
+
+@pytest.mark.parametrize("row", KEYS, ids=[row.id for row in KEYS])
+def test_bad_key_in_the_configuration(row: BadKey, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """`serve` does not start with it, and names the setting."""
+    folder = tmp_path_factory.mktemp("key")
+    (folder / CONFIGURATION).write_text(
+        f'base_url = "{BASE_URL}"\nauth_server = "{BASE_URL}"\ndatabase = "payments.sqlite3"\n'
+        f'[[wallet_address]]\nurl = "{BASE_URL}/alice"\nasset_code = "USD"\nasset_scale = 2\n'
+        + token_table("TOKEN", write_jwk(folder, row.jwk)),
+        "utf-8",
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(folder / CONFIGURATION)
+    assert refused.value.details["setting"] == "token[0].jwk_file"
+
+
+# --- all of them, and honest requests --------------------------------------------------------------
+
+
+def test_the_tables_are_as_many_as_they_seem() -> None:
+    """No two rows have one name, no class is in two families, there are many of each, and nothing is said twice."""
+    rows = list(all_rows())
+    kinds = {(row.family, row.kind) for row in rows}
+    assert len({row.id for row in rows}) == len(rows) > 600
+    assert len({kind for _, kind in kinds}) == len(kinds) > 140
+    on_signatures = [row for row in rows if isinstance(row, Attack)]
+    assert len({row.kind for row in on_signatures}) >= 80
+    assert all(row.answers != ((401, row.code.value),) for row in on_signatures if row.over_http)
+
+
+def test_honest_requests_are_still_answered(bank: Bank, careless: Bank) -> None:
+    """After all of that: reading and creating, with each of the client's keys."""
+    for at in (bank.scene, *(bank.scene.by(other) for other in OTHERS)):
+        assert bank.answer(at.signed_get()) == (200, None)
+        assert bank.answer(at.signed_post()) == (201, None)
+    assert careless.answer(careless.scene.signed_get()) == (200, None)
+
+
+def test_what_attacks_are_made_of_is_good(bank: Bank) -> None:
+    """The forged requests of the tables are accepted when nothing is wrong, so that each fails for what it does."""
+    at = bank.scene
+    for request in (
+        at.get_with(at.params()),
+        at.get_covering(('"x-a"', "1"), headers=[("X-A", "1")]),
+        at.get_covering(url=f"{at.url}?x=1"),
+        at.meant_for(at.url),
+        at.get_by(at.key.sign),
+    ):
+        assert bank.answer(request) == (200, None)
+    for names in (["content-digest"], ["content-digest", "content-length", "content-type"]):
+        assert bank.answer(at.post_covering(at.digested(), *names)) == (201, None)

@@ -1,0 +1,469 @@
+"""Other implementations of RFC 9421 and this one: what either signs, both verify, and changed after that, neither.
+
+The peers are npm `http-message-signatures`, npm `@interledger/http-signature-utils`, which the Open Payments clients
+and Rafiki use, and PyPI `http-message-signatures`. The cases are random, one a seed, and a failing test says how to run
+its case again. Only some are run here; many are run by
+
+    nox -s interop [-- --rounds 20000] [--seed 1]
+
+What a peer does otherwise than this library is left out of the random cases. It stands in the tables at the end, each
+row with its reason and an example, and is tested to be so still.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Final
+
+import pytest
+from attrs import asdict, evolve, fields, frozen
+
+from incoming_payments.errors import MalformedField, SignatureRefused
+from incoming_payments.httpsig import (
+    Algorithm,
+    Code,
+    Component,
+    Policy,
+    Request,
+    content_digest,
+    sign,
+    signature_base,
+    verify,
+)
+from kits import node_packages
+from kits.signature_cases import ORDER, Case, changes, required
+from kits.signature_peers import (
+    ALGORITHMS,
+    DERIVED,
+    DHENSBY,
+    INTERLEDGER,
+    VERSIONS,
+    Dhensby,
+    Interledger,
+    Node,
+    Peer,
+    PyAuth,
+    running_node,
+)
+from kits.signing_keys import private
+
+PYPI: Final = "PyPI"
+ROUNDS: Final = int(os.environ.get("INCOMING_PAYMENTS_INTEROP_ROUNDS", "50"))
+SEED: Final = int(os.environ.get("INCOMING_PAYMENTS_INTEROP_SEED", "1"))
+
+
+@pytest.fixture(scope="module")
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """Node.js with the two packages."""
+    with running_node(node_packages.installed(VERSIONS, request, tmp_path_factory)) as node:
+        yield node
+
+
+@pytest.fixture
+def peer(request: pytest.FixtureRequest) -> Peer:
+    """The peer that a test names; without npm there is still the one from PyPI."""
+    if request.param == PYPI:
+        return PyAuth()
+    node: Node = request.getfixturevalue("node")
+    return Dhensby(node) if request.param == DHENSBY else Interledger(node)
+
+
+# --- the random cases --------------------------------------------------------------------------
+
+
+def we_sign(case: Case) -> Request:
+    """The request of `case`, signed by us."""
+    return sign(
+        case.request,
+        case.key,
+        created=case.created,
+        components=case.components,
+        label=case.label,
+        expires=case.expires,
+        nonce=case.nonce,
+        tag=case.tag,
+        alg_param=case.alg,
+        digest=None,
+    )
+
+
+@frozen
+class Facts:
+    """What a signature proves."""
+
+    label: str
+    key_id: str
+    algorithm: Algorithm
+    components: tuple[Component, ...]
+    created: datetime
+    expires: datetime | None
+    nonce: str | None
+    tag: str | None
+
+
+def facts_of(case: Case) -> Facts:
+    """What a good signature of `case` proves."""
+    return Facts(
+        case.label,
+        case.key.kid,
+        case.key.algorithm,
+        case.components,
+        datetime.fromtimestamp(case.created, UTC),
+        None if case.expires is None else datetime.fromtimestamp(case.expires, UTC),
+        case.nonce,
+        case.tag,
+    )
+
+
+def we_verify(request: Request, case: Case, now: datetime) -> Facts | Code:
+    """What we find proven; or why we refuse."""
+    policy = Policy(required=(required(case).name,))
+    try:
+        proof = verify(request, {case.key.kid: case.key.public_key()}, policy=policy, now=now)
+    except SignatureRefused as refusal:
+        return Code(refusal.code)
+    return Facts(*[getattr(proof, fact.name) for fact in fields(Facts)])
+
+
+def check(peer: Peer, random: Random, *, they_sign: bool) -> str:
+    """Sign a random case and verify it, as it is and changed. The answer is what was changed."""
+    case = peer.to_sign(random) if they_sign else peer.to_verify(random)
+    signed = peer.sign(case) if they_sign else we_sign(case)
+    now = datetime.fromtimestamp(case.created, UTC) + timedelta(seconds=random.randint(-59, 299))
+    what, changed, reasons = random.choice(changes(random, case, signed))
+    try:
+        assert facts_of(case) == we_verify(signed, case, now)
+        assert peer.verify(signed, case)
+        assert we_verify(changed, case, now) in reasons
+        assert (what == "body" and not peer.reads_body) or not peer.verify(changed, case)
+    except AssertionError as error:
+        error.add_note(f"{case}\nsigned: {asdict(signed)}\nchanged, {what}: {asdict(changed)}")
+        raise
+    return what
+
+
+@pytest.mark.parametrize("they_sign", [True, False], ids=["theirs", "ours"])
+@pytest.mark.parametrize("peer", [DHENSBY, INTERLEDGER, PYPI], indirect=True)
+def test_what_either_signs_both_verify(peer: Peer, they_sign: bool) -> None:
+    """What one of the two has signed, both find good; and neither does when anything that is covered was changed."""
+    refused = Counter[str]()
+    for seed in range(SEED, SEED + ROUNDS):
+        try:
+            refused[check(peer, Random(seed), they_sign=they_sign)] += 1
+        except Exception as error:
+            error.add_note(f"again: nox -s interop -- --seed {seed} --rounds 1")
+            raise
+    print(
+        f"{ROUNDS} good signatures, and refused with these changes: {dict(refused.most_common())}"
+    )  # for `nox -s interop`
+
+
+# --- what is known to differ -------------------------------------------------------------------
+
+
+@frozen
+class Difference:
+    """What is signed over for `component` of `request`, here and there; None when it is refused."""
+
+    why: str
+    request: Request
+    component: Component
+    ours: str | None
+    theirs: str | None
+
+
+def component(name: str, /, **parameters: str | bool) -> Component:
+    """A component with its parameters."""
+    return Component(name, tuple(parameters.items()))
+
+
+def to(target_uri: str, method: str = "GET") -> Request:
+    """A request without fields."""
+    return Request(method, target_uri, ())
+
+
+def having(*headers: tuple[str, str]) -> Request:
+    """A request with fields."""
+    return Request("GET", "https://a.example/", headers)
+
+
+QUERY_PARAM: Final = component("@query-param", name="a")
+
+OF_DHENSBY: Final = [
+    # It takes its values from `URL` and `encodeURIComponent` of JavaScript.
+    Difference(
+        "of a query parameter it leaves !'()~ unencoded; RFC 9421 §2.2.8 encodes them",
+        to("https://a.example/?a=!'()~"), QUERY_PARAM, "%21%27%28%29%7E", "!'()~",
+    ),
+    Difference(
+        "it signs a query parameter that occurs twice, as two lines; RFC 9421 §2.2.8 forbids it",
+        to("https://a.example/?a=1&a=2"), QUERY_PARAM, None, "1\n2",
+    ),
+    Difference(
+        "it signs U+FFFD for what is not UTF-8, so that different queries look the same",
+        to("https://a.example/?a=%FF"), QUERY_PARAM, None, "%EF%BF%BD",
+    ),
+    Difference(
+        "it removes dot segments, which are in the path as it is sent (RFC 9421 §2.2.6)",
+        to("https://a.example/a/../b"), component("@path"), "/a/../b", "/b",
+    ),
+    Difference(
+        "it encodes characters of the path that were sent as they are",
+        to('https://a.example/"'), component("@path"), '/"', "/%22",
+    ),
+    Difference(
+        "it encodes an apostrophe of the query that was sent as it is",
+        to("https://a.example/?it's"), component("@query"), "?it's", "?it%27s",
+    ),
+    Difference(
+        "it drops an empty query from the request target; RFC 9421 §2.2.5 wants what was sent",
+        to("https://a.example/?"), component("@request-target"), "/?", "/",
+    ),
+    Difference(
+        "it writes other ports than the default anew",
+        to("https://a.example:08443/"), component("@authority"), "a.example:08443", "a.example:8443",
+    ),
+    Difference(
+        "it writes IP addresses anew",
+        to("https://[0:0::1]/"), component("@authority"), "[0:0::1]", "[::1]",
+    ),
+    Difference(
+        "it makes methods upper case; RFC 9421 §2.2.1 keeps the case",
+        to("https://a.example/", "get"), component("@method"), "get", "GET",
+    ),
+    # It does not know what a field is, and does not look at what is in it.
+    Difference(
+        "it leaves the CR of obsolete line folding; RFC 9421 §2.1 has a space for all of it",
+        having(("x-a", "1\r\n 2")), component("x-a"), "1 2", "1\r 2",
+    ),
+    Difference(
+        "it signs what is not ASCII; RFC 9421 §2.1 and §2.5 have no way to",
+        having(("x-a", "\xe9")), component("x-a"), None, "\xe9",
+    ),
+    Difference(
+        "it signs control characters",
+        having(("x-a", "1\0")), component("x-a"), None, "1\0",
+    ),
+    Difference(
+        "it takes a field for UTF-8, and not for the bytes that Node read it from (RFC 9421 §2.1.3)",
+        having(("x-a", "\xe9")), component("x-a", bs=True), ":6Q==:", ":w6k=:",
+    ),
+    Difference(
+        "it passes over parameters that it does not know, as if they were not there",
+        having(("x-a", "1")), component("x-a", tr=True), None, "1",
+    ),
+    Difference(
+        "it passes over parameters of derived components",
+        to("https://a.example/"), component("@method", sf=True), None, "GET",
+    ),
+    # It guesses the types of structured fields, and reads them by npm structured-headers.
+    Difference(
+        "it guesses the type of a field; RFC 9421 §2.1.1 asks that it be known",
+        having(("x-a", "b=1")), component("x-a", sf=True), None, "b=1",
+    ),
+    Difference(
+        "it takes a dictionary of nothing but flags for a list",
+        having(("priority", "i, u")), component("priority", key="i"), "?1", None,
+    ),
+    Difference(
+        "it takes the last of two members with one key; here they are refused, as another reader may take the first",
+        having(("priority", "u=1, u=2")), component("priority", key="u"), None, "2",
+    ),
+    Difference(
+        "it takes a decimal without fraction for an integer (RFC 9651 §4.1.5)",
+        having(("age", "1.0")), component("age", sf=True), "1.0", "1",
+    ),
+    Difference(
+        "it cannot read a date with anything behind it (RFC 9651 §4.2.9)",
+        having(("age", "@5;a")), component("age", sf=True), "@5;a", None,
+    ),
+    Difference(
+        "it writes octets below 16 of a display string with one digit (RFC 9651 §4.1.11)",
+        having(("age", '%"%0a"')), component("age", sf=True), '%"%0a"', '%"%a"',
+    ),
+    Difference(
+        "it does not strip tabs around a structured field",
+        having(("age", "\t1")), component("age", sf=True), "1", None,
+    ),
+]  # fmt: skip
+
+OF_PYPI: Final = [
+    Difference(
+        "it adds the slash of an empty path; here the target URI is what the application says it is (RFC 9421 §2.2.2)",
+        to("https://a.example"), component("@target-uri"), "https://a.example", "https://a.example/",
+    ),
+    Difference(
+        "it drops user and fragment; here they are refused, as no target URI has them (RFC 9110 §7.1)",
+        to("https://user@a.example/#b"), component("@target-uri"), None, "https://a.example/",
+    ),
+    Difference(
+        "it refuses URIs that are none to RFC 3986, as clients send them",
+        to("https://a.example/?a=|"), component("@query"), "?a=|", None,
+    ),
+    Difference(
+        "it refuses methods with lower-case letters, which RFC 9110 §9.1 allows",
+        to("https://a.example/", "get"), component("@method"), "get", None,
+    ),
+    Difference(
+        "it knows the request target of CONNECT; a service of resources is never sent one",
+        to("https://a.example:1", "CONNECT"), component("@request-target"), "/", "a.example:1",
+    ),
+    Difference(
+        "it signs U+FFFD for what is not UTF-8, so that different queries look the same",
+        to("https://a.example/?a=%FF"), QUERY_PARAM, None, "%EF%BF%BD",
+    ),
+    Difference(
+        "it takes other names for a query parameter than the one encoded as RFC 9421 §2.2.8 says",
+        to("https://a.example/?%21=1"), component("@query-param", name="!"), None, "1",
+    ),
+    Difference(
+        "it does not know the types of the fields of RFC 9440 and RFC 9421",
+        having(("client-cert", ":AQ==:")), component("client-cert", sf=True), ":AQ==:", None,
+    ),
+    Difference(
+        "it reads any field as a dictionary for ;key; RFC 9421 §2.1.2 wants one that is known to be",
+        having(("x-a", "b=1")), component("x-a", key="b"), None, "1",
+    ),
+    Difference(
+        "it takes the last of two members with one key; here they are refused, as another reader may take the first",
+        having(("priority", "u=1, u=2")), component("priority", key="u"), None, "2",
+    ),
+    Difference(
+        "it signs control characters under ;bs, where they cannot forge a line; no server lets them in",
+        having(("x-a", "1\0")), component("x-a", bs=True), None, ":MQA=:",
+    ),
+    Difference(
+        "it adds ;bs to Set-Cookie, a field of responses, when that has several lines",
+        having(("set-cookie", "a"), ("set-cookie", "b")), component("set-cookie"),
+        "a, b", '"set-cookie";bs: :YQ==:, :Yg==:',
+    ),
+]  # fmt: skip
+
+
+def we_sign_over(difference: Difference) -> str | None:
+    """What stands for the component in our signature base."""
+    try:
+        base = signature_base(difference.request, [difference.component], ())
+    except MalformedField:
+        return None
+    return base.decode().rpartition("\n")[0].removeprefix(f"{difference.component.identifier}: ")
+
+
+@pytest.mark.parametrize("difference", OF_DHENSBY, ids=lambda difference: difference.why)
+def test_dhensby_still_differs(node: Node, difference: Difference) -> None:
+    """The table of npm http-message-signatures is true."""
+    theirs = Dhensby(node).value(difference.request, difference.component)
+    assert (difference.ours, difference.theirs) == (we_sign_over(difference), theirs)
+
+
+@pytest.mark.parametrize("difference", OF_PYPI, ids=lambda difference: difference.why)
+def test_pypi_still_differs(difference: Difference) -> None:
+    """The table of PyPI http-message-signatures is true."""
+    theirs = PyAuth().value(difference.request, difference.component)
+    assert (difference.ours, difference.theirs) == (we_sign_over(difference), theirs)
+
+
+def a_case(*headers: tuple[str, str], body: bytes = b"", components: Sequence[Component] = ()) -> Case:
+    """What all of them get right; with more, perhaps not."""
+    return Case(
+        request=Request("POST", "https://a.example/b", headers, body),
+        key=private(Algorithm.ED25519),
+        label="sig1",
+        components=(component("@method"), component("@target-uri"), *components),
+        created=1_600_000_000,
+    )
+
+
+FIELD: Final = component("x-a")
+NOT_FOR_INTERLEDGER: Final = [
+    ("it knows the label sig1 only; labels carry no meaning (RFC 9421 §4)", evolve(a_case(), label="sig2")),
+    ("it verifies Ed25519 only", evolve(a_case(), key=private(Algorithm.ES256))),
+    ("it derives @method and @target-uri only", a_case(components=[component("@path")])),
+    ("it passes over parameters of components", a_case(("x-a", "1"), components=[component("x-a", bs=True)])),
+    ("it does not strip white space around fields", a_case(("x-a", " 1"), components=[FIELD])),
+    ("it asks that authorization be covered", a_case(("authorization", "GNAP t"), ("x-a", "1"), components=[FIELD])),
+    (
+        "it asks for content-length and content-type with content-digest",
+        a_case(("content-digest", content_digest(b"{}")), body=b"{}", components=[component("content-digest")]),
+    ),
+    (
+        "it does not find its way among several signatures",
+        a_case(("signature-input", "a=()"), ("signature", "a=:AQ==:")),
+    ),
+]
+
+
+@pytest.mark.parametrize(("why", "case"), NOT_FOR_INTERLEDGER, ids=[why for why, _ in NOT_FOR_INTERLEDGER])
+def test_interledger_still_refuses(node: Node, why: str, case: Case) -> None:
+    """The table of what npm http-signature-utils does not verify, although it is well signed, is true."""
+    signed, now = we_sign(case), datetime.fromtimestamp(case.created, UTC)
+
+    assert facts_of(case) == we_verify(signed, case, now), why
+    assert not Interledger(node).verify(signed, case), why
+
+
+def test_interledger_verifies_what_the_others_do(node: Node) -> None:
+    """Without any of what stands in the table it does verify."""
+    assert Interledger(node).verify(we_sign(a_case()), a_case())
+
+
+def test_interledger_still_digests_another_body(node: Node) -> None:
+    """It signs the digest of the body parsed and written anew: whoever sends the body as it was is refused."""
+    case = a_case(body=b'{"a": 1}')
+    signed, now = Interledger(node).sign(case), datetime.fromtimestamp(case.created, UTC)
+
+    assert we_verify(signed, case, now) is Code.DIGEST_MISMATCH
+    assert content_digest(b'{"a":1}') == signed.values("content-digest")[0]
+
+
+def test_dhensby_still_salts_otherwise(node: Node) -> None:
+    """Its own rsa-pss-sha512 has the longest salt there is; RFC 9421 §3.3.1 asks for 64 bytes."""
+    peer, case = Dhensby(node), evolve(a_case(), key=private(Algorithm.PS512))
+    signed, now = peer.sign(case, as_it_comes=True), datetime.fromtimestamp(case.created, UTC)
+
+    assert peer.verify(signed, case)
+    assert we_verify(signed, case, now) is Code.SIGNATURE_INVALID
+
+
+def test_dhensby_still_leaves_the_body_to_others(node: Node) -> None:
+    """It never compares Content-Digest with the body; here that is part of verifying."""
+    digest = ("content-digest", content_digest(b"{}"))
+    case = a_case(digest, body=b"{}", components=[component("content-digest")])
+    changed, now = evolve(we_sign(case), body=b"[]"), datetime.fromtimestamp(case.created, UTC)
+
+    assert Dhensby(node).verify(changed, case)
+    assert we_verify(changed, case, now) is Code.DIGEST_MISMATCH
+
+
+def test_dhensby_still_leaves_out_what_is_empty(node: Node) -> None:
+    """A created of 0 and an empty nonce are not written; here both can be signed."""
+    case = evolve(a_case(), created=0, nonce="")
+
+    assert we_sign(case).values("signature-input")[0].endswith(';keyid="key-1";created=0;nonce=""')
+    assert Dhensby(node).sign(case).values("signature-input")[0].endswith(');keyid="key-1"')
+
+
+# --- the cases themselves ----------------------------------------------------------------------
+
+
+def test_the_cases_are_of_all_kinds() -> None:
+    """The random cases have every algorithm, component and parameter that a peer can do, and bodies or none."""
+    cases = [PyAuth().to_verify(Random(seed)) for seed in range(300)]
+    components = [component for case in cases for component in case.components]
+
+    assert set(ALGORITHMS) == {case.key.algorithm for case in cases}
+    assert set(DERIVED) <= {component.name for component in components}
+    assert {("sf",), ("bs",), ("key",), ("key", "sf"), ("sf", "key"), ("name",), ()} == {
+        tuple(name for name, _ in component.parameters) for component in components
+    }
+    assert {True, False} == {bool(case.request.body) for case in cases}
+    for name in ORDER:
+        assert name in ("keyid", "created") or {True, False} == {name in dict(case.parameters) for case in cases}
+
+
+def test_one_seed_is_one_case() -> None:
+    """A case can be made again from its seed."""
+    first, again = (PyAuth().to_verify(Random(7)) for _ in range(2))
+    assert first == again

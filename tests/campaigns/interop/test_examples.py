@@ -1,0 +1,168 @@
+"""The programs in `examples/`, each run as a real process and used over real HTTP."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from incoming_payments.httpsig import PrivateKey
+from incoming_payments.server.init import CONFIGURATION
+from kits.peers import HttpConnector, sender_for
+from kits.processes import COMMAND, ROOT, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
+
+EXAMPLES: Final = ROOT / "examples"
+SERVERS: Final = {
+    "flask_app": ["flask", "--app", str(EXAMPLES / "flask_app.py"), "run", "--port"],
+    "starlette_app": ["uvicorn", "--app-dir", str(EXAMPLES), "starlette_app:app", "--port"],
+}
+
+
+@contextmanager
+def example(name: str, folder: Path) -> Iterator[HttpClient]:
+    """The example `name`, with the keys and the token that lie in `folder`, and a client of it."""
+    port = free_port()
+    if not (folder / CONFIGURATION).exists():
+        assert run_command("init", folder, "--port", str(port)).returncode == 0
+    path = folder / CONFIGURATION
+    path.write_text(re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", path.read_text("utf-8")), "utf-8")
+    command = [sys.executable, "-m", *SERVERS[name], str(port)]
+    with serving(command, port, folder / "log", env={"FOLDER": str(folder)}):
+        yield HttpClient.of(folder, f"http://127.0.0.1:{port}")
+
+
+@pytest.fixture(scope="module", params=sorted(SERVERS))
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one of the examples, which the folder is named for, has its files."""
+    return tmp_path_factory.mktemp(request.param, numbered=False)
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[HttpClient]:
+    """A client of one of the examples."""
+    with example(folder.name, folder) as client:
+        yield client
+
+
+def test_create_and_read(client: HttpClient) -> None:
+    """A payment is created, read by its client as it was, and read by anybody in part."""
+    created = client.create(
+        incomingAmount={"value": "2500", "assetCode": "USD", "assetScale": 2},
+        expiresAt=(datetime.now(UTC) + timedelta(days=1)).isoformat(),
+        metadata={"externalRef": "INV-2026-0042"},
+    )
+    assert created.status_code == 201
+    payment = created.json()
+    read = client.get(payment["id"])
+    public = unsigned("GET", payment["id"])
+
+    nothing = {"value": "0", "assetCode": "USD", "assetScale": 2}
+    assert (200, payment) == (read.status_code, read.json())
+    assert public.status_code == 200
+    assert {"receivedAmount": nothing, "authServer": "https://auth.bank.example"} == public.json()
+    assert payment["id"] == created.headers["location"]
+    assert (read.headers["content-type"], read.headers["cache-control"]) == ("application/json", "no-store")
+    assert [method["type"] for method in payment["methods"]] == ["ilp"]
+
+
+def test_a_payment_is_paid_by_packets(client: HttpClient, folder: Path) -> None:
+    """The peer that `init` has made pays it, over HTTP; without its token the framework's route lets nobody in."""
+    created = client.create(incomingAmount={"value": "2500", "assetCode": "USD", "assetScale": 2}).json()
+    sender = sender_for(created)
+    with HttpConnector.of(folder, client.base_url) as connector:
+        paid = connector.pay(sender, 2500)
+        again = connector.pay(sender, 1)
+        refused = connector.post(b"", authorization="Bearer another-token-of-nobody")
+    read = client.get(created["id"]).json()
+    method = unsigned("PUT", f"{client.base_url}/ilp")
+
+    assert (paid.code, again.code) == ("fulfilled", "F99")
+    assert (read["receivedAmount"]["value"], read["completed"]) == ("2500", True)
+    assert (code_of(refused), refused.headers["www-authenticate"]) == ((401, "invalid_token"), "Bearer")
+    assert (code_of(method), method.headers["allow"]) == ((405, "method_not_allowed"), "POST")
+
+
+def test_a_forged_signature(client: HttpClient) -> None:
+    """With another key under the same id, the answer is 401 with the challenge."""
+    id = client.create().json()["id"]
+    forger = HttpClient(client.base_url, client.token, PrivateKey.generate_ed25519(client.key.kid))
+    refused = forger.get(id)
+
+    assert code_of(refused) == (401, "signature_invalid")
+    assert refused.headers["www-authenticate"] == "GNAP as_uri=https://auth.bank.example"
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "POST"])
+def test_a_method_that_is_not_there(client: HttpClient, method: str) -> None:
+    """The service answers methods that it does not have itself, and not the framework: with its own error body."""
+    refused = unsigned(method, f"{client.base_url}/incoming-payments/019b76da-a800-7000-8000-000000000000")
+
+    assert code_of(refused) == (405, "method_not_allowed")
+    assert refused.headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS"])
+def test_a_method_that_the_collection_does_not_have(client: HttpClient, method: str) -> None:
+    """Payments can be created, and not listed."""
+    refused = unsigned(method, f"{client.base_url}/incoming-payments")
+
+    assert code_of(refused) == (405, "method_not_allowed")
+    assert refused.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("id", ["019b76da-a800-7000-8000-000000000000", "1", "019b76da/b", "%2e%2e"])
+def test_a_payment_that_is_not_there(client: HttpClient, id: str) -> None:
+    """A payment that does not exist is not found, whatever is asked for: with the service's own error body."""
+    expected = "not_found" if "/" in id else "payment_not_found"
+
+    assert (404, expected) == code_of(unsigned("GET", f"{client.base_url}/incoming-payments/{id}"))
+
+
+def test_head(client: HttpClient) -> None:
+    """HEAD is answered as GET, without the content."""
+    id = client.create().json()["id"]
+    answer = unsigned("HEAD", id)
+    length = str(len(unsigned("GET", id).content))
+
+    assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"", "application/json")
+    assert answer.headers["content-length"] == length
+
+
+def test_the_client(tmp_path: Path) -> None:
+    """The client creates a payment at a running `serve` and reads it; what goes wrong, it shows."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    command = [sys.executable, str(EXAMPLES / "client.py"), str(tmp_path)]
+    too_early = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / "log"):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        path = tmp_path / CONFIGURATION
+        path.write_text(path.read_text("utf-8").replace(token_in(tmp_path), "UNKNOWN"), "utf-8")
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert too_early.returncode == 1
+    assert re.fullmatch(rf"http://127.0.0.1:{port} does not answer \(.+\): is it running\?\n", too_early.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
+    url = f"http://127.0.0.1:{port}/incoming-payments"
+    answers = re.findall(r"^POST \S+ 201|^GET \S+/(?=\S+ 200)", done.stdout, re.MULTILINE)
+    assert answers == [f"POST {url} 201", f"GET {url}/"]
+    assert refused.returncode == 1
+    assert f"POST {url} 401" in refused.stdout
+
+
+@pytest.mark.parametrize("name", sorted(SERVERS))
+def test_payments_outlive_the_process(name: str, tmp_path: Path) -> None:
+    """What one run of the program created, the next one knows."""
+    with example(name, tmp_path) as client:
+        created = client.create()
+        assert created.status_code == 201
+    path = created.json()["id"].removeprefix(client.base_url)
+    with example(name, tmp_path) as client:
+        again = unsigned("GET", f"{client.base_url}{path}")
+
+    assert (200, created.json()["receivedAmount"]) == (again.status_code, again.json()["receivedAmount"])

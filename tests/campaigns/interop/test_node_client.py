@@ -1,0 +1,141 @@
+"""A real client: npm @interledger/open-payments drives a real `serve` process, and validates what it gets."""
+
+import json
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.httpsig import PrivateKey
+from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
+from kits import node_packages
+from kits.processes import COMMAND, HttpClient, free_port, run_command, serving
+
+PACKAGE: Final = "@interledger/open-payments"
+VERSION: Final = "7.4.0"
+SCRIPT: Final = Path(__file__).with_name("node_client.mjs")
+READ_ONLY_TOKEN: Final = "READ-ONLY-TOKEN"
+UNKNOWN_ID: Final = "019b76da-a800-7000-8000-000000000000"
+
+
+@pytest.fixture(scope="module")
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the client is installed."""
+    return node_packages.installed({PACKAGE: VERSION}, request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def results(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the client got from each of its calls."""
+    folder, port = tmp_path_factory.mktemp("service"), free_port()
+    assert run_command("init", folder, "--port", str(port)).returncode == 0
+    with (folder / CONFIGURATION).open("a", encoding="utf-8") as configuration:
+        configuration.write(
+            f'[[token]]\nvalue = "{READ_ONLY_TOKEN}"\nclient = "https://shop.example/"\njwk_file = "{CLIENT_JWK}"\n'
+            'rights = [{ actions = ["read"] }]\n'
+        )
+    client = HttpClient.of(folder, f"http://127.0.0.1:{port}")
+    wanted = a_request(client, "USD")
+    given = {
+        "installed": str(installed),
+        "baseUrl": client.base_url,
+        "client": f"{client.base_url}/a-client",
+        "keyId": client.key.kid,
+        "privateKey": str(folder / CLIENT_KEY),
+        "forgedKey": PrivateKey.generate_ed25519(client.key.kid).to_pem().decode(),
+        "token": client.token,
+        "readOnlyToken": READ_ONLY_TOKEN,
+        "wanted": wanted,
+        "wrongAsset": a_request(client, "EUR"),
+        "unknownPayment": f"{client.base_url}/incoming-payments/{UNKNOWN_ID}",
+    }
+    with serving([*COMMAND, "serve", "--config", folder / CONFIGURATION], port, folder / "log"):
+        node = ["node", str(SCRIPT), json.dumps(given)]
+        done = subprocess.run(node, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, Any] = json.loads(done.stdout)
+    return {**results, "wanted": wanted, "base_url": client.base_url}
+
+
+def a_request(client: HttpClient, asset_code: str) -> dict[str, object]:
+    """A create request with everything that it can hold."""
+    return {
+        "walletAddress": f"{client.base_url}/alice",
+        "incomingAmount": {"value": "2500", "assetCode": asset_code, "assetScale": 2},
+        "expiresAt": (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "metadata": {"externalRef": "INV-2026-0042", "lines": [{"ünïcode": "€ 25"}]},
+    }
+
+
+def answer(results: dict[str, Any], call: str) -> Any:
+    """The answer of a call that succeeded."""
+    assert "error" not in results[call], results[call]
+    return results[call]["answer"]
+
+
+def test_it_creates_a_payment(results: dict[str, Any]) -> None:
+    """Create, with amount, expiry and metadata, is answered with a resource that the client finds valid."""
+    payment, wanted = answer(results, "created"), results["wanted"]
+
+    nothing = {"value": "0", "assetCode": "USD", "assetScale": 2}
+    assert wanted == {name: payment[name] for name in wanted}
+    assert (nothing, False) == (payment["receivedAmount"], payment["completed"])
+    assert payment["id"].startswith(f"{results['base_url']}/incoming-payments/")
+    assert [method["type"] for method in payment["methods"]] == ["ilp"]
+
+
+def test_it_creates_a_payment_on_no_terms(results: dict[str, Any]) -> None:
+    """A payment of any amount, for ever, leaves out what it does not have."""
+    payment = answer(results, "least")
+
+    there = ["completed", "createdAt", "id", "methods", "receivedAmount", "updatedAt", "walletAddress"]
+    assert there == sorted(payment)
+
+
+def test_it_reads_a_payment(results: dict[str, Any]) -> None:
+    """Get is answered with the same resource, and the client finds it valid."""
+    assert answer(results, "created") == answer(results, "read")
+
+
+def test_it_reads_a_payment_publicly(results: dict[str, Any]) -> None:
+    """The unauthenticated client gets the public view, and finds it valid."""
+    public = {
+        "receivedAmount": answer(results, "created")["receivedAmount"],
+        "authServer": f"{results['base_url']}/auth",
+    }
+    assert public == answer(results, "readPublicly")
+
+
+ERRORS: Final = [
+    ("wrongAsset", 400, "asset_mismatch", "incomingAmount must be in USD at scale 2"),
+    ("missingRight", 401, "insufficient_rights", "the access token has no right to create"),
+    ("unknownToken", 401, "invalid_token", "the access token is not active"),
+    ("unknownPayment", 404, "payment_not_found", "there is no such incoming payment"),
+    ("forgedRead", 401, "signature_invalid", "the signature does not fit the key"),
+    ("forgedCreate", 401, "signature_invalid", "the signature does not fit the key"),
+]
+
+
+@pytest.mark.parametrize(("call", "status", "code", "description"), ERRORS)
+def test_its_errors_say_what_ours_do(
+    results: dict[str, Any], call: str, status: int, code: str, description: str
+) -> None:
+    """The client's own error carries our status, our code and our words."""
+    error = results[call]["error"]
+
+    assert ("OpenPaymentsClientError", status, code) == (error["name"], error["status"], error["code"])
+    assert error["description"].startswith(description)
+
+
+def test_its_errors_carry_details(results: dict[str, Any]) -> None:
+    """The member at fault reaches the client as details."""
+    assert results["wrongAsset"]["error"]["details"] == {"member": "incomingAmount"}
+
+
+@pytest.mark.parametrize("call", ["wrongService", "wrongPublicly"])
+def test_it_does_validate(results: dict[str, Any], call: str) -> None:
+    """An answer that the OpenAPI does not allow is found out, so that what the other tests show means something."""
+    assert results[call]["error"]["description"] == "Could not validate OpenAPI response"
+    assert results[call]["error"]["validationErrors"]

@@ -1,0 +1,354 @@
+"""Real senders: npm @interledger/pay and ilp-protocol-stream pay incoming payments of a real `serve`, over HTTP.
+
+Every payment is created, and read afterwards, over signed HTTP. What the sender says was delivered is compared with
+what the payment has received, to the last unit.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from attrs import frozen
+
+from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
+from kits import node_packages
+from kits.processes import COMMAND, HttpClient, free_port, run_command, serving
+
+PAY_2: Final = "@interledger/pay 0.2.2"
+PAY_4: Final = "@interledger/pay 0.4.0-alpha.9"
+RAFIKI: Final = f"{PAY_4} as in Rafiki"
+STREAM: Final = "ilp-protocol-stream 2.7.1"
+SENDERS: Final = (PAY_2, PAY_4, RAFIKI, STREAM)
+DELIVERERS: Final = (PAY_2, PAY_4, RAFIKI)  # those that can be told what has to arrive
+SCRIPT: Final = Path(__file__).with_name("real_senders.mjs")
+
+CENTS: Final = 2500  # what payments are for
+EURO_TOKEN: Final = "a-token-of-a-peer-whose-account-is-in-euros"
+EURO_PEER: Final = """
+[[peer]]
+name = "euros"
+asset_code = "EUR"
+asset_scale = 2
+token_files = ["euro-token.txt"]
+"""
+PACKETS_MAX: Final = 20  # of one that gives up at once: its probes are some ten; one that spins sends thousands
+
+
+# --- the service -----------------------------------------------------------------------------------
+
+
+@frozen
+class Payment:
+    """An incoming payment, by what its client is told of it."""
+
+    url: str
+    address: str
+    secret: str
+
+
+@frozen
+class Service:
+    """A serving process: a client of it, and the token of its peer in US dollars."""
+
+    client: HttpClient
+    token: str
+
+    def create(self, cents: int | None = CENTS, expires_at: datetime | None = None) -> Payment:
+        """A new payment; with `None` for any amount."""
+        members: dict[str, object] = {}
+        if cents is not None:
+            members["incomingAmount"] = {"value": str(cents), "assetCode": "USD", "assetScale": 2}
+        if expires_at is not None:
+            members["expiresAt"] = expires_at.isoformat().replace("+00:00", "Z")
+        response = self.client.create(**members)
+        assert response.status_code == 201, response.text
+        created = response.json()
+        [method] = created["methods"]
+        return Payment(created["id"], method["ilpAddress"], method["sharedSecret"])
+
+    def read(self, payment: Payment) -> tuple[int, bool]:
+        """What the payment has received, in cents, and whether it is completed."""
+        found = self.client.get(payment.url).json()
+        return int(found["receivedAmount"]["value"]), found["completed"]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with two peers: the account with one is in US dollars, with the other in euros."""
+    folder, port = tmp_path_factory.mktemp("service"), free_port()
+    assert run_command("init", folder, "--port", str(port)).returncode == 0
+    (folder / "euro-token.txt").write_text(EURO_TOKEN, "utf-8")
+    with (folder / CONFIGURATION).open("a", encoding="utf-8") as configuration:
+        configuration.write(EURO_PEER)
+    token = (folder / PEER_TOKEN).read_text("utf-8").strip()
+    with serving([*COMMAND, "serve", "--config", folder / CONFIGURATION], port, folder / "log"):
+        yield Service(HttpClient.of(folder, f"http://127.0.0.1:{port}"), token)
+
+
+# --- the senders -----------------------------------------------------------------------------------
+
+
+@frozen
+class Outcome:
+    """What became of a payment.
+
+    By what the sender says: how it ended (`None` when well), what it has `sent` in minor units of its own account, and
+    what was `delivered`, in cents. By what was seen on the way: the packets, and what `arrived` by those fulfilled.
+    """
+
+    error: str | None
+    sent: int
+    delivered: int
+    packets: int
+    arrived: int
+
+
+class Sender:
+    """A process in which one of the senders pays, one payment after the other."""
+
+    def __init__(self, name: str, installed: Path, service: Service) -> None:
+        self.name = name
+        self._token = service.token
+        command = ["node", str(SCRIPT), str(installed), name, f"{service.client.base_url}/ilp"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, payment: Payment, **terms: int | str) -> None:
+        """Begin to pay: an `amount` of the account's minor units, or `deliver` cents.
+
+        `scale` is that of the sender's account, `most` what its connector takes in one packet. `ilp-protocol-stream`
+        sends the amount on each of `streams` streams.
+        """
+        job = {"address": payment.address, "secret": payment.secret, "token": self._token, **terms}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+
+    def finish(self) -> Outcome:
+        """What became of the payment that was begun."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"{self.name} has ended; what it said is above"
+        return Outcome(**json.loads(line))
+
+    def pay(self, payment: Payment, **terms: int | str) -> Outcome:
+        """Pay, and wait until that is over."""
+        self.start(payment, **terms)
+        return self.finish()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def senders(
+    service: Service, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Sender]]:
+    """All senders by their names, each version installed in a folder of its own."""
+    with ExitStack() as open:
+        found = {}
+        for name in SENDERS:
+            package, version = name.split()[:2]
+            folder = node_packages.installed({package: version}, request, tmp_path_factory)
+            found[name] = Sender(name, folder, service)
+            open.callback(found[name].close)
+        yield found
+
+
+@pytest.fixture(params=SENDERS)
+def sender(senders: Mapping[str, Sender], request: pytest.FixtureRequest) -> Sender:
+    """Each of the senders."""
+    return senders[request.param]
+
+
+# --- payments that end well --------------------------------------------------------------------------
+
+# What the payment is for, in cents, what the sender is told, and what it sends, in its own units, and delivers.
+WELL: Final[Mapping[str, tuple[int | None, dict[str, int], tuple[int, int]]]] = {
+    "in full": (CENTS, {"amount": 2500}, (2500, 2500)),
+    "in part": (CENTS, {"amount": 999}, (999, 999)),
+    "a little too much": (CENTS, {"amount": 2525}, (2525, 2525)),
+    "any amount": (None, {"amount": 123_456_789}, (123_456_789, 123_456_789)),
+    "in full, in packets": (250_000, {"amount": 250_000, "most": 9_999}, (250_000, 250_000)),
+    "from a finer account": (CENTS, {"amount": 2_499_999_999, "scale": 8}, (2_499_999_999, 2499)),
+    # Each packet is rounded down: seven bring 333, and the last one 166.
+    "from a finer account, in packets": (
+        CENTS,
+        {"amount": 2_500_000_000, "scale": 8, "most": 333_333_333},
+        (2_500_000_000, 2497),
+    ),
+}
+
+
+def accounts(outcome: Outcome) -> tuple[str | None, int, int, int]:
+    """How it ended, what was sent, and what was delivered by the sender's account and by the packets."""
+    return outcome.error, outcome.sent, outcome.delivered, outcome.arrived
+
+
+@pytest.mark.parametrize("case", WELL)
+def test_it_pays(service: Service, sender: Sender, case: str) -> None:
+    """What the sender was told to send is sent, and what it says was delivered is what the payment has received."""
+    cents, told, (sent, delivered) = WELL[case]
+    payment = service.create(cents)
+
+    outcome = sender.pay(payment, **told)
+
+    assert (None, sent, delivered, delivered) == accounts(outcome)
+    assert (delivered, cents is not None and delivered >= cents) == service.read(payment)
+
+
+@pytest.mark.parametrize("name", DELIVERERS)
+@pytest.mark.parametrize("account", [{}, {"scale": 8}, {"scale": 8, "most": 333_333_333}])
+def test_it_delivers(service: Service, senders: Mapping[str, Sender], name: str, account: dict[str, int]) -> None:
+    """A sender that is told what has to arrive delivers exactly that, whatever rounding takes on the way."""
+    payment = service.create()
+
+    outcome = senders[name].pay(payment, deliver=CENTS, **account)
+
+    assert (None, outcome.sent, CENTS, CENTS) == accounts(outcome)
+    assert service.read(payment) == (CENTS, True)
+
+
+# --- payments that end early -------------------------------------------------------------------------
+
+# How each says that the receiver has closed the payment.
+CLOSED: Final[Mapping[str, str]] = {
+    PAY_2: "ClosedByRecipient",
+    PAY_4: "ClosedByReceiver",
+    RAFIKI: "ClosedByReceiver",
+    STREAM: "Stream was closed before the desired amount was sent",
+}
+# How each says that the account does not fit.
+NO_WAY: Final[Mapping[str, str]] = {
+    PAY_2: "ConnectorError",
+    PAY_4: "EstablishmentFailed",
+    RAFIKI: "ConnectorError",
+    STREAM: "Error connecting: Unable to establish connection",
+}
+
+
+def check_end(outcome: Outcome, error: str, delivered: int) -> None:
+    """That it ended at once in this way, with so much delivered by the sender's account and by the packets."""
+    assert outcome.error is not None
+    assert error == outcome.error[: len(error)]
+    assert (delivered, delivered) == (outcome.delivered, outcome.arrived)
+    assert outcome.packets <= PACKETS_MAX
+
+
+@pytest.mark.parametrize(("first", "second"), [({}, {}), ({}, {"scale": 8}), ({"scale": 8}, {"scale": 8})])
+def test_more_than_remains(service: Service, sender: Sender, first: dict[str, int], second: dict[str, int]) -> None:
+    """Of what is more than the payment can still take, exactly the remainder is delivered, and then it ends at once."""
+    payment = service.create()
+    unit = 10 ** (second.get("scale", 2) - 2)
+    assert sender.pay(payment, amount=1000 * 10 ** (first.get("scale", 2) - 2), **first).delivered == 1000
+
+    outcome = sender.pay(payment, amount=2500 * unit, **second)
+
+    check_end(outcome, CLOSED[sender.name], 1500)
+    assert outcome.sent == 1500 * unit
+    assert service.read(payment) == (CENTS, True)
+
+
+def test_more_than_the_payment_is_for(service: Service, sender: Sender) -> None:
+    """Of what is more than the payment is for, exactly that is delivered, or nothing by a sender that asks before."""
+    payment = service.create()
+    delivers, completed = (0, False) if sender.name == PAY_2 else (CENTS, True)
+    error = CLOSED[STREAM] if sender.name == STREAM else "IncompatibleReceiveMax"
+
+    outcome = sender.pay(payment, amount=3000)
+
+    check_end(outcome, error, delivers)
+    assert (delivers, completed) == service.read(payment)
+
+
+def test_into_a_completed_payment(service: Service, sender: Sender) -> None:
+    """A sender that comes too late is told that it is over, and ends at once."""
+    payment = service.create()
+    assert sender.pay(payment, amount=CENTS).delivered == CENTS
+
+    outcome = sender.pay(payment, amount=100)
+
+    check_end(outcome, CLOSED[sender.name], 0)
+    assert service.read(payment) == (CENTS, True)
+
+
+@pytest.fixture(scope="module")
+def expired(service: Service) -> Payment:
+    """A payment that has expired, by the clock of the service."""
+    expires_at = datetime.now(UTC) + timedelta(seconds=1)
+    payment = service.create(expires_at=expires_at)
+    while datetime.now(UTC) <= expires_at:
+        time.sleep(0.05)
+    return payment
+
+
+def test_into_an_expired_payment(service: Service, sender: Sender, expired: Payment) -> None:
+    """A payment that has expired takes nothing, and the sender ends at once."""
+    outcome = sender.pay(expired, amount=100)
+
+    check_end(outcome, CLOSED[sender.name], 0)
+    assert service.read(expired) == (0, False)
+
+
+def test_over_an_account_in_another_asset(service: Service, sender: Sender) -> None:
+    """What would arrive in another asset is not taken, and the sender ends at once."""
+    payment = service.create()
+
+    outcome = sender.pay(payment, amount=100, token=EURO_TOKEN)
+
+    check_end(outcome, NO_WAY[sender.name], 0)
+    assert service.read(payment) == (0, False)
+
+
+@pytest.mark.parametrize("each", [1250, 2000, 2500])
+def test_several_streams_of_one_connection(service: Service, senders: Mapping[str, Sender], each: int) -> None:
+    """The payment is one pot for all streams; those that it has no room for hear at once that it is closed."""
+    payment = service.create()
+
+    outcome = senders[STREAM].pay(payment, amount=each, streams=3)
+
+    check_end(outcome, CLOSED[STREAM], CENTS)
+    assert service.read(payment) == (CENTS, True)
+
+
+# --- several at once ---------------------------------------------------------------------------------
+
+
+def all_at_once(senders: Mapping[str, Sender], payment: Payment, **told: int) -> list[Outcome]:
+    """What becomes of a payment that all senders pay, each in a process of its own."""
+    for sender in senders.values():
+        sender.start(payment, **told)
+    return [sender.finish() for sender in senders.values()]
+
+
+def test_several_at_once(service: Service, senders: Mapping[str, Sender]) -> None:
+    """Senders that share a payment, in many packets, each deliver what they say, and together complete it."""
+    each = 250_000
+    total = each * len(senders)
+    payment = service.create(total)
+
+    outcomes = all_at_once(senders, payment, amount=each, most=9_999)
+
+    assert [(None, each, each, each)] * len(senders) == [accounts(outcome) for outcome in outcomes]
+    assert (total, True) == service.read(payment)
+
+
+def test_too_many_at_once(service: Service, senders: Mapping[str, Sender]) -> None:
+    """Of senders that want to send more than the payment takes, each knows what of its own was delivered."""
+    each, cents = 250_000, 400_000
+    payment = service.create(cents)
+
+    outcomes = all_at_once(senders, payment, amount=each, most=9_999)
+
+    received, completed = service.read(payment)
+    assert [outcome.arrived for outcome in outcomes] == [outcome.delivered for outcome in outcomes]
+    assert received == sum(outcome.delivered for outcome in outcomes)
+    assert completed
+    assert cents <= received <= cents + cents // 100  # the tolerance of the last packet

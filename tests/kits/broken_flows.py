@@ -1,0 +1,191 @@
+"""Flows that each break one promise on purpose, so that tests can prove that the simulation detects it."""
+
+import itertools
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from attrs import evolve
+
+from incoming_payments.domain import lifecycle
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.errors import PaymentNotFound, PaymentRefused, StoreError
+from incoming_payments.flows.effects import DrawRandomness, Flow, LoadEvents, LoadPayment, UpdatePayment
+from incoming_payments.flows.get import get_payment, get_public_payment
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.receive import receive
+from incoming_payments.httpsig import Request
+from incoming_payments.ilp.ildcp import Peer
+from incoming_payments.ilp.packet import Reply, encode
+from incoming_payments.ilp.receive import Arrival, Receiver, open_packet
+from incoming_payments.ilp.stream import NONCE_BYTES
+from incoming_payments.limits import UINT64_MAX
+from incoming_payments.wire import PaymentView, PublicView
+from kits.changed_payments import changed
+
+Clock = Callable[[], datetime]
+Settle = Callable[[Arrival, Clock], Flow[Reply]]
+
+
+def receiver(settle: Settle) -> Callable[..., Flow[bytes]]:
+    """Return a `receive_packet` that uses `settle` for packets whose reply depends on the payment."""
+
+    def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Clock) -> Flow[bytes]:
+        nonce = yield from DrawRandomness(NONCE_BYTES)
+        arrived = open_packet(packet, peer=peer, receiver=receiver, nonce=nonce, now=clock())
+        return encode((yield from settle(arrived, clock)) if isinstance(arrived, Arrival) else arrived)
+
+    return receive_packet
+
+
+def _settling(credit: Callable[[Arrival, Clock], Flow[IncomingPayment]]) -> Settle:
+    def settle(arrival: Arrival, clock: Clock) -> Flow[Reply]:
+        try:
+            if arrival.may_be_fulfilled:
+                return arrival.fulfilled((yield from credit(arrival, clock)), clock())
+            return arrival.quoted((yield from LoadPayment(arrival.payment_id)), clock())
+        except (PaymentRefused, PaymentNotFound, StoreError) as refusal:
+            return arrival.refused(refusal)
+
+    return settle
+
+
+def _crediting(id_of: Callable[[Arrival], str], arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    id = CreditId(id_of(arrival))
+    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id))
+
+
+def _fulfils_without_credit(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Fulfil the packet if the payment is open, and never credit it."""
+    payment = yield from LoadPayment(arrival.payment_id)
+    lifecycle.require_receivable(payment, arrival.amount, clock())
+    return payment
+
+
+def _fulfils_after_store_error(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Fulfil the packet although the store has raised an error."""
+    try:
+        return (yield from _crediting(lambda arrival: arrival.credit_id, arrival, clock))
+    except StoreError:
+        return (yield from LoadPayment(arrival.payment_id))
+
+
+def _retries_with_another_id(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Credit the packet again, with another credit id, after a store error."""
+    try:
+        return (yield from _crediting(lambda arrival: arrival.credit_id, arrival, clock))
+    except StoreError:
+        return (yield from _crediting(lambda arrival: f"{arrival.credit_id}:2", arrival, clock))
+
+
+def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def deciding(payment: IncomingPayment, earlier: Credit | None) -> Decision[Any]:
+        decision = decide(changed(payment, expires_at=None, expiry_announced_at=None), earlier)
+        if decision.payment is None:
+            return decision
+        ended = {"expires_at": payment.expires_at, "expiry_announced_at": payment.expiry_announced_at}
+        after = changed(decision.payment, **ended)
+        return evolve(decision, payment=after, answer=answer(decision.answer, after))
+
+    return deciding
+
+
+def _ignores_expiry(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Credit a packet after the payment has expired."""
+    id = arrival.credit_id
+    decide = _without_expiry(arrival.decide(id, clock), lambda _, after: after)
+    after: IncomingPayment = yield from UpdatePayment(arrival.payment_id, decide, id)
+    return after
+
+
+def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
+    """Credit the host's money after the payment has expired."""
+    decide = partial(lifecycle.credit, id=CreditId(credit), amount=amount, now=now)
+    decide_anyway = _without_expiry(decide, lambda credit, _: credit)
+    credited: Credit = yield from UpdatePayment(id, decide_anyway, CreditId(credit))
+    return credited
+
+
+def get_that_completes(request: Request, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+    """Complete the payment in a read request."""
+    yield from UpdatePayment(id, partial(lifecycle.complete, now=now))
+    return (yield from get_payment(request, id, policy, now))
+
+
+def get_with_a_bug(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]:
+    """Raise an error that is not one of the library's."""
+    view = yield from get_public_payment(id, policy)
+    return evolve(view, received_amount=Amount(1 // len(policy.base_url[:0]), view.received_amount.asset))
+
+
+def receive_that_doubles(id: PaymentId, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
+    """Credit the right amount, and return twice that amount to the host."""
+    credited = yield from receive(id, credit=credit, amount=amount, now=now)
+    twice = Amount(min(2 * credited.amount.value, UINT64_MAX), credited.amount.asset)
+    return evolve(credited, amount=twice, received=Amount(UINT64_MAX, twice.asset))
+
+
+_calls = itertools.count()
+
+
+def _decides_impurely(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Use another time at each call of the decision."""
+    id = arrival.credit_id
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
+        return arrival.decide(id, lambda: clock() + timedelta(microseconds=next(_calls) % 2))(payment, earlier)
+
+    return (yield from UpdatePayment(arrival.payment_id, decide, id))
+
+
+def _decides_with_arrival_time(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Credit a packet that has expired while it waited for the store."""
+    id, now = arrival.credit_id, clock()
+    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, lambda: now), id))
+
+
+def _omits_peer(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+    """Write events that do not name the peer that owes the money."""
+    id = arrival.credit_id
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
+        decision = arrival.decide(id, clock)(payment, earlier)
+        return evolve(decision, events=tuple(evolve(event, peer=None) for event in decision.events))
+
+    return (yield from UpdatePayment(arrival.payment_id, decide, id))
+
+
+def _uses_unknown_effect(arrival: Arrival, _clock: Clock) -> Flow[IncomingPayment]:
+    """Yield an effect that the simulation does not support."""
+    yield from LoadEvents(arrival.payment_id)
+    return (yield from LoadPayment(arrival.payment_id))
+
+
+def _credits_probes(arrival: Arrival, clock: Clock) -> Flow[Reply]:
+    """Credit a packet that its sender made as a probe."""
+    id = arrival.credit_id
+    if arrival.amount.value:
+        yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id)
+    return arrival.quoted((yield from LoadPayment(arrival.payment_id)), clock())
+
+
+RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {
+    "fulfils without a credit": receiver(_settling(_fulfils_without_credit)),
+    "fulfils after a store error": receiver(_settling(_fulfils_after_store_error)),
+    "retries with another credit id": receiver(_settling(_retries_with_another_id)),
+    "credit id from the sequence only": receiver(
+        _settling(partial(_crediting, lambda arrival: f"stream:{arrival.request.sequence}"))
+    ),
+    "credit id from condition and amount": receiver(
+        _settling(partial(_crediting, lambda arrival: f"{arrival.credit_id}:{arrival.amount.value}"))
+    ),
+    "decides with the arrival time": receiver(_settling(_decides_with_arrival_time)),
+    "omits the peer": receiver(_settling(_omits_peer)),
+    "decides impurely": receiver(_settling(_decides_impurely)),
+    "uses an unknown effect": receiver(_settling(_uses_unknown_effect)),
+    "credits probes": receiver(_credits_probes),
+    "ignores the expiry": receiver(_settling(_ignores_expiry)),
+}

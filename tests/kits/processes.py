@@ -1,0 +1,129 @@
+"""Real processes on loopback, and a client that signs what it sends them: what tests of commands and examples share."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from attrs import frozen
+
+from incoming_payments.httpsig import PrivateKey, Request, sign
+from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+COMMAND: Final = (sys.executable, "-m", "incoming_payments.server.command")
+_DEADLINE_S: Final = 60.0  # for a slow machine: a start takes a second or two
+
+
+def run_command(*arguments: str | Path, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run the `incoming-payments` command in a process of its own, to its end."""
+    whole = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(whole, capture_output=True, text=True, timeout=_DEADLINE_S, env=_environment(env))
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def serving(
+    arguments: Sequence[str | Path], port: int, log: Path, *, env: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that listens on `port` of loopback; it is stopped at the end, whatever happened in between."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            list(map(str, arguments)), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_environment(env)
+        )
+    try:
+        _await_port(process, port, log)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    return {**os.environ, "PYTHONUNBUFFERED": "1", **(more or {})}
+
+
+def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+    raise AssertionError(f"{process.args!r} does not listen on {port}:\n{log.read_text('utf-8')}")
+
+
+def token_in(folder: Path) -> str:
+    """The first token in the configuration that `init` wrote to `folder`."""
+    found = re.search(r'^value = "([^"]+)"', (folder / CONFIGURATION).read_text("utf-8"), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+@frozen
+class HttpClient:
+    """An Open Payments client over real HTTP, with the token and the key that `init` made."""
+
+    base_url: str
+    token: str
+    key: PrivateKey
+
+    @classmethod
+    def of(cls, folder: Path, base_url: str) -> "HttpClient":
+        """The client whose key lies in `folder`."""
+        kid = json.loads((folder / CLIENT_JWK).read_text("utf-8"))["kid"]
+        return cls(base_url, token_in(folder), PrivateKey.from_pem((folder / CLIENT_KEY).read_bytes(), kid=kid))
+
+    def create(self, **members: object) -> httpx.Response:
+        """Ask for an incoming payment, signed; for Alice, unless `walletAddress` is among the members."""
+        body = {"walletAddress": f"{self.base_url}/alice", **members}
+        return self.send("POST", "/incoming-payments", body)
+
+    def get(self, url: str) -> httpx.Response:
+        """Read the payment at `url`, signed."""
+        return self.send("GET", url.removeprefix(self.base_url))
+
+    def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, nonce: str | None = None
+    ) -> httpx.Response:
+        """Send a signed request."""
+        content = b"" if body is None else json.dumps(body).encode()
+        headers: tuple[tuple[str, str], ...] = (("authorization", f"GNAP {self.token}"),)
+        if content:
+            headers += (("content-type", "application/json"), ("content-length", str(len(content))))
+        request = Request(method, f"{self.base_url}{path}", headers, content)
+        signed = sign(request, self.key, created=datetime.now(UTC), nonce=nonce)
+        return unsigned(method, signed.target_uri, headers=list(signed.headers), content=content)
+
+
+def unsigned(method: str, url: str, **options: Any) -> httpx.Response:
+    """Send a request as it is."""
+    with httpx.Client(trust_env=False, timeout=_DEADLINE_S) as client:
+        return client.request(method, url, **options)
+
+
+def code_of(response: httpx.Response) -> tuple[int, str]:
+    """Status and error code of a refusal."""
+    return response.status_code, response.json()["error"]["code"]

@@ -1,0 +1,374 @@
+"""`domain.payment`: identifiers, wallet addresses, credits and incoming payments. Spec section 2.2."""
+
+import uuid
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from attrs import evolve, fields
+
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.payment import (
+    STREAM_CREDITS,
+    ClientId,
+    Credit,
+    CreditId,
+    IncomingPayment,
+    MetadataJson,
+    PaymentId,
+    Progress,
+    Terms,
+    WalletAddress,
+    WalletAddressUrl,
+    client_id,
+    credit_id,
+    new_payment_id,
+    payment_id,
+    wallet_address_url,
+)
+from incoming_payments.errors import InvalidValue
+from incoming_payments.testing import NOW
+from kits.changed_payments import changed
+from kits.frozen_values import assert_frozen
+
+USD = Asset("USD", 2)
+ID = PaymentId("019b76da-a800-7000-8000-000000000000")
+URL = WalletAddressUrl("https://bank.example/alice")
+UTC_ONLY = "a time must be a datetime in UTC, such as datetime.now(UTC)"
+NOT_UTC = [
+    pytest.param(NOW.replace(tzinfo=None), id="naive"),
+    pytest.param(NOW.astimezone(timezone(timedelta(hours=1))), id="another offset"),
+]
+
+
+def a_payment(**members: Any) -> IncomingPayment:
+    """Return a payment with nothing received, and with `members` instead of its own members."""
+    terms = Terms(ID, URL, ClientId("https://shop.example"), USD, NOW)
+    return changed(IncomingPayment(terms, Progress(Amount(0, USD), NOW)), **members)
+
+
+# --- identifiers -------------------------------------------------------------------------------
+
+
+def test_new_payment_id_is_a_uuid_version_7() -> None:
+    """RFC 9562 §5.7: 48 bits of milliseconds, the version, the variant, and 74 bits of randomness."""
+    id = new_payment_id(NOW, bytes(range(10)))
+    read = uuid.UUID(id)
+    assert read.version == 7
+    assert read.variant == uuid.RFC_4122
+    assert read.int >> 80 == int(NOW.timestamp() * 1000)
+    assert payment_id(id) == id
+
+
+@pytest.mark.parametrize("bit", range(74))
+def test_each_random_bit_changes_the_payment_id(bit: int) -> None:
+    """The id contains all 74 random bits."""
+    flipped = (1 << bit).to_bytes(10)
+    assert new_payment_id(NOW, flipped) != new_payment_id(NOW, bytes(10))
+    assert payment_id(new_payment_id(NOW, flipped)) == new_payment_id(NOW, flipped)
+
+
+def test_payment_ids_sort_by_time() -> None:
+    """A later id sorts behind an earlier one, whatever their random bits are."""
+    earlier = new_payment_id(NOW, b"\xff" * 10)
+    later = new_payment_id(NOW + timedelta(milliseconds=1), bytes(10))
+    assert earlier < later
+
+
+@pytest.mark.parametrize("count", [0, 9, 11])
+def test_new_payment_id_takes_ten_random_bytes(count: int) -> None:
+    """Any other number of random bytes is refused."""
+    with pytest.raises(InvalidValue) as caught:
+        new_payment_id(NOW, bytes(count))
+    assert str(caught.value) == f"randomness must be 10 bytes, not {count}"
+    assert caught.value.details == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(None, id="not a string"),
+        pytest.param("", id="empty"),
+        pytest.param(ID.upper(), id="upper case"),
+        pytest.param(ID.replace("-", ""), id="no hyphens"),
+        pytest.param("{" + ID + "}", id="braces"),
+        pytest.param(ID + "\n", id="trailing newline"),
+        pytest.param("019b76da-a800-4000-8000-000000000000", id="version 4"),
+        pytest.param("019b76da-a800-7000-c000-000000000000", id="another variant"),
+        pytest.param("\uff10" + ID[1:], id="full-width digit"),
+    ],
+)
+def test_invalid_payment_id_is_refused(text: object) -> None:
+    """A text that cannot be the id of a payment is refused."""
+    with pytest.raises(InvalidValue) as caught:
+        payment_id(text)
+    assert str(caught.value) == "a payment id is a UUID version 7 in lower case"
+    assert caught.value.details == {"member": "id"}
+
+
+@pytest.mark.parametrize("text", ["x", "https://shop.example/", "!~" * 1024])
+def test_client_id(text: str) -> None:
+    """A client id is 1 to 2048 printable ASCII characters."""
+    assert client_id(text) == text
+
+
+@pytest.mark.parametrize("text", ["c", "wire-2026-11-21/0007", "!~" * 100])
+def test_credit_id(text: str) -> None:
+    """A credit id is 1 to 200 printable ASCII characters."""
+    assert credit_id(text) == text
+
+
+def test_prefix_of_packet_credits_is_stable() -> None:
+    """The stores of all hosts contain the prefix, so it never changes."""
+    assert credit_id(f"{STREAM_CREDITS}1") == "stream:1"
+
+
+@pytest.mark.parametrize("text", [None, 7, b"x", "", "a b", "a\n", "a\x7f", "\u00e9", "\0", "x" * 2049])
+def test_invalid_client_id_is_refused(text: object) -> None:
+    """The error for an invalid client id names the member."""
+    with pytest.raises(InvalidValue) as caught:
+        client_id(text)
+    assert str(caught.value) == "a client id is 1 to 2048 printable ASCII characters without spaces"
+    assert caught.value.details == {"member": "client"}
+
+
+@pytest.mark.parametrize("text", [None, 7, b"x", "", "a b", "a\n", "a\x7f", "\u00e9", "\0", "x" * 201])
+def test_invalid_credit_id_is_refused(text: object) -> None:
+    """The error for an invalid credit id names the member."""
+    with pytest.raises(InvalidValue) as caught:
+        credit_id(text)
+    assert str(caught.value) == "a credit id is 1 to 200 printable ASCII characters without spaces"
+    assert caught.value.details == {"member": "creditId"}
+
+
+@pytest.mark.parametrize(
+    "text", ["https://bank.example/alice", "HTTPS://BANK.example:443/alice", "https://bank.example/alice/"]
+)
+def test_wallet_address_url(text: str) -> None:
+    """Different spellings of one wallet address get the same canonical spelling."""
+    assert wallet_address_url(text) == URL
+
+
+def test_invalid_wallet_address_url_is_refused() -> None:
+    """The error for an invalid URL names the member on the wire."""
+    with pytest.raises(InvalidValue) as caught:
+        wallet_address_url("bank.example/alice")
+    assert str(caught.value) == (
+        "walletAddress must be an absolute http or https URL, in ASCII, of at most 2048 characters"
+    )
+    assert caught.value.details == {"member": "walletAddress"}
+
+
+# --- wallet address and credit -----------------------------------------------------------------
+
+
+def test_wallet_address_in_another_spelling_is_refused() -> None:
+    """A wallet address needs its canonical spelling, and the message contains that spelling."""
+    with pytest.raises(InvalidValue) as caught:
+        WalletAddress(WalletAddressUrl("https://Bank.example/alice/"), USD, "https://auth.bank.example")
+    assert str(caught.value) == "write the wallet address as https://bank.example/alice"
+    assert caught.value.details == {"member": "walletAddress"}
+
+
+def test_wallet_address_with_an_unsafe_auth_server_is_refused() -> None:
+    """The URL of the authorization server must be safe in `WWW-Authenticate`."""
+    with pytest.raises(InvalidValue) as caught:
+        WalletAddress(URL, USD, "https://auth.bank.example/,")
+    assert str(caught.value) == (
+        "authServer must be an absolute http or https URL without quotes, commas or semicolons"
+    )
+    assert caught.value.details == {"member": "authServer"}
+
+
+@pytest.mark.parametrize("moment", NOT_UTC)
+def test_credit_with_a_time_that_is_not_utc_is_refused(moment: datetime) -> None:
+    """The time of a credit must be in UTC."""
+    with pytest.raises(InvalidValue) as caught:
+        Credit(ID, CreditId("wire-1"), Amount(1, USD), Amount(1, USD), completes=False, at=moment)
+    assert str(caught.value) == UTC_ONLY
+
+
+# --- the resource ------------------------------------------------------------------------------
+
+
+def test_spec_2_2_optional_members_may_be_absent() -> None:
+    """`incomingAmount`, `expiresAt` and `metadata` are optional, and a new payment has one event."""
+    payment = a_payment()
+    assert (payment.limit, payment.expires_at, payment.metadata) == (None, None, None)
+    assert (payment.closed_at, payment.expiry_announced_at) == (None, None)
+    assert payment.version == 1
+    assert payment.asset == USD
+
+
+def test_spec_2_2_optional_members_may_be_present() -> None:
+    """`incomingAmount`, `expiresAt` and `metadata` are kept."""
+    later = NOW + timedelta(days=1)
+    payment = a_payment(limit=Amount(1, USD), expires_at=later, metadata=MetadataJson("{}"))
+    assert (payment.limit, payment.expires_at, payment.metadata) == (Amount(1, USD), later, "{}")
+
+
+@pytest.mark.parametrize("member", ["created_at", "updated_at", "expires_at", "closed_at", "expiry_announced_at"])
+@pytest.mark.parametrize("moment", NOT_UTC)
+def test_payment_with_a_time_that_is_not_utc_is_refused(member: str, moment: datetime) -> None:
+    """Each time of a payment must be in UTC."""
+    with pytest.raises(InvalidValue) as caught:
+        a_payment(**{member: moment})
+    assert str(caught.value) == UTC_ONLY
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param(Amount(0, USD), id="zero"),
+        pytest.param(Amount(1, Asset("EUR", 2)), id="another code"),
+        pytest.param(Amount(1, Asset("USD", 3)), id="another scale"),
+    ],
+)
+def test_payment_refuses_a_limit_that_contradicts(limit: Amount) -> None:
+    """`incomingAmount` must be greater than zero and in the asset of the payment."""
+    with pytest.raises(InvalidValue) as caught:
+        a_payment(limit=limit)
+    assert str(caught.value) == "incomingAmount must be greater than zero and in the asset of the payment"
+    assert caught.value.details == {"member": "incomingAmount"}
+
+
+def test_payment_is_not_updated_before_its_creation() -> None:
+    """`updatedAt` must not lie before `createdAt`."""
+    with pytest.raises(InvalidValue) as caught:
+        a_payment(updated_at=NOW - timedelta(microseconds=1))
+    assert str(caught.value) == "updatedAt must not lie before createdAt"
+    assert caught.value.details == {"member": "updatedAt"}
+
+
+@pytest.mark.parametrize("version", [0, -1, True, 1.0, "1"])
+def test_payment_counts_its_events(version: object) -> None:
+    """`version` must be a positive integer."""
+    with pytest.raises(InvalidValue) as caught:
+        a_payment(version=version)
+    assert str(caught.value) == "version must be an integer from 1"
+    assert caught.value.details == {"member": "version"}
+
+
+def test_payment_with_another_spelling_of_its_wallet_address_is_refused() -> None:
+    """A payment needs the canonical spelling of its wallet address."""
+    with pytest.raises(InvalidValue) as caught:
+        a_payment(wallet_address="https://bank.example/alice/")
+    assert caught.value.details == {"member": "walletAddress"}
+
+
+def test_payment_is_frozen_and_its_copies_are_checked() -> None:
+    """A payment cannot change in place, and a changed copy passes the same checks."""
+    payment = a_payment()
+    assert_frozen(payment, payment.terms, payment.progress)
+    with pytest.raises(AttributeError):
+        payment.version = 2  # type: ignore[misc] # on purpose
+    with pytest.raises(InvalidValue):
+        evolve(payment.progress, version=0)
+
+
+def test_wallet_addresses_and_credits_are_frozen() -> None:
+    """Wallet addresses and credits cannot change in place."""
+    assert_frozen(
+        WalletAddress(URL, USD, "https://auth.bank.example"),
+        Credit(ID, CreditId("wire-1"), Amount(1, USD), Amount(1, USD), completes=False, at=NOW),
+    )
+
+
+def test_expiry_may_be_announced_after_expires_at() -> None:
+    """The first possible time is one microsecond after `expiresAt`."""
+    announced_at = NOW + timedelta(microseconds=1)
+    payment = a_payment(expires_at=NOW, expiry_announced_at=announced_at)
+    assert payment.expiry_announced_at == announced_at
+
+
+def test_times_with_another_utc_object_are_equal() -> None:
+    """Any time zone with offset zero counts as UTC."""
+    other = timezone(timedelta(0), "another UTC")
+    assert a_payment(created_at=NOW.astimezone(other)) == a_payment()
+    assert a_payment().created_at.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("members", "member"),
+    [
+        ({"id": "x"}, "id"),
+        ({"client": ""}, "client"),
+        ({"asset": "USD"}, "asset"),
+        ({"received": 0}, "amount"),
+        ({"received": Amount(0, Asset("EUR", 2))}, "receivedAmount"),
+        ({"limit": 100}, "amount"),
+        ({"closed_at": NOW - timedelta(microseconds=1)}, "closedAt"),
+        ({"expiry_announced_at": NOW}, "expiryAnnouncedAt"),
+        ({"expires_at": NOW, "expiry_announced_at": NOW}, "expiryAnnouncedAt"),
+    ],
+    ids=str,
+)
+def test_invalid_payment_is_refused(members: dict[str, Any], member: str) -> None:
+    """Invalid ids and amounts, and times in an impossible order, are refused; the error names the member."""
+    with pytest.raises(InvalidValue) as caught:
+        a_payment(**members)
+    assert caught.value.details == {"member": member}
+
+
+@pytest.mark.parametrize(
+    ("amount", "received"),
+    [
+        (Amount(0, USD), Amount(0, USD)),
+        (Amount(2, USD), Amount(1, USD)),
+        (Amount(1, USD), Amount(1, Asset("EUR", 2))),
+        (1, Amount(1, USD)),
+        (Amount(1, USD), 1),
+    ],
+    ids=str,
+)
+def test_invalid_credit_is_refused(amount: Any, received: Any) -> None:
+    """A credit must be greater than zero, at most the total, and in its asset."""
+    with pytest.raises(InvalidValue) as caught:
+        Credit(ID, CreditId("wire-1"), amount, received, completes=False, at=NOW)
+    assert caught.value.details == {"member": "amount"}
+
+
+def test_assets_of_a_credit_may_be_equal_objects() -> None:
+    """The assets of amount and total need not be the same object; a store may build them separately."""
+    amount, received = Amount(1, USD), Amount(2, Asset("USD", 2))
+    assert Credit(ID, CreditId("wire-1"), amount, received, completes=False, at=NOW).received == received
+
+
+@pytest.mark.parametrize("asset", [None, "USD", ("USD", 2)])
+def test_wallet_address_needs_an_asset(asset: Any) -> None:
+    """The asset of a wallet address must be an `Asset`."""
+    with pytest.raises(InvalidValue) as caught:
+        WalletAddress(URL, asset, "https://auth.bank.example")
+    assert caught.value.details == {"member": "asset"}
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def test_earliest_payment_id_is_of_1970() -> None:
+    """RFC 9562 counts milliseconds from 1970."""
+    assert new_payment_id(EPOCH, bytes(10)) == "00000000-0000-7000-8000-000000000000"
+
+
+@pytest.mark.parametrize("now", [EPOCH - timedelta(microseconds=1), NOW.replace(tzinfo=None), None], ids=str)
+def test_payment_id_needs_a_time_in_utc_after_1970(now: Any) -> None:
+    """A time before 1970, or a time that is not in UTC, is refused."""
+    with pytest.raises(InvalidValue) as caught:
+        new_payment_id(now, bytes(10))
+    assert caught.value.details == {"member": "now"}
+
+
+def test_payment_has_the_members_of_its_parts() -> None:
+    """The properties of a payment are the members of its terms and its progress."""
+    payment = a_payment(
+        limit=Amount(1, USD), expires_at=NOW, metadata=MetadataJson("{}"), version=2, closed_at=NOW,
+        expiry_announced_at=NOW + timedelta(microseconds=1),
+    )  # fmt: skip
+    for part in (payment.terms, payment.progress):
+        for attribute in fields(type(part)):
+            assert getattr(payment, attribute.name) == getattr(part, attribute.name)
+
+
+def test_assets_of_a_payment_may_be_equal_objects() -> None:
+    """The asset of the total need not be the same object as the asset of the terms."""
+    assert a_payment(received=Amount(1, Asset("USD", 2))).received == Amount(1, USD)

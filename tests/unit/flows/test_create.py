@@ -1,0 +1,311 @@
+"""Tests of `create_payment`: spec section 4.1, its effects step by step, and crashes between two effects."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from incoming_payments.api import Request
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.methods import IlpPaymentMethod
+from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, WalletAddress, new_payment_id, payment_id
+from incoming_payments.errors import (
+    AccessForbidden,
+    AssetMismatch,
+    IncomingPaymentsError,
+    MalformedJson,
+    PaymentExists,
+    PaymentNotFound,
+    PolicyRefused,
+    SignatureRefused,
+    StoreUnavailable,
+    TermsRefused,
+    TokenRefused,
+    WalletAddressNotFound,
+)
+from incoming_payments.flows.create import create_payment
+from incoming_payments.flows.effects import (
+    AllocateMethods,
+    DrawRandomness,
+    Effect,
+    FindWalletAddress,
+    Flow,
+    InsertPayment,
+    IntrospectToken,
+)
+from incoming_payments.gnap import AccessToken, AccessTokenInfo
+from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.testing import NOW
+from incoming_payments.wire import PaymentView
+from kits.service_kit import ALICE, BASE_URL, BOB, SHOP, Crash, Service, a_right, ed25519_key, finish, watched
+
+STEPS = [IntrospectToken, FindWalletAddress, DrawRandomness, AllocateMethods, InsertPayment]
+RANDOMNESS = bytes(range(PAYMENT_ID_RANDOM_BYTES))
+ID = new_payment_id(NOW, RANDOMNESS)
+USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
+
+
+def signed(request: Request) -> SignedRequest:
+    """Return `request` as the flows expect it."""
+    return SignedRequest(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
+
+
+def creation_flow(service: Service, request: Request) -> Flow[PaymentView]:
+    """Return the flow that answers `request`."""
+    return create_payment(signed(request), service.policy, service.now)
+
+
+def insert_of(effect: Effect[Any]) -> InsertPayment:
+    """Return `effect`, which must be an `InsertPayment`."""
+    assert isinstance(effect, InsertPayment)
+    return effect
+
+
+def test_effects_in_order() -> None:
+    """The payment methods are allocated before the store is used, so every stored payment can be paid."""
+    service = Service()
+    client = service.client()
+    flow = creation_flow(service, client.creation())
+    assert IntrospectToken(AccessToken(client.token)) == next(flow)
+    assert FindWalletAddress(ALICE.url) == flow.send(
+        AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")])
+    )
+    assert DrawRandomness(PAYMENT_ID_RANDOM_BYTES) == flow.send(ALICE)
+    allocate = flow.send(RANDOMNESS)
+    assert isinstance(allocate, AllocateMethods)
+    payment = allocate.payment
+    methods = service.methods.allocate(payment)
+    decision = insert_of(flow.send(methods)).decision
+    assert (payment, payment) == (decision.answer, decision.payment)
+    assert [event.kind for event in decision.events] == [EventKind.CREATED]
+    assert (ID, ALICE.url, SHOP, 0, NOW, NOW) == (
+        payment.id,
+        payment.wallet_address,
+        payment.client,
+        payment.received.value,
+        payment.created_at,
+        payment.updated_at,
+    )
+    view = finish(flow)
+    assert (f"{BASE_URL}/incoming-payments/{ID}", methods, False) == (view.id, view.methods, view.completed)
+
+
+@pytest.mark.parametrize("crash_after", range(1, len(STEPS)))
+def test_crash_before_the_insertion_stores_nothing(crash_after: int) -> None:
+    """After a crash before the insertion, the payment does not exist."""
+    service = Service()
+    service.replace(randomness=lambda _: RANDOMNESS)
+    seen: list[Effect[Any]] = []
+    with pytest.raises(Crash):
+        service.run(watched(creation_flow(service, service.client().creation()), seen, crash_after=crash_after))
+    assert STEPS[:crash_after] == [type(effect) for effect in seen]
+    with pytest.raises(PaymentNotFound):
+        service.store.load(ID)
+
+
+def test_crash_after_the_insertion_leaves_a_usable_payment() -> None:
+    """The client has no response, but the stored payment can be read, paid and completed."""
+    service = Service()
+    service.replace(randomness=lambda _: RANDOMNESS)
+    client = service.client()
+    seen: list[Effect[Any]] = []
+    request = client.creation({"walletAddress": ALICE.url, "incomingAmount": USD_25})
+    with pytest.raises(Crash):
+        service.run(watched(creation_flow(service, request), seen, crash_after=len(STEPS)))
+    assert [type(effect) for effect in seen] == STEPS
+    assert service.store.load(ID) == insert_of(seen[-1]).decision.answer
+    assert [event.kind for event in service.store.events(ID)] == [EventKind.CREATED]
+    assert client.get(ID).status == 200
+    assert service.receive(ID, 2500).completes
+
+
+def test_retry_after_a_crash_creates_another_payment() -> None:
+    """A client that retries gets a second payment, and the first one does not change."""
+    service = Service()
+    client = service.client()
+    request = client.creation()
+    seen: list[Effect[Any]] = []
+    with pytest.raises(Crash):
+        service.run(watched(creation_flow(service, request), seen, crash_after=len(STEPS)))
+    lost = insert_of(seen[-1]).decision.answer
+    view = service.run(creation_flow(service, request))
+    assert lost == service.store.load(lost.id)
+    assert not view.id.endswith(lost.id)
+
+
+def test_duplicate_id_is_refused() -> None:
+    """A randomness port that repeats itself leads to `PaymentExists`, and the first payment does not change."""
+    service = Service()
+    service.replace(randomness=lambda _: RANDOMNESS)
+    client = service.client()
+    client.create()
+    before = service.store.load(ID)
+    with pytest.raises(PaymentExists):
+        service.run(creation_flow(service, client.creation({"walletAddress": ALICE.url, "metadata": {"n": 2}})))
+    assert before == service.store.load(ID)
+
+
+# Each row breaks one rule, and as many later rules as possible. The refusal must be that of the first broken rule.
+# The last column is the number of effects before the refusal.
+EXPIRED_TOKEN = {"expires_at": NOW - timedelta(seconds=1)}
+REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsError], int]] = [
+    ("expired token", {"rights": ["read"], **EXPIRED_TOKEN}, {"body": b"{", "created": 0}, TokenRefused, 1),
+    ("stale signature", {"rights": ["read"]}, {"body": b"{", "created": 0}, SignatureRefused, 1),
+    ("missing right", {"rights": ["read"]}, {"body": b"{"}, TokenRefused, 1),
+    ("invalid body", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1}'}, MalformedJson, 1),
+    ("another wallet address", {}, {"body": {"walletAddress": "https://bank.example/eve"}}, AccessForbidden, 1),
+    (
+        "wallet address not hosted",
+        {"on": None},
+        {"body": {"walletAddress": "https://bank.example/eve", "incomingAmount": {**USD_25, "value": "0"}}},
+        WalletAddressNotFound,
+        2,
+    ),
+    (
+        "asset differs from the wallet address",
+        {"on": None},
+        {"body": {"walletAddress": BOB.url, "incomingAmount": {**USD_25, "value": "0"}}},
+        AssetMismatch,
+        3,
+    ),
+    (
+        "amount of zero",
+        {},
+        {
+            "body": {
+                "walletAddress": ALICE.url,
+                "incomingAmount": {**USD_25, "value": "0"},
+                "expiresAt": "2000-01-01T00:00:00Z",
+            }
+        },
+        TermsRefused,
+        3,
+    ),
+    (
+        "expiry in the past",
+        {},
+        {"body": {"walletAddress": ALICE.url, "expiresAt": "2000-01-01T00:00:00Z"}},
+        TermsRefused,
+        3,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("right", "request_", "error", "steps"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS]
+)
+def test_refusals_by_precedence(
+    right: dict[str, Any], request_: dict[str, Any], error: type[IncomingPaymentsError], steps: int
+) -> None:
+    """The caller is checked before the body, and no refusal comes after the insertion."""
+    service = Service()
+    rights = a_right(*right.get("rights", ["create"]), on=right.get("on", ALICE))
+    client = service.client(rights, expires_at=right.get("expires_at"))
+    seen: list[Effect[Any]] = []
+    with pytest.raises(error):
+        service.run(watched(creation_flow(service, client.creation(**request_)), seen))
+    assert STEPS[:steps] == [type(effect) for effect in seen]
+
+
+def test_different_wallet_address_from_the_port_is_refused() -> None:
+    """An answer with another wallet address is refused, so the money cannot go there."""
+    service = Service()
+    flow = creation_flow(service, service.client().creation())
+    next(flow)
+    flow.send(AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+    with pytest.raises(WalletAddressNotFound):
+        flow.send(BOB)
+
+
+def test_wallet_address_url_is_normalized() -> None:
+    """Upper case in scheme and host, the default port and a trailing slash do not matter."""
+    service = Service()
+    seen: list[Effect[Any]] = []
+    request = service.client().creation({"walletAddress": "HTTPS://Bank.Example:443/alice/"})
+    view = service.run(watched(creation_flow(service, request), seen))
+    assert FindWalletAddress(ALICE.url) == seen[1]
+    assert ALICE.url == view.wallet_address
+
+
+def test_policy_limits_apply() -> None:
+    """The limits of the policy apply to metadata and expiry."""
+    service = Service(expiry_s_max=60, metadata_bytes_max=9, metadata_depth_max=1)
+    client = service.client()
+    soon, late = ((NOW + timedelta(seconds=seconds)).isoformat() for seconds in (60, 61))
+    assert client.create(expiresAt=soon, metadata={"a": "b"}).status == 201
+    refused: list[dict[str, object]] = [{"expiresAt": late}, {"metadata": {"a": "bc"}}, {"metadata": {"": {}}}]
+    for members in refused:
+        with pytest.raises((TermsRefused, MalformedJson)):
+            service.run(creation_flow(service, client.creation({"walletAddress": ALICE.url, **members})))
+
+
+@pytest.mark.parametrize("step", range(len(STEPS)))
+@pytest.mark.parametrize(
+    "error", [PolicyRefused("not today"), StoreUnavailable("locked"), RuntimeError("broken")], ids=type
+)
+def test_exception_of_a_port_ends_the_flow(step: int, error: Exception) -> None:
+    """The exception of a port ends the flow at any effect, and reaches the caller unchanged."""
+    service = Service()
+    answers: list[object] = [
+        AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]),
+        ALICE,
+        RANDOMNESS,
+        [IlpPaymentMethod("test.bank.x", "c2VjcmV0")],
+    ]
+    flow = creation_flow(service, service.client().creation())
+    effect = next(flow)
+    for answer in answers[:step]:
+        effect = flow.send(answer)
+    assert STEPS[step] is type(effect)
+    with pytest.raises(type(error)) as raised:
+        flow.throw(error)
+    assert error is raised.value
+
+
+def test_refusal_does_not_reveal_hosted_wallet_addresses() -> None:
+    """A token for one wallet address gets the same refusal for hosted and unknown wallet addresses."""
+    service = Service()
+    client = service.client()
+    messages = set()
+    for url in (BOB.url, "https://bank.example/eve", "https://elsewhere.example/alice"):
+        with pytest.raises(AccessForbidden) as refused:
+            service.run(creation_flow(service, client.creation({"walletAddress": url})))
+        messages.add((refused.value.description, tuple(refused.value.details)))
+    assert len(messages) == 1
+
+
+def test_wallet_address_is_compared_by_url() -> None:
+    """The port may return a new object each time, because only its URL is compared."""
+    service = Service()
+    service.hosted.addresses[ALICE.url] = WalletAddress(ALICE.url, ALICE.asset, "https://new.example")
+    assert ALICE.url == service.run(creation_flow(service, service.client().creation())).wallet_address
+
+
+def test_terms_of_the_request_become_those_of_the_payment() -> None:
+    """The amount, the expiry and the metadata are stored, and the client gets them back."""
+    service = Service()
+    expires_at = NOW + timedelta(seconds=60)
+    body = {
+        "walletAddress": ALICE.url,
+        "incomingAmount": USD_25,
+        "expiresAt": expires_at.isoformat(),
+        "metadata": {"invoice": 7},
+    }
+    view = service.run(creation_flow(service, service.client().creation(body)))
+    stored = service.store.load(payment_id(view.id.rpartition("/")[2]))
+    for terms in (
+        (stored.limit, stored.expires_at, stored.metadata),
+        (view.incoming_amount, view.expires_at, view.metadata),
+    ):
+        assert terms == (Amount(2500, ALICE.asset), expires_at, '{"invoice":7}')
+
+
+def test_wallet_address_that_is_not_hosted_is_named() -> None:
+    """The refusal names the member at fault, in the spelling of the wire."""
+    service = Service()
+    service.hosted.addresses.clear()
+    with pytest.raises(WalletAddressNotFound) as caught:
+        service.run(creation_flow(service, service.client().creation()))
+    assert caught.value.details == {"member": "walletAddress"}
+    assert "walletAddress" in str(caught.value)

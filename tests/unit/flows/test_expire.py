@@ -1,0 +1,118 @@
+"""Tests of `announce_expired`, the sweep that writes `expired` events."""
+
+import pytest
+
+from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import InvalidValue, StoreUnavailable
+from incoming_payments.flows.effects import FindExpired, UpdatePayment
+from incoming_payments.flows.expire import announce_expired
+from incoming_payments.limits import SWEEP_PAYMENTS_MAX
+from incoming_payments.testing import NOW, a_creation
+from kits.service_kit import ALICE, Service, finish
+
+
+def payments(service: Service, *expire_in_s: float | None) -> list[PaymentId]:
+    """Store payments that expire after these numbers of seconds, and return their ids."""
+    made = [a_creation(wallet_address=ALICE, expires_in_s=seconds) for seconds in expire_in_s]
+    for creation in made:
+        service.store.insert(creation)
+    return [creation.answer.id for creation in made]
+
+
+def kinds(service: Service, id: PaymentId) -> list[EventKind]:
+    """Return the kinds of the events of a payment."""
+    return [event.kind for event in service.store.events(id)]
+
+
+def test_effects_in_order() -> None:
+    """The flow finds the expired payments, and then updates each of them in the order of the answer."""
+    ids = [a_creation().answer.id, a_creation().answer.id]
+    flow = announce_expired(NOW)
+    assert FindExpired(NOW, SWEEP_PAYMENTS_MAX) == next(flow)
+    for expected, answer in zip(ids, (ids, None), strict=True):
+        update = flow.send(answer)
+        assert isinstance(update, UpdatePayment)
+        assert (expected, None) == (update.id, update.credit_id)
+    assert finish(flow) == 2
+
+
+def test_no_expired_payments() -> None:
+    """Without expired payments the answer is 0."""
+    service = Service()
+    payments(service, 60, None)
+    service.clock.advance(60)
+    assert service.run(announce_expired(service.now)) == 0
+
+
+def test_event_is_written_once() -> None:
+    """An expired payment gets one `expired` event, also when the sweep runs twice."""
+    service = Service()
+    [due, not_due] = payments(service, 1, 3600)
+    service.clock.advance(2)
+    assert [service.run(announce_expired(service.now)) for _ in range(2)] == [1, 0]
+    assert kinds(service, due) == [EventKind.CREATED, EventKind.EXPIRED]
+    assert kinds(service, not_due) == [EventKind.CREATED]
+
+
+def test_completed_payment_does_not_expire() -> None:
+    """A completed payment gets no `expired` event."""
+    service = Service()
+    created = a_creation(wallet_address=ALICE, limit=1, expires_in_s=1)
+    service.store.insert(created)
+    service.receive(created.answer.id, 1)
+    service.clock.advance(2)
+    service.run(announce_expired(service.now))
+    assert EventKind.EXPIRED not in kinds(service, created.answer.id)
+
+
+def test_limit_applies_to_one_call() -> None:
+    """One call handles at most `limit` payments. It returns `limit` when there may be more."""
+    service = Service()
+    ids = payments(service, 3, 1, 2)
+    service.clock.advance(60)
+    assert [service.run(announce_expired(service.now, limit=2)) for _ in range(3)] == [2, 1, 0]
+    assert all(kinds(service, id)[-1] is EventKind.EXPIRED for id in ids)
+
+
+def test_interrupted_sweep_can_be_repeated() -> None:
+    """When the store fails in the middle, the written events stay, and the next call writes the others."""
+    service = Service()
+    ids = payments(service, 1, 2)
+    service.clock.advance(60)
+    flow = announce_expired(service.now)
+    next(flow)
+    update = flow.send(ids)
+    assert isinstance(update, UpdatePayment)
+    service.store.update(update.id, update.decide)
+    flow.send(None)
+    with pytest.raises(StoreUnavailable):
+        flow.throw(StoreUnavailable("locked"))
+    assert service.run(announce_expired(service.now)) == 1
+    assert all(kinds(service, id) == [EventKind.CREATED, EventKind.EXPIRED] for id in ids)
+
+
+@pytest.mark.parametrize("limit", [1, SWEEP_PAYMENTS_MAX])
+def test_least_and_greatest_limit_are_allowed(limit: int) -> None:
+    """The documented bounds are inclusive."""
+    service = Service()
+    payments(service, 1)
+    service.clock.advance(60)
+    assert service.run(announce_expired(service.now, limit=limit)) == 1
+
+
+@pytest.mark.parametrize("limit", [0, -1, SWEEP_PAYMENTS_MAX + 1, True, 1.0])
+def test_invalid_limit_is_refused(limit: int) -> None:
+    """`limit` must be an integer from 1 to `SWEEP_PAYMENTS_MAX`."""
+    service = Service()
+    with pytest.raises(InvalidValue) as caught:
+        service.run(announce_expired(service.now, limit=limit))
+    assert caught.value.details == {"member": "limit"}
+
+
+def test_naive_datetime_is_refused() -> None:
+    """`now` must be in UTC."""
+    service = Service()
+    with pytest.raises(InvalidValue) as caught:
+        service.run(announce_expired(service.now.replace(tzinfo=None)))
+    assert caught.value.details == {"member": "now"}

@@ -1,0 +1,123 @@
+"""Tests of `ServicePolicy`: each setting is checked on construction."""
+
+from typing import Any
+
+import pytest
+
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import InvalidValue
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.httpsig import Policy as SignaturePolicy
+from incoming_payments.limits import (
+    EXPIRY_S_MAX,
+    JSON_DEPTH_MAX,
+    METADATA_BYTES_MAX,
+    METADATA_DEPTH_MAX,
+    URL_CHARS_MAX,
+)
+from kits.service_kit import AUTH_SERVER, BASE_URL, NOBODYS_ID
+
+
+def a_policy(**changes: Any) -> ServicePolicy:
+    """Build a policy with these changes."""
+    return ServicePolicy(**{"base_url": BASE_URL, "auth_server": AUTH_SERVER, **changes})
+
+
+def test_defaults() -> None:
+    """By default the public view is on, identical requests are allowed, and the limits are those of `limits`."""
+    policy = a_policy()
+    assert (
+        policy.public_get,
+        policy.allow_identical,
+        policy.expiry_s_max,
+        policy.metadata_bytes_max,
+        policy.metadata_depth_max,
+    ) == (True, True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("https://bank.example", "https://bank.example"),
+        ("https://bank.example/", "https://bank.example"),
+        ("HTTPS://Bank.Example:443/Op//", "https://bank.example/Op"),
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("http://[::1]:8080/a/b", "http://[::1]:8080/a/b"),
+    ],
+)
+def test_base_url_is_normalized(given: str, expected: str) -> None:
+    """The base URL has one form, because payment ids and signature bases are built from it."""
+    assert expected == a_policy(base_url=given).base_url
+
+
+def test_base_url_leaves_100_characters_for_the_path_of_a_payment() -> None:
+    """A payment's URL fits into a wallet's URL limit; one character more in `base_url` is refused."""
+    longest = "https://bank.example/".ljust(URL_CHARS_MAX - 100, "x")
+    assert a_policy(base_url=longest).base_url == longest
+    with pytest.raises(InvalidValue):
+        a_policy(base_url=longest + "x")
+
+
+def test_payment_url_is_below_the_base_url() -> None:
+    """The id of a payment is its URL, `{base_url}/incoming-payments/{id}`. Spec section 2.2."""
+    url = a_policy(base_url="https://bank.example/op/").payment_url(PaymentId(NOBODYS_ID))
+    assert f"https://bank.example/op/incoming-payments/{NOBODYS_ID}" == url
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("base_url", "bank.example"),
+        ("base_url", "ftp://bank.example"),
+        ("base_url", "https://user@bank.example"),
+        ("base_url", "https://bank.example/op?tenant=1"),
+        ("base_url", "https://bank.example/op#x"),
+        ("base_url", "https://bank.example/../op"),
+        ("base_url", "https://bank.example/" + "x" * 1950),
+        ("base_url", None),
+        ("auth_server", "https://auth.bank.example/\r\nX: y"),
+        ("auth_server", 'https://auth.bank.example/"'),
+        ("auth_server", "auth.bank.example"),
+        ("auth_server", None),
+        ("expiry_s_max", 0),
+        ("expiry_s_max", 100 * EXPIRY_S_MAX + 1),
+        ("expiry_s_max", 60.0),
+        ("expiry_s_max", True),
+        ("metadata_bytes_max", 1),
+        ("metadata_bytes_max", 32 * 1024 + 1),
+        ("metadata_depth_max", 0),
+        ("metadata_depth_max", JSON_DEPTH_MAX),
+    ],
+)
+def test_invalid_setting_is_named(setting: str, value: object) -> None:
+    """An invalid setting is refused on construction, and the exception names the setting."""
+    with pytest.raises(InvalidValue) as refused:
+        a_policy(**{setting: value})
+    assert setting == refused.value.details["member"]
+    assert setting in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("expiry_s_max", 1),
+        ("expiry_s_max", 100 * EXPIRY_S_MAX),
+        ("metadata_bytes_max", 2),
+        ("metadata_bytes_max", 32 * 1024),
+        ("metadata_depth_max", 1),
+        ("metadata_depth_max", JSON_DEPTH_MAX - 1),
+    ],
+)
+def test_smallest_and_largest_settings_are_accepted(setting: str, value: int) -> None:
+    """The smallest and the largest value of a setting are valid."""
+    assert value == getattr(a_policy(**{setting: value}), setting)
+
+
+def test_required_components_cannot_be_removed() -> None:
+    """A policy can require more components than spec section 5, but not fewer."""
+    more = SignaturePolicy(required=("@method", "@target-uri", "authorization", "content-type"))
+    assert a_policy(signature=more).signature == more
+    with pytest.raises(InvalidValue) as caught:
+        a_policy(signature=SignaturePolicy(required=("@method", "content-type")))
+    assert str(caught.value) == "signature must also require @target-uri, authorization"
+    assert caught.value.details == {"member": "signature"}

@@ -1,0 +1,179 @@
+"""Tests of `receive`, the call by which a host credits money: spec section 3."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, PaymentId
+from incoming_payments.errors import (
+    AmountOverflow,
+    AssetMismatch,
+    CreditIdReused,
+    InvalidValue,
+    PaymentCompleted,
+    PaymentExpired,
+    PaymentNotFound,
+)
+from incoming_payments.flows.effects import UpdatePayment
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.run import run
+from incoming_payments.limits import UINT64_MAX
+from incoming_payments.ports import Ports
+from incoming_payments.testing import NOW, a_creation
+from kits.service_kit import ALICE, JPY, NOBODYS_ID, USD, Service, finish
+
+
+def a_payment(service: Service, **terms: Any) -> PaymentId:
+    """Store a payment for Alice's wallet address, and return its id."""
+    created = a_creation(wallet_address=ALICE, **terms)
+    service.store.insert(created)
+    return created.answer.id
+
+
+def test_one_update_with_the_decision() -> None:
+    """The flow has one effect, an update with the decision. It does not load or save the payment itself."""
+    payment = a_creation(wallet_address=ALICE, limit=2500).answer
+    flow = receive(payment.id, credit="wire-1", amount=Amount(2500, USD), now=NOW)
+    effect = next(flow)
+    assert isinstance(effect, UpdatePayment)
+    assert (payment.id, "wire-1") == (effect.id, effect.credit_id)
+    decision: Decision[Credit] = effect.decide(payment, None)
+    assert decision.credit == decision.answer
+    assert (decision.answer.received.value, decision.answer.completes) == (2500, True)
+    assert decision.answer == finish(flow, decision.answer)
+
+
+def test_only_a_store_is_needed() -> None:
+    """A process that only credits money needs no other port."""
+    service = Service()
+    id = a_payment(service)
+    flow = receive(id, credit="wire-1", amount=Amount(5, USD), now=NOW)
+    assert run(flow, Ports(store=service.store)).received.value == 5
+
+
+def test_spec_3_reaching_the_amount_completes() -> None:
+    """Row 1: the credit that reaches `incomingAmount` completes the payment, and later credits are refused."""
+    service = Service()
+    id = a_payment(service, limit=2500)
+    assert ((credit := service.receive(id, 2499)).received.value, credit.completes) == (2499, False)
+    assert ((credit := service.receive(id, 1, credit="wire-2")).received.value, credit.completes) == (2500, True)
+    with pytest.raises(PaymentCompleted):
+        service.receive(id, 1, credit="wire-3")
+
+
+def test_spec_3_passing_the_amount_completes() -> None:
+    """Row 1: a credit that passes `incomingAmount` is credited in full and completes the payment."""
+    service = Service()
+    id = a_payment(service, limit=2500)
+    credit = service.receive(id, 9000)
+    assert (credit.received.value, credit.completes) == (9000, True)
+    with pytest.raises(PaymentCompleted):
+        service.receive(id, 1, credit="wire-2")
+
+
+def test_spec_3_expired_payment_refuses_credits() -> None:
+    """Row 2: a credit at `expiresAt` is accepted and a later one is refused, without a sweep."""
+    service = Service()
+    id = a_payment(service, expires_in_s=60)
+    service.clock.advance(60)
+    service.receive(id, 1)
+    service.clock.advance(0.000001)
+    with pytest.raises(PaymentExpired):
+        service.receive(id, 1, credit="wire-2")
+    assert service.store.load(id).received.value == 1
+
+
+def test_spec_7_completed_payment_refuses_credits() -> None:
+    """A completed payment refuses a credit with `payment_completed`."""
+    service = Service()
+    id = a_payment(service, limit=1)
+    service.receive(id, 1)
+    with pytest.raises(PaymentCompleted) as refused:
+        service.receive(id, 1, credit="wire-2")
+    assert refused.value.code == "payment_completed"
+
+
+def test_spec_7_expired_payment_refuses_credits() -> None:
+    """An expired payment refuses a credit with `payment_expired`."""
+    service = Service()
+    id = a_payment(service, expires_in_s=1)
+    service.clock.advance(2)
+    with pytest.raises(PaymentExpired) as refused:
+        service.receive(id, 1)
+    assert refused.value.code == "payment_expired"
+
+
+def test_repeated_credit_id_is_credited_once() -> None:
+    """A repeated credit id returns the first result, also after completion and expiry."""
+    service = Service()
+    id = a_payment(service, limit=100, expires_in_s=60)
+    first = service.receive(id, 40)
+    assert first == service.receive(id, 40)
+    service.receive(id, 60, credit="wire-2")
+    service.clock.advance(3600)
+    assert first == service.receive(id, 40)
+    assert len(service.store.events(service.store.load(first.payment_id).id)) - 1 == 3
+
+
+# One row per rule: a credit after a first one of 40 minor units under wire-1, and the refusal.
+REFUSALS: list[tuple[str, dict[str, Any], type[Exception]]] = [
+    ("unknown payment", {"id": NOBODYS_ID}, PaymentNotFound),
+    ("invalid payment id", {"id": "../secrets"}, InvalidValue),
+    ("empty credit id", {"credit": ""}, InvalidValue),
+    ("credit id too long", {"credit": "x" * 201}, InvalidValue),
+    ("credit id with another amount", {"credit": "wire-1", "amount": Amount(41, USD)}, CreditIdReused),
+    ("another asset", {"amount": Amount(1, JPY)}, AssetMismatch),
+    ("amount of zero", {"amount": Amount(0, USD)}, InvalidValue),
+    ("more than 64 bits", {"amount": Amount(UINT64_MAX - 39, USD)}, AmountOverflow),
+]
+
+
+@pytest.mark.parametrize(("changes", "error"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
+def test_refused_credit_changes_nothing(changes: dict[str, Any], error: type[Exception]) -> None:
+    """Each refusal has its own exception, and the payment does not change."""
+    service = Service()
+    created = a_creation(wallet_address=ALICE)
+    service.store.insert(created)
+    service.receive(created.answer.id, 40)
+    before = service.store.load(created.answer.id)
+    arguments = {"id": created.answer.id, "credit": "wire-2", "amount": Amount(1, USD), "now": service.now, **changes}
+    with pytest.raises(error):
+        service.run(receive(**arguments))
+    assert before == service.store.load(created.answer.id)
+
+
+def test_largest_total() -> None:
+    """A total of 2**64 - 1 is accepted."""
+    service = Service()
+    id = a_payment(service)
+    service.receive(id, 1)
+    assert service.receive(id, UINT64_MAX - 1, credit="wire-2").received.value == UINT64_MAX
+
+
+def test_clock_that_moves_backwards() -> None:
+    """When the clock moves backwards, `updatedAt` does not, and the money is credited."""
+    service = Service()
+    created = a_creation(wallet_address=ALICE, now=NOW)
+    service.store.insert(created)
+    service.clock.advance(-3600)
+    assert service.receive(created.answer.id, 1).at == NOW
+    assert service.store.load(created.answer.id).updated_at == NOW
+    service.clock.advance(7200)
+    service.receive(created.answer.id, 1, credit="wire-2")
+    assert NOW + timedelta(hours=1) == service.store.load(created.answer.id).updated_at
+
+
+@pytest.mark.parametrize(
+    ("changes", "member"),
+    [({"now": NOW.replace(tzinfo=None)}, "now"), ({"now": None}, "now"), ({"amount": 100}, "amount")],
+    ids=str,
+)
+def test_invalid_argument_is_refused_before_the_store_is_used(changes: dict[str, Any], member: str) -> None:
+    """A wrong time or amount raises `InvalidValue`, although there is no store."""
+    given: dict[str, Any] = {"credit": "wire-1", "amount": Amount(100, USD), "now": NOW}
+    with pytest.raises(InvalidValue) as caught:
+        run(receive(NOBODYS_ID, **{**given, **changes}), Ports())
+    assert caught.value.details == {"member": member}

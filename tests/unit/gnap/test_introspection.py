@@ -1,0 +1,132 @@
+"""`gnap.introspection`: the facts about a token, and its expiry."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from incoming_payments.errors import InvalidValue, TokenRefused
+from incoming_payments.gnap.access import AccessRight
+from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospector, require_active
+from incoming_payments.gnap.token import AccessToken
+from incoming_payments.testing import NOW
+from kits.frozen_values import assert_frozen
+
+RIGHT = AccessRight(["read"])
+JWK = {"kty": "OKP", "kid": "key-1"}
+
+
+def info(expires_at: datetime | None = None) -> AccessTokenInfo:
+    """Return the facts about a token of the shop."""
+    return AccessTokenInfo("https://shop.example", JWK, [RIGHT], expires_at)
+
+
+def test_info_copies_its_arguments() -> None:
+    """Changes to the caller's dictionary or list do not change the value, and its `jwk` is read-only."""
+    jwk, rights = dict(JWK), [RIGHT]
+    built = AccessTokenInfo("https://shop.example", jwk, rights)
+    jwk["kid"] = "key-2"
+    rights.clear()
+    assert built.jwk == JWK
+    assert built.rights == (RIGHT,)
+    with pytest.raises(TypeError):
+        built.jwk["kid"] = "key-2"  # type: ignore[index] # on purpose
+
+
+def test_info_is_immutable() -> None:
+    """No attribute can be replaced."""
+    assert_frozen(info())
+
+
+def test_info_does_not_show_the_key() -> None:
+    """The `repr` does not show the key, so a private key given by mistake does not reach a log."""
+    assert "key-1" not in repr(info())
+
+
+def test_info_refuses_an_empty_client() -> None:
+    """A token needs an identifier of its client."""
+    with pytest.raises(InvalidValue) as caught:
+        AccessTokenInfo("", JWK, [RIGHT])
+    assert caught.value.details == {"member": "client"}
+
+
+def test_info_bounds_the_rights() -> None:
+    """A token may have at most 64 rights, because each request checks all of them."""
+    assert len(AccessTokenInfo("c", JWK, [RIGHT] * 64).rights) == 64
+    with pytest.raises(InvalidValue) as caught:
+        AccessTokenInfo("c", JWK, [RIGHT] * 65)
+    assert str(caught.value) == "a token may have at most 64 rights, not 65"
+    assert caught.value.details == {"member": "rights"}
+
+
+def test_info_refuses_an_expiry_without_zone() -> None:
+    """An `expires_at` without a time zone is refused here, because it could not be compared during a request."""
+    with pytest.raises(InvalidValue) as caught:
+        info(NOW.replace(tzinfo=None))
+    assert str(caught.value) == "expires_at must have a time zone, such as UTC"
+    assert caught.value.details == {"member": "expires_at"}
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "expired"),
+    [
+        (None, False),
+        (NOW + timedelta(microseconds=1), False),
+        (NOW, True),
+        (NOW - timedelta(seconds=1), True),
+        ((NOW + timedelta(seconds=1)).astimezone(timezone(timedelta(hours=5))), False),
+    ],
+)
+def test_is_expired(expires_at: datetime | None, expired: bool) -> None:
+    """A token expires exactly at `expires_at`. Without one it does not expire."""
+    assert info(expires_at).is_expired(NOW) is expired
+
+
+def test_require_active_returns_an_active_token() -> None:
+    """`require_active` returns the facts about an active token."""
+    active = info(NOW + timedelta(seconds=1))
+    assert require_active(active, NOW) is active
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "message"),
+    [
+        (None, "invalid_token", "the access token is not active: request a new grant"),
+        (info(NOW), "token_expired", "the access token has expired: rotate it or request a new grant"),
+    ],
+)
+def test_inactive_token_is_refused(found: AccessTokenInfo | None, reason: str, message: str) -> None:
+    """An unknown token and an expired one are refused with different reasons."""
+    with pytest.raises(TokenRefused) as caught:
+        require_active(found, NOW)
+    assert caught.value.code == reason
+    assert str(caught.value) == message
+    assert caught.value.details == {}
+
+
+def test_static_introspector() -> None:
+    """The introspector returns the facts about a listed token, and None for any other."""
+    one, other = info(), info(NOW)
+    introspector = StaticIntrospector([(AccessToken("one"), one), (AccessToken("other"), other)])
+    assert introspector.introspect(AccessToken("one")) is one
+    assert introspector.introspect(AccessToken("other")) is other
+    assert introspector.introspect(AccessToken("One")) is None
+
+
+def test_static_introspector_keeps_no_token() -> None:
+    """The introspector keeps the digests of the tokens, not the tokens."""
+    introspector = StaticIntrospector([(AccessToken("one"), info())])
+    assert list(introspector._by_digest) == [AccessToken("one").digest]
+
+
+def test_static_introspector_refuses_a_token_listed_twice() -> None:
+    """A token that is listed twice is refused, because its facts would be ambiguous."""
+    with pytest.raises(InvalidValue) as caught:
+        StaticIntrospector([(AccessToken("one"), info()), (AccessToken("one"), info(NOW))])
+    assert str(caught.value) == "an access token is listed twice: list it once"
+    assert caught.value.details == {"member": "token"}
+
+
+def test_info_is_hashable() -> None:
+    """Equal values have the same hash."""
+    first, second = (AccessTokenInfo("https://shop.example", {"kid": "k"}, []) for _ in range(2))
+    assert {first} == {second}

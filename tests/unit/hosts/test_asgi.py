@@ -1,0 +1,734 @@
+"""The ASGI host: ASGI 3.0, on scopes in memory and over real HTTP."""
+
+import asyncio
+import http.client
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from attrs import evolve
+
+from incoming_payments.api import Request, Response
+from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
+from incoming_payments.errors import HttpRefused, StoreUnavailable
+from incoming_payments.gnap import AccessToken, AccessTokenInfo
+from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
+from incoming_payments.ilp.packet import Reject, encode
+from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.ports import AsyncPorts
+from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
+from kits.packet_kit import a_request as packet_request
+from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal
+from kits.stream_kit import METHODS, Sender
+
+USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
+ID_PATH = f"{PATH}/{NOBODYS_ID}"
+
+
+def a_scope(request: Request, **changes: Any) -> Scope:
+    """Return the ASGI scope for `request`. `None` among `changes` removes a key."""
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": "http",
+        "path": request.path,
+        "raw_path": request.path.encode("latin-1"),
+        "query_string": request.query.encode("latin-1"),
+        "root_path": "",
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers],
+    }
+    return {key: value for key, value in {**scope, **changes}.items() if value is not None}
+
+
+class Channel:
+    """The two ends an ASGI server gives: messages to receive, and those that were sent."""
+
+    def __init__(self, *messages: Message) -> None:
+        self.waiting = list(messages)
+        self.sent: list[Message] = []
+
+    async def receive(self) -> Message:
+        """The next message. Asking for more than there is would wait for ever, and is a fault here."""
+        return self.waiting.pop(0)
+
+    async def send(self, message: Message) -> None:
+        """Note the message."""
+        self.sent.append(message)
+
+    @property
+    def response(self) -> Response:
+        """Return the messages sent as one whole response."""
+        start, body = self.sent
+        assert (start["type"], body["type"]) == ("http.response.start", "http.response.body")
+        headers = []
+        for name, value in start["headers"]:
+            assert (bytes, bytes, name.lower()) == (type(name), type(value), name)
+            headers.append((name.decode("latin-1"), value.decode("latin-1")))
+        return Response(start["status"], tuple(headers), body["body"])
+
+
+def chunks(*parts: bytes) -> list[Message]:
+    """A body in so many messages."""
+    last = len(parts) - 1
+    return [{"type": "http.request", "body": part, "more_body": n < last} for n, part in enumerate(parts)]
+
+
+def an_application(service: Service, **options: Any) -> AsgiApplication:
+    """The service as an ASGI application, on the service's own clock."""
+    return AsgiApplication(**{"policy": service.policy, "ports": service.ports, "clock": service.clock, **options})
+
+
+def call(application: AsgiApplication, scope: Scope, *messages: Message) -> Response:
+    """Return the response of `application` to the request of `scope`."""
+    channel = Channel(*(messages or chunks(b"")))
+    asyncio.run(application(scope, channel.receive, channel.send))
+    return channel.response
+
+
+def through(service: Service, **options: Any) -> Client:
+    """A client of `service` that reaches it by ASGI."""
+    client = service.client()
+    application = an_application(service, **options)
+    client.send = lambda request: call(application, a_scope(request), *chunks(request.body))
+    return client
+
+
+def path_of(scope: Scope, mount: str | None = None) -> str:
+    """The path below the service that the host reads from `scope`."""
+    return asyncio.run(read_request(scope, Channel(*chunks(b"")).receive, mount=mount)).path
+
+
+# --- the interface -------------------------------------------------------------------
+
+
+def test_create_and_get() -> None:
+    """The whole way through a server's interface, with the length of the content said."""
+    client = through(Service())
+    created = client.create(incomingAmount=USD_25)
+    assert str(len(created.body)) == header(created, "Content-Length")
+    assert document(created, 201) == document(client.get(id_of(created)))
+
+
+def test_refusals_come_through() -> None:
+    """The header fields that go with a refusal arrive as well."""
+    client = through(Service())
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
+    assert refusal(client.send(Request("DELETE", PATH))) == (405, "method_not_allowed")
+    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
+
+
+def test_head_has_the_length_of_get_and_no_content() -> None:
+    """RFC 9110 §9.3.2 holds for every response: also when the adapter refuses, or a port fails."""
+    service = Service()
+    client = through(service)
+    good = client.get(client.creates(), "HEAD")
+    refused = call(an_application(service), a_scope(Request("HEAD", ID_PATH)), *chunks(b"x" * (BODY_BYTES_MAX + 1)))
+    service.replace(store=None)
+    failed = call(an_application(service), a_scope(Request("HEAD", ID_PATH)))
+    assert [good.status, refused.status, failed.status] == [200, 413, 500]
+    for response in (good, refused, failed):
+        assert response.body == b""
+        assert int(header(response, "Content-Length") or 0) > 0
+        assert header(response, "Content-Type") == "application/json"
+
+
+def test_clock_is_the_wall_clock_unless_told() -> None:
+    """Without `clock` a request that was signed long ago is refused."""
+    service = Service()
+    request = service.client().creation(created=0)
+    application = AsgiApplication(policy=service.policy, ports=service.ports)
+    assert refusal(call(application, a_scope(request), *chunks(request.body))) == (401, "signature_stale")
+
+
+class Slow:
+    """The ports of `service` as a host would write them that has to wait for each."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def find(self, url: WalletAddressUrl) -> WalletAddress | None:
+        """As the port's."""
+        await asyncio.sleep(0)
+        return self._service.hosted.find(url)
+
+    async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+        """As the port's."""
+        await asyncio.sleep(0)
+        return self._service.tokens.introspect(token)
+
+
+def test_ports_may_be_async() -> None:
+    """Each port is awaited or not, as it wants to be."""
+    service = Service()
+    slow = Slow(service)
+    ports = AsyncPorts(store=service.store, wallet_addresses=slow, introspector=slow, methods=service.methods)
+    client = through(service, ports=ports)
+    assert client.get(client.creates()).status == 200
+
+
+def test_cancelled_while_a_port_is_at_work() -> None:
+    """The application ends when the server cancels it, and sends nothing afterwards."""
+    service = Service()
+    client = service.client()
+    request = client.creation()
+
+    class Hanging:
+        async def introspect(self, _: AccessToken) -> AccessTokenInfo | None:
+            await asyncio.Event().wait()
+            return None
+
+    ports = AsyncPorts(store=service.store, introspector=Hanging())
+    application = an_application(service, ports=ports)
+    channel = Channel(*chunks(request.body))
+
+    async def give_up() -> None:
+        task = asyncio.create_task(application(a_scope(request), channel.receive, channel.send))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(give_up())
+    assert channel.sent == []
+
+
+# --- the path --------------------------------------------------------------------------------------
+
+# The keys of the server, and the resulting path below the service.
+PATHS: list[tuple[str, dict[str, Any], str]] = [
+    ("raw", {"path": "/ab", "raw_path": b"/%61b"}, "/%61b"),
+    ("raw with query", {"path": "/ab", "raw_path": b"/%61b?c=/d"}, "/%61b"),
+    ("raw is null", {"path": "/a b?\u00e9", "raw_path": None}, "/a%20b%3F%C3%A9"),
+    ("two slashes", {"path": "//ab", "raw_path": b"//ab"}, "//ab"),
+    ("absolute form", {"path": "http://h/ab", "raw_path": b"http://h/%61b"}, "/%61b"),
+    ("absolute form, no host that can be read", {"path": "http://[/ab", "raw_path": b"http://[/ab"}, "/ab"),
+    ("absolute form without path", {"path": "http://h", "raw_path": b"http://h"}, "/"),
+    ("asterisk form", {"path": "*", "raw_path": b"*"}, "/"),
+    ("mounted", {"path": "/op/ab", "raw_path": b"/op/%61b", "root_path": "/op"}, "/%61b"),
+    ("mounted, raw is null", {"path": "/op/a b", "raw_path": None, "root_path": "/op"}, "/a%20b"),
+    ("mounted at an encoded path", {"raw_path": b"/o%20p/ab", "root_path": "/o p"}, "/ab"),
+    ("mounted, only the rest is told", {"path": "/ab", "raw_path": b"/ab", "root_path": "/op"}, "/ab"),
+    ("root_path is left out", {"path": "/ab", "raw_path": b"/ab", "root_path": None}, "/ab"),
+]
+
+
+@pytest.mark.parametrize(("told", "expected"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
+def test_path_is_raw_where_the_server_tells_it(told: dict[str, Any], expected: str) -> None:
+    """The signature covers the raw path."""
+    assert expected == path_of(a_scope(Request("GET", "/"), **told))
+
+
+@pytest.mark.parametrize("mount", ["/op", "/op/"])
+def test_mount_takes_the_place_of_root_path(mount: str) -> None:
+    """A framework that routes by itself leaves `root_path` empty; then the path says where the service begins."""
+    for told in ({"path": f"/op{PATH}"}, {"raw_path": f"/op{PATH}".encode()}):
+        assert path_of(a_scope(Request("GET", "/"), **{"raw_path": None, **told}), mount) == PATH
+
+
+def test_mounted_application_answers() -> None:
+    """The base URL ends in the mount point here, so signatures hold with and without it in the scope."""
+    service = Service()
+    request = service.client().creation()
+    mounted, by_server = an_application(service, mount="/op"), an_application(service)
+    scope = a_scope(evolve(request, path=f"/op{PATH}"))
+    assert call(mounted, scope, *chunks(request.body)).status == 201
+    assert call(by_server, {**scope, "root_path": "/op"}, *chunks(request.body)).status == 201
+    elsewhere = a_scope(evolve(request, path=f"/operator{PATH}"), root_path="/op")
+    assert call(by_server, elsewhere, *chunks(request.body)).status == 404
+
+
+def test_query_is_part_of_what_was_signed() -> None:
+    """It reaches the verifier as it was sent."""
+    service = Service()
+    client = service.client()
+    id = client.creates()
+    request = client.sign(Request("GET", f"{PATH}/{id}", "a=%62"))
+    application = an_application(service)
+    assert call(application, a_scope(request)).status == 200
+    assert call(application, a_scope(request, query_string=b"a=b")).status == 401
+    assert call(application, a_scope(request, query_string=b"a=\xff")).status == 401
+    assert call(application, a_scope(client.sign(Request("GET", f"{PATH}/{id}")), query_string=None)).status == 200
+
+
+def test_repeated_field_lines_stay_apart() -> None:
+    """ASGI keeps repeated field lines apart, so a repeated field is detected."""
+    client = through(Service())
+    request = client.creation()
+    for name, value in request.headers:
+        response = client.send(evolve(request, headers=[*request.headers, (name, value)]))
+        assert (415 if name == "Content-Type" else 401) == response.status, name
+
+
+# --- the body --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        (chunks(b""), b""),
+        ([{"type": "http.request"}], b""),
+        (chunks(b"ab", b"", b"c", b""), b"abc"),
+        (chunks(*[b"x"] * 500), b"x" * 500),
+        (chunks(b"x" * BODY_BYTES_MAX), b"x" * BODY_BYTES_MAX),
+        (chunks(b"x" * (BODY_BYTES_MAX - 1), b"x", b""), b"x" * BODY_BYTES_MAX),
+    ],
+)
+def test_body_is_received_to_its_end(messages: list[Message], expected: bytes) -> None:
+    """In as many messages as the server likes, and not one more is asked for."""
+    channel = Channel(*messages, {"type": "http.disconnect"})
+    request = asyncio.run(read_request(a_scope(Request("POST", PATH)), channel.receive))
+    assert expected == request.body
+    assert len(channel.waiting) == 1
+
+
+def test_create_in_many_chunks() -> None:
+    """A body in many chunks is verified as one."""
+    service = Service()
+    request = service.client().creation()
+    parts = [request.body[n : n + 1] for n in range(len(request.body))]
+    assert call(an_application(service), a_scope(request), *chunks(*parts)).status == 201
+
+
+def test_over_the_limit_stops_reading() -> None:
+    """413 as soon as it is too much, however much more there is."""
+    channel = Channel(*chunks(*[b"x" * 50_000] * 10))
+    asyncio.run(an_application(Service())(a_scope(Request("POST", PATH)), channel.receive, channel.send))
+    assert refusal(channel.response) == (413, "body_too_large")
+    assert len(channel.waiting) == 8
+
+
+@pytest.mark.parametrize("before", [[], chunks(b'{"walletAddress":', b"")[:1]])
+def test_disconnect_before_the_end_of_the_body(before: list[Message]) -> None:
+    """Half a request creates no payment, and ends with a refusal."""
+    service = Service()
+    service.replace(store=None, introspector=None)
+    response = call(an_application(service), a_scope(Request("POST", PATH)), *before, {"type": "http.disconnect"})
+    assert refusal(response) == (400, "incomplete_body")
+
+
+class Clocked(asyncio.SelectorEventLoop):
+    """An event loop with a clock that a test can advance."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        """Return the real time plus the time that the test has added."""
+        return super().time() + self.ahead_s
+
+
+@pytest.mark.parametrize("packets", [False, True])
+@pytest.mark.parametrize(("ahead_s", "expected"), [(BODY_S_MAX - 1, 401), (BODY_S_MAX + 1, 408)])
+def test_body_has_to_arrive_within_the_time_limit(packets: bool, ahead_s: float, expected: int) -> None:
+    """A body that trickles in is refused with 408 `body_timeout` at either endpoint, and the connection is closed."""
+    request = packet_request() if packets else Request("POST", PATH, headers=[JSON])
+    application = an_application(Service(), packets=a_policy())
+    channel = Channel()
+
+    async def receive() -> Message:
+        if loop.ahead_s >= ahead_s:
+            return {"type": "http.request", "body": b"x"}
+        loop.ahead_s += ahead_s / 4
+        for _ in range(3):  # the loop looks at its timers after the tasks that are ready
+            await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    loop = Clocked()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(application(a_scope(request), receive, channel.send))
+    if expected == 408:
+        assert refusal(channel.response) == (408, "body_timeout")
+        assert header(channel.response, "Connection") == "close"
+    else:
+        assert channel.response.status == (200 if packets else expected)
+
+
+def test_time_limit_covers_the_body_only() -> None:
+    """A port that takes longer than the time limit for bodies does not cause a timeout."""
+    service = Service()
+
+    class Slow:
+        async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+            loop.ahead_s += 2 * BODY_S_MAX
+            await asyncio.sleep(0)
+            return service.tokens.introspect(token)
+
+    client = service.client()
+    request = client.creation(b"{}")
+    application = an_application(service, ports=AsyncPorts(store=service.store, introspector=Slow()))
+    channel = Channel(*chunks(request.body))
+    loop = Clocked()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(application(a_scope(request), channel.receive, channel.send))
+    assert refusal(channel.response) == (400, "invalid_body")
+
+
+def test_request_with_two_lengths_is_refused_and_the_connection_closed() -> None:
+    """A proxy may go by the other field, and see the request end elsewhere. RFC 9112 §6.1."""
+    service = Service()
+    request = service.client().creation()
+    headers = [*request.headers, ("Transfer-Encoding", "chunked"), ("Content-Length", str(len(request.body)))]
+    channel = Channel(*chunks(request.body))
+    asyncio.run(an_application(service)(a_scope(evolve(request, headers=headers)), channel.receive, channel.send))
+    assert refusal(channel.response) == (400, "invalid_http")
+    assert header(channel.response, "Connection") == "close"
+    assert len(channel.waiting) == 1
+
+
+def test_request_for_another_protocol_is_the_last_of_its_connection() -> None:
+    """`Upgrade` is ignored. The connection closes, because some parsers read the body as the next request."""
+    service = Service()
+    request = service.client().creation()
+    upgrade = evolve(request, headers=[*request.headers, ("Connection", "Upgrade"), ("Upgrade", "h2c")])
+    answered = [
+        call(an_application(service), a_scope(sent), *chunks(request.body))
+        for sent in (upgrade, evolve(request, method="PUT"), evolve(upgrade, method="PUT"))
+    ]
+    assert [(response.status, header(response, "Connection")) for response in answered] == [
+        (201, "close"),
+        (405, None),
+        (405, "close"),
+    ]
+
+
+def test_read_request_for_a_frameworks_own_route() -> None:
+    """`read_request` raises `HttpRefused` where the application would refuse."""
+    receive: Receive = Channel({"type": "http.disconnect"}).receive
+    with pytest.raises(HttpRefused) as refused:
+        asyncio.run(read_request(a_scope(Request("POST", PATH)), receive))
+    assert refused.value.status == 400
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A store that fails, or that cannot do it now."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def load(self, _: object) -> Any:
+        """Fails."""
+        raise self._error
+
+
+def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The response has no details; the host's log has the traceback and no token."""
+    service = Service()
+    ports = AsyncPorts(store=Broken(RuntimeError("the ledger is gone")), introspector=service.tokens)  # type: ignore[arg-type]
+    client = through(service, ports=ports)
+    caplog.set_level(logging.INFO, "incoming_payments")
+    response = client.get(NOBODYS_ID)
+    assert refusal(response) == (500, "internal_error")
+    assert b"ledger" not in response.body
+    [record] = [record for record in caplog.records if record.name.startswith("incoming_payments")]
+    assert (record.name, record.levelname) == ("incoming_payments.hosts.asgi", "ERROR")
+    assert "the ledger is gone" in caplog.text
+    assert "Traceback" in caplog.text
+    assert client.token not in caplog.text
+
+
+def test_store_cannot_do_it_now_503() -> None:
+    """Which is no failure: the client tries again."""
+    service = Service()
+    ports = AsyncPorts(store=Broken(StoreUnavailable("locked")), introspector=service.tokens)  # type: ignore[arg-type]
+    assert refusal(through(service, ports=ports).get(NOBODYS_ID)) == (503, "store_unavailable")
+
+
+# --- packets ---------------------------------------------------------------------------------------
+
+
+def test_packets_pay_what_clients_create() -> None:
+    """With `packets`, peers reach the payments of the same service, on the same clock."""
+    service = Service()
+    client = through(service, packets=a_policy())
+    id = client.creates(incomingAmount=USD_25)
+    sender = Sender(METHODS.derive(id))
+    assert code(client.send(packet_request(encode(sender.prepare(2500))))) == "fulfilled"
+    assert document(client.get(id))["completed"] is True
+    assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F99"
+
+
+def test_no_packets_unless_asked_for() -> None:
+    """Without `packets` their path is 404."""
+    assert refusal(through(Service()).send(packet_request())) == (404, "not_found")
+
+
+def test_packets_below_a_mount() -> None:
+    """Their path is below the service, wherever that is."""
+    service = Service()
+    application = an_application(service, packets=a_policy(path="/peers/ilp"), mount="/op")
+    request = evolve(packet_request(), path="/op/peers/ilp")
+    assert code(call(application, a_scope(request), *chunks(b""))) == "F01"
+    assert refusal(call(application, a_scope(evolve(request, path="/op/ilp")))) == (404, "not_found")
+
+
+def test_packets_have_a_limit_of_their_own() -> None:
+    """A body that is too large for a packet is refused early; a client's body may be larger."""
+    client = through(Service(), packets=a_policy())
+    too_large = bytes(ILP_PREPARE_BYTES_MAX + 1)
+    refused = client.send(packet_request(too_large))
+    assert refusal(refused) == (413, "body_too_large")
+    assert str(ILP_PREPARE_BYTES_MAX) in json.loads(refused.body)["error"]["description"]
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=too_large))) == (401, "token_missing")
+
+
+EARLY_REFUSALS = [
+    pytest.param(packet_request(b"x" * 100, OCTETS), "Bearer", (401, "token_missing"), id="no peer"),
+    pytest.param(packet_request(b"x" * 100, BEARER), "Bearer", (415, "unsupported_media_type"), id="no packet"),
+    pytest.param(
+        Request("POST", PATH, headers=[JSON, *((f"X-{n}", "") for n in range(HEADERS_MAX))], body=b"x" * 100),
+        "GNAP",
+        (431, "headers_too_large"),
+        id="too many fields",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
+def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
+    """The body is not received when a stranger sends a packet, or there are too many header fields."""
+    channel = Channel(*chunks(request_.body))
+    application = an_application(Service(), packets=a_policy())
+    asyncio.run(application(a_scope(request_), channel.receive, channel.send))
+    assert expected == refusal(channel.response, challenge)
+    assert len(channel.waiting) == 1
+
+
+def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer never causes a 5xx: it gets T00, and the host's log has the traceback and no token."""
+    service = Service()
+    sender = Sender(METHODS.derive(service.client().creates()))
+    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    client = through(service, packets=a_policy())
+    response = client.send(packet_request(encode(sender.probe(1))))
+    assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
+    assert "the ledger is gone" in caplog.text
+    assert "Traceback" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
+    """The peer gets T00, and the host's log has the error of the store in one line."""
+    service = Service()
+    sender = Sender(METHODS.derive(service.client().creates()))
+    service.replace(store=Broken(StoreUnavailable("locked")))
+    response = through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
+    assert code(response) == "T00"
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "WARNING",
+        "incoming payments: the store is unavailable; clients were asked to retry: locked",
+    )
+
+
+@pytest.mark.parametrize("waits", ["a client", "a peer"])
+def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
+    """While the ports for the one hang, the other is answered."""
+    service = Service()
+    client = service.client()
+    sender = Sender(METHODS.derive(client.creates()))
+    released = asyncio.Event()
+
+    class Hanging:
+        """A store and an introspector that answer after `released` is set."""
+
+        async def load(self, id: PaymentId) -> IncomingPayment:
+            await released.wait()
+            return service.store.load(id)
+
+        async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+            await released.wait()
+            return service.tokens.introspect(token)
+
+    ports: dict[str, Any] = {"introspector": Hanging()} if waits == "a client" else {"store": Hanging()}
+    service.replace(**ports)
+    application = an_application(service, packets=a_policy())
+    creation, probe = client.creation(), packet_request(encode(sender.probe(1)))
+    slow, quick = (creation, probe) if waits == "a client" else (probe, client.creation(b"{}"))
+
+    async def ask(request: Request) -> Response:
+        channel = Channel(*chunks(request.body))
+        await application(a_scope(request), channel.receive, channel.send)
+        return channel.response
+
+    async def both() -> list[int]:
+        waiting = asyncio.create_task(ask(slow))
+        answered = await ask(quick)
+        assert not waiting.done()
+        released.set()
+        return [answered.status, (await waiting).status]
+
+    assert asyncio.run(both()) == ([200, 201] if waits == "a client" else [400, 200])
+
+
+# --- the server's life, and other protocols --------------------------------------------------------
+
+
+def live(application: AsgiApplication) -> list[str]:
+    """Return the messages of `application` when the server starts and stops."""
+    channel = Channel({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    asyncio.run(application({"type": "lifespan"}, channel.receive, channel.send))
+    return [message["type"] for message in channel.sent]
+
+
+def test_lifespan_startup_and_shutdown() -> None:
+    """Startup and shutdown are both confirmed."""
+    assert live(an_application(Service())) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def test_lifespan_awaits_on_shutdown() -> None:
+    """`on_shutdown` completes before shutdown is confirmed."""
+    steps = []
+
+    async def close() -> None:
+        await asyncio.sleep(0)
+        steps.append("closed")
+
+    class Noting(Channel):
+        async def send(self, message: Message) -> None:
+            steps.append(message["type"])
+
+    channel = Noting({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    asyncio.run(an_application(Service(), on_shutdown=close)({"type": "lifespan"}, channel.receive, channel.send))
+    assert steps == ["lifespan.startup.complete", "closed", "lifespan.shutdown.complete"]
+
+
+def test_websocket_is_refused() -> None:
+    """Closed before it is accepted: the server answers 403."""
+    channel = Channel({"type": "websocket.connect"})
+    asyncio.run(an_application(Service())({"type": "websocket"}, channel.receive, channel.send))
+    assert [(message["type"], message["code"]) for message in channel.sent] == [("websocket.close", 1003)]
+
+
+def test_unknown_protocol_is_not_answered() -> None:
+    """ASGI requires an exception for an unknown protocol."""
+    channel = Channel()
+    with pytest.raises(NotImplementedError, match="gopher"):
+        asyncio.run(an_application(Service())({"type": "gopher"}, channel.receive, channel.send))
+    assert channel.sent == []
+
+
+# --- over HTTP -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(application: AsgiApplication) -> Iterator[int]:
+    """`application` behind uvicorn, at the port that this gives."""
+    config = uvicorn.Config(
+        application, log_config=None, log_level="critical", lifespan="on", ws="none", http="h11", timeout_keep_alive=1
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.005)
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def over_http(port: int, request: Request, *, target: str | None = None, chunked: bool = False) -> Response:
+    """The answer to `request`, sent as it is; `target` stands in the request line instead of its path."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        path = request.path + (f"?{request.query}" if request.query else "")
+        connection.putrequest(request.method, target or path, skip_accept_encoding=True)
+        headers = [line for line in request.headers if not (chunked and line[0].lower() == "content-length")]
+        if chunked:
+            headers.append(("Transfer-Encoding", "chunked"))
+        elif request.body and not request.values("content-length"):
+            headers.append(("Content-Length", str(len(request.body))))
+        for name, value in headers:
+            connection.putheader(name, value)
+        body: Any = iter([request.body[:7], request.body[7:]]) if chunked else request.body
+        connection.endheaders(body or None, encode_chunked=chunked)
+        answer = connection.getresponse()
+        return Response(answer.status, tuple(answer.getheaders()), answer.read())
+    finally:
+        connection.close()
+
+
+def test_over_http() -> None:
+    """Create, read, public view, completion and refusals, through a real server."""
+    service = Service()
+    client = service.client()
+    closed = threading.Event()
+
+    async def close() -> None:
+        closed.set()
+
+    with serving(an_application(service, on_shutdown=close)) as port:
+        client.send = lambda request: over_http(port, request)
+        created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
+        id = id_of(created)
+        assert document(created, 201) == document(client.get(id))
+        assert client.send(client.sign(Request("GET", f"{PATH}/{id}", "a=%62&c"))).status == 200
+        assert client.get(id.replace("0", "%30", 1)).status == 404
+        service.receive(id, 2500)
+        assert ((resource := document(client.get(id)))["completed"], resource["methods"]) == (True, [])
+        public = Request("GET", f"{PATH}/{id}")
+        expected = {"receivedAmount": USD_25, "authServer": ALICE.auth_server}
+        assert expected == document(client.send(public))
+        assert expected == document(over_http(port, public, target=f"http://127.0.0.1:{port}{public.path}"))
+        head = client.get(id, "HEAD")
+        assert (head.status, head.body) == (200, b"")
+        request = client.creation(components=["@method", "@target-uri", "authorization", "content-digest"])
+        assert over_http(port, request, chunked=True).status == 201
+        assert refusal(client.send(evolve(request, body=b"x" * len(request.body)))) == (401, "digest_mismatch")
+        assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=b"{}"))) == (401, "token_missing")
+        twice = evolve(request, headers=[*request.headers, ("Authorization", f"GNAP {client.token}")])
+        assert refusal(client.send(twice)) == (401, "invalid_token")
+        assert not closed.is_set()
+    assert closed.is_set()
+
+
+def test_over_http_body_over_the_limit() -> None:
+    """413, and the server goes on to answer others."""
+    with serving(an_application(Service())) as port:
+        large = Request("POST", PATH, headers=[JSON], body=b"x" * (BODY_BYTES_MAX + 1))
+        assert refusal(over_http(port, large)) == (413, "body_too_large")
+        assert over_http(port, Request("GET", ID_PATH)).status == 404
+
+
+# --- why a signature was refused -------------------------------------------------------------------
+
+
+def test_refused_signatures_are_diagnosed_when_enabled(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has a diagnosis without the token; the response is the same whether the log has it or not."""
+    service = Service()
+    client = service.client()
+    request = evolve(client.creation(), query="a=1")
+    silent = call(an_application(service), a_scope(request), *chunks(request.body))
+    assert caplog.records == []
+    telling = call(an_application(service, explain_refusals=True), a_scope(request), *chunks(request.body))
+
+    assert silent == telling
+    assert refusal(telling) == (401, "signature_invalid")
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("incoming_payments.hosts.asgi", "WARNING")
+    cause = "  proved: the client signed https://bank.example/op/incoming-payments: another query than the service"
+    assert cause in caplog.text
+    assert client.token not in caplog.text
+
+
+def test_other_responses_are_not_diagnosed(caplog: pytest.LogCaptureFixture) -> None:
+    """An accepted request, and one that is refused for another cause, leave the log empty."""
+    service = Service()
+    client = through(service, explain_refusals=True)
+    assert document(client.get(client.creates()))["completed"] is False
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
+    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
+    assert caplog.records == []

@@ -1,0 +1,76 @@
+"""The endpoint of each path, and its response after a failure."""
+
+from typing import Final
+
+import pytest
+
+from incoming_payments.api import Request, http_refusal
+from incoming_payments.errors import HttpRefused, InvalidValue
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.run import run
+from incoming_payments.hosts.endpoints import Endpoints
+from incoming_payments.ilp import DerivedMethods
+from incoming_payments.ilp.packet import Reject, decode_reply
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.ilp_http import PacketPolicy
+from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.ports import Ports
+from incoming_payments.testing import NOW
+from kits.service_kit import AUTH_SERVER, BASE_URL, refusal
+from kits.stream_kit import METHODS, SECRET
+
+POLICY: Final = ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER)
+PACKETS: Final = PacketPolicy(receiver=Receiver(METHODS), peers=[], path="/packets")
+
+
+@pytest.mark.parametrize(
+    ("packets", "path", "expected"),
+    [
+        (PACKETS, "/packets", (405, "method_not_allowed", ILP_PREPARE_BYTES_MAX)),
+        (PACKETS, "/packets/", (404, "not_found", BODY_BYTES_MAX)),
+        (PACKETS, "/Packets", (404, "not_found", BODY_BYTES_MAX)),
+        (PACKETS, "/%70ackets", (404, "not_found", BODY_BYTES_MAX)),
+        (PACKETS, "/ilp", (404, "not_found", BODY_BYTES_MAX)),
+        (PACKETS, "/incoming-payments/1", (404, "payment_not_found", BODY_BYTES_MAX)),
+        (None, "/packets", (404, "not_found", BODY_BYTES_MAX)),
+    ],
+)
+def test_one_path_is_for_packets(packets: PacketPolicy | None, path: str, expected: tuple[int, str, int]) -> None:
+    """Packets are taken at exactly their path, if at all; all others are those of Open Payments."""
+    endpoint = Endpoints(POLICY, packets, METHODS).at(path)
+    try:
+        answer = run(endpoint.begin(Request("GET", path))(b"", lambda: NOW), Ports())
+    except HttpRefused as error:
+        answer = http_refusal(error)
+    assert (*refusal(answer), endpoint.body_bytes_max) == expected
+
+
+def test_what_is_answered_after_a_failure() -> None:
+    """A client gets 500 `internal_error`; a peer gets a Reject with T00, and no 5xx."""
+    endpoints = Endpoints(POLICY, PACKETS, METHODS)
+    assert refusal(endpoints.at("/incoming-payments").failed()) == (500, "internal_error")
+    failed = endpoints.at("/packets").failed()
+    assert failed.status == 200
+    assert decode_reply(failed.body) == Reject("T00", METHODS.prefix, "try again later")
+
+
+@pytest.mark.parametrize(
+    ("methods", "fits"),
+    [
+        (METHODS, True),
+        (DerivedMethods("test.bank", [SECRET]), True),
+        (None, True),
+        (object(), True),  # of a host's own, which is not checked
+        (DerivedMethods("test.other", [SECRET]), False),
+        (DerivedMethods("test.bank", [bytes(32), SECRET]), False),
+        (DerivedMethods("test.bank", [SECRET, bytes(32)]), True),
+    ],
+)
+def test_the_receiver_reads_what_is_handed_out(methods: object, fits: bool) -> None:
+    """A receiver that cannot read the addresses of new payments is refused at once."""
+    if fits:
+        assert Endpoints(POLICY, PACKETS, methods).at("/packets").body_bytes_max == ILP_PREPARE_BYTES_MAX
+        return
+    with pytest.raises(InvalidValue) as caught:
+        Endpoints(POLICY, PACKETS, methods)
+    assert caught.value.details == {"member": "packets"}

@@ -1,0 +1,579 @@
+"""The WSGI host: PEP 3333, in memory under the standard library's validator, and over real HTTP."""
+
+import http.client
+import io
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote_to_bytes
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.util import setup_testing_defaults
+from wsgiref.validate import validator
+
+import pytest
+from attrs import evolve
+
+from incoming_payments.api import Request, Response
+from incoming_payments.errors import HttpRefused, StoreUnavailable
+from incoming_payments.hosts.wsgi import WsgiApplication, read_request
+from incoming_payments.ilp.packet import Reject, encode
+from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
+from kits.packet_kit import a_request as packet_request
+from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal
+from kits.stream_kit import METHODS, Sender
+
+USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
+ID_PATH = f"{PATH}/{NOBODYS_ID}"
+
+
+def an_environ(request: Request, **changes: Any) -> dict[str, Any]:
+    """Return the WSGI environment for `request`. `None` among `changes` removes a key."""
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(request.path).decode("latin-1"),
+        "QUERY_STRING": request.query,
+        "CONTENT_TYPE": "",
+        "CONTENT_LENGTH": str(len(request.body)) if request.body else "",
+        "wsgi.input": io.BytesIO(request.body),
+    }
+    for name, value in request.headers:
+        key = name.upper().replace("-", "_")
+        key = key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
+        environ[key] = f"{environ[key]},{value}" if environ.get(key) and key != "CONTENT_LENGTH" else value
+    setup_testing_defaults(environ)
+    return {key: value for key, value in {**environ, **changes}.items() if value is not None}
+
+
+def an_application(service: Service, **options: Any) -> WsgiApplication:
+    """The service as a WSGI application, on the service's own clock."""
+    return WsgiApplication(policy=service.policy, ports=service.ports, clock=service.clock, **options)
+
+
+def call(application: Any, environ: dict[str, Any]) -> Response:
+    """Return the response of `application`, read as a WSGI server does."""
+    started: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], _: object = None) -> Any:
+        started.append((status, headers))
+
+    body = application(environ, start_response)
+    try:
+        content = b"".join(body)
+    finally:
+        if hasattr(body, "close"):
+            body.close()
+    [(status, headers)] = started
+    return Response(int(status.split(" ")[0]), tuple(headers), content)
+
+
+def through(service: Service, **options: Any) -> Client:
+    """A client of `service` that reaches it by WSGI, with the validator looking on."""
+    client = service.client()
+    application = validator(an_application(service, **options))
+    client.send = lambda request: call(application, an_environ(request))
+    return client
+
+
+def path_of(environ: dict[str, Any], mount: str | None = None) -> str:
+    """The path below the service that the host reads from `environ`."""
+    return read_request(environ, mount=mount).path
+
+
+# --- the interface -------------------------------------------------------------------
+
+
+def test_create_and_get() -> None:
+    """The whole way through a server's interface, with the length of the content said."""
+    client = through(Service())
+    created = client.create(incomingAmount=USD_25)
+    assert str(len(created.body)) == header(created, "Content-Length")
+    assert document(created, 201) == document(client.get(id_of(created)))
+
+
+def test_status_line_has_the_phrase() -> None:
+    """PEP 3333: the status is a code and its phrase."""
+    lines: list[str] = []
+
+    def start_response(status: str, *_: object) -> Any:
+        lines.append(status)
+
+    an_application(Service())(an_environ(Request("GET", "/")), start_response)
+    assert lines == ["404 Not Found"]
+
+
+def test_refusals_come_through() -> None:
+    """The header fields that go with a refusal arrive as well."""
+    client = through(Service())
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
+    assert refusal(client.send(Request("DELETE", PATH))) == (405, "method_not_allowed")
+    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
+
+
+def test_head_has_the_length_of_get_and_no_content() -> None:
+    """RFC 9110 §9.3.2 holds for every response: also when the adapter refuses, or a port fails."""
+    service = Service()
+    client = through(service)
+    good = client.get(client.creates(), "HEAD")
+    refused = call(
+        an_application(service), an_environ(Request("HEAD", ID_PATH), CONTENT_LENGTH=str(BODY_BYTES_MAX + 1))
+    )
+    service.replace(store=None)
+    failed = call(an_application(service), an_environ(Request("HEAD", ID_PATH)))
+    assert [good.status, refused.status, failed.status] == [200, 413, 500]
+    for response in (good, refused, failed):
+        assert response.body == b""
+        assert int(header(response, "Content-Length") or 0) > 0
+        assert header(response, "Content-Type") == "application/json"
+
+
+def test_clock_is_the_wall_clock_unless_told() -> None:
+    """Without `clock` a request that was signed long ago is refused."""
+    service = Service()
+    application = WsgiApplication(policy=service.policy, ports=service.ports)
+    request = service.client().creation(created=0)
+    assert refusal(call(application, an_environ(request))) == (401, "signature_stale")
+
+
+# --- the path --------------------------------------------------------------------------------------
+
+
+# The keys of the server, and the resulting path below the service.
+PATHS: list[tuple[str, dict[str, Any], str]] = [
+    ("decoded only", {"PATH_INFO": f"{PATH}/a b"}, f"{PATH}/a%20b"),
+    ("decoded only, not ASCII", {"PATH_INFO": "/\u00c3\u00a9"}, "/%C3%A9"),
+    ("nothing", {"PATH_INFO": None}, ""),
+    ("REQUEST_URI", {"PATH_INFO": "/ab", "REQUEST_URI": "/%61b?c=d"}, "/%61b"),
+    ("RAW_URI", {"PATH_INFO": "/ab", "RAW_URI": "/%61b?c=d"}, "/%61b"),
+    ("REQUEST_URI first", {"PATH_INFO": "/ab", "REQUEST_URI": "/%61b", "RAW_URI": "/a%62"}, "/%61b"),
+    ("empty REQUEST_URI", {"PATH_INFO": "/ab", "REQUEST_URI": "", "RAW_URI": "/a%62"}, "/a%62"),
+    ("REQUEST_URI of another path", {"PATH_INFO": "/ab", "REQUEST_URI": "/xy"}, "/ab"),
+    ("two slashes", {"PATH_INFO": "//ab", "REQUEST_URI": "//ab"}, "//ab"),
+    ("absolute form", {"PATH_INFO": "/ab", "REQUEST_URI": "http://h.example:80/%61b?c=/d"}, "/%61b"),
+    ("absolute form without path", {"PATH_INFO": "/", "REQUEST_URI": "http://h.example?/d"}, "/"),
+    ("absolute form, no host that can be read", {"PATH_INFO": "/ab", "REQUEST_URI": "http://[/ab"}, "/ab"),
+    ("asterisk form", {"PATH_INFO": "*", "REQUEST_URI": "*"}, "*"),
+    ("mounted", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab"}, "/ab"),
+    ("mounted, raw", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab", "REQUEST_URI": "/op/%61b"}, "/%61b"),
+    ("mounted at an encoded path", {"SCRIPT_NAME": "/o p", "PATH_INFO": "/ab", "REQUEST_URI": "/o%20p/%61b"}, "/%61b"),
+    ("mounted, only the rest is told", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab", "REQUEST_URI": "/ab"}, "/ab"),
+]
+
+
+@pytest.mark.parametrize(("told", "expected"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
+def test_path_is_raw_where_the_server_tells_it(told: dict[str, Any], expected: str) -> None:
+    """The raw path is used only if it decodes to the path that the server has routed on."""
+    assert expected == path_of(an_environ(Request("GET", "/"), **told))
+
+
+@pytest.mark.parametrize("mount", ["/op", "/op/"])
+def test_mount_takes_the_place_of_script_name(mount: str) -> None:
+    """A framework that routes by itself leaves `SCRIPT_NAME` empty; then the path says where the service begins."""
+    for told in ({"PATH_INFO": f"/op{PATH}"}, {"PATH_INFO": f"/op{PATH}", "REQUEST_URI": f"/op{PATH}?x"}):
+        assert path_of(an_environ(Request("GET", "/"), **told), mount) == PATH
+
+
+def test_mounted_application_answers() -> None:
+    """The base URL ends in the mount point here, so signatures hold with and without it in the environment."""
+    service = Service()
+    client = service.client()
+    mounted = an_application(service, mount="/op")
+    by_server = an_application(service)
+    request = client.creation()
+    assert call(mounted, an_environ(evolve(request, path=f"/op{PATH}"))).status == 201
+    assert call(by_server, an_environ(request, SCRIPT_NAME="/op")).status == 201
+    assert call(by_server, an_environ(evolve(request, path=f"/operator{PATH}"))).status == 404
+
+
+def test_raw_path_is_the_signed_one() -> None:
+    """The signature is verified over the raw target, and not over the server's decoded one."""
+    service = Service()
+    client = service.client()
+    path = f"{PATH}/{client.creates()}".replace("incoming", "%69ncoming")
+    request = client.sign(Request("GET", path))
+    assert call(an_application(service), an_environ(request, REQUEST_URI=path)).status == 404
+
+
+def test_query_is_part_of_what_was_signed() -> None:
+    """It reaches the verifier as it was sent, also when the server leaves it out for being empty."""
+    service = Service()
+    client = service.client()
+    id = client.creates()
+    request = client.sign(Request("GET", f"{PATH}/{id}", "a=%62"))
+    application = an_application(service)
+    assert call(application, an_environ(request)).status == 200
+    assert call(application, an_environ(request, QUERY_STRING="a=b")).status == 401
+    assert call(application, an_environ(client.sign(Request("GET", f"{PATH}/{id}")), QUERY_STRING=None)).status == 200
+
+
+# --- header fields ---------------------------------------------------------------------------------
+
+
+def test_header_fields() -> None:
+    """Those of the request and no other key; type and length are fields only when they say something."""
+    request = Request("POST", PATH, headers=[("X-A", "1"), JSON, ("Content-Length", "2")], body=b"{}")
+    read = read_request(an_environ(request, HTTP_HOST=None, HTTPS="on"))
+    assert {("x-a", "1"), ("content-type", "application/json"), ("content-length", "2")} == set(read.headers)
+    assert read_request(an_environ(Request("GET", "/"), HTTP_HOST=None)).headers == ()
+
+
+def test_repeated_field_lines_are_no_way_round() -> None:
+    """Servers join them: two tokens are none, and two media types are no media type."""
+    client = through(Service())
+    request = client.creation()
+    again = {name: (name, value) for name, value in request.headers}
+    for name, status in (("Authorization", 401), ("Signature", 401), ("Signature-Input", 401), ("Content-Type", 415)):
+        assert status == client.send(evolve(request, headers=[*request.headers, again[name]])).status
+
+
+# --- the body --------------------------------------------------------------------------------------
+
+
+class Stream(io.BytesIO):
+    """A body that counts the bytes read, and fails when its client disconnects."""
+
+    def __init__(self, content: bytes, error: Exception | None = None) -> None:
+        super().__init__(content)
+        self.taken = 0
+        self._error = error
+
+    def read(self, size: int | None = -1) -> bytes:
+        """At most 1,000 bytes at once, as sockets do."""
+        assert size is not None
+        assert size > 0, "never read without a bound"
+        chunk = super().read(min(size, 1000))
+        if not chunk and self._error:
+            raise self._error
+        self.taken += len(chunk)
+        return chunk
+
+
+LARGE = BODY_BYTES_MAX + 1
+CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked"}
+# The stated length, the body, and the number of bytes read before the refusal.
+LENGTHS: list[tuple[str, dict[str, Any], Stream, tuple[int, str], int]] = [
+    ("negative", {"CONTENT_LENGTH": "-1"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("signed", {"CONTENT_LENGTH": "+2"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("no number", {"CONTENT_LENGTH": "two"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("list", {"CONTENT_LENGTH": "2, 2"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("digits not ASCII", {"CONTENT_LENGTH": "\u00b2"}, Stream(b"{}"), (400, "invalid_content_length"), 0),
+    ("one too many", {"CONTENT_LENGTH": str(LARGE)}, Stream(b"x" * LARGE), (413, "body_too_large"), 0),
+    ("more than any integer", {"CONTENT_LENGTH": "9" * 10_000}, Stream(b"{}"), (413, "body_too_large"), 0),
+    ("large behind zeros", {"CONTENT_LENGTH": "0" * 30 + str(LARGE)}, Stream(b"{}"), (413, "body_too_large"), 0),
+    ("shorter than it says", {"CONTENT_LENGTH": "3"}, Stream(b"{}"), (400, "incomplete_body"), 2),
+    ("client hangs up", {"CONTENT_LENGTH": "3"}, Stream(b"{}", ConnectionError("x")), (400, "incomplete_body"), 2),
+    ("chunks that the server leaves to us", CHUNKED, Stream(b"2\r\n{}\r\n"), (411, "length_required"), 0),
+    (
+        "chunks that it leaves, and says so",
+        {**CHUNKED, "wsgi.input_terminated": False},
+        Stream(b"{}"),
+        (411, "length_required"),
+        0,
+    ),
+    ("chunks too many", {"wsgi.input_terminated": True}, Stream(b"x" * 10**6), (413, "body_too_large"), LARGE),
+    ("chunks broken", {"wsgi.input_terminated": True}, Stream(b"{}", OSError("x")), (400, "incomplete_body"), 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("told", "stream", "expected", "taken"), [row[1:] for row in LENGTHS], ids=[row[0] for row in LENGTHS]
+)
+def test_length_that_lies(told: dict[str, Any], stream: Stream, expected: tuple[int, str], taken: int) -> None:
+    """400, 411 or 413, before anything else, and no more is read than has to be."""
+    environ = an_environ(Request("POST", PATH, headers=[JSON]), **{**told, "wsgi.input": stream})
+    assert expected == refusal(call(an_application(Service()), environ))
+    assert taken == stream.taken
+
+
+@pytest.mark.parametrize(
+    ("told", "content", "expected"),
+    [
+        ({"CONTENT_LENGTH": ""}, b"{}", b""),
+        ({"CONTENT_LENGTH": None}, b"{}", b""),
+        ({"CONTENT_LENGTH": "0"}, b"{}", b""),
+        ({"CONTENT_LENGTH": "2"}, b"{}GET /", b"{}"),
+        ({"CONTENT_LENGTH": "0" * 30 + "2"}, b"{}", b"{}"),
+        ({"CONTENT_LENGTH": "2500"}, b"x" * 2500, b"x" * 2500),
+        ({"CONTENT_LENGTH": str(BODY_BYTES_MAX)}, b"x" * BODY_BYTES_MAX, b"x" * BODY_BYTES_MAX),
+        ({"CONTENT_LENGTH": "", "wsgi.input_terminated": True}, b"x" * 2500, b"x" * 2500),
+        ({"CONTENT_LENGTH": "", "wsgi.input_terminated": True}, b"x" * BODY_BYTES_MAX, b"x" * BODY_BYTES_MAX),
+        ({"CONTENT_LENGTH": "2", "wsgi.input_terminated": True}, b"{}", b"{}"),
+        ({"CONTENT_LENGTH": None, "wsgi.input_terminated": False}, b"{}", b""),
+        ({"CONTENT_LENGTH": None, "wsgi.input_terminated": True, **CHUNKED}, b"{}", b"{}"),
+        ({"CONTENT_LENGTH": "2", **CHUNKED}, b"{}", b"{}"),
+    ],
+)
+def test_body_is_read_to_its_end_and_not_beyond(told: dict[str, Any], content: bytes, expected: bytes) -> None:
+    """The length decides; without one, only a server that ends the stream itself lets it be read."""
+    assert expected == read_request(an_environ(Request("POST", PATH), **{**told, "wsgi.input": Stream(content)})).body
+
+
+def test_chunked_create() -> None:
+    """A body without a length is as good as any other, when the server can read it."""
+    service = Service()
+    request = service.client().creation(components=["@method", "@target-uri", "authorization", "content-digest"])
+    environ = an_environ(request, CONTENT_LENGTH=None, **{"wsgi.input_terminated": True})
+    assert call(an_application(service), environ).status == 201
+
+
+def test_body_over_the_limit_is_no_business_of_the_ports() -> None:
+    """The adapter refuses it, and uses no port."""
+    service = Service()
+    service.replace(store=None, introspector=None)
+    assert refusal(
+        call(an_application(service), an_environ(Request("PUT", "/nowhere"), CONTENT_LENGTH=str(LARGE)))
+    ) == (413, "body_too_large")
+
+
+def test_read_request_for_a_frameworks_own_route() -> None:
+    """`read_request` raises `HttpRefused` where the application would refuse."""
+    with pytest.raises(HttpRefused) as refused:
+        read_request(an_environ(Request("POST", PATH), CONTENT_LENGTH="x"))
+    assert refused.value.status == 400
+
+
+# --- failures --------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A store that fails, or that cannot do it now."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def load(self, _: object) -> Any:
+        """Fails."""
+        raise self._error
+
+
+def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The response has no details; the host's log has the traceback and no token."""
+    service = Service()
+    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    client = through(service)
+    response = client.get(NOBODYS_ID)
+    assert refusal(response) == (500, "internal_error")
+    assert b"ledger" not in response.body
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("incoming_payments.hosts.wsgi", "ERROR")
+    assert "the ledger is gone" in caplog.text
+    assert "Traceback" in caplog.text
+    assert client.token not in caplog.text
+
+
+def test_clock_fails_500(caplog: pytest.LogCaptureFixture) -> None:
+    """`answer` raises no exception for any failure."""
+    service = Service()
+    application = WsgiApplication(policy=service.policy, ports=service.ports, clock=lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+    assert refusal(application.answer(an_environ(Request("GET", ID_PATH)))) == (500, "internal_error")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_path_that_no_server_may_tell(caplog: pytest.LogCaptureFixture) -> None:
+    """PEP 3333 has paths as latin-1; a server that breaks this gets an answer all the same."""
+    environ = an_environ(Request("GET", ID_PATH), PATH_INFO="/\u20ac")
+    assert refusal(an_application(Service(), packets=a_policy()).answer(environ)) == (500, "internal_error")
+    assert "UnicodeEncodeError" in caplog.text
+
+
+def test_store_cannot_do_it_now_503() -> None:
+    """Which is no failure: the client tries again."""
+    service = Service()
+    service.replace(store=Broken(StoreUnavailable("locked")))
+    assert refusal(through(service).get(NOBODYS_ID)) == (503, "store_unavailable")
+
+
+# --- packets ---------------------------------------------------------------------------------------
+
+
+def test_packets_pay_what_clients_create() -> None:
+    """With `packets`, peers reach the payments of the same service, on the same clock."""
+    service = Service()
+    client = through(service, packets=a_policy())
+    id = client.creates(incomingAmount=USD_25)
+    sender = Sender(METHODS.derive(id))
+    assert code(client.send(packet_request(encode(sender.prepare(2500))))) == "fulfilled"
+    assert document(client.get(id))["completed"] is True
+    assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F99"
+
+
+def test_no_packets_unless_asked_for() -> None:
+    """Without `packets` their path is 404."""
+    assert refusal(through(Service()).send(packet_request())) == (404, "not_found")
+
+
+def test_packets_below_a_mount() -> None:
+    """Their path is below the service, wherever that is."""
+    service = Service()
+    application = an_application(service, packets=a_policy(path="/peers/ilp"), mount="/op")
+    request = evolve(packet_request(), path="/op/peers/ilp")
+    assert code(call(application, an_environ(request))) == "F01"
+    assert refusal(call(application, an_environ(evolve(request, path="/op/ilp")))) == (404, "not_found")
+
+
+def test_packets_have_a_limit_of_their_own() -> None:
+    """A body that is too large for a packet is refused early; a client's body may be larger."""
+    client = through(Service(), packets=a_policy())
+    too_large = bytes(ILP_PREPARE_BYTES_MAX + 1)
+    refused = client.send(packet_request(too_large))
+    assert refusal(refused) == (413, "body_too_large")
+    assert str(ILP_PREPARE_BYTES_MAX) in json.loads(refused.body)["error"]["description"]
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=too_large))) == (401, "token_missing")
+
+
+EARLY_REFUSALS = [
+    pytest.param(packet_request(b"x" * 100, OCTETS), "Bearer", (401, "token_missing"), id="no peer"),
+    pytest.param(packet_request(b"x" * 100, BEARER), "Bearer", (415, "unsupported_media_type"), id="no packet"),
+    pytest.param(
+        Request("POST", PATH, headers=[JSON, *((f"X-{n}", "") for n in range(HEADERS_MAX))], body=b"x" * 100),
+        "GNAP",
+        (431, "headers_too_large"),
+        id="too many fields",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
+def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
+    """The body is not read when a stranger sends a packet, or there are too many header fields."""
+    stream = Stream(request_.body)
+    answer = call(an_application(Service(), packets=a_policy()), an_environ(request_, **{"wsgi.input": stream}))
+    assert expected == refusal(answer, challenge)
+    assert stream.taken == 0
+
+
+def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer never causes a 5xx: it gets T00, and the host's log has the traceback and no token."""
+    service = Service()
+    sender = Sender(METHODS.derive(service.client().creates()))
+    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    client = through(service, packets=a_policy())
+    response = client.send(packet_request(encode(sender.probe(1))))
+    assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
+    assert "the ledger is gone" in caplog.text
+    assert "Traceback" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
+    """The peer gets T00, and the host's log has the error of the store in one line."""
+    service = Service()
+    sender = Sender(METHODS.derive(service.client().creates()))
+    service.replace(store=Broken(StoreUnavailable("locked")))
+    response = through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
+    assert code(response) == "T00"
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "WARNING",
+        "incoming payments: the store is unavailable; clients were asked to retry: locked",
+    )
+
+
+# --- over HTTP -------------------------------------------------------------------------------------
+
+
+class Quiet(WSGIRequestHandler):
+    """Do not write to the terminal."""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def serving(application: Any) -> Iterator[int]:
+    """`application` behind the standard library's server, at the port that this gives."""
+    with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def over_http(port: int, request: Request) -> Response:
+    """The answer to `request`, sent as it is."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        target = request.path + (f"?{request.query}" if request.query else "")
+        connection.putrequest(request.method, target, skip_accept_encoding=True)
+        if request.body and not request.values("content-length"):
+            connection.putheader("Content-Length", str(len(request.body)))
+        for name, value in request.headers:
+            connection.putheader(name, value)
+        connection.endheaders(request.body or None)
+        answer = connection.getresponse()
+        return Response(answer.status, tuple(answer.getheaders()), answer.read())
+    finally:
+        connection.close()
+
+
+def test_over_http() -> None:
+    """Create, read, public view, completion and refusals, through a real server."""
+    service = Service()
+    client = service.client()
+    with serving(validator(an_application(service))) as port:
+        client.send = lambda request: over_http(port, request)
+        created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
+        id = id_of(created)
+        assert document(created, 201) == document(client.get(id))
+        assert client.send(client.sign(Request("GET", f"{PATH}/{id}", "a=%62&c"))).status == 200
+        service.receive(id, 2500)
+        assert ((resource := document(client.get(id)))["completed"], resource["methods"]) == (True, [])
+        public = document(client.send(Request("GET", f"{PATH}/{id}")))
+        assert {"receivedAmount": USD_25, "authServer": ALICE.auth_server} == public
+        head = client.get(id, "HEAD")
+        assert (head.status, head.body) == (200, b"")
+        request = client.creation()
+        assert refusal(client.send(evolve(request, body=b"x" * len(request.body)))) == (401, "digest_mismatch")
+        assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=b"{}"))) == (401, "token_missing")
+        twice = evolve(request, headers=[*request.headers, ("Authorization", f"GNAP {client.token}")])
+        assert refusal(client.send(twice)) == (401, "invalid_token")
+        assert refusal(client.send(Request("POST", PATH, headers=[("Content-Length", str(LARGE))]))) == (
+            413,
+            "body_too_large",
+        )
+        assert json.loads(client.send(request).body)["completed"] is False
+
+
+def test_fields_that_a_server_gives_twice_count_once() -> None:
+    """Some servers put Content-Type and Content-Length under two names; that makes no second field line."""
+    service = Service()
+    request = service.client().creation()
+    twice = {"HTTP_CONTENT_TYPE": "application/json", "HTTP_CONTENT_LENGTH": str(len(request.body))}
+    assert call(an_application(service), an_environ(request, **twice)).status == 201
+
+
+# --- why a signature was refused -------------------------------------------------------------------
+
+
+def test_refused_signatures_are_diagnosed_when_enabled(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has a diagnosis without the token; the response is the same whether the log has it or not."""
+    service = Service()
+    client = service.client()
+    request = evolve(client.creation(), query="a=1")
+    silent = call(an_application(service), an_environ(request))
+    assert caplog.records == []
+    telling = call(an_application(service, explain_refusals=True), an_environ(request))
+
+    assert silent == telling
+    assert refusal(telling) == (401, "signature_invalid")
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("incoming_payments.hosts.wsgi", "WARNING")
+    cause = "  proved: the client signed https://bank.example/op/incoming-payments: another query than the service"
+    assert cause in caplog.text
+    assert client.token not in caplog.text
+
+
+def test_other_responses_are_not_diagnosed(caplog: pytest.LogCaptureFixture) -> None:
+    """An accepted request, and one that is refused for another cause, leave the log empty."""
+    service = Service()
+    client = through(service, explain_refusals=True)
+    assert document(client.get(client.creates()))["completed"] is False
+    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
+    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
+    assert caplog.records == []

@@ -1,0 +1,492 @@
+"""The signature base: one row for each rule of RFC 9421 §2."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from unittest.mock import Mock
+
+import http_sf
+import pytest
+from http_sf import Token
+
+from incoming_payments.errors import MalformedField
+from incoming_payments.httpsig import Code, Component, Request, Response, signature_base
+from incoming_payments.httpsig import base as module
+from incoming_payments.httpsig.base import BaseBuilder, Coverage, Parameters, serialise_parameters
+from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
+from kits.characters import DIGITS, HIGH, LOWER, PRINTABLE, TCHAR, UPPER, accepted_characters
+from kits.frozen_values import assert_frozen
+
+HEADERS = (
+    ("Host", "www.example.com"),
+    ("X-OWS-Header", "  Leading and trailing whitespace. \t"),
+    ("X-Obs-Fold-Header", "Obsolete\r\n    line folding."),
+    ("Cache-Control", "max-age=60"),
+    ("Cache-Control", "   must-revalidate"),
+    ("Surrogate-Control", "  a=1,    b=2;x=1;y=2,   c=(a   b   c), d"),
+    ("X-Empty-Header", ""),
+    ("X-Tab", "a\tb"),
+    ("Example-Header", "value, with, lots"),
+    ("Example-Header", "of, commas"),
+    ("Latin-1", "caf\xe9"),
+    ("Accept", "text/html;q=1.0,   */*"),
+    ("Age", " 007"),
+    ("Keep-Alive", ""),
+)
+REQUEST = Request("POST", "https://www.Example.com:443/path?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2", HEADERS)
+BARE = Request("OPTIONS", "http://www.example.com:8080", ())
+
+
+SHOWN = {*LOWER, *UPPER, *DIGITS, *"-_"}
+
+
+def line(message: Request | Response, name: str, *parameters: tuple[str, object]) -> str:
+    """Return the value of one component in the signature base."""
+    component = Component(name, parameters)  # type: ignore[arg-type]  # some rows have a wrong type on purpose
+    base = signature_base(message, [component], ()).decode()
+    start = f"{component.identifier}: "
+    assert base.startswith(start)
+    return base[len(start) : base.index("\n")]
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "expected"),
+    [
+        (REQUEST, "@method", "POST"),
+        (REQUEST, "@target-uri", REQUEST.target_uri),
+        (REQUEST, "@authority", "www.example.com"),
+        (BARE, "@authority", "www.example.com:8080"),
+        (REQUEST, "@scheme", "https"),
+        (BARE, "@scheme", "http"),
+        (REQUEST, "@request-target", "/path?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2"),
+        (BARE, "@request-target", "/"),
+        (REQUEST, "@path", "/path"),
+        (BARE, "@path", "/"),
+        (REQUEST, "@query", "?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2"),
+        (BARE, "@query", "?"),
+        (REQUEST, "x-ows-header", "Leading and trailing whitespace."),
+        (REQUEST, "x-obs-fold-header", "Obsolete line folding."),
+        (REQUEST, "cache-control", "max-age=60, must-revalidate"),
+        (REQUEST, "surrogate-control", "a=1,    b=2;x=1;y=2,   c=(a   b   c), d"),
+        (REQUEST, "x-empty-header", ""),
+        (REQUEST, "x-tab", "a\tb"),
+    ],
+)
+def test_component_without_parameters(request_: Request, name: str, expected: str) -> None:
+    """A component has the value that RFC 9421 §2.1 and §2.2 define; most rows are examples of the RFC."""
+    assert line(request_, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "expected"),
+    [
+        ("@query-param", [("name", "baz")], "bat-man"),
+        ("@query-param", [("name", "foo")], "bar"),
+        ("surrogate-control", [("sf", True)], "a=1, b=2;x=1;y=2, c=(a b c), d"),
+        ("accept", [("sf", True)], "text/html;q=1.0, */*"),
+        ("age", [("sf", True)], "7"),
+        ("keep-alive", [("sf", True)], ""),
+        ("surrogate-control", [("key", "a")], "1"),
+        ("surrogate-control", [("key", "b")], "2;x=1;y=2"),
+        ("surrogate-control", [("key", "c")], "(a b c)"),
+        ("surrogate-control", [("key", "d")], "?1"),
+        ("surrogate-control", [("sf", True), ("key", "d")], "?1"),
+        ("example-header", [("bs", True)], ":dmFsdWUsIHdpdGgsIGxvdHM=:, :b2YsIGNvbW1hcw==:"),
+        ("latin-1", [("bs", True)], ":Y2Fm6Q==:"),
+        ("x-obs-fold-header", [("bs", True)], ":T2Jzb2xldGUgbGluZSBmb2xkaW5nLg==:"),
+    ],
+)
+def test_component_with_parameters(name: str, parameters: list[tuple[str, object]], expected: str) -> None:
+    """A component has the value that RFC 9421 §2.1.1 to §2.1.3 and §2.2.8 define; most rows are examples of the RFC."""
+    assert line(REQUEST, name, *parameters) == expected
+
+
+def of(value: str, *more: str) -> Request:
+    """Return a request with the field X, one line for each value."""
+    return Request("GET", "https://ase.example/", tuple(("X", line) for line in (value, *more)))
+
+
+def test_accepted_characters() -> None:
+    """Names, methods and values accept exactly the character sets of the RFCs."""
+    assert accepted_characters(lambda c: Component(c).is_field, MalformedField) == set(TCHAR) - set(UPPER)
+    assert accepted_characters(
+        lambda c: line(Request(c, "https://ase.example/", ()), "@method"), MalformedField
+    ) == set(TCHAR)
+    assert accepted_characters(lambda c: serialise_parameters(((c, 1),)), MalformedField) == {*LOWER, "*"}
+    rest = {*LOWER, *DIGITS, *"_-.*"}
+    assert accepted_characters(lambda c: serialise_parameters(((f"a{c}", 1),)), MalformedField) == rest
+    assert accepted_characters(lambda c: serialise_parameters((("a", c),)), MalformedField) == set(PRINTABLE)
+    assert accepted_characters(lambda c: line(of(f"a{c}b"), "x"), MalformedField) == {*PRINTABLE, "\t"}
+    assert accepted_characters(lambda c: line(of(f"a{c}b", "c"), "x"), MalformedField) == {*PRINTABLE, "\t"}
+    assert accepted_characters(lambda c: line(of(f"a{c}b"), "x", ("bs", True)), MalformedField) == {
+        *PRINTABLE,
+        *HIGH,
+        "\t",
+    }
+
+
+@pytest.mark.parametrize("character", PRINTABLE)
+def test_string_is_serialised_as_by_http_sf(character: str) -> None:
+    """Each printable character is written as http_sf writes it: only a backslash and a quote are escaped."""
+    assert serialise_parameters((("a", character),)) == f";a={http_sf.ser(character)}"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND", "x-pay"])
+def test_method_is_any_token(method: str) -> None:
+    """Any token is a method and is signed unchanged. An empty method, or one with white space, is refused."""
+    assert line(Request(method, "https://ase.example/", ()), "@method") == method
+    for other in ("", f"{method} ", f" {method}", f"{method}\n"):
+        with pytest.raises(MalformedField) as caught:
+            line(Request(other, "https://ase.example/", ()), "@method")
+        assert (caught.value.code, caught.value.details) == (Code.COMPONENT_VALUE, {"component": "@method"})
+
+
+@pytest.mark.parametrize("name", ["authorization", "content-length", "content-type", "date", "host"])
+def test_repeated_singleton_field_is_refused(name: str) -> None:
+    """RFC 9110 §5.3: these fields are not lists. If one occurs twice, even with one value, it is refused."""
+    for value in ("a", "a\tb"):
+        assert line(Request("GET", "https://ase.example/", ((name, value),)), name) == value
+    with pytest.raises(MalformedField) as caught:
+        line(Request("GET", "https://ase.example/", ((name, "a"), (name, "a"))), name)
+    assert (caught.value.code, caught.value.details) == (Code.FIELD_REPEATED, {"component": name})
+
+
+def test_components_and_coverage_are_immutable() -> None:
+    """A component and a coverage cannot be changed after they were checked."""
+    coverage = Coverage((Component("@method"), Component("date"), Component("te", (("sf", True),))))
+    assert_frozen(Component("a"), coverage)
+    assert frozenset({"@method", "date"}) == coverage.plain
+    assert frozenset({"@method", "date", "te"}) == coverage.names
+    assert type(coverage.lines) is tuple
+
+
+def test_derived_components() -> None:
+    """`REQUEST_COMPONENTS` names the derived components of RFC 9421 §2.2 that a request has without parameters."""
+    names = {"@method", "@target-uri", "@authority", "@scheme", "@request-target", "@path", "@query"}
+    assert frozenset(names) == module.REQUEST_COMPONENTS
+
+
+@pytest.mark.parametrize("name", sorted(module.REQUEST_COMPONENTS))
+def test_field_cannot_replace_a_derived_component(name: str) -> None:
+    """A header field that has the name of a derived component does not change its value."""
+    headers = ((name, "forged"), (f'"{name}"', "forged"))
+    bare, forged = (Request("GET", "https://ase.example/", lines) for lines in ((), headers))
+    assert line(forged, name) == line(bare, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("accept-signature", "dictionary"),
+        ("client-cert", "item"),
+        ("client-cert-chain", "list"),
+        ("content-digest", "dictionary"),
+        ("deprecation", "item"),
+        ("repr-digest", "dictionary"),
+        ("signature", "dictionary"),
+        ("signature-input", "dictionary"),
+        ("want-content-digest", "dictionary"),
+        ("want-repr-digest", "dictionary"),
+        ("priority", "dictionary"),
+    ],
+)
+def test_structured_field_has_its_type(name: str, kind: str) -> None:
+    """The structured fields of RFCs 9421, 9440, 9530 and 9745 are known, and those of the retrofit draft (last row)."""
+    text = {"dictionary": "a=1,  b=2", "item": "1.50", "list": "1,  2"}[kind]
+    written = {"dictionary": "a=1, b=2", "item": "1.5", "list": "1, 2"}[kind]
+    request = Request("GET", "https://ase.example/", ((name, text),))
+    assert line(request, name, ("sf", True)) == written
+    with pytest.raises(MalformedField):
+        line(Request("GET", "https://ase.example/", ((name, "a="),)), name, ("sf", True))
+    assert module._FIELD_TYPES[name] == kind
+
+
+BAD = Request(
+    "GE T",
+    "https://user@www.example.com/",
+    (
+        ("X-Newline", 'a\n"@method": POST'),
+        ("X-Return", "a\rb"),
+        ("X-Not-Folded", 'a\r\n"@method": POST'),
+        ("X-Nul", "a\0b"),
+        ("X-Delete", "a\x7fb"),
+        ("X-Latin-1", "caf\xe9"),
+        ("X-Unicode", "\u20ac"),
+        ("X-Surrogate", "\ud800"),
+        ("X-Long", "a" * (HEADER_BYTES_MAX + 1)),
+        ("Priority", "u=1, u=2"),
+        ("Content-Digest", "sha-256=:A"),
+        ("Te", "a"),
+    ),
+)
+NOT_UTF_8 = Request("GET", "https://www.example.com/?a=%ff", ())
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "parameters", "expected"),
+    [
+        # names
+        (REQUEST, "X-Tab", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "a b", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, 'x"\n', [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@METHOD", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@unknown", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@status", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@signature-params", [], Code.COMPONENT_UNSUPPORTED),
+        # parameters
+        (REQUEST, "x-tab", [("req", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@method", [("req", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("tr", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("unknown", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("tr", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("sf", True), ("unknown", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("key", "a"), ("tr", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("bs", False)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("bs", 1)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("sf", "true")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("bs", True), ("sf", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("bs", True), ("key", "a")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("key", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "surrogate-control", [("key", Token("a"))], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("sf", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "x-tab", [("key", "a")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "accept", [("key", "a")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@method", [("bs", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@path", [("name", "a")], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@query-param", [], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@query-param", [("name", True)], Code.COMPONENT_UNSUPPORTED),
+        (REQUEST, "@query-param", [("name", "foo"), ("sf", True)], Code.COMPONENT_UNSUPPORTED),
+        # absent
+        (REQUEST, "x-absent", [], Code.COMPONENT_ABSENT),
+        (REQUEST, "x-absent", [("bs", True)], Code.COMPONENT_ABSENT),
+        (REQUEST, "priority", [("sf", True)], Code.COMPONENT_ABSENT),
+        (REQUEST, "surrogate-control", [("key", "z")], Code.COMPONENT_ABSENT),
+        (REQUEST, "@query-param", [("name", "absent")], Code.COMPONENT_ABSENT),
+        # values
+        (REQUEST, "@query-param", [("name", "twice")], Code.COMPONENT_VALUE),
+        (NOT_UTF_8, "@query-param", [("name", "a")], Code.COMPONENT_VALUE),
+        (BAD, "@method", [], Code.COMPONENT_VALUE),
+        (BAD, "@target-uri", [], Code.COMPONENT_VALUE),
+        (BAD, "@authority", [], Code.COMPONENT_VALUE),
+        (BAD, "x-newline", [], Code.COMPONENT_VALUE),
+        (BAD, "x-not-folded", [], Code.COMPONENT_VALUE),
+        (BAD, "x-not-folded", [("bs", True)], Code.COMPONENT_VALUE),
+        (BAD, "x-newline", [("bs", True)], Code.COMPONENT_VALUE),
+        (BAD, "x-return", [], Code.COMPONENT_VALUE),
+        (BAD, "x-nul", [], Code.COMPONENT_VALUE),
+        (BAD, "x-delete", [], Code.COMPONENT_VALUE),
+        (BAD, "x-delete", [("bs", True)], Code.COMPONENT_VALUE),
+        (BAD, "x-latin-1", [], Code.COMPONENT_VALUE),
+        (BAD, "x-unicode", [("bs", True)], Code.COMPONENT_VALUE),
+        (BAD, "x-surrogate", [], Code.COMPONENT_VALUE),
+        (BAD, "x-long", [], Code.COMPONENT_VALUE),
+        (BAD, "priority", [("sf", True)], Code.COMPONENT_VALUE),
+        (BAD, "content-digest", [("sf", True)], Code.COMPONENT_VALUE),
+    ],
+)
+def test_component_is_refused(
+    request_: Request, name: str, parameters: list[tuple[str, object]], expected: Code
+) -> None:
+    """A component that is unknown, absent or ambiguous is refused with its code. No parameter is ignored."""
+    with pytest.raises(MalformedField) as caught:
+        line(request_, name, *parameters)
+    assert caught.value.code is expected
+
+
+def test_repeated_component_is_refused() -> None:
+    """RFC 9421 §2: a component may occur once. The order of its parameters does not make it another component."""
+    one = Component("surrogate-control", (("sf", True), ("key", "a")))
+    same = Component("surrogate-control", (("key", "a"), ("sf", True)))
+    another = Component("surrogate-control", (("key", "b"),))
+    plain = Component("surrogate-control")
+    assert signature_base(REQUEST, [one, another, plain], ()).count(b"\n") == 3
+    for pair in ([plain, plain], [one, one], [one, same]):
+        with pytest.raises(MalformedField) as caught:
+            signature_base(REQUEST, pair, ())
+        assert caught.value.code is Code.COMPONENT_REPEATED
+
+
+def test_number_of_components_is_limited() -> None:
+    """A signature over more than `COMPONENTS_MAX` components is refused, which bounds the work for one signature."""
+    headers = tuple((f"x-{number}", "") for number in range(COMPONENTS_MAX + 1))
+    request = Request("GET", "https://a.example/", headers)
+    components = [Component(name) for name, _ in headers]
+    assert signature_base(request, components[:-1], ()).count(b"\n") == COMPONENTS_MAX
+    with pytest.raises(MalformedField) as caught:
+        signature_base(request, components, ())
+    assert caught.value.code is Code.COMPONENT_UNSUPPORTED
+
+
+def test_field_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field is parsed once, even if many components name its members, so the time is linear in its size."""
+    parse = Mock(wraps=http_sf.parse)
+    monkeypatch.setattr(http_sf, "parse", parse)
+    request = Request("GET", "https://a.example/", (("Priority", ", ".join(f"k{n}" for n in range(COMPONENTS_MAX))),))
+    components = [Component("priority", (("key", f"k{number}"),)) for number in range(COMPONENTS_MAX)]
+    assert signature_base(request, components, ()).count(b": ?1\n") == COMPONENTS_MAX
+    assert parse.call_count == 1
+
+
+def test_components_of_a_response() -> None:
+    """RFC 9421 §2.2.9 and §2.4: a response has a status, fields and, with `;req`, the components of its request."""
+    response = Response(200, (("Age", "1"),), request=REQUEST)
+    assert line(response, "@status") == "200"
+    assert line(response, "age") == "1"
+    assert line(response, "@method", ("req", True)) == "POST"
+    assert line(response, "@query-param", ("name", "foo"), ("req", True)) == "bar"
+    assert line(response, "surrogate-control", ("req", True), ("key", "a")) == "1"
+
+
+@pytest.mark.parametrize(
+    ("response", "name", "parameters"),
+    [
+        (Response(200, ()), "@method", []),
+        (Response(200, ()), "@status", [("sf", True)]),
+        (Response(200, ()), "@method", [("req", True)]),
+        (Response(200, (), request=REQUEST), "@method", [("req", False)]),
+        (Response(200, (), request=REQUEST), "@status", [("req", True)]),
+    ],
+)
+def test_component_of_a_response_is_refused(
+    response: Response, name: str, parameters: list[tuple[str, object]]
+) -> None:
+    """A response has no method, a request has no status, and `;req` needs a request."""
+    with pytest.raises(MalformedField) as caught:
+        line(response, name, *parameters)
+    assert caught.value.code is Code.COMPONENT_UNSUPPORTED
+
+
+def test_refusal_does_not_repeat_a_malformed_name() -> None:
+    """A refusal shows the name of a component only if the name is well-formed."""
+    with pytest.raises(MalformedField, match=r"^x-absent is covered but absent: "):
+        line(REQUEST, "x-absent")
+    with pytest.raises(MalformedField, match=r"^a covered component is not a field name"):
+        line(REQUEST, "<script>")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        *((f"A{character}", character in SHOWN) for character in PRINTABLE),
+        ("@a", True),
+        ("@", False),
+        ("A" * 64, True),
+        ("A" * 65, False),
+    ],
+)
+def test_refusal_shows_only_short_plain_names(name: str, shown: bool) -> None:
+    """A refusal shows at most 64 letters, digits, hyphens and underscores, so a log or page cannot misread the name."""
+    with pytest.raises(MalformedField) as caught:
+        line(REQUEST, name)
+    assert caught.value.description.startswith(f"{name} is " if shown else "a covered component ")
+    assert caught.value.details["component"] == (name if shown else "a covered component")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ((), ""),
+        ((("keyid", 'a"b\\c'),), ';keyid="a\\"b\\\\c"'),
+        ((("a", Token("t")), ("b", b"\1"), ("c", Decimal("1.50")), ("d", False)), ";a=t;b=:AQ==:;c=1.5;d=?0"),
+        ((("d", datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC)), ("e", True), ("f", -5)), ";d=@9;e;f=-5"),
+    ],
+)
+def test_parameters_in_the_strict_form(parameters: Parameters, expected: str) -> None:
+    """Parameters of every type are written as in RFC 9651 §4.1.1.2, in the order given."""
+    assert serialise_parameters(parameters) == expected
+
+
+@pytest.mark.parametrize("parameter", [("Key", 1), ("", 1), ("a", "\n"), ("a", 10**15), ("a", None), ("a", "é")])
+def test_parameter_that_cannot_be_written_is_refused(parameter: tuple[str, object]) -> None:
+    """A parameter that a structured field cannot hold is refused."""
+    with pytest.raises(MalformedField):
+        serialise_parameters((parameter,))  # type: ignore[arg-type]  # one row has None on purpose
+
+
+def test_bytes_parsed_for_sf_and_key_are_limited() -> None:
+    """All fields of a message that are parsed for `;sf` and `;key` share one limit, because parsing is slow."""
+    half = "a, " * (SF_FIELDS_BYTES_MAX // 6) + "a"
+    request = Request("GET", "https://ase.example/", (("Accept", half), ("Priority", "u=1"), ("TE", half)))
+    covered = [Component(name, (("sf", True),)) for name in ("accept", "priority")]
+    assert signature_base(request, covered, ())
+    with pytest.raises(MalformedField) as caught:
+        signature_base(request, [*covered, Component("te", (("sf", True),))], ())
+    assert caught.value.code is Code.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize(("chars", "accepted"), [(SF_FIELDS_BYTES_MAX, True), (SF_FIELDS_BYTES_MAX + 1, False)])
+def test_limit_of_bytes_parsed_is_exact(chars: int, accepted: bool) -> None:
+    """A field of `SF_FIELDS_BYTES_MAX` bytes is parsed for `;sf`; one more byte is refused."""
+    request = Request("GET", "https://ase.example/", (("Priority", "a" * chars),))
+    if accepted:
+        assert line(request, "priority", ("sf", True)) == "a" * chars
+    else:
+        with pytest.raises(MalformedField) as caught:
+            line(request, "priority", ("sf", True))
+        assert caught.value.code is Code.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize("lines", [("a" * HEADER_BYTES_MAX,), ("a" * (HEADER_BYTES_MAX - 1), "b")])
+@pytest.mark.parametrize("parameters", [(), (("bs", True),)])
+def test_limit_of_bytes_signed_is_exact(lines: tuple[str, ...], parameters: Parameters) -> None:
+    """The lines of a field may have `HEADER_BYTES_MAX` bytes together; one more byte is refused."""
+    assert line(of(*lines), "x", *parameters)
+    with pytest.raises(MalformedField) as caught:
+        line(of(*lines[:-1], lines[-1] + "c"), "x", *parameters)
+    assert caught.value.code is Code.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize("parameters", [(), (("bs", True),)])
+@pytest.mark.parametrize("lines", [("a", "\0"), ("\0", "a"), ("\u20ac", "a")])
+def test_one_bad_line_is_refused(lines: tuple[str, ...], parameters: Parameters) -> None:
+    """A field is refused if any of its lines has a character that cannot be signed."""
+    with pytest.raises(MalformedField) as caught:
+        line(of(*lines), "x", *parameters)
+    assert caught.value.code is Code.COMPONENT_VALUE
+
+
+def test_cached_values_of_one_field_are_not_confused() -> None:
+    """One field covered with different parameters has a different value on each line of the base."""
+    request = Request("GET", "https://ase.example/", (("Priority", "u=1,  i"),))
+    parameters: list[Parameters] = [(("sf", True),), (("bs", True),), (("key", "u"),), (("key", "i"),)]
+    covered = [Component("priority", parameter) for parameter in parameters]
+    values = [row.partition(b": ")[2] for row in signature_base(request, covered, ()).splitlines()[:4]]
+    assert values == [b"u=1, i", b":dT0xLCAgaQ==:", b"1", b"?1"]
+
+
+def test_cached_true_does_not_match_one() -> None:
+    """`;sf=1` is refused although the value for `;sf` is cached and `True == 1` in Python."""
+    request = Request("GET", "https://ase.example/", (("Priority", "u=1"),))
+    builder = BaseBuilder(request)
+    assert builder.build(Coverage((Component("priority", (("sf", True),)),)), "")
+    with pytest.raises(MalformedField) as caught:
+        builder.build(Coverage((Component("priority", (("sf", 1),)),)), "")
+    assert caught.value.code is Code.COMPONENT_UNSUPPORTED
+
+
+def test_builder_serialises_a_component_with_parameters_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A component with parameters is serialised once for all signatures of a message, because serialising is slow."""
+    serialised: list[object] = []
+
+    def ser(structure: Any, *, ser: Any = http_sf.ser) -> str:
+        if not isinstance(structure, str):  # the name of a component
+            serialised.append(structure)
+        return str(ser(structure))
+
+    monkeypatch.setattr(http_sf, "ser", ser)
+    builder = BaseBuilder(Request("GET", "https://ase.example/", (("Priority", "u=1,  i"),)))
+    priority = Component("priority", (("sf", True),))
+    bases = [builder.build(Coverage(covered), "()") for covered in [(priority,), (Component("@method"), priority)]]
+    assert bases == [b'"priority";sf: u=1, i\n"@signature-params": ()', b'"@method": GET\n' + bases[0]]
+    assert len(serialised) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("a \t\r\n  b", "a b"), ("a\r\n b\r\n\tc ", "a b c"), (" \r\n a", "a"), ("a \r\n ", "a")],
+)
+def test_folded_line_is_unfolded(value: str, expected: str) -> None:
+    """RFC 9421 §2.1: obsolete line folding and the white space around it become one space."""
+    request = Request("GET", "https://ase.example/", (("X", value),))
+    assert signature_base(request, [Component("x")], ()).splitlines()[0].decode() == f'"x": {expected}'

@@ -1,0 +1,270 @@
+"""Tests of `ilp.packet`: Interledger RFC 27, and the timestamps of RFC 30."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from incoming_payments.errors import InvalidValue, MalformedPacket
+from incoming_payments.ilp.oer import write_octets
+from incoming_payments.ilp.packet import (
+    ErrorCode,
+    Fulfill,
+    Prepare,
+    Reject,
+    decode_prepare,
+    decode_reply,
+    encode,
+    read_amounts,
+    write_amounts,
+)
+from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, UINT64_MAX
+from kits.frozen_values import assert_frozen
+
+EXPIRY = datetime(2017, 12, 24, 16, 14, 32, 279_000, UTC)
+CONDITION = bytes(range(32))
+PREPARE = Prepare(107, EXPIRY, CONDITION, "example.alice", b"alice's data")
+
+# The packets that npm ilp-packet 3.1.3 makes for the same values.
+PREPARE_HEX = (
+    "0c54000000000000006b3230313731323234313631343332323739000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d"
+    "1e1f0d6578616d706c652e616c6963650c616c69636527732064617461"
+)
+FULFILL_HEX = "0d25000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f0474686973"
+REJECT_HEX = "0e2b4630380d6578616d706c652e616c69636508746f6f206d75636810000000000000006b0000000000000064"
+FULFILL = Fulfill(CONDITION, b"this")
+REJECT = Reject(ErrorCode.AMOUNT_TOO_LARGE, "example.alice", "too much", write_amounts(107, 100))
+
+
+def test_error_codes() -> None:
+    """`ErrorCode` has all codes of RFC 27."""
+    expected = "F00 F01 F02 F03 F04 F05 F06 F07 F08 F99 T00 T01 T02 T03 T04 T05 T99 R00 R01 R02 R99"
+    assert " ".join(ErrorCode) == expected
+
+
+# --- known answers -----------------------------------------------------------------------------------
+
+
+def test_prepare_equals_that_of_the_node_library() -> None:
+    """A Prepare is encoded as npm `ilp-packet` encodes it, and can be decoded."""
+    assert encode(PREPARE).hex() == PREPARE_HEX
+    assert decode_prepare(bytes.fromhex(PREPARE_HEX)) == PREPARE
+
+
+@pytest.mark.parametrize(("reply", "octets"), [(FULFILL, FULFILL_HEX), (REJECT, REJECT_HEX)])
+def test_reply_equals_that_of_the_node_library(reply: Fulfill | Reject, octets: str) -> None:
+    """A Fulfill and a Reject are encoded as npm `ilp-packet` encodes them, and can be decoded."""
+    assert encode(reply).hex() == octets
+    assert decode_reply(bytes.fromhex(octets)) == reply
+
+
+def test_reject_with_empty_fields() -> None:
+    """A Reject may have an unknown code, an empty address, an empty message and no data."""
+    reject = Reject("F42", "")
+    assert encode(reject).hex() == "0e06463432000000"
+    assert decode_reply(encode(reject)) == reject
+
+
+def test_optional_fields_are_empty_by_default() -> None:
+    """Data and message are empty by default."""
+    assert Prepare(0, EXPIRY, CONDITION, "g.a") == Prepare(0, EXPIRY, CONDITION, "g.a", b"")
+    assert Fulfill(CONDITION) == Fulfill(CONDITION, b"")
+    assert Reject("F00", "g.a") == Reject("F00", "g.a", "", b"")
+
+
+def test_known_code_becomes_an_error_code() -> None:
+    """A code of RFC 27 becomes an `ErrorCode`. Another code stays a string."""
+    assert Reject("F08", "").code is ErrorCode.AMOUNT_TOO_LARGE
+    assert decode_reply(bytes.fromhex(REJECT_HEX)).code is ErrorCode.AMOUNT_TOO_LARGE  # type: ignore[union-attr]
+    assert type(Reject("F42", "").code) is str
+
+
+def test_amounts_of_an_f08() -> None:
+    """The data of an F08 has two 64-bit integers. Bytes after them are ignored."""
+    assert read_amounts(write_amounts(107, UINT64_MAX) + b"more") == (107, UINT64_MAX)
+    with pytest.raises(MalformedPacket) as caught:
+        read_amounts(bytes(15))
+    assert str(caught.value) == "the amounts of the F08 are truncated, at byte 0"
+
+
+def test_largest_packets() -> None:
+    """Packets with the largest fields round-trip, and the largest Prepare is within `ILP_PREPARE_BYTES_MAX`."""
+    address = "g." + "a" * 1021
+    prepare = Prepare(UINT64_MAX, EXPIRY, CONDITION, address, bytes(32_767))
+    reject = Reject("T00", address, "\u20ac" * 8191, bytes(32_767))
+    assert decode_prepare(encode(prepare)) == prepare
+    assert decode_reply(encode(reject)) == reject
+    assert len(encode(prepare)) == 33_857 <= ILP_PREPARE_BYTES_MAX
+
+
+def test_trailing_bytes_are_ignored() -> None:
+    """Bytes after the last field and after the packet are ignored. RFC 30, "Extensibility"."""
+    contents = bytes.fromhex(PREPARE_HEX)[2:]
+    assert decode_prepare(b"\x0c" + write_octets(contents + b"more") + b"and more") == PREPARE
+
+
+# --- timestamps --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("time", "written"),
+    [
+        (datetime(2017, 12, 24, 16, 14, 32, 279_112, UTC), "20171224161432279"),
+        (datetime(2017, 12, 24, 16, 14, 32, 200_000, UTC), "20171224161432200"),
+        (datetime(2017, 12, 24, 16, 14, 32, tzinfo=UTC), "20171224161432000"),
+        (datetime(2017, 12, 25, tzinfo=UTC), "20171225000000000"),
+        (datetime(9999, 12, 24, 16, 14, 32, 279_000, UTC), "99991224161432279"),
+        (datetime(7, 1, 2, 3, 4, 5, 999_999, UTC), "00070102030405999"),
+        (datetime(2017, 12, 25, tzinfo=timezone(timedelta(0), "GMT")), "20171225000000000"),
+    ],
+)
+def test_rfc_30_timestamps(time: datetime, written: str) -> None:
+    """The examples in RFC 30. Microseconds are cut off and not rounded up, so an expiry never gets later."""
+    packet = encode(evolve(PREPARE, expires_at=time))
+    assert packet[10:27] == written.encode()
+    milliseconds = time.microsecond // 1000 * 1000
+    assert decode_prepare(packet).expires_at == time.replace(microsecond=milliseconds)
+
+
+@pytest.mark.parametrize(
+    "timestamp",
+    [
+        "20171324161432200",  # month out of range
+        "20171224240000000",  # hour 24
+        "20161231235960852",  # a leap second
+        "00001224161432279",
+        "20171224235312.43",
+        "2017122423531243 ",
+        "+0171224235312431",
+        "2017122423531243\xb2",
+    ],
+)
+def test_rfc_30_invalid_timestamp_is_refused(timestamp: str) -> None:
+    """The invalid examples in RFC 30 are refused."""
+    packet = bytearray(encode(PREPARE))
+    packet[10:27] = timestamp.encode("latin-1")
+    with pytest.raises(MalformedPacket) as caught:
+        decode_prepare(bytes(packet))
+    assert str(caught.value) == "the timestamp is not a valid YYYYMMDDHHmmSSfff, at byte 10"
+
+
+# --- malformed packets -------------------------------------------------------------------------------
+
+
+def a_packet(kind: int, *parts: bytes) -> bytes:
+    return bytes((kind,)) + write_octets(b"".join(parts))
+
+
+FIXED = bytes.fromhex(PREPARE_HEX)[2 : 2 + 57]
+TRUNCATED = "the amount, expiry and condition of the Prepare are truncated"
+INVALID_ADDRESS = "the ILP address is invalid (Interledger RFC 15)"
+INVALID_CODE = "an error code must be F, T or R and two digits"
+
+
+@pytest.mark.parametrize(
+    ("packet", "message", "position"),
+    [
+        pytest.param(b"", "a byte is missing", 0, id="empty"),
+        pytest.param(b"\x0c", "a length is missing", 1, id="only a type"),
+        pytest.param(bytes.fromhex(FULFILL_HEX), "a packet of type 13 is not a Prepare", 0, id="Fulfill"),
+        pytest.param(b"\x0c\x00", TRUNCATED, 2, id="empty contents"),
+        pytest.param(
+            a_packet(12, FIXED[:-1]),
+            TRUNCATED,
+            2,
+            id="condition of 31 bytes",
+        ),
+        pytest.param(a_packet(12, FIXED), "a length is missing", 59, id="no destination"),
+        pytest.param(a_packet(12, FIXED, b"\x00\x00"), INVALID_ADDRESS, 59, id="empty address"),
+        pytest.param(a_packet(12, FIXED, b"\x03g.\xe9\x00"), INVALID_ADDRESS, 59, id="not ASCII"),
+        pytest.param(a_packet(12, FIXED, b"\x03g.a"), "a length is missing", 63, id="no data"),
+        pytest.param(
+            a_packet(12, FIXED, b"\x03g.a", write_octets(bytes(32_768))),
+            "the data has more than 32767 bytes",
+            65,
+            id="too much data",
+        ),
+    ],
+)
+def test_malformed_prepare_is_refused(packet: bytes, message: str, position: int) -> None:
+    """A malformed Prepare is refused, with the reason and the position."""
+    with pytest.raises(MalformedPacket) as caught:
+        decode_prepare(packet)
+    assert str(caught.value) == f"{message}, at byte {position}"
+
+
+@pytest.mark.parametrize(
+    ("packet", "message", "position"),
+    [
+        pytest.param(b"", "a byte is missing", 0, id="empty"),
+        pytest.param(bytes.fromhex(PREPARE_HEX), "a packet of type 12 is not a Reject", 0, id="Prepare"),
+        pytest.param(a_packet(13, bytes(31)), "the fulfillment is truncated", 2, id="fulfillment of 31 bytes"),
+        pytest.param(a_packet(13, bytes(32)), "a length is missing", 34, id="Fulfill without data"),
+        pytest.param(a_packet(14, b"F0"), INVALID_CODE, 2, id="code of two characters"),
+        pytest.param(a_packet(14, b"F\xb2\xb2"), INVALID_CODE, 2, id="code without digits"),
+        pytest.param(a_packet(14, b"F00"), "a length is missing", 5, id="no address"),
+        pytest.param(a_packet(14, b"F00\x01g"), INVALID_ADDRESS, 5, id="not an ILP address"),
+        pytest.param(a_packet(14, b"F00\x03g.\xe9"), INVALID_ADDRESS, 5, id="not ASCII"),
+        pytest.param(a_packet(14, b"F00\x00\x01\xff\x00"), "a string is not UTF-8", 6, id="message"),
+        pytest.param(
+            a_packet(14, b"F00\x00", write_octets(b"x" * 8192), b"\x00"),
+            "the message has more than 8191 characters",
+            8,
+            id="long message",
+        ),
+    ],
+)
+def test_malformed_reply_is_refused(packet: bytes, message: str, position: int) -> None:
+    """A malformed Fulfill or Reject is refused, with the reason and the position."""
+    with pytest.raises(MalformedPacket) as caught:
+        decode_reply(packet)
+    assert str(caught.value) == f"{message}, at byte {position}"
+
+
+# --- values ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "member"),
+    [
+        (lambda: evolve(PREPARE, amount=-1), "amount"),
+        (lambda: evolve(PREPARE, amount=UINT64_MAX + 1), "amount"),
+        (lambda: evolve(PREPARE, amount=True), "amount"),
+        (lambda: evolve(PREPARE, expires_at=EXPIRY.replace(tzinfo=None)), "now"),
+        (lambda: evolve(PREPARE, condition=bytes(31)), "condition"),
+        (lambda: evolve(PREPARE, condition=bytearray(32)), "condition"),  # type: ignore[arg-type] # on purpose
+        (lambda: evolve(PREPARE, destination="example"), "ilpAddress"),
+        (lambda: evolve(PREPARE, data=bytes(32_768)), "data"),
+        (lambda: evolve(PREPARE, data="text"), "data"),  # type: ignore[arg-type] # on purpose
+        (lambda: Fulfill(bytes(33)), "fulfillment"),
+        (lambda: Fulfill(None), "fulfillment"),  # type: ignore[arg-type] # on purpose
+        (lambda: Fulfill(CONDITION, bytes(32_768)), "data"),
+        (lambda: Fulfill(CONDITION, None), "data"),  # type: ignore[arg-type] # on purpose
+        (lambda: evolve(REJECT, code="F0"), "code"),
+        (lambda: evolve(REJECT, code="F000"), "code"),
+        (lambda: evolve(REJECT, code=8), "code"),
+        (lambda: evolve(REJECT, triggered_by="alice"), "ilpAddress"),
+        (lambda: evolve(REJECT, message="x" * 8192), "message"),
+        (lambda: evolve(REJECT, message=b"x"), "message"),  # type: ignore[arg-type] # on purpose
+        (lambda: evolve(REJECT, data=bytes(32_768)), "data"),
+        (lambda: evolve(REJECT, data="text"), "data"),  # type: ignore[arg-type] # on purpose
+    ],
+)
+def test_invalid_packet_cannot_be_built(make: Any, member: str) -> None:
+    """A packet that cannot be encoded cannot be constructed."""
+    with pytest.raises(InvalidValue) as caught:
+        make()
+    assert caught.value.details == {"member": member}
+
+
+def test_repr_does_not_contain_data() -> None:
+    """The `repr` of a packet leaves out its data, which may be secret."""
+    assert "alice's data" not in repr(PREPARE)
+    assert "this" not in repr(FULFILL)
+    assert "data" not in repr(REJECT)
+
+
+def test_packets_are_frozen() -> None:
+    """A packet cannot change between decoding, decision and encoding."""
+    assert_frozen(PREPARE, FULFILL, REJECT)

@@ -1,0 +1,211 @@
+"""Requests as `curl` commands: a real curl in a real shell sends exactly the request."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from incoming_payments.errors import InvalidValue
+from incoming_payments.httpsig import Request
+from incoming_payments.limits import COMMAND_BODY_BYTES_MAX
+from incoming_payments.server.curl import check_url, curl_command
+from kits.shell import Recorder, needs_curl, recording, sh
+
+VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F)))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Recorder]:
+    """Run a server that records its requests."""
+    with recording() as recorder:
+        yield recorder
+
+
+def sent(server: Recorder, request: Request, **options: str) -> Request:
+    """Return the request that arrives when a shell runs the command."""
+    done = sh(curl_command(request, **options))
+    assert (done.returncode, done.stderr) == (0, b"")
+    return server.taken()
+
+
+# --- URLs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8080/incoming-payments",
+        "https://bank.example/",
+        "https://bank.example/op/a?x=1&y=%2F",
+        "https://bank.example:8443/a//b",
+        "https://bank_1.xn--bcher-kva.example:80/",
+        "http://[::1]:65535/",
+        "http://[2001:db8::1]/",
+        "https://1.bank.example1/",
+        "https://bank.example/a/../b/%2e%2E/{1,2}[a-b]/\"<>\\^`|'$!&",
+        "https://bank.example/a?b?",
+    ],
+)
+def test_urls_that_can_be_sent(url: str) -> None:
+    """A URL that curl sends unchanged is accepted with any path."""
+    check_url(url)
+
+
+WRONG_AUTHORITY: Final = "has a host or port that curl cannot read, or would rewrite: write them in their usual form"
+WRONG_AUTHORITIES: Final = [
+    "", ":1", "bank.example:", "bank.example:0", "bank.example:080", "bank.example:65536", "bank.example.", "a:1:2",
+    "bank..example", "b%61nk.example", "bank.example\\a", "bank!.example", "127.1", "127.0.0.01", "0x7f.1",
+    "2130706433", "127.0.0.256", "[::01]", "[0:0::1]", "[::1", "::1", "[1.2.3.4]", "[]",
+]  # fmt: skip
+WRONG_URLS: Final = [
+    ("127.0.0.1:8080/a", "needs http:// or https:// in front"),
+    ("/incoming-payments", "needs http:// or https:// in front"),
+    ("ftp://bank.example/a", "needs http:// or https:// in front"),
+    ("", "needs http:// or https:// in front"),
+    ("http:/bank.example/", "needs http:// or https:// in front"),
+    ("https://bank.example/a b", "holds characters other than visible ASCII: percent-encode them"),
+    ("https://bank.example/a\n", "holds characters other than visible ASCII: percent-encode them"),
+    ("https://bank.example/a\nb", "holds characters other than visible ASCII: percent-encode them"),
+    ("https://bücher.example/", "holds characters other than visible ASCII: percent-encode them"),
+    ("https://bank.example/a#b", "has a fragment, which is never sent: leave out # and the text after it"),
+    ("https://bank.example#", "has a fragment, which is never sent: leave out # and the text after it"),
+    ("https://u:p@bank.example/", "has a user name or password, which cannot be part of a target URI: leave it out"),
+    ("https://u@bank.example", "has a user name or password, which cannot be part of a target URI: leave it out"),
+    ("HTTPS://bank.example/", "needs scheme and host in lower case"),
+    ("https://Bank.example/", "needs scheme and host in lower case"),
+    ("https://bank.example", "has no path: put a slash after the host"),
+    ("https://bank.example?a", "has no path: put a slash after the host"),
+    ("https://bank.example?a/b", "has no path: put a slash after the host"),
+    ("http://bank.example:80/", "names the default port: leave it out"),
+    ("https://[::1]:443/", "names the default port: leave it out"),
+    ("https://bank.example/a?", "ends in an empty query: leave out the question mark"),
+    *((f"https://{authority}/", WRONG_AUTHORITY) for authority in WRONG_AUTHORITIES),
+]
+
+
+@pytest.mark.parametrize(("url", "why"), WRONG_URLS)
+def test_urls_that_would_change(url: str, why: str) -> None:
+    """A URL that curl or the service would change is refused, and the error says what to change."""
+    with pytest.raises(InvalidValue) as refused:
+        check_url(url)
+    assert (f"the URL {why}", {"member": "url"}) == (refused.value.description, refused.value.details)
+
+
+@needs_curl
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        "/",
+        f"/{VISIBLE.replace('?', '').replace('#', '')}",
+        f"/a?{VISIBLE.replace('#', '')}",
+        "/a/../b",
+        "/a/%2e%2E/b%2f%2F",
+        "/..",
+        "/a/.?b",
+        "//a//b",
+        "/a?b=/../c",
+        "/{a,b}",
+        "/[1-2]?[::]",
+        "/$HOME`id`\"'!!",
+    ],
+)
+def test_the_url_arrives(server: Recorder, suffix: str) -> None:
+    """Path and query arrive as written: no dot segment is resolved, and nothing is expanded."""
+    url = f"{server.base_url}{suffix}"
+    check_url(url)
+    assert url == sent(server, Request("GET", url, ())).target_uri
+
+
+# --- methods, fields and bodies --------------------------------------------------------------------
+
+
+@needs_curl
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
+def test_the_method_arrives(server: Recorder, method: str) -> None:
+    """Each method is sent as itself, and curl does not wait for the content of an answer to HEAD."""
+    assert method == sent(server, Request(method, f"{server.base_url}/", ())).method
+
+
+@needs_curl
+def test_fields_arrive(server: Recorder) -> None:
+    """Fields arrive in their order with their bytes, the empty and the repeated ones too, and not twice."""
+    headers = (
+        ("X-Quoted", 'it\'s "$HOME" `id` \\ !! %s'),
+        ("X-Empty", ""),
+        ("X-Twice", "1"),
+        ("x-twice", "2"),
+        ("X-Bytes", "é€".encode().decode("latin-1")),
+        ("User-Agent", "me"),
+        ("Content-Type", "text/plain"),
+        ("Content-Length", "1"),
+    )
+    got = sent(server, Request("POST", f"{server.base_url}/", headers, b"b"))
+    names = {name.lower() for name, _ in headers}
+    assert sorted(headers) == sorted(field for field in got.headers if field[0].lower() in names)
+    assert got.values("x-twice") == ("1", "2")
+
+
+@needs_curl
+def test_an_empty_body_has_a_length(server: Recorder) -> None:
+    """Without a body the length is given by a field of its own, if at all."""
+    length = (("Content-Length", "0"),)
+    got = sent(server, Request("POST", f"{server.base_url}/", length))
+    assert (got.values("content-length"), got.body) == (("0",), b"")
+
+
+BODIES: Final = [
+    b"{}",
+    b"@/etc/hostname",
+    b"@-",
+    b"-X",
+    b'{"a": "it\'s"}',
+    b"'''",
+    b"$HOME ${HOME} $(id) `id` !! !$ \\ \\n %s %% ~ * ? # ; & | < >",
+    b'{\n  "a": 1\n}\n',
+    b"\n",
+    b"\r\n",
+    b"a\tb",
+    '{"a": "Grüße € \U0001f600"}'.encode(),
+    "a\u202eb\u00a0\x1b[31m".encode(),
+    b"\xff\xfe",
+    b"a\0b",
+    b"\0",
+    bytes(range(256)),
+    b"-\0\x379\x009",
+    b"'" * COMMAND_BODY_BYTES_MAX,
+    b"\0" * COMMAND_BODY_BYTES_MAX,
+]
+
+
+@needs_curl
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:20]))
+def test_the_body_arrives(server: Recorder, body: bytes) -> None:
+    """Any bytes arrive unchanged: quotes, newlines, shell expansions, binary data, and text like an option."""
+    assert body == sent(server, Request("POST", f"{server.base_url}/", (), body)).body
+
+
+@needs_curl
+@pytest.mark.parametrize("name", ["body.json", "my body.json", "it's $HOME", "@-", "ü"])
+def test_a_body_from_a_file(server: Recorder, tmp_path: Path, name: str) -> None:
+    """The command names the file, and curl sends its bytes as they are."""
+    (tmp_path / name).write_bytes(b"\r\n\0\n")
+    command = curl_command(Request("POST", f"{server.base_url}/", (), b"\r\n\0\n"), body_file=name)
+    done = sh(command, tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert server.taken().body == b"\r\n\0\n"
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:20]))
+def test_a_command_can_be_pasted(body: bytes) -> None:
+    """The command has printable characters and ends of lines only, for any body."""
+    command = curl_command(Request("POST", "https://bank.example/", (), body))
+    assert {character for character in command if not character.isprintable()} <= {"\n"}
+
+
+def test_a_body_that_is_too_large_for_a_command() -> None:
+    """A body that would make an argument longer than systems take is refused, unless it is in a file."""
+    request = Request("POST", "https://bank.example/", (), b"a" * (COMMAND_BODY_BYTES_MAX + 1))
+    with pytest.raises(InvalidValue, match=f"more than {COMMAND_BODY_BYTES_MAX} bytes .*: put it in a file"):
+        curl_command(request)
+    assert curl_command(request, body_file="f").endswith(" \\\n  --data-binary @f")

@@ -1,0 +1,361 @@
+"""The demo: a whole payment between real processes, and its output when a step fails."""
+
+import http.server
+import io
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.domain.payment import CreditId
+from incoming_payments.httpsig import PrivateKey
+from incoming_payments.server import _demo_processes as processes
+from incoming_payments.server import demo
+from incoming_payments.server._demo_processes import StoryEnds
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import a_creation, crediting
+from incoming_payments.testing.sender import Ending, SenderTotals
+from kits.processes import free_port, run_command
+from kits.stream_kit import Service
+
+# The steps that the demo prints, as patterns.
+STEPS: Final = [
+    r"The service starts on a fresh SQLite file \(process \d+\)\.",
+    r"A client creates an incoming payment of 25\.00 USD\.",
+    r"The client reads it, signed\.",
+    r"A client reads it without a token and a signature\.",
+    r"A payer with the address and the secret gets a quote before any money moves\.",
+    r"The payer sends 25\.00 USD by STREAM over HTTP, in packets of 0\.10 USD, 8 at a time\.",
+    r"The service is killed with SIGKILL \(process \d+\), with packets in flight\.",
+    r"The service is back \(process \d+\)\. The payer repeats the packets without a reply\.",
+    r"The client reads it, signed\.",
+    r"The payer's ledger is compared with the payee's, which core banking reads from the file\.",
+    r"The payer tries to send 0\.01 more\.",
+    r"A client creates an incoming payment of 25\.00 USD\.",
+    r"Core banking, another process on the same file, credits 10\.00 and repeats the call\.",
+    r"Core banking credits the other 15\.00\.",
+    r"The client reads it, signed\.",
+    r"Core banking tries to credit 0\.01 more\.",
+    r"An attacker has the token but not the key, and signs with another key\.",
+    r"The client requests a payment in the wrong asset\.",
+]
+CREATED: Final = r"201 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp"
+COMPLETED: Final = r"200 received 25\.00 USD of 25\.00 USD, completed, expires [-0-9TZ:]+, cannot be paid"
+ANSWERS: Final = [
+    CREATED,
+    r"200 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
+    r"200 received 0\.00 USD, grants at http://127\.0\.0\.1:\d+/auth",
+    r"25\.00 USD would arrive; the payment takes 25\.00 USD in all",
+    r"done: 25\.00 USD delivered in 250 packets, [1-9]\d* of them repeated",
+    COMPLETED,
+    r"payer: 25\.00 USD in 250 packets, 0\.00 USD unknown",
+    r"payee: 25\.00 USD in 250 credits",
+    r"closed: the payment is completed: 0\.00 USD delivered in 0 packets, 0 of them repeated",
+    CREATED,
+    r"credited: received 10\.00 USD in all",
+    r"credited: received 10\.00 USD in all",
+    r"credited: received 25\.00 USD in all, which completes it",
+    COMPLETED,
+    r"payment_completed: the payment is completed .+",
+    r"401 signature_invalid: .+",
+    r"400 asset_mismatch: .+",
+]
+
+
+# --- the steps -------------------------------------------------------------------------------------
+
+
+def test_every_step_of_the_demo_holds() -> None:
+    """The demo runs between real processes, prints each step with its messages, and exits with status 0."""
+    done = run_command("demo")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    steps = re.findall(r"^ *\d+  (.+)$", done.stdout, re.MULTILINE)
+    answers = re.findall(r"^ +< (.+)$", done.stdout, re.MULTILINE)
+    assert [True] * len(STEPS) == [bool(re.fullmatch(*pair)) for pair in zip(STEPS, steps, strict=True)]
+    assert [True] * len(ANSWERS) == [bool(re.fullmatch(*pair)) for pair in zip(ANSWERS, answers, strict=True)]
+    assert [25 * tenth / 10 for tenth in range(1, 11)] == bars(done.stdout)
+    assert done.stdout.splitlines()[-1] == "39 of 39 checks held."
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout)  # it is no terminal
+
+
+def bars(text: str) -> list[float]:
+    """The amounts beside the bars, which are as long as they should be."""
+    found = re.findall(r"^     \[(#*)(-*)\] +(\d+\.\d\d) USD$", text, re.MULTILINE)
+    assert [round(60 * float(amount) / 25) for *_, amount in found] == [len(done) for done, _, _ in found]
+    assert {60} == {len(done + left) for done, left, _ in found}
+    return [float(amount) for *_, amount in found]
+
+
+class Terminal(io.StringIO):
+    """A terminal, which keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_the_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the bar is drawn again in its line after each packet, and the line ends with the payment."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    progress = demo.Progress(1000)
+    progress.go_on.set()
+    progress(SenderTotals(1000, delivered=10))
+    progress(SenderTotals(1000, delivered=600))
+    progress(SenderTotals(1000, delivered=1000, ending=Ending.DONE))
+
+    lines = [f"{'#' * done}{'-' * (60 - done)}" for done in (1, 36, 60)]
+    assert terminal.getvalue() == "".join(
+        f"\r     [{line}] {usd:>5} USD{end}"
+        for line, usd, end in zip(lines, ("0.10", "6.00", "10.00"), ("", "", "\n"), strict=True)
+    )
+
+
+def test_halfway_the_payer_waits() -> None:
+    """The payer pauses, so that the service is killed halfway. A payment that ends early releases the wait."""
+    progress = demo.Progress(1000)
+    progress(SenderTotals(1000, delivered=499))
+    assert not progress.halfway.is_set()
+    with ThreadPoolExecutor(1) as payer:
+        waiting = payer.submit(progress, SenderTotals(1000, delivered=500))
+        progress.halfway.wait()
+        assert not waiting.done()
+        progress.go_on.set()
+    over = demo.Progress(1000)
+    over.finish(None)
+    assert over.halfway.is_set()
+
+
+def test_a_payer_whose_packets_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """When the service refuses the payer's packets, the demo prints the refusal and exits with status 1."""
+    run = processes.run_command
+
+    def spoil(command: str, folder: str, *more: str) -> None:
+        run(command, folder, *more)
+        monkeypatch.setattr(demo._Story, "_token", lambda _: "another-token-than-that")
+
+    monkeypatch.setattr(demo, "run_command", spoil)
+
+    assert demo.main() == 1
+    said = capfd.readouterr()
+    assert "refuses packets from this sender: status 401" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_lines_are_not_too_wide() -> None:
+    """No line of the demo is wider than a terminal."""
+    folder = "a" * 300
+    lines = demo.shown("<", f"401 signature_invalid: {folder} words " + "and more words " * 30).splitlines()
+    assert len(lines) > 3
+    assert [line for line in lines[1:] if len(line) > 118 and folder not in line] == []
+
+
+def test_failed_checks_are_reported(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """A failed check is printed, the demo continues, and the exit status is 1."""
+    wanted = demo._wanted
+
+    def too_much(client: Any, asset_code: str) -> dict[str, Any]:
+        body = wanted(client, asset_code)
+        return {**body, "incomingAmount": {**body["incomingAmount"], "value": "2600"}}
+
+    monkeypatch.setattr(demo, "_wanted", too_much)
+
+    assert demo.main() == 1
+    said = capfd.readouterr().out
+    wrong = [line.strip() for line in said.splitlines() if "WRONG" in line]
+    assert wrong == [
+        "WRONG: completed should be True, but is False",
+        "WRONG: methods should be 0, but is 1",
+        f"WRONG: ending should be {Ending.CLOSED!r}, but is {Ending.DONE!r}",
+        "WRONG: completed should be True, but is False",
+        "WRONG: methods should be 0, but is 1",
+        "WRONG: outcome should be 'payment_completed', but is 'credited'",
+    ]
+    assert said.splitlines()[-1] == "33 of 39 checks held. Something is wrong."
+
+
+def test_a_service_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """When the service ends at once, the demo prints its log, and exits with status 1 and no traceback."""
+    run = processes.run_command
+
+    def spoil(command: str, folder: str, *more: str) -> None:
+        run(command, folder, *more)
+        with (Path(folder) / "incoming-payments.toml").open("a", encoding="utf-8") as file:
+            file.write("colour = 'blue'\n")
+
+    monkeypatch.setattr(demo, "run_command", spoil)
+
+    assert demo.main() == 1
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "The service did not start:\n" in said.err
+    assert "limits.colour is not a setting" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_command_that_fails(tmp_path: Path) -> None:
+    """The error of a failed command is passed on."""
+    with pytest.raises(StoryEnds, match="incoming-payments: --port must be from 1 to 65535, not 0"):
+        processes.run_command("init", str(tmp_path), "--port", "0")
+
+
+def test_a_service_that_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait for a service that does not listen has a time limit."""
+    monkeypatch.setattr(processes, "START_S_MAX", 0.1)
+    log = tmp_path / "log"
+    log.write_text("busy with something else", "utf-8")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        with pytest.raises(StoryEnds, match="did not listen within 0 seconds:\nbusy with something else"):
+            processes._await_port(process, free_port(), log)
+        process.communicate(b"\n")
+    assert process.returncode == 0
+
+
+# --- wrong responses ---------------------------------------------------------
+
+Answering = Callable[[int, bytes], str]
+
+
+@pytest.fixture
+def answering() -> Iterator[Answering]:
+    """Return a function that starts a service with one fixed response, and returns its base URL."""
+    servers: list[http.server.HTTPServer] = []
+
+    def start(status: int, content: bytes) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing: the tests' output is not for this."""
+
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def a_client(base_url: str) -> demo._Client:
+    """Return a client of the service at `base_url`."""
+    return demo._Client(base_url, "TOKEN", PrivateKey.generate_ed25519("key-1"))
+
+
+def test_a_refusal_instead_of_a_payment(
+    answering: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When the service refuses to create the payment, every failed check is printed before the demo ends."""
+    refusal = {"error": {"code": "invalid_token", "description": "the access token is not active"}}
+    client = a_client(answering(401, json.dumps(refusal).encode()))
+
+    with pytest.raises(StoryEnds, match="The service created no payment"):
+        demo._Story(tmp_path)._create(client)
+    said = capsys.readouterr().out
+    assert "     < 401 invalid_token: the access token is not active\n" in said
+    assert "     WRONG: status should be 201, but is 401\n" in said
+    assert said.count("WRONG") == 4
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>"])
+def test_an_answer_that_is_not_json(answering: Answering, content: bytes) -> None:
+    """The error for an unreadable response names the request."""
+    base_url = answering(502, content)
+
+    with pytest.raises(StoryEnds, match=r"did not answer GET /incoming-payments/1 with JSON: JSONDecodeError"):
+        a_client(base_url).send("GET", "/incoming-payments/1")
+
+
+def test_no_answer_at_all() -> None:
+    """The error for a missing service names the request."""
+    with pytest.raises(StoryEnds, match=r"did not answer GET /incoming-payments/1 with JSON: ConnectionRefused"):
+        a_client(f"http://127.0.0.1:{free_port()}").send("GET", "/incoming-payments/1")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"receivedAmount": {"value": "5", "assetCode": "JPY", "assetScale": 0}}, "received 5 JPY"),
+        ({"receivedAmount": {"value": "5", "assetCode": "XRP", "assetScale": 9}}, "received 0.000000005 XRP"),
+        ({}, "received None, which is not an amount"),
+        ({"receivedAmount": {"value": "x", "assetScale": 0}}, "received {'value': 'x', 'assetScale': 0}, which is not"),
+        ({"error": {}}, "None: None"),
+    ],
+)
+def test_response_in_a_few_words(body: dict[str, Any], said: str) -> None:
+    """Amounts are shown in major units; an incomplete response is shown as it is."""
+    assert demo._summary(body).startswith(said)
+
+
+# --- core banking ----------------------------------------------------------------------------------
+
+
+def test_core_banking_credits_each_line(tmp_path: Path) -> None:
+    """Each line credits an amount, and its outcome is yielded, also for a refusal."""
+    path = tmp_path / "payments.sqlite3"
+    created = a_creation(limit=1000)
+    with SqliteStore(path) as store:
+        store.insert(created)
+    id = created.answer.id
+
+    lines = [f"{id} wire-1 400\n", f"{id} wire-1 400\n", f"{id} wire-2 600\n", f"{id} wire-3 1\n"]
+    assert list(processes.credit_all(str(path), iter(lines))) == [
+        {"outcome": "credited", "total": "received 4.00 USD in all"},
+        {"outcome": "credited", "total": "received 4.00 USD in all"},
+        {"outcome": "credited", "total": "received 10.00 USD in all, which completes it"},
+        {
+            "outcome": "payment_completed",
+            "why": "the payment is completed and takes nothing more: create another one",
+        },
+    ]
+
+
+def test_core_banking_reports_the_ledger(tmp_path: Path) -> None:
+    """A line with an id alone yields the total, and the number of credits from packets."""
+    path = tmp_path / "payments.sqlite3"
+    service, nothing = Service(), a_creation().answer.id
+    with SqliteStore(path) as store:
+        store.insert(service.created)
+        store.insert(a_creation(id=nothing))
+        for prepare in (service.sender.prepare(40), service.sender.prepare(2)):
+            service.replace(store=store)
+            service.send(prepare)
+            service.send(prepare)
+        store.update(service.id, crediting("wire-1", 100), CreditId("wire-1"))
+
+    assert list(processes.credit_all(str(path), iter([f"{service.id}\n", f"{nothing}\n"]))) == [
+        {"received": 142, "credits": 2},
+        {"received": 0, "credits": 0},
+    ]
+
+
+def test_core_banking_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The demo ends, and leaves no process, when the core banking process dies during a call or before it."""
+    with processes.core_banking(tmp_path / "payments.sqlite3") as bank:
+        with pytest.raises(StoryEnds, match="The core banking process ended"):
+            bank("an id with spaces", "wire-1", 1)
+        bank._process.wait()
+        with pytest.raises(StoryEnds, match="The core banking process ended"):
+            bank("id", "wire-1", 1)
+    assert bank._process.returncode == 1
+    assert "Traceback" in capfd.readouterr().err

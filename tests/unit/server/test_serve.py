@@ -1,0 +1,380 @@
+"""`incoming-payments serve`: start, responses, stop, and the errors that keep it from starting."""
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, LOGGED_A_MINUTE_MAX, SHUTDOWN_S_MAX
+from incoming_payments.server import serve
+from incoming_payments.server.command import main
+from incoming_payments.server.init import CONFIGURATION, SERVER_SECRET
+from incoming_payments.server.serve import build, open_listener
+from incoming_payments.server.settings import Settings
+from incoming_payments.stores.sqlite import AsyncSqliteStore
+from kits.processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
+from kits.raw_http import answers, exchange
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_answers_and_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
+    """A real process serves the folder of `init`; SIGTERM or Ctrl-C ends it with status 0 and a closed database."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
+
+    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, log) as process:
+        client = HttpClient.of(tmp_path, base_url)
+        created = client.create(incomingAmount={"value": "2500", "assetCode": "USD", "assetScale": 2})
+        assert created.status_code == 201
+        payment = created.json()
+        read = client.get(payment["id"])
+        public = unsigned("GET", payment["id"])
+        nothing = unsigned("GET", base_url)
+        process.send_signal(number)
+        status = process.wait(30)
+
+    assert (200, payment) == (read.status_code, read.json())
+    assert {"receivedAmount": payment["receivedAmount"], "authServer": f"{base_url}/auth"} == public.json()
+    assert code_of(nothing) == (404, "not_found")
+    assert status == 0
+    # SQLite removes its log when the last connection is closed in good order.
+    assert {file.name for file in tmp_path.glob("payments.sqlite3*")} == {"payments.sqlite3", "payments.sqlite3-lock"}
+    said = log.read_text("utf-8")
+    assert f"Serving {base_url}/incoming-payments on 127.0.0.1 port {port}.\n" in said
+    assert "Traceback" not in said
+
+
+def test_serve_remembers_nonces_in_the_database(tmp_path: Path) -> None:
+    """So that the next process knows those of the one before it."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    base_url = f"http://127.0.0.1:{port}"
+    client = HttpClient.of(tmp_path, base_url)
+    body = {"walletAddress": f"{base_url}/alice"}
+
+    answers = []
+    for turn in range(2):
+        with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / f"log-{turn}"):
+            answers += [client.send("POST", "/incoming-payments", body, nonce="n") for _ in range(2)]
+
+    assert answers[0].status_code == 201
+    assert [code_of(answer) for answer in answers[1:]] == [(401, "nonce_used")] * 3
+
+
+def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
+    """With the setting the log has the reason and no token; the response stays the same."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    path = tmp_path / CONFIGURATION
+    text = path.read_text("utf-8")
+    answers, logs = [], []
+    for turn, log_setting in enumerate(("# explain_signatures = false", "explain_signatures = true")):
+        path.write_text(text.replace("# explain_signatures = false", log_setting), "utf-8")
+        log = tmp_path / f"log-{turn}"
+        with serving([*COMMAND, "serve", "--config", path], port, log):
+            # The client uses another host name than base_url.
+            client = HttpClient.of(tmp_path, f"http://localhost:{port}")
+            answers.append(client.create())
+        logs.append(log.read_text("utf-8"))
+
+    assert [code_of(answer) for answer in answers] == [(401, "signature_invalid")] * 2
+    assert answers[0].content == answers[1].content
+    assert "proved" not in logs[0]
+    assert logs[1].count("incoming payments: signature refused, signature_invalid: ") == 1
+    said = f"  proved: the client signed http://localhost:{port}/incoming-payments: another host than the service"
+    assert said in logs[1]
+    assert '    "authorization": GNAP <redacted, 43 characters>\n' in logs[1]
+    assert [log for log in logs if token_in(tmp_path)[:8] in log] == []
+
+
+def test_clients_cannot_fill_the_log(tmp_path: Path) -> None:
+    """Requests that are not HTTP, or ask for another protocol, leave a limited number of lines and no traceback."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    start = f"POST /ilp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n".encode()
+    upgrade = start + b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n"
+    nonsense = start + b"Content-Length: x\r\n\r\n"
+
+    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / "log"):
+        for sent, status in ((upgrade, 415), (nonsense, 400)):
+            for _ in range(2 * LOGGED_A_MINUTE_MAX):
+                assert [answer[0] for answer in answers(exchange(port, sent))] == [status]
+
+    lines = Counter(re.findall(r"WARNING (.+)", (tmp_path / "log").read_text("utf-8")))
+    assert lines["uvicorn.error: Invalid HTTP request received."] == LOGGED_A_MINUTE_MAX
+    assert set(lines.values()) == {LOGGED_A_MINUTE_MAX}
+    log = (tmp_path / "log").read_text("utf-8")
+    assert "Traceback" not in log
+    assert token_in(tmp_path) not in log
+
+
+# A request that hides another one in its body, in two packets, and the statuses of the answers.
+HIDDEN: Final = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+SMUGGLING: Final = {
+    "a length and chunks": (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
+    "chunks and a length": (b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", [400]),
+    "two lengths": (b"Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(HIDDEN), [400]),
+    "a list of lengths": (b"Content-Length: 0, %d\r\n\r\n" % len(HIDDEN), [400]),
+    "a length of thirty digits": (b"Content-Length: %s\r\n\r\n" % (b"9" * 30), [400]),
+    "a space before the colon": (b"Content-Length : 0\r\n\r\n", [400]),
+    "a field in two lines": (b"X: a\r\n Content-Length: 0\r\n\r\n", [400]),
+    "a field behind a newline alone": (b"X: a\nContent-Length: 0\r\n\r\n", [400]),
+    "a chunk with 0x": (b"Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n", [400]),
+    "an unknown coding": (b"Transfer-Encoding: xchunked\r\n\r\n", [400]),
+    "a coding after chunked": (b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", [400]),
+    "another protocol, and a length": (
+        b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(HIDDEN),
+        [401],
+    ),
+    "nothing wrong": (b"Content-Length: %d\r\n\r\n" % len(HIDDEN), [401]),
+    "a request behind it": (b"Content-Length: 0\r\n\r\n", [401, 404]),
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Run `serve`, and return its port."""
+    folder, port = tmp_path_factory.mktemp("running"), free_port()
+    assert run_command("init", folder, "--port", str(port)).returncode == 0
+    with serving([*COMMAND, "serve", "--config", folder / CONFIGURATION], port, folder / "log"):
+        yield port
+
+
+@pytest.mark.parametrize("name", SMUGGLING)
+@pytest.mark.parametrize("pause_s", [0, 0.05])
+def test_a_request_in_the_body_of_another_is_not_answered(running: int, name: str, pause_s: float) -> None:
+    """The connection ends behind a request whose end two programs could see in different places. RFC 9112 §11.2."""
+    fields, expected = SMUGGLING[name]
+    head = b"POST /incoming-payments HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + fields
+    received = b""
+    with socket.create_connection(("127.0.0.1", running), timeout=30) as connection:
+        with suppress(OSError):  # the server may have closed the connection by now
+            connection.sendall(head)
+            time.sleep(pause_s)
+            connection.sendall(HIDDEN)
+            connection.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            while piece := connection.recv(65536):
+                received += piece
+    found = [status for status, _ in answers(received)]
+    assert found == expected
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
+    """Accepted connections have TCP_NODELAY, as head and body of an answer are written apart."""
+    with open_listener("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_serve_below_a_path(tmp_path: Path) -> None:
+    """A service whose base URL has a path answers there."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    base_url, path = f"http://127.0.0.1:{port}/op", tmp_path / CONFIGURATION
+    text = path.read_text("utf-8")
+    path.write_text(text.replace(f"http://127.0.0.1:{port}", base_url), "utf-8")
+
+    with serving([*COMMAND, "serve", "--config", path], port, tmp_path / "log"):
+        created = HttpClient.of(tmp_path, base_url).create()
+        above = unsigned("GET", f"http://127.0.0.1:{port}/incoming-payments")
+
+    assert created.status_code == 201
+    assert created.json()["id"].startswith(f"{base_url}/incoming-payments/")
+    assert code_of(above) == (405, "method_not_allowed")
+
+
+def test_serve_on_a_port_in_use(folder: Path) -> None:
+    """A port in use is reported in one line, before a database is created."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = folder / CONFIGURATION
+        path.write_text(path.read_text("utf-8").replace("port = 9002", f"port = {port}"), "utf-8")
+        done = run_command("serve", "--config", path)
+
+    says = f"incoming-payments: listen: cannot listen on 127.0.0.1 port {port}: {os.strerror(errno.EADDRINUSE)}\n"
+    assert (1, "", says) == (done.returncode, done.stdout, done.stderr)
+    assert not (folder / "payments.sqlite3").exists()
+
+
+def test_serve_without_uvicorn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without uvicorn, `serve` names the package to install."""
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+
+    assert main(["serve", "--config", str(folder / CONFIGURATION)]) == 1
+    says = "incoming-payments: serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'\n"
+    assert says == capsys.readouterr().err
+
+
+def test_serve_without_httptools(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the parser, `serve` names the package to install."""
+    monkeypatch.setitem(sys.modules, "httptools", None)
+
+    assert main(["serve", "--config", str(folder / CONFIGURATION)]) == 1
+    assert capsys.readouterr().err.endswith("pip install 'incoming-payments[serve]'\n")
+
+
+def test_serve_configures_uvicorn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The limits of uvicorn are ours, the loaded modules are frozen, and a signal stops the server."""
+    made: list[uvicorn.Server] = []
+
+    class Unstarted(uvicorn.Server):
+        def run(self, sockets: list[socket.socket] | None = None) -> None:
+            assert sockets
+            assert gc.get_freeze_count() > 0  # garbage collection skips the modules
+            signal.raise_signal(signal.SIGTERM)
+            made.append(self)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(uvicorn, "Server", Unstarted)
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}")
+    before, _, after = text.partition("[[peer]]")
+    path.write_text(before + after[after.index("[log]") :], "utf-8")
+    stores: list[AsyncSqliteStore] = []
+
+    def noting(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
+        stores.append(store)
+        return build(settings, store)
+
+    monkeypatch.setattr(serve, "build", noting)
+    try:
+        assert main(["serve", "--config", str(path)]) == 0
+    finally:
+        gc.unfreeze()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for store in stores:
+            asyncio.run(store.close())
+
+    assert "ILP packets" not in capsys.readouterr().out  # without peers
+    [server] = made
+    config = server.config
+    assert server.should_exit
+    assert isinstance(config.http, type)
+    assert issubclass(config.http, HttpToolsProtocol)
+    assert (config.ws, config.backlog) == ("none", BACKLOG_CONNECTIONS_MAX)
+    assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX)
+    assert (config.proxy_headers, config.limit_concurrency) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("host", "warns"),
+    [
+        ("0.0.0.0", True),  # noqa: S104 - it is what the warning is about
+        ("::", True),
+        ("192.0.2.1", True),
+        ("bank.example", True),
+        ("127.0.0.1", False),
+        ("127.1.2.3", False),
+        ("::1", False),
+        ("localhost", False),
+    ],
+)
+def test_serve_warns_when_it_listens_on_more_than_loopback(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, warns: bool
+) -> None:
+    """`serve` has neither TLS nor limits for each client, and says that it belongs behind a proxy."""
+
+    def stop(*_: object) -> Any:
+        raise ConfigurationError("stop here")
+
+    monkeypatch.setattr(serve, "open_listener", stop)
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    path = folder / CONFIGURATION
+    path.write_text(path.read_text("utf-8").replace('host = "127.0.0.1"', f'host = "{host}"'), "utf-8")
+    assert main(["serve", "--config", str(path)]) == 1
+    says = f"incoming-payments: warning: listen.host: {host} is not a loopback address"
+    assert (says in capsys.readouterr().err) == warns
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_serve_warns_of_files_that_others_can_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each file with a secret that is open to others is said in one line on stderr, and the server starts."""
+    (folder / SERVER_SECRET).chmod(0o644)
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8").replace('host = "127.0.0.1"', 'host = "no.such.host.invalid"')
+    path.write_text(text, "utf-8")
+
+    assert main(["serve", "--config", str(path)]) == 1
+    warning, _, refusal = capsys.readouterr().err.splitlines()
+    says = f"{folder / SERVER_SECRET}: other users have access (mode 0644): chmod go-rwx it"
+    assert f"incoming-payments: warning: {says}" == warning
+    assert refusal.startswith("incoming-payments: listen: cannot listen on no.such.host.invalid")
+
+
+def test_serve_with_a_wrong_configuration(folder: Path) -> None:
+    """A wrong setting ends the process with status 1 and one line on stderr that names file and setting."""
+    path = folder / CONFIGURATION
+    path.write_text(path.read_text("utf-8").replace("asset_scale = 2", "asset_scale = 2.0"), "utf-8")
+
+    done = run_command("serve", "--config", path)
+    says = f"incoming-payments: {path}: wallet_address[0].asset_scale must be an integer, not a float\n"
+    assert (1, "", says) == (done.returncode, done.stdout, done.stderr)
+
+
+def test_serve_without_a_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`serve` alone looks for `incoming-payments.toml` where it is called, and says how to get one."""
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["serve"]) == 1
+    says = "incoming-payments.toml: does not exist; create it with `incoming-payments init FOLDER`\n"
+    assert f"incoming-payments: {says}" == capsys.readouterr().err
+
+
+def test_serve_with_a_database_that_cannot_be(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A database in a folder that is not there is refused in one line."""
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}")
+    path.write_text(text.replace("payments.sqlite3", "none/payments.sqlite3"), "utf-8")
+
+    assert main(["serve", "--config", str(path)]) == 1
+    says = f"incoming-payments: the directory {folder / 'none'} does not exist: create it for the database\n"
+    assert says == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", f"{'a' * 64}.example"])
+def test_serve_on_a_host_that_is_none(host: str) -> None:
+    """A host name that does not resolve, or cannot be one, is refused by name."""
+    with pytest.raises(ConfigurationError, match=f"listen: cannot listen on {host} port 9002: ") as refused:
+        open_listener(host, 9002)
+    assert refused.value.details == {"setting": "listen"}
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+def test_serve_on_ipv6() -> None:
+    """A host with colons is an IPv6 address."""
+    try:
+        listener = open_listener("::1", free_port())
+    except ConfigurationError as refused:
+        pytest.skip(f"this machine has no IPv6: {refused.description}")
+    with listener:
+        assert listener.family == socket.AF_INET6

@@ -1,0 +1,625 @@
+"""`incoming-payments sign`: a real shell runs its output, and the signatures are verified."""
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from attrs import frozen
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
+
+from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, Proof, Request, load_jwk, verify
+from incoming_payments.limits import COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX
+from incoming_payments.server.command import main
+from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
+from kits.processes import COMMAND, free_port, run_command, serving, token_in
+from kits.shell import Recorder, needs_curl, recording, sh
+from kits.signing_keys import pem, rsa_key
+
+pytestmark: Final = pytest.mark.usefixtures("folder")  # each test runs in one that `init` has filled
+URL: Final = "http://127.0.0.1:9002/incoming-payments"
+NO_CONFIGURATION: Final = "/nowhere/incoming-payments.toml"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which `init` has filled."""
+    monkeypatch.chdir(tmp_path)
+    with redirect_stdout(io.StringIO()):
+        assert main(["init", ".", "--port", "9002"]) == 0
+    return tmp_path
+
+
+@frozen
+class Signer:
+    """Runs `sign` in this process."""
+
+    capture: pytest.CaptureFixture[bytes]
+
+    def __call__(self, *arguments: str, warning: str = "") -> bytes:
+        """Return the output of a successful run without warnings."""
+        status = main(["sign", *arguments])
+        printed = self.capture.readouterr()
+        assert (status, printed.err.decode()) == (0, warning)
+        return printed.out
+
+    def request(self, *arguments: str) -> Request:
+        """The request that it prints."""
+        head, _, body = self(*arguments, "--format", "http").partition(b"\r\n\r\n")
+        line, *lines = head.decode("latin-1").split("\r\n")
+        method, target, _ = line.split(" ")
+        fields = tuple((name, value) for name, _, value in (each.partition(": ") for each in lines))
+        host = next(value for name, value in fields if name == "Host")
+        return Request(method, f"http://{host}{target}", fields, body)
+
+
+@pytest.fixture
+def sign(capsysbinary: pytest.CaptureFixture[bytes]) -> Signer:
+    """The command, to be run in `folder`."""
+    return Signer(capsysbinary)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Recorder]:
+    """Run a server that records its requests."""
+    with recording() as recorder:
+        yield recorder
+
+
+def proof_of(request: Request, folder: Path, **policy: Any) -> Proof:
+    """Return the proof of the request under the client's key, now."""
+    key = load_jwk((folder / CLIENT_JWK).read_bytes())
+    return verify(request, {key.kid: key}, policy=Policy(**policy), now=datetime.now(UTC))
+
+
+def warning_of(base_url: str) -> str:
+    """Return the warning for a URL that is not below `base_url`."""
+    text = f"the URL is not below {base_url}, the base_url in {CONFIGURATION}"
+    return f"incoming-payments: warning: {text}, which that service checks signatures with\n"
+
+
+def covered(request: Request) -> str:
+    """The covered components, as the signature has them."""
+    [field] = request.values("signature-input")
+    return field[field.index("(") + 1 : field.index(")")]
+
+
+# --- against the service ---------------------------------------------------------------------------
+
+
+def answer(command: str | bytes) -> tuple[int, Any]:
+    """Status and JSON that the service answers with when a shell runs the command."""
+    text = command if isinstance(command, str) else command.decode()
+    done = sh(f"{text.rstrip()} -w '\\n%{{http_code}}'")
+    assert (done.returncode, done.stderr) == (0, b"")
+    body, _, status = done.stdout.rpartition(b"\n")
+    return int(status), json.loads(body)
+
+
+@pytest.fixture
+def collection(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of the payments of a running service; the current folder is the one it runs in."""
+    folder, port = tmp_path_factory.mktemp("bank"), free_port()
+    monkeypatch.chdir(folder)
+    assert run_command("init", ".", "--port", str(port)).returncode == 0
+    with serving([*COMMAND, "serve"], port, folder / "log"):
+        yield f"http://127.0.0.1:{port}/incoming-payments"
+
+
+@needs_curl
+def test_a_payment_is_created_and_read(sign: Signer, collection: str) -> None:
+    """After `init` and `serve`, the output of `sign` creates a payment with any body, and reads it."""
+    odd = 'it\'s "odd"\n$HOME `id` !! \\ € %s'
+    body = {"walletAddress": collection.replace("incoming-payments", "alice"), "metadata": {"note": odd}}
+    text = json.dumps(body, indent=1, ensure_ascii=False)
+    Path("the body.json").write_text(text, "utf-8")
+
+    whole_process = run_command("sign", "POST", collection, "--data", text)
+    created = answer(whole_process.stdout)
+    from_file = answer(sign("POST", collection, "--data", "@the body.json", "--digest", "sha-256"))
+    payment = created[1]["id"]
+    read = answer(sign("GET", payment))
+    options = ["--nonce", "--expires", "60", "--header", "X-A: é", "--cover", "x-a;bs", "--alg", "--tag", "t"]
+    with_options = answer(sign("GET", payment, *options))
+    head = sh(sign("HEAD", payment))
+
+    assert whole_process.stderr == ""
+    assert [(201, odd)] * 2 == [(status, made["metadata"]["note"]) for status, made in (created, from_file)]
+    assert [(200, created[1])] * 2 == [read, with_options]
+    assert head.stdout.startswith(b"HTTP/1.1 200 ")
+
+
+@needs_curl
+def test_what_a_service_refuses_can_be_tried(sign: Signer, collection: str) -> None:
+    """Options make a request wrong on purpose, and the service refuses it with the right code."""
+    payment = f"{collection}/019b76da-a800-7000-8000-000000000000"
+    elsewhere, base_url = payment.replace("127.0.0.1", "localhost"), collection.removesuffix("/incoming-payments")
+    half_a_minute_ago = str(int(datetime.now(UTC).timestamp()) - 30)
+    once = sign("GET", payment, "--nonce")
+    assert answer(once)[1]["error"]["code"] == "payment_not_found"
+    commands = {
+        "nonce_used": once,
+        "token_missing": sign("GET", payment, "--no-token"),
+        "invalid_token": sign("GET", payment, "--token", "UNKNOWN"),
+        "signature_stale": sign("GET", payment, "--created", "1000000000"),
+        "signature_expired": sign("GET", payment, "--created", half_a_minute_ago, "--expires", "5"),
+        "component_not_covered": sign("GET", payment, "--only", "--cover", "@method"),
+        "signature_invalid": sign("GET", elsewhere, warning=warning_of(base_url)),
+    }
+    for code, command in commands.items():
+        status, refusal = answer(command)
+        assert (401, code) == (status, refusal["error"]["code"])
+
+
+# --- the request ------------------------------------------------------------------------------------
+
+
+@needs_curl
+@pytest.mark.parametrize(
+    ("suffix", "arguments"),
+    [
+        ("/", ["GET"]),
+        ("/a/../b/%2e/{1,2}[3-4]?a=$HOME&b='\"", ["GET"]),
+        ("/", ["HEAD"]),
+        ("/", ["DELETE", "--header", "X-Empty:", "--cover", "x-empty"]),
+        ("/", ["POST", "--data", ""]),
+        ("/", ["POST", "--data", "@file"]),
+        ("/", ["PUT", "--data", "it's !! $HOME `id`\n\\ € \t\x1b"]),
+        ("/?b=1&a", ["GET", "--cover", '"@query-param";name="b"', "--cover", "@authority"]),
+        ("/", ["GET", "--header", "X-A: é", "--header", "x-a:  2 ", "--cover", "x-a;bs"]),
+        ("/", ["POST", "--data", "x=1", "--header", "content-type: application/x-www-form-urlencoded"]),
+    ],
+)
+def test_what_arrives_is_what_was_signed(
+    folder: Path, sign: Signer, server: Recorder, suffix: str, arguments: list[str]
+) -> None:
+    """The signature is valid for the received request, which is the same as in `--format http`."""
+    (folder / "file").write_bytes(b"\r\n\xff\0\n")
+    arguments = [arguments[0], f"{server.base_url}{suffix}", *arguments[1:]]
+    arguments += ["--key", CLIENT_KEY, "--key-id", "client-key-1", "--token", "T0", "--created", "1"]
+    shown = sign.request(*arguments)
+    done = sh(sign(*arguments), folder)
+    assert (done.returncode, done.stderr) == (0, b"")
+    got = server.taken()
+
+    assert (shown.method, shown.target_uri, shown.body) == (got.method, got.target_uri, got.body)
+    assert {*shown.headers, *proof_fields(got)} == {*shown.headers}
+    assert proof_of(got, folder, max_age_s=2**40).key_id == "client-key-1"
+
+
+def proof_fields(request: Request) -> list[tuple[str, str]]:
+    """Return the fields of a request that the signature can cover."""
+    by_curl = {"user-agent", "accept", "connection"}
+    return [field for field in request.headers if field[0].lower() not in by_curl]
+
+
+def test_the_command_is_as_documented(folder: Path, sign: Signer) -> None:
+    """One field a line, and the body last, so that it can be read, changed and added to."""
+    lines = sign("POST", URL, "--data", '{"a": 1}').decode().splitlines()
+    fields = [f"Authorization: GNAP {token_in(folder)}", "Content-Type: application/json"]
+    assert [f"curl -sS -X POST {URL} \\", *(f"  -H '{field}' \\" for field in fields)] == lines[:3]
+    assert [line.split(":")[0] for line in lines[3:6]] == [
+        "  -H 'Content-Digest",
+        "  -H 'Signature-Input",
+        "  -H 'Signature",
+    ]
+    assert lines[6:] == ["  --data-raw '{\"a\": 1}'"]
+
+
+def test_the_fields_alone(folder: Path, sign: Signer) -> None:
+    """`--format headers` prints each field on a line, for other clients."""
+    lines = sign("POST", URL, "--data", "{}", "--format", "headers").decode().splitlines()
+    names = ["Authorization", "Content-Type", "Content-Length", "Content-Digest", "Signature-Input", "Signature"]
+    assert names == [line.partition(": ")[0] for line in lines]
+    headers = tuple((name, value) for name, _, value in (line.partition(": ") for line in lines))
+    assert proof_of(Request("POST", URL, headers, b"{}"), folder).label == "sig1"
+
+
+def test_host_and_connection_can_be_given(sign: Signer) -> None:
+    """In a whole request there is one Host and one Connection, those that were given."""
+    request = sign.request("GET", URL, "--header", "Host: other.example", "--header", "Connection: keep-alive")
+    assert (request.values("host"), request.values("connection")) == (("other.example",), ("keep-alive",))
+
+
+def test_a_body_from_standard_input(folder: Path, sign: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--data @-` takes the bytes as they come, and they become part of the command."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a":\t1}\r\n')))
+    request = sign.request("POST", URL, "--data", "@-")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a":\t1}\r\n')))
+    command = sign("POST", URL, "--data", "@-").decode()
+
+    assert request.body == b'{"a":\t1}\r\n'
+    assert proof_of(request, folder).key_id == "client-key-1"
+    assert command.startswith("printf '{\"a\":\\0111}\\015\\012' |\ncurl ")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such files")
+def test_a_body_from_a_pipe(sign: Signer) -> None:
+    """A body from a pipe, which can be read once, becomes part of the command."""
+    reading, writing = os.pipe()
+    os.write(writing, b"{}")
+    os.close(writing)
+    try:
+        command = sign("POST", URL, "--data", f"@/dev/fd/{reading}").decode()
+    finally:
+        os.close(reading)
+    assert command.endswith(" \\\n  --data-raw '{}'\n")
+
+
+# --- the signature -------------------------------------------------------------------------
+
+WITH_BODY: Final = '"@method" "@target-uri" "authorization" "content-digest" "content-length" "content-type"'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "components"),
+    [
+        (["GET", URL], '"@method" "@target-uri" "authorization"'),
+        (["POST", URL, "--data", "{}"], WITH_BODY),
+        (["POST", URL, "--data", ""], '"@method" "@target-uri" "authorization"'),
+        (["GET", URL, "--no-token"], '"@method" "@target-uri"'),
+        (["GET", URL, "--cover", "@query", "--cover", "@method"], '"@method" "@target-uri" "authorization" "@query"'),
+        (["GET", URL, "--only", "--cover", "@path"], '"@path"'),
+        (["GET", URL, "--only"], ""),
+        (["GET", f"{URL}?a=1", "--only", "--cover", '@query-param;name="a"'], '"@query-param";name="a"'),
+        (["GET", URL, "--only", "--header", "X-A: 1", "--cover", '"x-a";bs'], '"x-a";bs'),
+        (
+            ["POST", URL, "--data", "{}", "--only", "--cover", 'content-digest;key="sha-512"'],
+            '"content-digest";key="sha-512"',
+        ),
+    ],
+)
+def test_what_is_covered(sign: Signer, arguments: list[str], components: str) -> None:
+    """The defaults are those of Open Payments clients. `--cover` adds components, `--only` drops the defaults."""
+    assert components == covered(sign.request(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameters"),
+    [
+        ([], ""),
+        (["--expires", "30"], ";expires=1000030"),
+        (["--alg"], ';alg="ed25519"'),
+        (["--tag", 'a"b'], ';tag="a\\"b"'),
+        (["--key-id", "other"], ""),
+    ],
+)
+def test_parameters(sign: Signer, arguments: list[str], parameters: str) -> None:
+    """Each parameter is there when it was asked for, and not otherwise."""
+    [field] = sign.request("GET", URL, "--created", "1000000", "--label", "a", *arguments).values("signature-input")
+    key_id = "other" if "other" in arguments else "client-key-1"
+    assert f'a=("@method" "@target-uri" "authorization");keyid="{key_id}";created=1000000{parameters}' == field
+
+
+def test_times_and_nonces(folder: Path, sign: Signer) -> None:
+    """A signature is made now, and its nonce, if it is to have one, is another each time."""
+    proofs = [proof_of(sign.request("GET", URL, "--nonce"), folder) for _ in range(2)]
+    assert proofs[0].nonce != proofs[1].nonce
+    assert all(re.fullmatch(r"[\w-]{22}", proof.nonce or "") for proof in proofs)
+    assert proof_of(sign.request("GET", URL), folder).nonce is None
+
+
+@pytest.mark.parametrize("digest", ["sha-256", "sha-512"])
+def test_the_digest_can_be_chosen(folder: Path, sign: Signer, digest: str) -> None:
+    """The body is digested by the algorithm asked for."""
+    request = sign.request("POST", URL, "--data", "{}", "--digest", digest)
+    assert request.values("content-digest")[0].startswith(f"{digest}=:")
+    assert proof_of(request, folder).key_id == "client-key-1"
+
+
+# --- key and token ---------------------------------------------------------------------------------------
+
+
+def second_token(folder: Path, key: Any, alg: str = "EdDSA") -> PrivateKey:
+    """A second `[[token]]`, TOKEN2, with a key of its own in second.pem."""
+    private = PrivateKey.from_pem(pem(key), kid="second", algorithm=Algorithm(alg))
+    (folder / "second.pem").write_bytes(pem(key))
+    (folder / "second.jwk").write_text(json.dumps(private.public_jwk()), "utf-8")
+    with (folder / CONFIGURATION).open("a", encoding="utf-8") as file:
+        file.write('\n[[token]]\nvalue = "TOKEN2"\nclient = "second"\njwk_file = "second.jwk"\n')
+        file.write('rights = [{ actions = ["create"] }]\n')
+    return private
+
+
+def authorization(request: Request) -> str:
+    """The value of the one `Authorization`."""
+    [value] = request.values("authorization")
+    return value
+
+
+def test_a_token_brings_its_key(folder: Path, sign: Signer) -> None:
+    """Of several tokens the first is taken, or the one that is given, and the key is that of its client."""
+    second = second_token(folder, rsa_key(), "PS256")
+    first, other = sign.request("GET", URL), sign.request("GET", URL, "--token", "TOKEN2")
+
+    assert authorization(first) == f"GNAP {token_in(folder)}"
+    assert proof_of(first, folder).key_id == "client-key-1"
+    assert authorization(other) == "GNAP TOKEN2"
+    proof = verify(other, {"second": second.public_key()}, policy=Policy(), now=datetime.now(UTC))
+    assert proof.algorithm is Algorithm.PS256
+
+
+def test_another_token_is_signed_with_the_first_key(folder: Path, sign: Signer) -> None:
+    """A token that the configuration does not know can be tried."""
+    request = sign.request("GET", URL, "--token", "UNKNOWN")
+    assert authorization(request) == "GNAP UNKNOWN"
+    assert proof_of(request, folder).key_id == "client-key-1"
+
+
+def test_an_authorization_of_ones_own(sign: Signer) -> None:
+    """`--header` can bring another Authorization, which is then the only one, and covered."""
+    request = sign.request("GET", URL, "--header", "authorization: Bearer x")
+    assert authorization(request) == "Bearer x"
+    assert covered(request) == '"@method" "@target-uri" "authorization"'
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm), ids=lambda each: each.value)
+def test_each_kind_of_key(folder: Path, sign: Signer, algorithm: Algorithm) -> None:
+    """With key, key id and token no configuration is read. An RSA key uses the given algorithm."""
+    kinds: dict[str, Callable[[], Any]] = {
+        "Ed": ed25519.Ed25519PrivateKey.generate,
+        "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
+        "ES384": lambda: ec.generate_private_key(ec.SECP384R1()),
+    }
+    private = (kinds.get(algorithm.value) or kinds.get(algorithm.value[:2]) or rsa_key)()
+    (folder / "other.pem").write_bytes(pem(private))
+    who = ["--config", NO_CONFIGURATION, "--key", "other.pem", "--key-id", "k", "--algorithm", algorithm.value]
+    request = sign.request("GET", URL, *who, "--token", "T0")
+
+    key = PrivateKey.from_pem(pem(private), kid="k", algorithm=algorithm).public_key()
+    proof = verify(request, {"k": key}, policy=Policy(), now=datetime.now(UTC))
+    assert (proof.algorithm, authorization(request)) == (algorithm, "GNAP T0")
+
+
+@pytest.mark.parametrize("arguments", [["--no-token"], ["--header", "Authorization: Bearer x"]])
+def test_no_configuration_for_no_token(sign: Signer, arguments: list[str]) -> None:
+    """Where no token is missing, key and key id are enough."""
+    who = ["--config", NO_CONFIGURATION, "--key", CLIENT_KEY, "--key-id", "k"]
+    assert sign.request("GET", URL, *who, *arguments).values("signature") != ()
+
+
+def test_another_key_for_a_configured_token(folder: Path, sign: Signer) -> None:
+    """`--key` alone signs with another key under the configured key id, which a service has to refuse."""
+    (folder / "other.pem").write_bytes(pem(ed25519.Ed25519PrivateKey.generate()))
+    request = sign.request("GET", URL, "--key", "other.pem")
+    assert authorization(request) == f"GNAP {token_in(folder)}"
+    assert 'keyid="client-key-1"' in request.values("signature-input")[0]
+
+
+@pytest.mark.parametrize("form", ["curl", "headers", "http"])
+def test_the_private_key_is_not_printed(folder: Path, sign: Signer, form: str) -> None:
+    """Each format contains the token, and nothing of the private key."""
+    printed = sign("POST", URL, "--data", "{}", "--format", form)
+    secret = "".join((folder / CLIENT_KEY).read_text("ascii").splitlines()[1:-1])
+    assert token_in(folder).encode() in printed
+    assert secret[-43:].encode() not in printed
+
+
+def test_a_url_of_another_service(sign: Signer) -> None:
+    """A URL that is not below the configured base URL is signed, and it is said why that service will refuse it."""
+    for url in ("http://localhost:9002/incoming-payments", "http://127.0.0.1:9003/"):
+        assert sign("GET", url, warning=warning_of("http://127.0.0.1:9002")).startswith(b"curl ")
+
+
+# --- wrong files -------------------------------------------------------------------------------------
+
+
+@cache
+def useless_keys() -> dict[str, bytes]:
+    """Files that are of no use as a private key, by name."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    pkcs8, encoding = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
+    password = serialization.BestAvailableEncryption(b"secret")
+    public = key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+    traditional = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        encoding, serialization.PrivateFormat.TraditionalOpenSSL, password
+    )
+    return {
+        "encrypted.pem": key.private_bytes(encoding, pkcs8, password),
+        "traditional.pem": traditional,
+        "public.pem": public,
+        "damaged.pem": pem(key).replace(b"M", b"!", 1),
+        "x25519.pem": pem(x25519.X25519PrivateKey.generate()),
+        "k1.pem": pem(ec.generate_private_key(ec.SECP256K1())),
+        "weak.pem": pem(rsa.generate_private_key(public_exponent=65537, key_size=1024)),  # noqa: S505 - that is the point
+    }
+
+
+def write_files(folder: Path) -> None:
+    """Write files that cannot be used."""
+    for name, content in useless_keys().items():
+        (folder / name).write_bytes(content)
+    with (folder / "huge").open("wb") as file:
+        file.truncate(SIGNED_BODY_BYTES_MAX + 1)
+    text = (folder / CONFIGURATION).read_text("utf-8")
+    without = re.sub(r"(?ms)^\[\[token\]\]$.*?^(?=\[ilp\])", "", text)
+    (folder / "no-token.toml").write_text(without, "utf-8")
+    (folder / "wrong.toml").write_text(text.replace("asset_scale = 2", "asset_scale = 2.0"), "utf-8")
+
+
+NEEDS_DATA: Final = "needs --data: the body, @FILE or @-; --data '' is an empty one"
+INSTEAD: Final = "give --key, --key-id and --token"
+NO_KEY: Final = "is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----"
+ENCRYPTED: Final = "is encrypted: write it without a password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
+KINDS: Final = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
+TIMES: Final = "must lead to a time in the years 1970 to 9999"
+TAG: Final = "--tag must be 1 to 256 printable ASCII characters"
+METHOD: Final = "cannot be signed: give GET, POST or another method in upper case"
+NO_COMPONENT: Final = "is not a component: write it as @query, x-a or 'x-a;bs'"
+LABEL: Final = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
+TOKEN: Final = "the access token must be 1 to 4096 letters, digits and -._~+/, with = only at the end (RFC 9110 §11.2)"
+MANY: Final = [f"a{number}" for number in range(62)]
+
+WRONG: Final = [
+    # the request
+    (["get", URL], f"'get' {METHOD}"),
+    (["CONNECT", URL], f"'CONNECT' {METHOD}"),
+    (["GE T", URL], f"'GE T' {METHOD}"),
+    (["G" * 63 + "\n\n", URL], f"'{'G' * 61}...' {METHOD}"),
+    (["GET", "127.0.0.1:9002/"], "the URL needs http:// or https:// in front"),
+    (["GET", f"{URL}#a"], "the URL has a fragment, which is never sent: leave out # and the text after it"),
+    (["POST", URL], f"POST {NEEDS_DATA}"),
+    (["PUT", URL], f"PUT {NEEDS_DATA}"),
+    (["PATCH", URL], f"PATCH {NEEDS_DATA}"),
+    (["HEAD", URL, "--data", "{}"], "HEAD has no body: leave out --data"),
+    (["POST", URL, "--data", "@none"], "--data @none: cannot be read: No such file or directory"),
+    (["POST", URL, "--data", "@"], "--data @: cannot be read: No such file or directory"),
+    (["POST", URL, "--data", "@."], "--data @.: cannot be read: Is a directory"),
+    (["POST", URL, "--data", "@a\nb"], r"--data: curl cannot be given the file name 'a\nb': rename it"),
+    (["POST", URL, "--data", "@huge"], "--data: the body is longer than 16777216 bytes: give a shorter one"),
+    (
+        ["POST", URL, "--data", "a" * (COMMAND_BODY_BYTES_MAX + 1)],
+        f"a body of more than {COMMAND_BODY_BYTES_MAX} bytes is too long for a command: put it in a file",
+    ),
+    (["GET", URL, "--header", "X-A"], "--header 'X-A' must be of the form 'Name: value'"),
+    (["GET", URL, "--header", "@f: a"], "--header '@f: a' must be of the form 'Name: value'"),
+    (["GET", URL, "--header", ": a"], "--header ': a' must be of the form 'Name: value'"),
+    (
+        ["GET", URL, "--header", "X-A: a\r\nX-B: b"],
+        "--header: the value of X-A must be printable characters, on one line",
+    ),
+    (["GET", URL, "--header", "X-A: \udcff"], "--header: the value of X-A must be printable characters, on one line"),
+    *(
+        (["GET", URL, "--header", f"{name}: 1"], f"--header: {name} is computed from the body: leave it out")
+        for name in ("Content-Length", "CONTENT-DIGEST", "Transfer-Encoding")
+    ),
+    # key and token
+    (
+        ["GET", URL, "--config", "none.toml"],
+        f"none.toml: does not exist: give another file with --config, or {INSTEAD}",
+    ),
+    (
+        ["GET", URL, "--config", "none.toml", "--key", CLIENT_KEY, "--token", "T0"],
+        f"none.toml: does not exist: give another file with --config, or {INSTEAD}",
+    ),
+    (["GET", URL, "--config", "no-token.toml"], f"no-token.toml: has no [[token]] to sign with: add one, or {INSTEAD}"),
+    (
+        ["GET", URL, "--config", "wrong.toml"],
+        "wrong.toml: wallet_address[0].asset_scale must be an integer, not a float",
+    ),
+    (["GET", URL, "--key", "none.pem"], "none.pem: the private key cannot be read: No such file or directory"),
+    (["GET", URL, "--key", "."], ".: the private key cannot be read: Is a directory"),
+    (["GET", URL, "--key", CLIENT_JWK], f"{CLIENT_JWK}: {NO_KEY}"),
+    (["GET", URL, "--key", "public.pem"], f"public.pem: {NO_KEY}"),
+    (["GET", URL, "--key", "encrypted.pem"], f"encrypted.pem: {ENCRYPTED}"),
+    (["GET", URL, "--key", "traditional.pem"], f"traditional.pem: {ENCRYPTED}"),
+    (
+        ["GET", URL, "--key", "damaged.pem"],
+        "damaged.pem: cannot be read as a private key: is it complete, and PKCS #8?",
+    ),
+    (["GET", URL, "--key", "x25519.pem"], f"x25519.pem: a key of this type cannot sign here: {KINDS}"),
+    (["GET", URL, "--key", "k1.pem"], f"k1.pem: a key of this type cannot sign here: {KINDS}"),
+    (["GET", URL, "--algorithm", "PS256"], f"{CLIENT_KEY}: a key of this type cannot sign with PS256: {KINDS}"),
+    (
+        ["GET", URL, "--key", "weak.pem"],
+        "weak.pem: cannot be used: the JWK's n must have 2048 to 8192 bits, not 1024",
+    ),
+    (["GET", URL, "--key-id", "é"], "--key-id must be 1 to 256 printable ASCII characters"),
+    (["GET", URL, "--token", "a b"], TOKEN),
+    (["GET", URL, "--token", ""], TOKEN),
+    # what the signature says
+    (["GET", URL, "--cover", "x-a"], "--cover: x-a is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"),
+    (["GET", URL, "--cover", ""], "--cover: a covered component is not a field name in lower case (RFC 9421 §2.1)"),
+    (["GET", URL, "--cover", "X-A"], "--cover: X-A is not a field name in lower case (RFC 9421 §2.1)"),
+    (
+        ["GET", URL, "--header", "X-A: é", "--cover", "x-a"],
+        "--cover: x-a has control characters or is not ASCII: send plain ASCII, or cover it with ;bs (RFC 9421 §2.1.3)",
+    ),
+    *(
+        (["GET", URL, "--cover", text], f"--cover {text!r} {NO_COMPONENT}")
+        for text in ('a"', '"a" "b"', '"a");x', '"a"),b=("c"', "a;B", "a b;=", '"a', "é")
+    ),
+    (
+        ["GET", f"{URL}?{'&'.join(MANY)}", *(f'--cover=@query-param;name="{name}"' for name in MANY)],
+        "the signature covers more than 64 components: cover fewer",
+    ),
+    (["GET", URL, "--created", "-1"], f"--created {TIMES}"),
+    (["GET", URL, "--created", "253402300800"], f"--created {TIMES}"),
+    (["GET", URL, "--created", "5", "--expires", "-6"], f"--expires {TIMES}"),
+    (["GET", URL, "--expires", "9" * 30], f"--expires {TIMES}"),
+    (["GET", URL, "--label", "Sig"], LABEL),
+    (["GET", URL, "--label", "sig1", "--header", "Signature: sig1=:AAAA:"], LABEL),
+    (["GET", URL, "--tag", ""], TAG),
+    (["GET", URL, "--tag", "a" * 257], TAG),
+    (["GET", URL, "--tag", "é"], TAG),
+]
+
+
+@pytest.mark.parametrize(("arguments", "why"), WRONG, ids=lambda value: "" if isinstance(value, list) else value[:40])
+def test_what_is_wrong(folder: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], why: str) -> None:
+    """Each mistake exits with status 1, no output, and one line with the change to make."""
+    write_files(folder)
+    assert main(["sign", *arguments]) == 1
+    assert capfd.readouterr() == ("", f"incoming-payments: {why}\n")
+
+
+def test_alg_without_a_name(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The parameter alg of an algorithm that has no registered name is refused."""
+    (folder / "rsa.pem").write_bytes(pem(rsa_key()))
+    assert main(["sign", "GET", URL, "--key", "rsa.pem", "--algorithm", "PS256", "--alg"]) == 1
+    says = "PS256 has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
+    assert f"incoming-payments: {says}\n" == capfd.readouterr().err
+
+
+def test_a_key_that_is_not_the_clients(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A private key beside the public one that does not belong to it is found before the service refuses it."""
+    for key in (ed25519.Ed25519PrivateKey.generate(), rsa_key()):
+        (folder / CLIENT_KEY).write_bytes(pem(key))
+        assert main(["sign", "GET", URL]) == 1
+        says = f"{CLIENT_KEY} is not the private key of {CLIENT_JWK}: give the right one with --key"
+        assert f"incoming-payments: {says}\n" == capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such terminals")
+def test_a_body_from_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--data @-` does not wait for a terminal, and does not read a closed input."""
+    says = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
+    controller, terminal = os.openpty()
+    with os.fdopen(terminal) as stdin:
+        for each in (stdin, None):
+            monkeypatch.setattr(sys, "stdin", each)
+            assert main(["sign", "POST", URL, "--data", "@-"]) == 1
+            assert f"incoming-payments: {says}\n" == capfd.readouterr().err
+    os.close(controller)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["GET"],
+        ["GET", URL, "more"],
+        ["GET", URL, "--expires", "soon"],
+        ["GET", URL, "--created", "now"],
+        ["GET", URL, "--digest", "md5"],
+        ["GET", URL, "--format", "wget"],
+        ["GET", URL, "--algorithm", "none"],
+        ["GET", URL, "--token", "T0", "--no-token"],
+        ["GET", URL, "--dat", "{}"],
+    ],
+)
+def test_wrong_usage(capfd: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """Options that make no sense end with status 2 and the usage; none can be abbreviated."""
+    with pytest.raises(SystemExit) as ended:
+        main(["sign", *arguments])
+    assert ended.value.code == 2
+    assert capfd.readouterr().err.startswith("usage: incoming-payments")
+
+
+def test_the_help_says_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help says that the token is in the command, and the private key is not."""
+    with pytest.raises(SystemExit) as ended:
+        main(["sign", "--help"])
+    assert ended.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The command contains the access token" in said
+    assert "The private key is never printed" in said

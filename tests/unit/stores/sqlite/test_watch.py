@@ -1,0 +1,520 @@
+"""A store stops when its disk fails or its files change, and acknowledges nothing from then on."""
+
+import errno
+import fcntl
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusable
+from incoming_payments.stores.sqlite import SqliteStore, _file, _watch
+from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.testing import NOW
+from incoming_payments.testing.steps import create, credit
+from kits.sqlite_jobs import crediting_one, outcomes_of_one_batch
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The path of the database."""
+    return tmp_path / "payments.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    """A store in a new file."""
+    with SqliteStore(path) as store:
+        yield store
+
+
+def beside(path: Path, ending: str) -> Path:
+    """The file beside the database whose name ends so."""
+    return path.with_name(f"{path.name}-{ending}")
+
+
+def refuses_everything(store: SqliteStore, id: PaymentId) -> bool:
+    """Whether each kind of call raises `StoreStopped`."""
+    calls: list[Callable[[], object]] = [
+        lambda: store.load(id),
+        lambda: store.events(id),
+        lambda: store.find_expired(NOW, 1),
+        lambda: store.backup("backup.db"),
+        lambda: create(store),
+        lambda: credit(store, id, "wire-again", 1),
+        lambda: store.nonces.use("0" * 64, NOW, NOW),
+    ]
+    for call in calls:
+        with pytest.raises(StoreStopped):
+            call()
+    return True
+
+
+def fail_on(monkeypatch: pytest.MonkeyPatch, statement: str, code: int) -> None:
+    """Let statements of new connections that begin so fail with SQLite's result `code`."""
+
+    class Failing(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql.startswith(statement):
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorcode = code
+                error.sqlite_errorname = "SQLITE_IOERR_TEST"
+                raise error
+            return super().execute(sql, *arguments)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Failing))
+
+
+# --- errors of the disk ---
+
+
+@pytest.mark.parametrize("code", sorted(_file._LOST_DATA))
+def test_a_write_that_fails_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Each caller of the batch gets `StoreStopped`, also for a decision that refused, and `on_stop` is called once."""
+    stops: list[StoreStopped] = []
+    with SqliteStore(path, on_stop=stops.append) as store:
+        id = create(store)
+        with monkeypatch.context() as patch:
+            fail_on(patch, "COMMIT", code)
+            jobs = [crediting_one(id, "wire-1"), crediting_one(PaymentId("no such"), "wire-2")]
+            outcomes = outcomes_of_one_batch(store, jobs)
+        assert {StoreStopped} == {type(outcome) for outcome in outcomes}
+        assert refuses_everything(store, id)
+    assert len(stops) == 1
+    assert "SQLITE_IOERR_TEST" in stops[0].description
+    assert str(path) in stops[0].description
+
+
+@pytest.mark.parametrize(
+    "code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMSIZE]
+)
+def test_an_error_that_loses_nothing_passes(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """A full disk, which SQLite rolls back, and an error of a read fail their calls alone."""
+    id = create(store)
+    with monkeypatch.context() as patch:
+        fail_on(patch, "COMMIT", code)
+        [outcome] = outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
+    assert type(outcome) is StoreUnavailable
+    assert credit(store, id, "wire-1", 1).received.value == 1
+
+
+def test_an_error_of_a_read_fails_that_call_alone(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every error is SQLite's own: a path may be unreachable for a moment."""
+    id = create(store)
+
+    def unreadable(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_watch, "_stat", unreadable)
+        with pytest.raises(StoreUnavailable, match="Input/output error"):
+            store.load(id)
+    assert store.load(id).id == id
+
+
+def test_a_log_that_cannot_be_synced_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer syncs it before its first transaction, for commits that a killed process has not synced."""
+    with SqliteStore(path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(_watch, "_sync", fails(errno.EIO))
+            with pytest.raises(StoreStopped, match="its log cannot be synced"):
+                create(store)
+        with pytest.raises(StoreStopped):
+            create(store)
+
+
+def test_a_log_that_is_gone_when_the_writer_opens_it_stops_the_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite has just opened it."""
+    connect = DatabaseFile.connect_writer
+
+    def connect_and_remove(file: DatabaseFile) -> sqlite3.Connection:
+        connection = connect(file)
+        beside(path, "wal").unlink()
+        return connection
+
+    with SqliteStore(path) as store:
+        monkeypatch.setattr(DatabaseFile, "connect_writer", connect_and_remove)
+        with pytest.raises(StoreStopped, match="its log cannot be opened"):
+            create(store)
+
+
+def fails(number: int) -> Callable[[object], None]:
+    """A function of one argument that fails with this error number."""
+
+    def fail(_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_mark_that_cannot_be_written_still_stops_this_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other processes meet the same disk."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        with monkeypatch.context() as patch:
+
+            def truncate(_descriptor: int, _size: int) -> None:
+                raise OSError(errno.EROFS, "Read-only file system")
+
+            patch.setattr(os, "ftruncate", truncate)
+            fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
+            outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
+        assert refuses_everything(store, id)
+
+
+# --- other stores on the same file ---
+
+
+def test_a_stop_stops_every_store_on_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At their next call, whatever it is. A new store is refused until all of them are gone."""
+    with SqliteStore(path) as failing, SqliteStore(path) as writing, SqliteStore(path) as reading:
+        id = create(writing)
+        reading.load(id)
+        with monkeypatch.context() as patch:
+            fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
+            outcomes_of_one_batch(failing, [crediting_one(id, "wire-1")])
+        for store in (writing, reading):
+            assert refuses_everything(store, id)
+        with pytest.raises(StoreStopped, match="still runs"):
+            SqliteStore(path)
+
+
+PROCESS = """
+import sqlite3, sys
+from incoming_payments.errors import StoreStopped
+from incoming_payments.stores.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+print("open", flush=True)
+for line in sys.stdin:
+    try:
+        store.load(sys.argv[2])
+        print("answered", flush=True)
+    except StoreStopped:
+        print("stopped", flush=True)
+"""
+
+
+def test_another_process_stops_and_a_new_one_starts(path: Path) -> None:
+    """Once both have ended, the next process opens the file, and everything acknowledged is in it."""
+    script = f"""
+import sys
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing.steps import create, credit
+store = SqliteStore({str(path)!r})
+id = create(store)
+credit(store, id, "wire-1", 1)
+print(id, flush=True)
+input()
+store._engine._file.watch.stop("a test says so")
+print("stopped", flush=True)
+input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        id = first.stdout.readline().strip()
+        with subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(path), id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as second:
+            assert second.stdin is not None
+            assert second.stdout is not None
+
+            def ask() -> str:
+                second.stdin.write("\n")  # type: ignore[union-attr] # it is a pipe
+                second.stdin.flush()  # type: ignore[union-attr] # likewise
+                return second.stdout.readline().strip()  # type: ignore[union-attr] # likewise
+
+            assert second.stdout.readline() == "open\n"
+            assert ask() == "answered"
+            first.stdin.write("\n")
+            first.stdin.flush()
+            assert first.stdout.readline() == "stopped\n"
+            assert ask() == "stopped"
+            first.communicate("\n", timeout=30)
+            with pytest.raises(StoreStopped, match="still runs"):
+                SqliteStore(path)
+            second.communicate(timeout=30)
+    with SqliteStore(path) as store:
+        assert store.load(PaymentId(id)).received.value == 1
+
+
+def test_a_stopped_store_never_closes_its_connections(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing the last one would write to the database, and remove a log that another process may have made."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        store.load(id)
+        with monkeypatch.context() as patch:
+            fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
+            outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
+    assert beside(path, "wal").stat().st_size > 0
+
+
+# --- the lock ---
+
+
+def test_a_new_store_waits_until_another_has_opened_the_file(path: Path) -> None:
+    """For as long as `busy_s`."""
+    SqliteStore(path).close()
+    descriptor = os.open(beside(path, "lock"), os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with pytest.raises(StoreUnavailable, match="still opening"):
+            SqliteStore(path, busy_s=0.01)
+        release = threading.Timer(0.05, fcntl.flock, (descriptor, fcntl.LOCK_UN))
+        release.start()
+        SqliteStore(path).close()
+        release.join()
+    finally:
+        os.close(descriptor)
+
+
+def test_a_file_system_without_locks_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says where a database can be."""
+
+    def flock(_descriptor: int, _kind: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StoreUnusable, match=r"No locks available.*local disk"):
+        SqliteStore(path)
+
+
+@pytest.mark.parametrize("what", ["removed", "replaced"])
+def test_a_lock_file_that_changes_stops_the_store(store: SqliteStore, path: Path, what: str) -> None:
+    """Without it, a process that starts cannot know that this store has the database open."""
+    id = create(store)
+    beside(path, "lock").unlink()
+    if what == "replaced":
+        beside(path, "lock").write_text("In use, or so it says.")
+    with pytest.raises(StoreStopped, match="lock was removed or replaced"):
+        credit(store, id, "wire-1", 1)
+
+
+def test_only_the_owner_may_read_the_files(store: SqliteStore, path: Path) -> None:
+    """They tell what people were paid."""
+    create(store)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {path.name: 0o600, **{f"{path.name}-{ending}": 0o600 for ending in ("wal", "shm", "lock")}}
+
+
+# --- the log of a process that was killed ---
+
+
+def leave_a_log(path: Path) -> PaymentId:
+    """Let a process credit a payment and die, so that its log stays."""
+    script = f"""
+import os, signal
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing.steps import create, credit
+store = SqliteStore({str(path)!r})
+id = create(store)
+credit(store, id, "wire-1", 1)
+print(id, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == -9
+    return PaymentId(done.stdout.strip())
+
+
+def test_a_log_is_written_again_before_it_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Byte by byte in place, and then synced, before SQLite opens any connection."""
+    id = leave_a_log(path)
+    log = beside(path, "wal").read_bytes()
+    steps: list[str] = []
+    written = bytearray(len(log))
+    pwrite, sync, connect = os.pwrite, _watch._sync, sqlite3.connect
+
+    def note_write(descriptor: int, data: bytes, offset: int) -> int:
+        if os.fstat(descriptor).st_size == len(log):
+            data = data[:1000]  # the kernel may write less than it is given
+            written[offset : offset + len(data)] = data
+            steps.append("write")
+        return pwrite(descriptor, data, offset)
+
+    def note_sync(descriptor: int) -> None:
+        steps.append("sync")
+        sync(descriptor)
+
+    def note_connect(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+        steps.append("connect")
+        connection: sqlite3.Connection = connect(*arguments, **settings)
+        return connection
+
+    monkeypatch.setattr(os, "pwrite", note_write)
+    monkeypatch.setattr(_watch, "_sync", note_sync)
+    monkeypatch.setattr(sqlite3, "connect", note_connect)
+    with SqliteStore(path) as store:
+        assert written == log
+        assert list(dict.fromkeys(steps)) == ["write", "sync", "connect"]
+        assert store.load(id).received.value == 1
+
+
+def test_a_log_that_cannot_be_written_again_is_not_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is still dead. Nothing is answered from memory; when the disk is good again, everything is there."""
+    id = leave_a_log(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(_watch, "_sync", fails(errno.EIO))
+        for _ in range(2):
+            with pytest.raises(StoreStopped, match="cannot be written and synced"):
+                SqliteStore(path)
+    with SqliteStore(path) as store:
+        assert store.load(id).received.value == 1
+
+
+def test_a_log_is_not_written_again_while_another_store_writes_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That store has synced each of its commits."""
+    with SqliteStore(path) as first:
+        id = create(first)
+        monkeypatch.setattr(os, "pwrite", fails(errno.EIO))
+        with SqliteStore(path) as second:
+            assert second.load(id).id == id
+
+
+def test_macos_syncs_with_its_own_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There `fsync` does not reach the disk."""
+    calls: list[int] = []
+    monkeypatch.setattr(_watch, "_FULL_SYNC", 51)
+    monkeypatch.setattr(fcntl, "fcntl", lambda _, command: calls.append(command))
+    with (tmp_path / "file").open("wb") as file:
+        _watch._sync(file.fileno())
+    assert calls == [51]
+
+
+# --- files that change ---
+
+
+def remove_the_log(path: Path) -> None:
+    """As `rm payments.db-wal` does."""
+    beside(path, "wal").unlink()
+
+
+def remove_the_database(path: Path) -> None:
+    """As `rm payments.db` does."""
+    path.unlink()
+
+
+def move_the_database(path: Path) -> None:
+    """As a volume that is unmounted does."""
+    path.rename(path.with_suffix(".away"))
+
+
+def replace_the_database(path: Path) -> None:
+    """As `mv backup.db payments.db` does."""
+    path.with_suffix(".new").write_bytes(path.read_bytes())
+    path.with_suffix(".new").rename(path)
+
+
+def shorten_the_database(path: Path) -> None:
+    """As `truncate -s 4096 payments.db` does."""
+    os.truncate(path, 4096)
+
+
+def empty_the_log(path: Path) -> None:
+    """As `> payments.db-wal` does."""
+    os.truncate(beside(path, "wal"), 0)
+
+
+def shorten_the_log(path: Path) -> None:
+    """By one page and a bit."""
+    os.truncate(beside(path, "wal"), beside(path, "wal").stat().st_size - 5000)
+
+
+def replace_the_log(path: Path) -> None:
+    """By a copy of itself."""
+    log = beside(path, "wal")
+    log.with_suffix(".new").write_bytes(log.read_bytes())
+    log.with_suffix(".new").rename(log)
+
+
+CHANGES = [
+    remove_the_log,
+    remove_the_database,
+    move_the_database,
+    replace_the_database,
+    shorten_the_database,
+    empty_the_log,
+    shorten_the_log,
+    replace_the_log,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_files_that_change_stop_the_store(path: Path, change: Callable[[Path], None]) -> None:
+    """No credit is acknowledged that nobody will find, be it new or a repeated one."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        credit(store, id, "wire-1", 1)
+    with SqliteStore(path) as store:
+        for number in range(2, 12):
+            credit(store, id, f"wire-{number}", 1)
+        change(path)
+        with pytest.raises(StoreStopped):
+            credit(store, id, "wire-11" if change is empty_the_log else "wire-12", 1)
+        assert refuses_everything(store, id)
+
+
+def test_a_log_that_is_emptied_before_its_first_commit_stops_the_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer has no commit of its own to compare with. SQLite writes no header then, which shows it."""
+    connect = DatabaseFile.connect_writer
+
+    def connect_and_empty(file: DatabaseFile) -> sqlite3.Connection:
+        connection = connect(file)
+        empty_the_log(path)
+        return connection
+
+    with SqliteStore(path) as other, SqliteStore(path) as store:
+        id = create(other)
+        monkeypatch.setattr(DatabaseFile, "connect_writer", connect_and_empty)
+        with pytest.raises(StoreStopped):
+            credit(store, id, "wire-2", 1)
+
+
+def test_a_log_that_is_emptied_by_a_checkpoint_stops_nothing(store: SqliteStore, path: Path) -> None:
+    """Another process may do so, and what was in the log is in the database then."""
+    id = create(store)
+    credit(store, id, "wire-1", 1)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    assert beside(path, "wal").stat().st_size == 0
+    assert credit(store, id, "wire-1", 1).received.value == 1
+    assert credit(store, id, "wire-2", 1).received.value == 2
+
+
+def test_a_log_that_begins_again_stops_nothing(store: SqliteStore, path: Path) -> None:
+    """After a checkpoint SQLite may shorten it while it writes it from its beginning."""
+    id = create(store)
+    for number in range(200):
+        credit(store, id, f"wire-{number}", 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_size_limit = 0")
+        other.execute("PRAGMA wal_checkpoint(RESTART)")
+        other.execute("UPDATE nonce_count SET held = held")
+    assert credit(store, id, "wire-200", 1).received.value == 201
+
+
+def test_a_database_that_is_gone_is_not_begun_again(path: Path) -> None:
+    """An empty one would take every credit a second time. The lock file shows that there was one."""
+    SqliteStore(path).close()
+    path.unlink()
+    with pytest.raises(StoreUnusable, match=r"is gone.*remove the lock file"):
+        SqliteStore(path)
+    assert not path.exists()
+    beside(path, "lock").unlink()
+    SqliteStore(path).close()

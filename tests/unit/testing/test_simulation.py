@@ -1,0 +1,265 @@
+"""The library keeps its promises in the simulation, and the simulation detects stores and flows that do not."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from secrets import randbelow
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
+from incoming_payments.errors import StoreUnavailable
+from incoming_payments.ports import Decide
+from incoming_payments.stores.guard import check_update
+from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
+from incoming_payments.testing import NOW, a_creation
+from incoming_payments.testing.simulation import KINDS, Flows, Report, SimulationFailed, StoreFactory, simulate
+from incoming_payments.testing.simulation.host import Sweep
+from incoming_payments.testing.simulation.ledger import Ledger, Mismatch
+from kits import broken_flows
+from kits.broken_stores import (
+    AltersEvents,
+    AnswersBeforeDurable,
+    CachesPayments,
+    CommitsPartly,
+    DecidesBeforeLoading,
+    EventsNewestFirst,
+    FindsCompletedPayments,
+    FindsLastExpiredFirst,
+    IgnoresEarlierCredits,
+    InventsPayments,
+    LoadsThenSaves,
+    LosesPayments,
+    OverwritesOnInsert,
+    RejectsNewIds,
+    SharedStore,
+    TruncatesTimes,
+)
+
+STEPS: Final = 5_000
+SEEDS_MAX: Final = 3  # seeds within which a broken promise must be detected
+
+
+def over(store: MemoryStore) -> StoreFactory:
+    """Return a factory that gives `store` to each process."""
+    return lambda: store
+
+
+# --- promises hold -----------------------------------------------------------------------------------
+
+
+def test_all_situations_occur_and_no_promise_is_broken() -> None:
+    """Eight seeds go through every situation in `KINDS`, and the totals agree."""
+    met: Counter[str] = Counter()
+    for seed in range(8):
+        met.update(simulate(seed, STEPS).met)
+    assert set(KINDS) == set(met)
+
+
+def test_a_random_seed_breaks_no_promise() -> None:
+    """Each test run uses a new seed. A failure prints the seed."""
+    assert simulate(randbelow(2**32), STEPS).steps >= STEPS
+
+
+@pytest.mark.parametrize("store", [SqliteStore, AsyncSqliteStore])
+def test_no_promise_is_broken_on_disk(store: type[SqliteStore] | type[AsyncSqliteStore], tmp_path: Path) -> None:
+    """Each process opens the same SQLite file, and a process that crashes does not close it."""
+    report = simulate(1, 1500, store_factory=lambda: store(tmp_path / "payments.db"))
+    assert report.met["store committed a batch"] > 0
+
+
+def test_a_seed_is_repeatable(tmp_path: Path) -> None:
+    """The same seed gives the same run, over any store that gives the same answers."""
+    once, again = simulate(5, 1000), simulate(5, 1000)
+    on_disk = simulate(5, 1000, store_factory=lambda: SqliteStore(tmp_path / "payments.db"))
+    assert once == again == on_disk
+    assert once.met == again.met == on_disk.met
+    assert once.met != simulate(6, 1000).met
+
+
+class Unreliable(MemoryStore):
+    """Raises `StoreUnavailable` by itself, before or after it has done its work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._random = random.Random(1)
+
+    def _fail_sometimes(self) -> None:
+        if self._random.random() < 0.2:
+            raise StoreUnavailable("the connection was lost")
+
+    def insert(self, decision: Decision[IncomingPayment]) -> None:
+        """Insert, or fail before or after it."""
+        self._fail_sometimes()
+        super().insert(decision)
+        self._fail_sometimes()
+
+    def load(self, id: PaymentId) -> IncomingPayment:
+        """Load, or fail."""
+        self._fail_sometimes()
+        return super().load(id)
+
+    def update(self, id: PaymentId, decide: Decide[Any], credit_id: CreditId | None = None) -> Any:
+        """Update, or fail before or after it."""
+        self._fail_sometimes()
+        answer = super().update(id, decide, credit_id)
+        self._fail_sometimes()
+        return answer
+
+
+def test_a_store_may_be_unavailable_at_times() -> None:
+    """After an error the simulation looks up whether the store has committed."""
+    for seed in range(3):
+        simulate(seed, STEPS, store_factory=over(Unreliable()))
+
+
+class Optimistic(MemoryStore):
+    """Decides without a lock, and again if another update has committed in between."""
+
+    def update(self, id: PaymentId, decide: Decide[Any], credit_id: CreditId | None = None) -> Any:
+        """Retry the decision until no other update interferes."""
+        while True:
+            before = self.load(id)
+            earlier = None if credit_id is None else self._rows.get((id, credit_id))
+            decision = decide(before, earlier)
+            after = check_update(before, credit_id, earlier, decision)
+            with self._lock:
+                if self._payment(id) is before:
+                    if after is not None:
+                        self._write(after, decision)
+                    return decision.answer
+
+
+def test_a_store_may_retry_a_decision() -> None:
+    """Of two concurrent updates, the second is decided on the result of the first."""
+    met = sum((Counter(simulate(seed, STEPS, store_factory=over(Optimistic())).met) for seed in range(3)), Counter())
+    assert met["two concurrent updates of one payment"] > 0
+
+
+def test_a_store_that_is_never_available_fails_the_simulation() -> None:
+    """The simulation gives up after 20 attempts."""
+
+    class Down(MemoryStore):
+        def load(self, id: PaymentId) -> IncomingPayment:
+            raise StoreUnavailable(f"no connection to load {id}")
+
+    with pytest.raises(SimulationFailed, match="the store was unavailable 20 times in a row"):
+        simulate(1, STEPS, store_factory=over(Down()))
+
+
+# --- broken promises are detected --------------------------------------------------------------------
+
+
+def first_failure(run: Callable[[int], Report]) -> SimulationFailed | None:
+    """Return the failure of the first seed that fails, or `None`."""
+    for seed in range(SEEDS_MAX):
+        try:
+            run(seed)
+        except SimulationFailed as failure:
+            return failure
+    return None
+
+
+BROKEN_STORES: Final[dict[str, Callable[[], StoreFactory]]] = {
+    **{
+        store.__name__: lambda store=store: over(store())  # type: ignore[misc]
+        for store in (
+            IgnoresEarlierCredits,
+            EventsNewestFirst,
+            FindsCompletedPayments,
+            OverwritesOnInsert,
+            LoadsThenSaves,
+            CommitsPartly,
+            AltersEvents,
+            TruncatesTimes,
+            DecidesBeforeLoading,
+            InventsPayments,
+            LosesPayments,
+            RejectsNewIds,
+            FindsLastExpiredFirst,
+        )
+    },
+    "AnswersBeforeDurable": lambda: SharedStore(AnswersBeforeDurable).open,
+    "CachesPayments": lambda: SharedStore(CachesPayments).open,
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_STORES)
+def test_a_broken_store_is_detected(name: str) -> None:
+    """The simulation fails within 15,000 steps."""
+    assert first_failure(lambda seed: simulate(seed, STEPS, store_factory=BROKEN_STORES[name]())) is not None
+
+
+@pytest.mark.parametrize("name", broken_flows.RECEIVERS)
+def test_a_broken_receiver_is_detected(name: str) -> None:
+    """The simulation fails within 15,000 steps."""
+    flows = Flows(receive_packet=broken_flows.RECEIVERS[name])
+    assert first_failure(lambda seed: simulate(seed, STEPS, flows=flows)) is not None
+
+
+def test_a_credit_after_the_expiry_is_detected() -> None:
+    """The expiry holds for credits of the host too."""
+    flows = Flows(receive=broken_flows.receive_without_expiry)
+    assert first_failure(lambda seed: simulate(seed, STEPS, flows=flows)) is not None
+
+
+OTHER_FLOWS: Final[dict[str, tuple[Flows, str]]] = {
+    "a read that changes the payment": (
+        Flows(get_payment=broken_flows.get_that_completes),
+        "no update: get(",
+    ),
+    "a wrong amount in the answer": (
+        Flows(receive=broken_flows.receive_that_doubles),
+        "the host has recorded",
+    ),
+    "an unexpected exception": (
+        Flows(get_public_payment=broken_flows.get_with_a_bug),
+        "ZeroDivisionError was raised",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FLOWS)
+def test_another_broken_flow_is_detected(name: str) -> None:
+    """The failure names the difference that was found."""
+    flows, text = OTHER_FLOWS[name]
+    failure = first_failure(lambda seed: simulate(seed, 1000, flows=flows))
+    assert failure is not None
+    assert text in str(failure)
+
+
+def test_the_ledger_accepts_a_credit_id_once() -> None:
+    """A credit without an id and a credit with a used id are mismatches, and so is a credit that is not found."""
+    ledger = Ledger(a_creation().answer.id, Asset("USD", 2), None, None, NOW, NOW)
+    first, second = (ledger.expect_credit(key, 5, ledger.asset, NOW) for key in ("a", "b"))
+    assert first.record is not None
+    assert second.record is not None
+    first.record("wire-1")
+    for credit_id in (None, "wire-1"):
+        with pytest.raises(Mismatch, match="which is missing or already used"):
+            second.record(credit_id)
+    with pytest.raises(Mismatch, match="the credit should be"):
+        ledger.compare_credit("a", None)
+
+
+def test_a_sweep_has_a_readable_form() -> None:
+    """The trace of a failure prints operations as calls."""
+    assert str(Sweep(3)) == "announce_expired(limit=3)"
+
+
+def test_a_failure_can_be_repeated() -> None:
+    """The text names the seed and the step, ends with the last events, and is the same at each repetition."""
+    failures = [
+        first_failure(lambda seed: simulate(seed, STEPS, store_factory=over(IgnoresEarlierCredits()))) for _ in range(2)
+    ]
+    first, again = failures
+    assert first is not None
+    assert str(first) == str(again)
+    assert f"in step {first.step} of simulate({first.seed}, ...)" in str(first)
+    assert 0 < len(first.trace) <= 40
+    assert first.trace[-1].startswith(f"{first.step}: ")
