@@ -14,7 +14,7 @@ _TABLES: Final = ("payments", "credits", "events", "nonces")
 
 def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
     """Copy the database of `source` to the new file `target`, sync it, and read it back. Raises `BackupFailed`."""
-    path = Path(os.path.realpath(target))
+    path = _checked_path(target)
     partial = path.with_name(f"{path.name}.partial")
     if path.exists():
         raise BackupFailed(f"{path} exists: name a new file for the backup")
@@ -31,11 +31,22 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
         _verify(partial, expected)
         # `link` refuses to replace a file that has come into being meanwhile.
         os.link(partial, path)
-        _sync(path.parent)
+        try:
+            _sync(path.parent)
+        except OSError:
+            _remove(path)
+            raise
     except (OSError, sqlite3.Error) as error:
         raise BackupFailed(f"the backup to {path} failed, and was removed: {error}") from error
     finally:
         _remove(partial)
+
+
+def _checked_path(target: str | os.PathLike[str]) -> Path:
+    text = os.fspath(target)
+    if not isinstance(text, str) or "\0" in text or not Path(text).name:
+        raise BackupFailed(f"a backup needs the path of a new file, not {target!r}")
+    return Path(os.path.realpath(text))
 
 
 def _copy(source: sqlite3.Connection, path: Path) -> list[int]:

@@ -123,6 +123,7 @@ class Engine:
 
     def after_fork_in_child(self) -> None:
         """Start without threads and connections: those of the parent do not exist here."""
+        self._file.watch.after_fork_in_child()
         self._begin()
 
     def _begin(self) -> None:

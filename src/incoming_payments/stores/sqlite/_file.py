@@ -5,7 +5,7 @@ import ctypes
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -28,6 +28,7 @@ SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
 _NO_WAIT: Final = 0.0  # SQLite's own waiting is off: `_patiently` waits
 # Between attempts to get a lock. Short beside a commit of another process, so that this process gets its turn.
 _POLL_S: Final = 0.001
+_LOOKS_MAX: Final = 10  # at a log that was emptied, while other processes commit
 
 # One statement, so that it sees the file before or after another process creates the tables, and never in between.
 _IDENTIFY: Final = (
@@ -96,12 +97,10 @@ class DatabaseFile:
             raise StoreUnusable(f"the directory {self.path.parent} does not exist: create it for the database")
         if self.path.is_dir():
             raise StoreUnusable(f"{self.path} is a directory: name a file for the database")
-        self.watch.open(patience_s=self._busy_s)
         try:
-            with contextlib.suppress(OSError):  # SQLite reports the reason below
-                # Only the owner may read the payments. SQLite gives the log the mode of the database.
-                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            connection = self._open("rwc", busy_s=_NO_WAIT)
+            self.watch.open(patience_s=self._busy_s, write_lock=self._write_lock)
+            self.watch.require_database()
+            connection = self._open("rw", busy_s=_NO_WAIT)
             try:
                 self._patiently(lambda: self._create(connection))
             finally:
@@ -137,16 +136,18 @@ class DatabaseFile:
 
     def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:
         """Begin to write, when other processes let this one. Raises `sqlite3.OperationalError` after `busy_s`."""
-        self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-        if log.before_write():
-            # SQLite counts the pages of the log in shared memory. After a checkpoint that emptied it there are none.
+        for _ in range(_LOOKS_MAX):
+            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            if not log.before_write():
+                break
+            # SQLite counts the pages of the log in shared memory. After a checkpoint that emptied it there are none,
+            # unless another process has committed since. Then the log is not empty at the next look.
             connection.rollback()
             _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if frames > 0:
-                raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
-            log.forget()
-            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-            log.before_write()
+            if frames <= 0:
+                log.forget()
+        else:
+            raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
         self._check_version(connection)
 
     def explain(self, error: BaseException) -> IncomingPaymentsError:
@@ -170,6 +171,22 @@ class DatabaseFile:
         else:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
+
+    @contextlib.contextmanager
+    def _write_lock(self) -> Iterator[None]:
+        """Hold SQLite's write lock on the database."""
+        connection = self._open("rw", busy_s=_NO_WAIT)
+        try:
+            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            yield
+        except OSError:
+            connection.rollback()
+            _never_close(connection)  # closing it copies into the database data that the log may not have
+            raise
+        except BaseException:
+            self.disconnect(connection)
+            raise
+        self.disconnect(connection)
 
     def _connect(self, *settings: str, busy_s: float) -> sqlite3.Connection:
         self.watch.check()

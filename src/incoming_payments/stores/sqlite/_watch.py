@@ -7,9 +7,10 @@ these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
 - The stop holds for every process that has the file open. A mark in the lock file beside the database tells them.
-- The first process that opens the file when no other has it open writes the whole log again, in place, and syncs it,
-  before SQLite reads it. Data that never reached the disk reaches it then, or the open fails.
-- The store also stops when the database or its log is removed, replaced or shortened while it is open.
+- The first store that opens the file when no other has it open writes the whole log again, in place, and syncs it,
+  before it answers anything from it. Data that never reached the disk reaches it then, or the open fails. SQLite's
+  write lock is held meanwhile, because a program without this library may write to the database as well.
+- The store also stops when one of its files is removed, replaced or shortened while it is open.
 
 The lock file is `<database>-lock`. Each open store holds a shared `flock` on it. Its size is its state.
 """
@@ -17,9 +18,12 @@ The lock file is `<database>-lock`. Each open store holds a shared `flock` on it
 import contextlib
 import errno
 import fcntl
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +34,9 @@ from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusab
 _IN_USE: Final = b"An open database needs this file. Do not remove it.\n"
 _NEW_BYTES: Final = 0  # the size of a lock file that has never had a database
 _STOPPED_BYTES: Final = 1  # to shorten a file needs no space on the disk, so it works when the disk is full
+_RESTORING_BYTES: Final = 2  # the log is being restored, or that has failed
+_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})  # these pass
+_CLOSED: Final = -1
 _POLL_S: Final = 0.001
 _CHUNK_BYTES: Final = 1 << 20
 # https://sqlite.org/fileformat2.html#the_write_ahead_log: 16 bytes, then the two salts, which change when SQLite starts
@@ -39,7 +46,10 @@ _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # on macOS, only this reaches the disk
 
+logger = logging.getLogger("incoming_payments.stores.sqlite")
+
 OnStop = Callable[[StoreStopped], object]
+Lock = Callable[[], AbstractContextManager[object]]
 
 
 @frozen
@@ -54,15 +64,18 @@ class FileWatch:
     """Watches the files of one database for one open store. Methods raise `StoreStopped` once the store has stopped."""
 
     def __init__(self, path: Path, on_stop: OnStop | None = None) -> None:
-        self._path = path
+        # Paths as text: `os.stat` is called for each commit and read, and takes twice as long with a `Path`.
+        self._path = str(path)
+        self.log_path = f"{path}-wal"
+        self.index_path = f"{path}-shm"
+        self._lock_path = f"{path}-lock"
         self._on_stop = on_stop
-        self.log_path = Path(f"{path}-wal")
-        self._lock_path = Path(f"{path}-lock")
-        self._lock: int | None = None  # the descriptor of the lock file
+        self._lock = _CLOSED  # the descriptor of the lock file
         self._lock_file: tuple[int, int] | None = None
         self._database: tuple[int, int] | None = None
         self._database_bytes = 0
         self._why: str | None = None  # the reason why the store has stopped
+        self._guard = threading.Lock()  # of `_why` and `_lock`
 
     @property
     def is_stopped(self) -> bool:
@@ -71,8 +84,14 @@ class FileWatch:
 
     # --- opening and closing ---
 
-    def open(self, *, patience_s: float) -> None:
-        """Take the lock, and restore the log when no other store has the database open. SQLite must not read it before.
+    def after_fork_in_child(self) -> None:
+        """Replace the guard: a thread of the parent may have held it."""
+        self._guard = threading.Lock()
+
+    def open(self, *, patience_s: float, write_lock: Lock) -> None:
+        """Take the lock. Create the database if there was none, or restore its log if no other store has it open.
+
+        `write_lock` holds SQLite's write lock on the database.
 
         Raises `StoreStopped` when the log cannot be restored, or another process has stopped and still runs;
         `StoreUnavailable` when another process keeps the lock for longer than `patience_s` seconds; `StoreUnusable`
@@ -81,12 +100,14 @@ class FileWatch:
         try:
             self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
             self._lock_file = _identity(os.fstat(self._lock))
-            self._take_lock(patience_s)
+            self._take_lock(patience_s, write_lock)
         except OSError as error:
             self.close()
+            if error.errno in _OUT_OF_RESOURCES:
+                raise StoreUnavailable(f"{self._path} cannot be opened ({error.strerror}): repeat the call") from error
             raise StoreUnusable(
-                f"the lock file {self._lock_path} cannot be used ({error.strerror}): give the process write access to "
-                "the directory, and keep the database on a local disk"
+                f"the lock file {self._lock_path} cannot be used ({error.strerror}): let the process write to it and "
+                "to its directory, and keep the database on a local disk"
             ) from error
         except BaseException:
             self.close()
@@ -94,9 +115,10 @@ class FileWatch:
 
     def close(self) -> None:
         """Release the lock. A stopped store keeps it until its process ends."""
-        if self._lock is not None and not self.is_stopped:
-            os.close(self._lock)
-            self._lock = None
+        with self._guard:
+            if self._lock != _CLOSED and not self.is_stopped:
+                os.close(self._lock)
+                self._lock = _CLOSED
 
     def note_database(self) -> None:
         """Remember which file the path names: from now on it must stay that file."""
@@ -107,29 +129,42 @@ class FileWatch:
 
     def stop(self, why: str) -> StoreStopped:
         """Stop this store and every other one that has the database open. Returns the error to raise."""
-        if self._why is None:
+        with self._guard:
+            if self._why is not None:
+                return self.refusal()
             self._why = why
-            if self._lock is not None:
-                # Where even this fails, the other processes meet the same disk.
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._lock, _STOPPED_BYTES)
-            if self._on_stop is not None:
+            # Where even this fails, the other processes meet the same disk.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock, _STOPPED_BYTES)
+        # While the store is opened, the constructor raises the error, and there is no store yet that could stop.
+        if self._on_stop is not None and self._database is not None:
+            try:
                 self._on_stop(self.refusal())
+            except BaseException:  # the thread that writes still has to answer its callers
+                logger.exception("incoming payments: on_stop has failed")
         return self.refusal()
 
     def refusal(self) -> StoreStopped:
         """The error that every call of a stopped store raises."""
         return StoreStopped(
-            f"the store of {self._path} has stopped: {self._why}. Nothing was acknowledged that may be lost. Check the "
-            "disk and the files, end every process that uses the database, and start again"
+            f"the store of {self._path} has stopped: {self._why}. It acknowledges nothing more. Check the disk and the "
+            "files, end every process that uses the database, and start again"
         )
 
     # --- checks ---
 
-    def check(self) -> None:
-        """Raise `StoreStopped` when a store on this database has stopped, or the database was removed or replaced."""
+    def check_mark(self) -> None:
+        """Raise `StoreStopped` when a store on this database has stopped."""
         if self._why is not None:
             raise self.refusal()
+        if self._lock_bytes() <= _STOPPED_BYTES:
+            raise self.stop("a store in another process that has the database open has stopped")
+
+    def check(self) -> None:
+        """As `check_mark`, and raise `StoreStopped` when the database was removed, replaced or shortened."""
+        if self._why is not None:
+            raise self.refusal()
+        known_bytes = self._database_bytes  # read first: another thread may check a file that has grown meanwhile
         lock, database = _stat(self._lock_path), _stat(self._path)
         if lock is None or _identity(lock) != self._lock_file:
             raise self.stop(f"{self._lock_path} was removed or replaced while the database was open")
@@ -137,28 +172,31 @@ class FileWatch:
             raise self.stop("a store in another process that has the database open has stopped")
         if database is None or _identity(database) != self._database:
             raise self.stop(f"{self._path} was removed or replaced while it was open")
-        if database.st_size < self._database_bytes:
+        if database.st_size < known_bytes:
             raise self.stop(f"{self._path} was shortened while it was open")
         self._database_bytes = database.st_size
 
     # --- the lock and the log ---
 
-    def _take_lock(self, patience_s: float) -> None:
+    def _take_lock(self, patience_s: float, write_lock: Lock) -> None:
         deadline = time.monotonic() + patience_s
-        if self._lock_now(fcntl.LOCK_EX):
-            self._restore()
-        while not self._lock_now(fcntl.LOCK_SH):
+        while True:
+            if self._lock_now(fcntl.LOCK_EX):
+                self._open_alone(write_lock)
+            if self._lock_now(fcntl.LOCK_SH):
+                if self._lock_bytes() not in (_NEW_BYTES, _RESTORING_BYTES):
+                    break
+                self._lock_now(fcntl.LOCK_UN)  # another process was to restore the log, and has failed
             if time.monotonic() >= deadline:
                 raise StoreUnavailable(f"another process is still opening {self._path}: repeat the call")
             time.sleep(_POLL_S)
         if self._lock_bytes() == _STOPPED_BYTES:
             raise StoreStopped(
-                f"a store of {self._path} has stopped, and its process still runs: check the disk and the files, end "
-                "every process that uses the database, and start again"
+                f"a store of {self._path} has stopped, and a process still has {self._lock_path} open: check the disk "
+                "and the files, end every process that uses the database, and start again"
             )
 
     def _lock_now(self, kind: int) -> bool:
-        assert self._lock is not None  # noqa: S101 - our own bug: `open` has set it
         try:
             fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
         except OSError as error:
@@ -168,27 +206,44 @@ class FileWatch:
         return True
 
     def _lock_bytes(self) -> int:
-        assert self._lock is not None  # noqa: S101 - our own bug: `open` has set it
         return os.fstat(self._lock).st_size
 
-    def _restore(self) -> None:
-        """Bring the log to the disk as memory has it. No other store of this library has the database open."""
-        if self._lock_bytes() != _NEW_BYTES and _stat(self._path) is None:
-            raise StoreUnusable(
-                f"{self._path} is gone, and {self._lock_path} shows that it was there: restore the database from a "
-                "backup, or remove the lock file to begin with an empty one"
-            )
+    def _open_alone(self, write_lock: Lock) -> None:
+        """Bring the log to the disk as memory has it, or create the database. No other store has it open."""
+        if self._lock_bytes() == _NEW_BYTES:
+            # Only the owner may read the payments. SQLite gives the log the mode of the database.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            if os.geteuid() == 0:  # root makes a backup, for example: the service has to be able to lock the file
+                owner = os.stat(self._path)
+                os.fchown(self._lock, owner.st_uid, owner.st_gid)
+        else:
+            os.ftruncate(self._lock, _RESTORING_BYTES)
+        self.require_database()
         try:
-            self._rewrite_log()
+            with write_lock():
+                self._rewrite_log()
             self.sync_directory()
         except OSError as error:
+            if error.errno in _OUT_OF_RESOURCES - {errno.ENOSPC}:
+                raise
             # Until the disk is good again, each attempt to open has to fail like this one.
             raise StoreStopped(
                 f"the log {self.log_path} cannot be written and synced ({error.strerror}): check the disk, and start "
                 "again"
             ) from error
-        assert self._lock is not None  # noqa: S101 - our own bug: `open` has set it
         os.pwrite(self._lock, _IN_USE, 0)
+
+    def require_database(self) -> None:
+        """Raise `StoreUnusable` when the database is gone, or is empty beside its log: SQLite would remove the log."""
+        database, log = _stat(self._path), _stat(self.log_path)
+        if database is not None and (database.st_size or log is None or not log.st_size):
+            return
+        state = "is gone" if database is None else "is empty"
+        raise StoreUnusable(
+            f"{self._path} {state}, and the files beside it show that it held payments: restore it from a backup, or "
+            f"move {self._lock_path} and {self.log_path} away to begin with an empty one"
+        )
 
     def _rewrite_log(self) -> None:
         """Write each byte of the log again, in place, and sync it: then the kernel has to write all of it."""
@@ -206,7 +261,7 @@ class FileWatch:
 
     def sync_directory(self) -> None:
         """Sync the names of the files. SQLite does this as well, but ignores an error."""
-        directory = os.open(self._path.parent, os.O_RDONLY)
+        directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
         try:
             os.fsync(directory)
         finally:
@@ -221,11 +276,13 @@ class LogWatch:
         self._path = files.log_path
         self._last: _LogState | None = None
         self._was_empty = False
+        self._salts = b""  # of the log before the commit in progress
+        self._index_path = files.index_path
         try:
             # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
             self._log = os.open(self._path, os.O_RDWR)
-        except OSError as error:
-            raise files.stop(f"its log cannot be opened ({error.strerror})") from error
+        except FileNotFoundError as error:
+            raise files.stop(f"{self._path} was removed while it was open") from error
         try:
             # A killed process may have written a commit to the log without syncing it. SQLite finds that commit and
             # does not sync it, so a repeated credit could be acknowledged that a power cut takes back.
@@ -233,8 +290,12 @@ class LogWatch:
             files.sync_directory()
         except OSError as error:
             self.close()
+            if error.errno in _OUT_OF_RESOURCES - {errno.ENOSPC}:
+                raise
             raise files.stop(f"its log cannot be synced ({error.strerror})") from error
         self._file = _identity(os.fstat(self._log))
+        index = _stat(self._index_path)
+        self._index = None if index is None else _identity(index)
 
     def close(self) -> None:
         """Close the descriptor of the log."""
@@ -242,17 +303,20 @@ class LogWatch:
             os.close(self._log)
 
     def before_write(self) -> bool:
-        """Check the files. SQLite's write lock is held. Returns whether the log was emptied since the last commit.
+        """Check the mark and the log. SQLite's write lock is held. Returns whether the log was emptied since the last
+        commit.
 
         Another process may have emptied it in a checkpoint, or another program by mistake: `forget` or stop.
         """
-        self._files.check()
-        size_bytes, last = self._size(), self._last
-        self._was_empty = size_bytes < _LOG_HEADER_BYTES
+        self._files.check_mark()
+        size_bytes, header, last = self._size(), self._header(), self._last
+        self._was_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
+        if not self._was_empty and header[:4] not in _LOG_MAGIC:
+            raise self._files.stop(f"{self._path} was emptied while it was open")
         if last is None or size_bytes >= last.size_bytes:
             return False
         # SQLite shortens the log when it has begun to write it again, with other salts.
-        if not self._was_empty and self._header()[_SALTS] == last.salts:
+        if not self._was_empty and self._salts == last.salts:
             raise self._files.stop(f"{self._path} was shortened while it was open")
         return self._was_empty
 
@@ -267,10 +331,16 @@ class LogWatch:
         # SQLite writes a header at the beginning of an empty log. Without one, another program emptied the log.
         if self._was_empty and size_bytes and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
-        self._last = _LogState(header[_SALTS], size_bytes)
+        # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
+        salts = header[_SALTS]
+        self._last = _LogState(salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES)
         return size_bytes
 
     def _size(self) -> int:
+        index = _stat(self._index_path)
+        if index is None or _identity(index) != self._index:
+            # A process that opens the database now makes another one, and does not see the locks of this process.
+            raise self._files.stop(f"{self._index_path} was removed or replaced while it was open")
         found = _stat(self._path)
         if found is None or _identity(found) != self._file:
             raise self._files.stop(f"{self._path} was removed or replaced while it was open")
@@ -287,7 +357,7 @@ def _sync(descriptor: int) -> None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
     except FileNotFoundError:

@@ -142,7 +142,7 @@ class Writer:
             if wait_ms:
                 open.connection.execute("PRAGMA busy_timeout = 0")
             done = not busy
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001 - it must not end the thread that all callers need
             if not isinstance(self._file.explain(error), StoreStopped):
                 logger.warning("incoming payments: the log could not be copied into the database: %s", error)
         open.plan_checkpoint(frames)

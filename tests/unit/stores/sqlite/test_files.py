@@ -5,6 +5,7 @@ import resource
 import sqlite3
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -265,6 +266,30 @@ def test_a_backup_that_does_not_read_back_is_removed(
     store.backup(tmp_path / "backup.db")
 
 
+def test_a_backup_whose_name_cannot_be_synced_is_removed(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power cut could take it away after the command has succeeded."""
+    sync = _backup._sync
+
+    def fail_for_folders(path: Path) -> None:
+        if path.is_dir():
+            raise OSError(5, "Input/output error")
+        sync(path)
+
+    monkeypatch.setattr(_backup, "_sync", fail_for_folders)
+    with pytest.raises(BackupFailed, match="and was removed"):
+        store.backup(tmp_path / "backup.db")
+    assert not list(tmp_path.glob("backup*"))
+
+
+@pytest.mark.parametrize("target", ["/", "", "a\0b", b"backup.db"])
+def test_a_backup_needs_the_path_of_a_file(store: SqliteStore, target: str) -> None:
+    """The message shows the target."""
+    with pytest.raises(BackupFailed, match="needs the path of a new file"):
+        store.backup(target)
+
+
 def test_a_backup_that_finds_no_space_is_removed(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,7 +325,7 @@ open(sys.argv[1], "rb").close()
 assert subprocess.run(other).returncode == 0
 import os; os._exit(0)
 """
-    done = subprocess.run(["python", "-c", script, str(path)], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 

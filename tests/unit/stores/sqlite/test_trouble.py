@@ -12,10 +12,10 @@ import pytest
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.stores.sqlite import SqliteStore, _file
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._schema import VERSION
+from incoming_payments.stores.sqlite._schema import STATEMENTS, VERSION
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import check_credits, create, credit, together
 from kits.sqlite_jobs import crediting_one, edit, outcomes_of_one_batch
@@ -159,6 +159,16 @@ def test_a_schema_that_becomes_newer_stops_the_older_release(store: SqliteStore,
             credit(store, id, "wire-1", 1)
     edit(path, f"PRAGMA user_version = {VERSION}")
     assert credit(store, id, "wire-1", 1).received.value == 1
+
+
+def test_tables_are_created_all_or_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement that fails leaves an empty file, which the next store takes."""
+    with monkeypatch.context() as patch:
+        patch.setattr(_file, "STATEMENTS", (*STATEMENTS, "CREATE nonsense"))
+        with pytest.raises(StoreUnusable, match="nonsense"):
+            SqliteStore(path)
+    with SqliteStore(path) as store:
+        create(store)
 
 
 def test_many_may_open_a_new_file_at_once(path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_log_that_is_gone_when_the_writer_opens_it_stops_the_store(
 
     with SqliteStore(path) as store:
         monkeypatch.setattr(DatabaseFile, "connect_writer", connect_and_remove)
-        with pytest.raises(StoreStopped, match="its log cannot be opened"):
+        with pytest.raises(StoreStopped, match="was removed while it was open"):
             create(store)
 
 
@@ -187,7 +187,7 @@ def test_a_stop_stops_every_store_on_the_file(path: Path, monkeypatch: pytest.Mo
             outcomes_of_one_batch(failing, [crediting_one(id, "wire-1")])
         for store in (writing, reading):
             assert refuses_everything(store, id)
-        with pytest.raises(StoreStopped, match="still runs"):
+        with pytest.raises(StoreStopped, match="still has"):
             SqliteStore(path)
 
 
@@ -245,7 +245,7 @@ input()
             assert first.stdout.readline() == "stopped\n"
             assert ask() == "stopped"
             first.communicate("\n", timeout=30)
-            with pytest.raises(StoreStopped, match="still runs"):
+            with pytest.raises(StoreStopped, match="still has"):
                 SqliteStore(path)
             second.communicate(timeout=30)
     with SqliteStore(path) as store:
@@ -331,8 +331,8 @@ os.kill(os.getpid(), signal.SIGKILL)
     return PaymentId(done.stdout.strip())
 
 
-def test_a_log_is_written_again_before_it_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Byte by byte in place, and then synced, before SQLite opens any connection."""
+def test_a_log_is_written_again_before_anything_is_answered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Byte by byte in place, and then synced, before any connection is opened that answers."""
     id = leave_a_log(path)
     log = beside(path, "wal").read_bytes()
     steps: list[str] = []
@@ -360,7 +360,8 @@ def test_a_log_is_written_again_before_it_is_read(path: Path, monkeypatch: pytes
     monkeypatch.setattr(sqlite3, "connect", note_connect)
     with SqliteStore(path) as store:
         assert written == log
-        assert list(dict.fromkeys(steps)) == ["write", "sync", "connect"]
+        assert steps[0] == "connect"  # it holds SQLite's write lock
+        assert list(dict.fromkeys(steps[1:])) == ["write", "sync", "connect"]
         assert store.load(id).received.value == 1
 
 
@@ -403,6 +404,11 @@ def remove_the_log(path: Path) -> None:
     beside(path, "wal").unlink()
 
 
+def remove_the_index(path: Path) -> None:
+    """As `rm payments.db-shm` does: processes that start later do not see the locks of this one."""
+    beside(path, "shm").unlink()
+
+
 def remove_the_database(path: Path) -> None:
     """As `rm payments.db` does."""
     path.unlink()
@@ -443,6 +449,7 @@ def replace_the_log(path: Path) -> None:
 
 CHANGES = [
     remove_the_log,
+    remove_the_index,
     remove_the_database,
     move_the_database,
     replace_the_database,
@@ -486,6 +493,73 @@ def test_a_log_that_is_emptied_before_its_first_commit_stops_the_store(
             credit(store, id, "wire-2", 1)
 
 
+def copy_the_log(path: Path) -> None:
+    """Copy the log into the database and leave it as it is."""
+    with closing(sqlite3.connect(path)) as other:
+        _, frames, copied = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        assert frames == copied > 0
+
+
+def test_an_emptied_log_stops_the_store_even_when_it_was_copied(store: SqliteStore, path: Path) -> None:
+    """SQLite would write the next commit behind the end of the empty log, where no process can recover it."""
+    id = create(store)
+    credit(store, id, "wire-1", 1)
+    copy_the_log(path)
+    empty_the_log(path)
+    with pytest.raises(StoreStopped, match="was emptied"):
+        credit(store, id, "wire-1", 1)
+
+
+def test_a_log_that_is_emptied_unseen_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that needs no page of the log succeeds behind the end of the empty log. The missing header shows it."""
+    connect = DatabaseFile.connect_writer
+
+    def connect_and_empty(file: DatabaseFile) -> sqlite3.Connection:
+        connection = connect(file)
+        empty_the_log(path)
+        return connection
+
+    with SqliteStore(path) as other, SqliteStore(path) as store:
+        id = create(other)
+        credit(other, id, "wire-1", 1)
+        copy_the_log(path)
+        credit(other, id, "wire-2", 1)
+        monkeypatch.setattr(DatabaseFile, "connect_writer", connect_and_empty)
+        with pytest.raises(StoreStopped, match="was emptied"):
+            store.nonces.use("0" * 64, NOW, NOW)
+
+
+def test_the_first_reason_to_stop_is_kept(path: Path) -> None:
+    """`on_stop` is called for the first one only."""
+    stops: list[StoreStopped] = []
+    with SqliteStore(path, on_stop=stops.append) as store:
+        for why in ("the first reason", "another reason"):
+            assert "the first reason" in str(store._engine._file.watch.stop(why))
+    assert len(stops) == 1
+
+
+def test_a_checkpoint_that_fails_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers to the commit before it stand: the log has it."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        with monkeypatch.context() as patch:
+            fail_on(patch, "PRAGMA wal_checkpoint", sqlite3.SQLITE_IOERR_FSYNC)
+            [outcome] = outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
+        assert outcome.received.value == 1
+        assert refuses_everything(store, id)
+
+
+def test_a_disk_that_fails_while_the_file_is_created_is_reported_by_the_constructor(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no store yet, so `on_stop` is not called."""
+    stops: list[StoreStopped] = []
+    fail_on(monkeypatch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
+    with pytest.raises(StoreStopped):
+        SqliteStore(path, on_stop=stops.append)
+    assert stops == []
+
+
 def test_a_log_that_is_emptied_by_a_checkpoint_stops_nothing(store: SqliteStore, path: Path) -> None:
     """Another process may do so, and what was in the log is in the database then."""
     id = create(store)
@@ -513,8 +587,205 @@ def test_a_database_that_is_gone_is_not_begun_again(path: Path) -> None:
     """An empty one would take every credit a second time. The lock file shows that there was one."""
     SqliteStore(path).close()
     path.unlink()
-    with pytest.raises(StoreUnusable, match=r"is gone.*remove the lock file"):
+    with pytest.raises(StoreUnusable, match=r"is gone.*restore it from a backup"):
         SqliteStore(path)
     assert not path.exists()
     beside(path, "lock").unlink()
     SqliteStore(path).close()
+
+
+def test_a_database_that_was_moved_away_is_not_begun_again_beside_its_log(path: Path) -> None:
+    """SQLite would remove the log of an empty database. Once it is back, everything acknowledged is in it."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        credit(store, id, "wire-1", 5)
+        path.rename(path.with_suffix(".away"))
+        with pytest.raises(StoreUnusable, match="is gone"):
+            SqliteStore(path)
+        path.touch()
+        with pytest.raises(StoreUnusable, match="is empty"):
+            SqliteStore(path)
+        path.with_suffix(".away").rename(path)
+        with SqliteStore(path) as other:
+            assert other.load(id).received.value == 5
+
+
+# --- no false stops ---
+
+
+def test_a_file_that_grows_while_threads_check_it_stops_nothing(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread may have seen the new size before another compares the old one."""
+    id = create(store)
+    watch, look = store._engine._file.watch, _watch._stat
+
+    def look_slowly(path: str) -> os.stat_result | None:
+        found = look(path)
+        watch._database_bytes += 4096  # by another thread
+        return found
+
+    monkeypatch.setattr(_watch, "_stat", look_slowly)
+    assert store.load(id).id == id
+
+
+def test_a_commit_between_two_looks_at_an_empty_log_stops_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process empties the log by a checkpoint, and a third one commits before this one asks SQLite."""
+    with SqliteStore(path) as other, SqliteStore(path) as store:
+        id = create(other)
+        committed: list[int] = []
+
+        class Slow(sqlite3.Connection):
+            def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+                if sql == "PRAGMA wal_checkpoint(PASSIVE)" and not committed:
+                    committed.append(1)
+                    credit(other, id, "wire-1", 1)
+                return super().execute(sql, *arguments)
+
+        connect = sqlite3.connect
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Slow))
+            credit(store, id, "wire-2", 1)
+        with closing(sqlite3.connect(path)) as third:
+            third.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert credit(store, id, "wire-3", 1).received.value == 3
+    assert committed == [1]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("what", ["log", "directory"])
+def test_a_process_out_of_descriptors_stops_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, what: str
+) -> None:
+    """The call fails, and the next one works."""
+    failing = str(beside(path, "wal")) if what == "log" else str(path.parent)
+    real = os.open
+
+    def open_fails(name: str, *arguments: Any) -> int:
+        if str(name) == failing:
+            raise OSError(number, os.strerror(number))
+        return real(name, *arguments)
+
+    with SqliteStore(path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", open_fails)
+            with pytest.raises(StoreUnavailable):
+                create(store)
+        create(store)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+def test_a_lock_file_that_cannot_be_made_for_now_is_no_failure_for_good(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The disk may have space again, and the process descriptors."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails_with(number))
+        with pytest.raises(StoreUnavailable, match="cannot be opened"):
+            SqliteStore(path)
+    leave_a_log(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(_watch, "_sync", fails(errno.EMFILE))
+        with pytest.raises(StoreUnavailable, match="cannot be opened"):
+            SqliteStore(path)
+    SqliteStore(path).close()
+
+
+def fails_with(number: int) -> Callable[..., int]:
+    """A function of any arguments that fails with this error number."""
+
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+# --- the log is written again by one store at a time ---
+
+
+def test_no_other_program_writes_while_the_log_is_written_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program without this library does not know the lock file, so SQLite's write lock is held as well."""
+    leave_a_log(path)
+    rewrite = _watch.FileWatch._rewrite_log
+    locked: list[str] = []
+
+    def rewrite_and_try(watch: _watch.FileWatch) -> None:
+        with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                locked.append(str(error))
+        rewrite(watch)
+
+    monkeypatch.setattr(_watch.FileWatch, "_rewrite_log", rewrite_and_try)
+    SqliteStore(path).close()
+    assert locked == ["database is locked"]
+
+
+def test_a_program_that_writes_for_long_keeps_the_store_from_opening(path: Path) -> None:
+    """For as long as it holds SQLite's write lock."""
+    leave_a_log(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            SqliteStore(path, busy_s=0.01)
+    SqliteStore(path).close()
+
+
+def test_a_store_does_not_open_a_log_that_another_has_failed_to_restore(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several processes start at once on a dead disk. None of them takes the log for restored by another."""
+    leave_a_log(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(_watch, "_sync", fails(errno.EIO))
+        with pytest.raises(StoreStopped):
+            SqliteStore(path)
+    descriptor = os.open(beside(path, "lock"), os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # as one of them does, for a moment
+        with pytest.raises(StoreUnavailable, match="still opening"):
+            SqliteStore(path, busy_s=0.01)
+    finally:
+        os.close(descriptor)
+    SqliteStore(path).close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_a_lock_file_made_by_root_belongs_to_the_owner_of_the_database(path: Path) -> None:
+    """An operator makes a backup as root. The service, which runs as another user, can use the lock file then."""
+    SqliteStore(path).close()
+    beside(path, "lock").unlink()
+    os.chown(path, 1234, 5678)
+    SqliteStore(path).close()
+    assert (beside(path, "lock").stat().st_uid, beside(path, "lock").stat().st_gid) == (1234, 5678)
+
+
+# --- on_stop ---
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), ValueError("a mistake")])
+def test_an_on_stop_that_raises_leaves_no_caller_waiting(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    """Each caller gets `StoreStopped`. The error of `on_stop` is in the log."""
+
+    def on_stop(_: StoreStopped) -> None:
+        raise error
+
+    with SqliteStore(path, on_stop=on_stop) as store:
+        id = create(store)
+        with monkeypatch.context() as patch:
+            fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
+            outcomes = outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
+        assert {StoreStopped} == {type(outcome) for outcome in outcomes}
+        assert refuses_everything(store, id)
+    assert "on_stop has failed" in caplog.text
+
+
+def test_a_child_has_a_guard_of_its_own(store: SqliteStore) -> None:
+    """A thread of the parent may hold the parent's guard at the fork."""
+    watch = store._engine._file.watch
+    with watch._guard:
+        watch.after_fork_in_child()
+        assert "a test" in str(watch.stop("a test"))
