@@ -59,7 +59,7 @@ def run_campaign(folder: Path, library: Path, *, images: int, runs: int, seed: i
 
 
 def _credit(disk: FaultyDisk, *, processes: int) -> int:
-    """Let processes credit, and start each again that stops. Returns how many were started again."""
+    """Let processes credit a payment, start each again that stops, and return the number of restarts."""
     database = disk.folder / DATABASE
     assert disk.run("worker", database, "first", 0, 1, logged=True) == (0, [])
     disk.set(RANDOM, PROBABILITY)
