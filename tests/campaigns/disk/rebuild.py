@@ -61,7 +61,10 @@ class _File:
         self.pending.clear()
 
     def lose(self, rest: Rest, rng: random.Random) -> None:
-        """Apply a part of the pending data, chosen by `rest`, and drop the other part. The kernel believes that all is written."""
+        """Apply a part of the pending data, chosen by `rest`, and drop the other part.
+
+        The kernel believes that all of it is written.
+        """
         for record in self.pending if rest is not Rest.NOTHING else ():
             if rest is Rest.EVERYTHING:
                 _apply(self.synced, record)

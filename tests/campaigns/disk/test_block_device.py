@@ -79,7 +79,7 @@ def device(tmp_path: Path) -> Iterator[Device]:
 def test_serve_on_a_block_device_that_fails(device: Device, tmp_path: Path) -> None:
     """`serve` ends, and starts only when it can sync the log. All acknowledged credits survive a new mount."""
     with Service(tmp_path / "bank") as service:
-        # Only the database is on this device, because the log of the service and the record of the payer must be writable.
+        # Only the database is on this device: the log of the service and the record of the payer must be writable.
         service.database.symlink_to(device.folder / "payments.sqlite3")
         payer = Payer(service, limit=1000)
         service.up()

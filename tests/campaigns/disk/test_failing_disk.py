@@ -76,7 +76,7 @@ def created(caller: Caller) -> str:
 
 
 def test_repeat_in_the_same_process_is_not_acknowledged(disk: FaultyDisk, callers: Callers) -> None:
-    """The second sync succeeds, but what the first one lost is not on the disk. So each repeat is refused."""
+    """A second sync would succeed, but the data of the first is lost. So the store refuses each repeat."""
     caller = callers.start()
     id = created(caller)
     disk.set(DEAD)
@@ -91,7 +91,7 @@ def test_repeat_in_the_same_process_is_not_acknowledged(disk: FaultyDisk, caller
 def test_creation_or_nonce_after_a_failed_sync_is_not_acknowledged(
     disk: FaultyDisk, callers: Callers, command: str
 ) -> None:
-    """Neither is acknowledged."""
+    """The store stops."""
     caller = callers.start()
     created(caller)
     disk.set(DEAD)
@@ -100,7 +100,7 @@ def test_creation_or_nonce_after_a_failed_sync_is_not_acknowledged(
 
 
 def test_restart_while_the_disk_is_dead_acknowledges_nothing(disk: FaultyDisk, callers: Callers) -> None:
-    """The kernel still has the lost commit in memory, and SQLite would recover it from there. The open fails."""
+    """The kernel has the lost commit in its cache, so SQLite would recover it. Opening the store fails."""
     caller = callers.start()
     id = created(caller)
     disk.set(DEAD)
@@ -116,7 +116,7 @@ def test_restart_while_the_disk_is_dead_acknowledges_nothing(disk: FaultyDisk, c
 
 
 def test_second_process_with_the_database_open_stops(disk: FaultyDisk, callers: Callers) -> None:
-    """It does not commit behind data that never reached the disk; and no third one opens the file before both end."""
+    """It commits nothing after the lost data. A third process can open the store when both have ended."""
     first, second = callers.start(), callers.start()
     id = created(first)
     assert second.answer_to("read", id) == "ok 1"
@@ -134,7 +134,7 @@ def test_second_process_with_the_database_open_stops(disk: FaultyDisk, callers: 
 
 
 def test_failed_checkpoint_stops_the_store(disk: FaultyDisk, callers: Callers) -> None:
-    """SQLite's own checkpoints hide that error behind a successful commit."""
+    """A checkpoint by SQLite itself would hide the error behind a successful commit."""
     caller = callers.start()
     id = created(caller)
     for number in range(2, 16):
