@@ -18,29 +18,29 @@ def bodies(at: Scene) -> Family:
         return at.post_covering(at.digested(*more, digest=text), "content-digest")
 
     def carries(other: bytes) -> Request:
-        """A POST with another body than the digest was made for; its length is right, and not signed."""
+        """Return a POST with another body than that of the digest. Its length is right, and not signed."""
         return at.post_covering(at.digested(body=other, digest=digest), "content-digest")
 
     def is_long(text: str) -> Request:
         return at.post_covering(put(at.digested(), "Content-Length", text), "content-digest", "content-length")
 
     return {
-        "Content-Length lies": [
-            ("it is less", is_long("5"), length, BODY_AS_LONG_AS_IT_SAYS),
-            ("it is more", evolve(good, body=body[:-1]), length, ENDS_EARLY),
+        "a wrong Content-Length": [
+            ("too small", is_long("5"), length, BODY_AS_LONG_AS_IT_SAYS),
+            ("too large", evolve(good, body=body[:-1]), length, ENDS_EARLY),
             ("zeros before it", is_long(f"0{len(body)}"), length),
-            ("it is no number", is_long("x"), length, NO_SUCH_LENGTH),
-            ("it is negative", is_long("-1"), length, NO_SUCH_LENGTH),
+            ("not a number", is_long("x"), length, NO_SUCH_LENGTH),
+            ("negative", is_long("-1"), length, NO_SUCH_LENGTH),
             ("a sign before it", is_long(f"+{len(body)}"), length, NO_SUCH_LENGTH),
             ("in hexadecimal digits", is_long(f"0x{len(body):x}"), length, NO_SUCH_LENGTH),
             ("a list of equal ones", is_long(f"{len(body)}, {len(body)}"), length, NO_SUCH_LENGTH),
         ],
         "a digest that cannot be read": [
             ("in hexadecimal digits", says("sha-256=abcdef"), malformed),
-            ("as Digest had it", says("SHA-512=AAAA"), malformed),
+            ("in the form of the obsolete Digest field", says("SHA-512=AAAA"), malformed),
             ("cut short", says("sha-512=:AQID:"), malformed),
             ("empty", says("sha-512=::"), malformed),
-            ("more after it", says(f"{digest[:-1]}AAAA:"), malformed),
+            ("more bytes after it", says(f"{digest[:-1]}AAAA:"), malformed),
             ("under another name", says(content_digest(body, "sha-256").replace("256", "512")), malformed),
             ("bits past its end", says(digest.replace("==:", "=:")), malformed),
             ("a label alone", says("sha-512"), malformed),
@@ -58,7 +58,7 @@ def bodies(at: Scene) -> Family:
             ("the name in upper case", says(digest.replace("sha", "*sha")), unsupported),
             ("none", says(""), unsupported),
         ],
-        "a digest of something else": [
+        "a digest of other bytes": [
             ("of another body", says(content_digest(b"{}")), mismatch),
             ("of nothing", says(content_digest(b"")), mismatch),
             ("of the body in base64", says(content_digest(b"eyJ3YWxsZXRBZGRyZXNzIjo=")), mismatch),
@@ -73,11 +73,11 @@ def bodies(at: Scene) -> Family:
         ],
         "another body": [
             ("another wallet address", carries(body.replace(b"alice", b"bobby")), mismatch),
-            ("the whole of it", carries(b"{}"), mismatch),
-            ("taken away", evolve(put(good, "Content-Length", "0"), body=b""), mismatch),
+            ("all of it", carries(b"{}"), mismatch),
+            ("removed", evolve(put(good, "Content-Length", "0"), body=b""), mismatch),
         ],
         "an equivalent body in other bytes": [
-            ("serialised anew", carries(body.replace(b":", b": ", 1)), mismatch),
+            ("reserialized", carries(body.replace(b":", b": ", 1)), mismatch),
             ("a member twice", carries(body[:-1] + b',"walletAddress":"x"}'), mismatch),
             ("a newline after it", carries(body + b"\n"), mismatch),
             ("a byte order mark before it", carries(b"\xef\xbb\xbf" + body), mismatch),
