@@ -14,7 +14,7 @@ from kits.signed_requests import Scene, put
 EXPIRED: Final = "EXPIRED-TOKEN"  # of the client
 READ_ONLY: Final = "READ-ONLY-TOKEN"  # of the client
 CREATE_ONLY: Final = "CREATE-ONLY-TOKEN"  # of the client
-STRANGERS: Final = "STRANGERS-TOKEN"  # of another client, whose key is the `other` of the `Scene`
+STRANGERS: Final = "STRANGERS-TOKEN"  # of another client, with the key `other` of the `Scene`
 
 Family = dict[str, list[tuple[str, Request, Answer]]]
 
@@ -100,7 +100,7 @@ def tokens(at: Scene) -> Family:
             ("signed by the thief, in the victim's name", at.get_by(thief.sign), (401, "signature_invalid")),
             ("with a request of another client", put(at.signed_get(), "Authorization", f"GNAP {STRANGERS}"),
              (401, "key_unknown")),
-            ("to delete what it can only create", put(evolve(good, method="DELETE"), "Authorization", at.authorization),
+            ("to delete with a right to create", put(evolve(good, method="DELETE"), "Authorization", at.authorization),
              (405, "method_not_allowed")),
         ],
         "the key of one client for the token of another": [

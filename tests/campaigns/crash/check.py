@@ -103,9 +103,9 @@ def check(database: Path, paths: Iterable[Path], *, settled: bool = True) -> Rep
     }
     violations: list[Violation] = [("the file is sound", line) for line in sound if line != "ok"]
     violations += [("no credit without its payment", id) for id in {*credits_of, *events_of}]
-    violations += _about_answers(records, found)
+    violations += _check_answers(records, found)
     if settled:
-        violations += [("every request is settled", key) for key in records.requests if not _finally(records, key)]
+        violations += [("every request is settled", key) for key in records.requests if not _final_answer(records, key)]
     for payment in found.values():
         for rule in RULES:
             violations += rule(payment)
@@ -139,12 +139,12 @@ def credit_id_of(request: SentRequest) -> str:
     return f"stream:{request.sequence:016x}:{base64.b64encode(bytes.fromhex(request.key)).decode()}"
 
 
-def _finally(records: Records, key: str) -> str | None:
+def _final_answer(records: Records, key: str) -> str | None:
     """Return the final answer, or None if there is none."""
     return next((answer for answer in reversed(records.answers.get(key, ())) if answer not in RETRIED), None)
 
 
-def _about_answers(records: Records, payments: Mapping[str, Payment]) -> Iterator[Violation]:
+def _check_answers(records: Records, payments: Mapping[str, Payment]) -> Iterator[Violation]:
     """Compare the answers with the database."""
     for id in records.created:
         if id not in payments:
@@ -155,7 +155,7 @@ def _about_answers(records: Records, payments: Mapping[str, Payment]) -> Iterato
     if len(payments) > attempts:
         yield "no payment without its request", f"{len(payments)} payments, {attempts} attempts"
     for id, request in ((id, request) for one in records.money.values() for id, request in one.items()):
-        answer = _finally(records, request.key)
+        answer = _final_answer(records, request.key)
         credited = request.payment in payments and id in payments[request.payment].credits
         if answer in _DONE and not credited:
             yield "fulfilled money is credited", f"{request.key} of {request.payment}"
@@ -198,9 +198,9 @@ def the_events_are_complete(payment: Payment) -> Iterator[Violation]:
     kinds = [event["kind"] for event in payment.events]
     if kinds[:1] != ["created"] or kinds.count("created") > 1:
         yield "one event for the creation", f"{payment.row['id']}: {kinds}"
-    told = Counter(event["credit_id"] for event in payment.events if event["kind"] == "credited")
-    if told != Counter(payment.credits.keys()):
-        yield "one event for each credit", f"{payment.row['id']}: {set(told) ^ set(payment.credits)}"
+    credited = Counter(event["credit_id"] for event in payment.events if event["kind"] == "credited")
+    if credited != Counter(payment.credits.keys()):
+        yield "one event for each credit", f"{payment.row['id']}: {set(credited) ^ set(payment.credits)}"
 
 
 def a_payment_completes_when_full(payment: Payment) -> Iterator[Violation]:
@@ -250,14 +250,16 @@ RULES: Final = (
 def _figures(records: Records, payments: Mapping[str, Payment]) -> Figures:
     packets = [request for request in records.requests.values() if request.kind == PACKET]
     calls = [request for request in records.requests.values() if request.kind == CALL]
-    fulfilled = [records.answers[request.key] for request in packets if _finally(records, request.key) == "fulfilled"]
+    fulfilled = [
+        records.answers[request.key] for request in packets if _final_answer(records, request.key) == "fulfilled"
+    ]
     return Figures(
         packets=len(packets),
         fulfilled=len(fulfilled),
         repeated=sum(answer in RETRIED for request in packets for answer in records.answers.get(request.key, ())),
         fulfilled_late=sum(answer[0] in RETRIED for answer in fulfilled),
         calls=len(calls),
-        calls_credited=sum(_finally(records, request.key) == "credited" for request in calls),
+        calls_credited=sum(_final_answer(records, request.key) == "credited" for request in calls),
         creates=len(records.created),
         payments=len(payments),
         completed=sum(any(event["kind"] == "completed" for event in one.events) for one in payments.values()),

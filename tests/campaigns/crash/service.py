@@ -42,7 +42,7 @@ def _popen(command: Sequence[str], log: Path, env: Mapping[str, str] | None = No
 
 
 class Service:
-    """One service, whose process is killed and started again. `faults` are names in `crash.faults`."""
+    """One service. Tests kill its process and start it again. `faults` are names in `crash.faults`."""
 
     def __init__(self, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder

@@ -152,7 +152,7 @@ def test_disk_error_under_a_running_service(disk_error: DiskError, tmp_path: Pat
     assert (report.figures.credits, report.figures.completed, report.figures.creates) == (3, 1, 3)
 
 
-def test_killed_while_the_disk_is_full(tmp_path: Path) -> None:
+def test_process_killed_on_a_full_disk_loses_no_credit(tmp_path: Path) -> None:
     """No acknowledged credit is lost. A process started meanwhile runs, and serves again when there is space."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk")
@@ -177,7 +177,7 @@ def test_killed_while_the_disk_is_full(tmp_path: Path) -> None:
     assert (report.figures.credits, report.figures.completed) == (2, 1)
 
 
-def test_killed_while_the_files_are_read_only(tmp_path: Path) -> None:
+def test_process_started_on_read_only_files_ends(tmp_path: Path) -> None:
     """A process started meanwhile ends with a message, because it cannot sync the log."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a file read-only for a process that has it open")

@@ -18,7 +18,7 @@ WRITE, TRUNCATE, SYNCED, SYNC_FAILED, REMOVE = range(1, 6)
 class Rest(Enum):
     """The part of the data that reached the disk without a sync, or with a failed one."""
 
-    NOTHING = "only what was synced"
+    NOTHING = "only synced data"
     SECTORS = "random sectors of 512 bytes"
     EVERYTHING = "everything"
 

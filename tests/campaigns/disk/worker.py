@@ -1,4 +1,4 @@
-"""Credit a payment from several threads on a disk whose syncs fail at random, and repeat refused credits.
+"""Credit a payment from several threads on a disk with random sync failures, and repeat refused credits.
 
     python -m campaigns.disk.worker DATABASE NAME FIRST COUNT
 

@@ -1,4 +1,4 @@
-"""`docs/nginx.conf` on a real nginx before a real `serve`: it passes requests on unchanged, and keeps attacks outside."""
+"""`docs/nginx.conf` on a real nginx before a real `serve`: it changes no request, and keeps attacks outside."""
 
 import time
 from collections.abc import Iterator

@@ -132,16 +132,16 @@ def check(peer: Peer, random: Random, *, they_sign: bool) -> str:
     case = peer.to_sign(random) if they_sign else peer.to_verify(random)
     signed = peer.sign(case) if they_sign else we_sign(case)
     now = datetime.fromtimestamp(case.created, UTC) + timedelta(seconds=random.randint(-59, 299))
-    what, changed, reasons = random.choice(changes(random, case, signed))
+    change, changed, reasons = random.choice(changes(random, case, signed))
     try:
         assert facts_of(case) == we_verify(signed, case, now)
         assert peer.verify(signed, case)
         assert we_verify(changed, case, now) in reasons
-        assert (what == "body" and not peer.reads_body) or not peer.verify(changed, case)
+        assert (change == "body" and not peer.reads_body) or not peer.verify(changed, case)
     except AssertionError as error:
-        error.add_note(f"{case}\nsigned: {asdict(signed)}\nchanged, {what}: {asdict(changed)}")
+        error.add_note(f"{case}\nsigned: {asdict(signed)}\nchanged, {change}: {asdict(changed)}")
         raise
-    return what
+    return change
 
 
 @pytest.mark.parametrize("they_sign", [True, False], ids=["theirs", "ours"])

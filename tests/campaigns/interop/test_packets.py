@@ -72,8 +72,8 @@ def an_address(draw: random.Random) -> str:
 
 
 def a_prepare(draw: random.Random) -> Prepare:
-    moment = datetime(2000, 1, 1, tzinfo=UTC) + timedelta(milliseconds=draw.randrange(10**13))
-    return Prepare(an_integer(draw), moment, draw.randbytes(32), an_address(draw), some_bytes(draw))
+    expires_at = datetime(2000, 1, 1, tzinfo=UTC) + timedelta(milliseconds=draw.randrange(10**13))
+    return Prepare(an_integer(draw), expires_at, draw.randbytes(32), an_address(draw), some_bytes(draw))
 
 
 def a_fulfill(draw: random.Random) -> Fulfill:

@@ -29,7 +29,7 @@ DELIVERERS: Final = (PAY_2, PAY_4, RAFIKI)  # these senders accept an amount to 
 SCRIPT: Final = Path(__file__).with_name("real_senders.mjs")
 
 CENTS: Final = 2500  # the incoming amount
-EURO_TOKEN: Final = "a-token-of-a-peer-whose-account-is-in-euros"
+EURO_TOKEN: Final = "a-token-of-a-peer-with-an-account-in-euros"
 EURO_PEER: Final = """
 [[peer]]
 name = "euros"
@@ -194,7 +194,7 @@ def accounts(outcome: Outcome) -> tuple[str | None, int, int, int]:
 
 @pytest.mark.parametrize("case", SUCCESSFUL)
 def test_it_pays(service: Service, sender: Sender, case: str) -> None:
-    """The sender sends the wanted amount, and the payment has received what the sender reports as delivered."""
+    """The sender sends the wanted amount, and the payment has received the amount that the sender reports."""
     cents, terms, (sent, delivered) = SUCCESSFUL[case]
     payment = service.create(cents)
 
