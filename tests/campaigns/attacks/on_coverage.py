@@ -8,7 +8,7 @@ from kits.signed_requests import Scene
 
 
 def coverage(at: Scene) -> Family:
-    """Missing coverage."""
+    """Uncovered components."""
     get = at.get()
     method, target, token = at.lines()
     missing = Code.COMPONENT_NOT_COVERED
@@ -28,7 +28,7 @@ def coverage(at: Scene) -> Family:
             ("the target", covers(method, token), missing),
             ("the token", covers(method, target), missing),
         ],
-        "a part of the target": [
+        "only a part of the target": [
             ("the path", covers(method, ('"@path"', path), token), missing),
             ("the request target", covers(method, ('"@request-target"', path), token), missing),
             ("the host", covers(method, ('"@authority"', host), token), missing),

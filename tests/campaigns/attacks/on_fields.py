@@ -128,7 +128,7 @@ def input_syntax(at: Scene) -> Family:
             ("a tab between names", with_input(value.replace('" "', '"\t"')), malformed),
             ("a letter that is not ASCII", with_input(value.replace(at.kid, at.kid + "\xe9")), malformed),
         ],
-        "too much in Signature-Input": [
+        "Signature-Input above a limit": [
             ("thousands of labels", with_input(", ".join(f"a{n}=()" for n in range(1500))), malformed),
             ("one label too many", with_input(", ".join(f"a{n}=()" for n in range(SF_MEMBERS_MAX + 1))), malformed),
             ("a megabyte", with_input(value + ";x" * 500_000), malformed, FIELD_TOO_LARGE),
@@ -191,7 +191,7 @@ def signature_syntax(at: Scene) -> Family:
             ("a NUL", with_signature(value + "\0"), malformed, NO_CONTROLS),
             ("a letter that is not ASCII", with_signature(value + "\xe9"), malformed),
         ],
-        "too much in Signature": [
+        "Signature above a limit": [
             ("thousands of labels", with_signature(", ".join(f"a{n}=::" for n in range(1500))), malformed),
             ("megabytes of base64", with_signature(f"sig1=:{'A' * 2_000_000}:"), malformed, FIELD_TOO_LARGE),
             ("more than one field may hold", with_signature(f"sig1=:{'A' * HEADER_BYTES_MAX}:"), malformed,

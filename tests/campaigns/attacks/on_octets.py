@@ -21,21 +21,21 @@ def tampering(at: Scene) -> Family:
     method, target = '"@method"', '"@target-uri"'
     kid, created = f';keyid="{at.kid}"', f";created={at.now_s}"
 
-    def now_says(text: str) -> Request:
+    def with_input(text: str) -> Request:
         assert text != value
         return put(good, "Signature-Input", text)
 
     return {
         "a parameter changed": [
-            ("created", now_says(value.replace(created, f";created={at.now_s + 1}")), invalid),
-            ("their order", now_says(value.replace(kid + created, created + kid)), invalid),
+            ("created", with_input(value.replace(created, f";created={at.now_s + 1}")), invalid),
+            ("their order", with_input(value.replace(kid + created, created + kid)), invalid),
         ],
         "a parameter added": [
-            ("expires", now_says(f"{value};expires={at.now_s + 99}"), invalid),
-            ("a nonce", now_says(f'{value};nonce="n"'), invalid),
-            ("the right alg", now_says(f'{value};alg="ed25519"'), invalid),
-            ("a tag", now_says(f'{value};tag="t"'), invalid),
-            ("an unknown one", now_says(f"{value};x"), invalid),
+            ("expires", with_input(f"{value};expires={at.now_s + 99}"), invalid),
+            ("a nonce", with_input(f'{value};nonce="n"'), invalid),
+            ("the right alg", with_input(f'{value};alg="ed25519"'), invalid),
+            ("a tag", with_input(f'{value};tag="t"'), invalid),
+            ("an unknown one", with_input(f"{value};x"), invalid),
         ],
         "a parameter removed": [
             ("expires", put(at.signed_get(expires=at.now_s + 99), "Signature-Input", value), invalid),
@@ -43,8 +43,8 @@ def tampering(at: Scene) -> Family:
             ("the tag", put(at.signed_get(tag="t"), "Signature-Input", value), invalid),
         ],
         "components changed": [
-            ("in another order", now_says(value.replace(f"{method} {target}", f"{target} {method}")), invalid),
-            ("one more", now_says(value.replace(")", ' "@path")')), invalid),
+            ("in another order", with_input(value.replace(f"{method} {target}", f"{target} {method}")), invalid),
+            ("one more", with_input(value.replace(")", ' "@path")')), invalid),
             ("one less", put(at.get_covering(('"@scheme"', "https")), "Signature-Input", value), invalid),
         ],
         "another token under the same signature": [

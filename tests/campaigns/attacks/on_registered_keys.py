@@ -85,7 +85,7 @@ def weak_keys() -> Family:
             ("even", numbers(modulus, 2), lambda _: b"\1" * 256),
             ("huge: each verification would take minutes", numbers(modulus, 2**2000 + 1), rs256.sign),
         ],
-        "a key that costs too much": [
+        "a key that is too large": [
             ("RSA of 16384 bits", numbers(modulus << 14_336 | 1, 65537), lambda _: b"\1" * 2048),
         ],
     }  # fmt: skip

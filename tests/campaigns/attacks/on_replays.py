@@ -74,7 +74,7 @@ def identical(at: Scene) -> Family:
             ("its content type", short, put(short, "Content-Type", "application/json; charset=utf-8")),
             ("a wrong signature before it", get(5), both(wrong, get(5))),
         ],
-        "another signature over the same": [
+        "another signature over the same request": [
             ("ECDSA, signed again", by(Algorithm.ES256, 8), by(Algorithm.ES256, 8)),
             ("ECDSA, without the key: the order less s", ecdsa, _mirrored(ecdsa)),
             ("PSS, with another salt", by(Algorithm.PS512, 8), by(Algorithm.PS512, 8)),

@@ -143,8 +143,8 @@ def lines(at: Scene) -> Family:
             ("two spaces in the request line, which change nothing", start(b"GET  " + path + b"  HTTP/1.1"),
              (200, None)),
         ],
-        "Host": [
-            ("none, in HTTP/1.0", _without(_unsigned(at), "Host").replace(b"HTTP/1.1", b"HTTP/1.0"), UNSIGNED),
+        "no Host": [
+            ("in HTTP/1.0", _without(_unsigned(at), "Host").replace(b"HTTP/1.1", b"HTTP/1.0"), UNSIGNED),
         ],
     }  # fmt: skip
 

@@ -28,7 +28,7 @@ def tokens(at: Scene) -> Family:
     signed_bare = sign(bare, at.key, created=at.now)
     thief = at.other
 
-    def says(*authorizations: str) -> Request:
+    def with_authorization(*authorizations: str) -> Request:
         """Return a GET that is signed for exactly these fields."""
         request = put(at.get(), "Authorization", *authorizations)
         return at.forge(request, at.lines(authorization=", ".join(value.strip() for value in authorizations)))
@@ -47,31 +47,32 @@ def tokens(at: Scene) -> Family:
             ("in X-Forwarded-User", put(signed_bare, "X-Forwarded-User", "a-client"), MISSING),
         ],
         "a key-bound token as another kind, RFC 9635 §11": [
-            ("Bearer", says(f"Bearer {at.tokens[0]}"), INVALID),
+            ("Bearer", with_authorization(f"Bearer {at.tokens[0]}"), INVALID),
             ("Bearer, unsigned", put(at.get(), "Authorization", f"Bearer {at.tokens[0]}"), INVALID),
-            ("DPoP", says(f"DPoP {at.tokens[0]}"), INVALID),
-            ("Basic", says("Basic YTpi"), INVALID),
-            ("Signature, in the form of the draft", says(f'Signature keyId="{at.kid}"'), INVALID),
+            ("DPoP", with_authorization(f"DPoP {at.tokens[0]}"), INVALID),
+            ("Basic", with_authorization("Basic YTpi"), INVALID),
+            ("Signature, in the form of the draft", with_authorization(f'Signature keyId="{at.kid}"'), INVALID),
         ],
         "text that is not a token": [
-            ("none", says("GNAP"), INVALID),
-            ("an empty one", says(""), INVALID),
-            ("undefined", says("undefined"), INVALID),
-            ("in quotes", says(f'GNAP "{at.tokens[0]}"'), INVALID),
-            ("with a name", says(f"GNAP token={at.tokens[0]}"), INVALID),
-            ("with a comma", says(f"{at.authorization},x"), INVALID),
-            ("two in one", says(f"{at.authorization} {at.tokens[1]}"), INVALID),
+            ("none", with_authorization("GNAP"), INVALID),
+            ("an empty one", with_authorization(""), INVALID),
+            ("undefined", with_authorization("undefined"), INVALID),
+            ("in quotes", with_authorization(f'GNAP "{at.tokens[0]}"'), INVALID),
+            ("with a name", with_authorization(f"GNAP token={at.tokens[0]}"), INVALID),
+            ("with a comma", with_authorization(f"{at.authorization},x"), INVALID),
+            ("two in one", with_authorization(f"{at.authorization} {at.tokens[1]}"), INVALID),
             ("not ASCII", put(good, "Authorization", f"{at.authorization}\xe9"), INVALID),
             ("a tab for the space", put(good, "Authorization", f"GNAP\t{at.tokens[0]}"), INVALID),
             ("a NUL", put(good, "Authorization", f"{at.authorization}\0"), (400, None)),
-            ("too long a one", says(f"GNAP {'a' * (TOKEN_CHARS_MAX + 1)}"), INVALID),
-            ("longer than a field may be", says(f"GNAP {'a' * HEADER_BYTES_MAX}"), (431, "headers_too_large")),
+            ("too long a one", with_authorization(f"GNAP {'a' * (TOKEN_CHARS_MAX + 1)}"), INVALID),
+            ("longer than a field may be", with_authorization(f"GNAP {'a' * HEADER_BYTES_MAX}"),
+             (431, "headers_too_large")),
         ],
         "a token twice": [
-            ("an empty one besides", says(at.authorization, ""), INVALID),
-            ("both good", says(at.authorization, at.authorization), INVALID),
-            ("the good one first", says(at.authorization, "GNAP x"), INVALID),
-            ("the good one last", says("GNAP x", at.authorization), INVALID),
+            ("an empty one besides", with_authorization(at.authorization, ""), INVALID),
+            ("both good", with_authorization(at.authorization, at.authorization), INVALID),
+            ("the good one first", with_authorization(at.authorization, "GNAP x"), INVALID),
+            ("the good one last", with_authorization("GNAP x", at.authorization), INVALID),
         ],
         "a token that was never issued": [
             ("signed well, by a known key", under("UNKNOWN"), INVALID),
@@ -85,7 +86,7 @@ def tokens(at: Scene) -> Family:
         "a bad signature under a bad token": [
             ("an unknown keyid", at.forge(put(at.get(), "Authorization", "GNAP UNKNOWN"), at.lines(
              authorization="GNAP UNKNOWN"), f';keyid="https://evil.example/";created={at.now_s}'), INVALID),
-            ("a signature that cannot be read", put(under("UNKNOWN"), "Signature-Input", "undefined"), INVALID),
+            ("a signature that cannot be parsed", put(under("UNKNOWN"), "Signature-Input", "undefined"), INVALID),
             ("a stale one, under a token that has ended", at.forge(put(at.get(), "Authorization", f"GNAP {EXPIRED}"),
              at.lines(authorization=f"GNAP {EXPIRED}"), at.params(late_s=-999)), (401, "token_expired")),
         ],
@@ -212,7 +213,7 @@ def json_bodies(at: Scene) -> Family:
             ("a comment", body(at.body + b"//"), refused),
             ("a NUL at its end", body(at.body + b"\0"), refused),
         ],
-        "JSON: too much": [
+        "JSON: above a limit": [
             ("deep", member(b'"metadata": ' + b'{"a":' * 5000 + b"1" + b"}" * 5000), refused),
             ("a level too deep", member(b'"metadata": {"a": ' + b"[" * JSON_DEPTH_MAX + b"]" * JSON_DEPTH_MAX + b"}"),
              refused),

@@ -162,7 +162,7 @@ def values(at: Scene) -> Family:
             ("one line signed, two sent, with ;bs", fields(('"x-a";bs', ":MSwgMg==:"), "1", "2"), invalid),
             ("two lines signed, one sent, with ;bs", fields(('"x-a";bs', ":MQ==:, :Mg==:"), "1, 2"), invalid),
         ],
-        "one value for another": [
+        "a value in another form": [
             ("the white space around it", fields(('"x-a"', " 1 "), " 1 "), invalid),
             ("its letters in another case", fields(('"x-a"', "a"), "A"), invalid),
             ("in the strict form, without ;sf", fields(('"priority"', "u=1, i"), "u=1,i", name="Priority"), invalid),
@@ -182,11 +182,11 @@ def targets(at: Scene) -> Family:
     def sent_to(target_uri: str) -> Request:
         return evolve(good, target_uri=target_uri)
 
-    def said(name: str, text: str, url: str) -> Request:
+    def with_field(name: str, text: str, url: str) -> Request:
         return at.forge(at.get((name, text)), at.lines(url))
 
     return {
-        "signed for another place": [
+        "signed for another target": [
             ("another host, as after a redirection", meant_for(evil), invalid),
             ("another path", meant_for(f"{at.url}/1"), invalid),
             ("the path above", meant_for(at.url.rpartition("/")[0]), invalid),
@@ -194,7 +194,7 @@ def targets(at: Scene) -> Family:
             ("http instead of https", meant_for(at.url.replace("https", "http", 1)), invalid),
             ("the path alone", meant_for(f"/{path}"), invalid),
         ],
-        "signed for another spelling of the place": [
+        "signed for another spelling of the target": [
             ("the default port", meant_for(f"{origin}:443/{path}"), invalid),
             ("a dot segment", meant_for(f"{origin}/x/../{path}"), invalid),
             ("a percent-encoded letter", meant_for(at.url.replace("/i", "/%69", 1)), invalid),
@@ -207,7 +207,7 @@ def targets(at: Scene) -> Family:
             ("a fragment", meant_for(f"{at.url}#x"), invalid),
             ("userinfo", meant_for(at.url.replace("//", "//me@")), invalid),
         ],
-        "sent to another place than signed for": [
+        "sent to another target than the signed one": [
             ("a fragment", sent_to(f"{at.url}#x"), value, NO_FRAGMENT),
             ("a newline", sent_to(f"{at.url}\n"), value, NO_SUCH_LINE),
             ("a space", sent_to(f"{at.url} "), value, SAME_TARGET),
@@ -223,14 +223,14 @@ def targets(at: Scene) -> Family:
             ("a host with a space", at.forge(at.get(url=f"https://a b/{path}"), at.lines(f"https://a b/{path}")), value,
              NO_SUCH_LINE),
         ],
-        "another place in a field that proxies set": [
-            ("Host", said("Host", "evil.example", evil), invalid),
-            ("X-Forwarded-Host", said("X-Forwarded-Host", "evil.example", evil), invalid),
-            ("X-Forwarded-Proto", said("X-Forwarded-Proto", "http", at.url.replace("https", "http", 1)), invalid),
-            ("X-Forwarded-Prefix", said("X-Forwarded-Prefix", "/op", f"{origin}/op/{path}"), invalid),
-            ("Forwarded", said("Forwarded", "host=evil.example;proto=https", evil), invalid),
-            ("X-Original-URL", said("X-Original-URL", f"/{path}/1", f"{at.url}/1"), invalid),
-            ("X-Rewrite-URL", said("X-Rewrite-URL", f"/{path}/1", f"{at.url}/1"), invalid),
+        "another target in a field that proxies set": [
+            ("Host", with_field("Host", "evil.example", evil), invalid),
+            ("X-Forwarded-Host", with_field("X-Forwarded-Host", "evil.example", evil), invalid),
+            ("X-Forwarded-Proto", with_field("X-Forwarded-Proto", "http", at.url.replace("https", "http", 1)), invalid),
+            ("X-Forwarded-Prefix", with_field("X-Forwarded-Prefix", "/op", f"{origin}/op/{path}"), invalid),
+            ("Forwarded", with_field("Forwarded", "host=evil.example;proto=https", evil), invalid),
+            ("X-Original-URL", with_field("X-Original-URL", f"/{path}/1", f"{at.url}/1"), invalid),
+            ("X-Rewrite-URL", with_field("X-Rewrite-URL", f"/{path}/1", f"{at.url}/1"), invalid),
         ],
         "another method than signed": [
             ("HEAD", evolve(good, method="HEAD"), invalid, OverHttp(401, None, "the answer to HEAD has no body")),

@@ -56,7 +56,7 @@ CODES: Final = {"proven", *Code} - {Code.DIGEST_MISSING}
     ],
 )
 def test_seeds_pass_and_reach_every_outcome(target: str, expected: set[str]) -> None:
-    """The seeds reach every outcome of their target, so the fuzzer starts deep."""
+    """The seeds reach every outcome of their target, so the fuzzer begins with each of them."""
     assert expected == outcomes(target)
 
 

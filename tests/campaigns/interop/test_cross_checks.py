@@ -421,7 +421,7 @@ def test_interledger_still_digests_another_body(node: Node) -> None:
 def test_dhensby_still_uses_another_salt_length(node: Node) -> None:
     """Its own rsa-pss-sha512 uses the longest possible salt. RFC 9421 §3.3.1 requires 64 bytes."""
     peer, case = Dhensby(node), evolve(a_case(), key=private(Algorithm.PS512))
-    signed, now = peer.sign(case, own_salt=True), datetime.fromtimestamp(case.created, UTC)
+    signed, now = peer.sign(case, as_it_comes=True), datetime.fromtimestamp(case.created, UTC)
 
     assert peer.verify(signed, case)
     assert we_verify(signed, case, now) is Code.SIGNATURE_INVALID
