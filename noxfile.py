@@ -1,16 +1,16 @@
-"""The project's sessions. `nox` alone runs `tests`, which is all that CI runs.
+"""The project's sessions. `nox` without arguments runs the session `tests`, as CI does.
 
-nox                      format, lint, types, tests with coverage, docs, examples, the wheel
-nox -s demo              the whole story, between real processes
-nox -s crash             kill the service 200 times while it is paid, then check the books: [-- --kills N --seed S]
-nox -s disk              let syncs fail at random, rebuild 1,000 disks and check them: [-- --images N --seed S]
-nox -s docs              write the generated parts of the docs anew
-nox -s interop           signatures by other implementations and ours, crossed: [-- --rounds N] [--seed N]
-nox -s fuzz              each parser, the whole verification and the whole service, a minute each; takes -- --help
-nox -s bench -- NAME     benchmarks/NAME.py; with --json, its figures as one JSON object on the last line
-nox -s edge              rates of an honest peer behind nginx, attacked and not: [-- --seconds S --turns N]
-nox -s simulate          a million steps of the whole service, over many seeds; `-- --seed S --steps N` repeats one
-nox -s mutants           whether the tests notice small changes of the code; or `-- PACKAGE...`, such as `-- gnap wire`
+nox                      format, lint, types, tests with coverage (also of the docs and examples), and the wheel
+nox -s bench -- NAME     run benchmarks/NAME.py; with --json, the last line has the figures as one JSON object
+nox -s crash             kill the service 200 times while it is paid, and check its database: [-- --kills N --seed S]
+nox -s demo              create and pay an incoming payment between real processes, one of which is killed
+nox -s disk              let syncs fail at random, and check 1,000 disks after power cuts: [-- --images N --seed S]
+nox -s docs              write the generated parts of the docs
+nox -s edge              measure an honest peer's rate behind nginx during attacks: [-- --seconds S --turns N]
+nox -s fuzz              fuzz the parsers, the verification and the service, a minute for each target: [-- --help]
+nox -s interop           cross-check signatures with other implementations: [-- --rounds N --seed N]
+nox -s mutants           measure how many small changes of the code the tests notice: [-- PACKAGE...]
+nox -s simulate          simulate the service for a million steps; `-- --seed S --steps N` runs one seed
 """
 
 import argparse
@@ -38,7 +38,7 @@ def _install(session: nox.Session, *groups: str) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Everything that has to hold: what CI runs."""
+    """Check format, lint and types, run the tests with coverage, and check the wheel."""
     _install(session, "tests", "lint", "bench")
     session.run("ruff", "format", "--check", *CHECKED)
     session.run("ruff", "check", *CHECKED)
@@ -51,7 +51,7 @@ def tests(session: nox.Session) -> None:
 
 
 def _check_wheel(session: nox.Session) -> None:
-    """Build the wheel, install it alone into a fresh environment, and use it there from another folder."""
+    """Build the wheel, install it into a fresh environment, and use it there from another folder."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "wheel"))
     folder = Path(session.create_tmp()).resolve()
     shutil.rmtree(folder / "dist", ignore_errors=True)
@@ -68,28 +68,28 @@ def _check_wheel(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Create, read, receive, crash, complete: between three real processes."""
+    """Create, read, pay and complete an incoming payment between three real processes, and kill one of them."""
     session.install(".[serve]")
     session.run("incoming-payments", "demo", silent=False)
 
 
 @nox.session
 def crash(session: nox.Session) -> None:
-    """Kill the service with SIGKILL while it is paid, then check the books: `nox -s crash [-- --kills N --seed S]`."""
+    """Kill the service while it is paid, then check its database: `nox -s crash [-- --kills N --seed S]`."""
     _install(session, "tests")
     session.run("python", "-m", "campaigns.crash.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session
 def disk(session: nox.Session) -> None:
-    """Let the disk fail under the store, and check what a power cut leaves: `nox -s disk [-- --images N --seed S]`."""
+    """Let syncs fail under the store, and check disks after power cuts: `nox -s disk [-- --images N --seed S]`."""
     _install(session, "tests")
     session.run("python", "-m", "campaigns.disk.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the generated parts of the docs anew; a test fails when they are out of date."""
+    """Write the generated parts of the docs. A test fails when they are out of date."""
     session.install("-e", ".")
     session.run("python", "docs/generate.py")
 
@@ -107,7 +107,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Mutation testing, about an hour: `nox -s mutants [-- PACKAGE...]`; `-- --help` for more."""
+    """Run mutation testing, for about an hour: `nox -s mutants [-- PACKAGE...]`; `-- --help` for more."""
     _install(session, "tests", "mutants")
     session.run("python", "tests/campaigns/mutation/run.py", *session.posargs)
 
@@ -119,7 +119,9 @@ def interop(session: nox.Session) -> None:
     parser.add_argument(
         "--rounds", type=int, default=20_000, help="cases for each implementation and direction (20000)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="the seed of the first case; each takes the next one (1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="the seed of the first case; the next case has the next seed (1)"
+    )
     options = parser.parse_args(session.posargs)
     _install(session, "tests")
     env = {f"INCOMING_PAYMENTS_INTEROP_{name.upper()}": str(value) for name, value in vars(options).items()}
@@ -128,10 +130,10 @@ def interop(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Fuzz with coverage as the guide: `nox -s fuzz [-- --seconds N | --runs N] [--json] [TARGET...]`."""
+    """Fuzz with coverage guidance: `nox -s fuzz [-- --seconds N | --runs N] [--json] [TARGET...]`."""
     _install(session, "tests")
     try:
-        # Built from source it would need a clang with libFuzzer.
+        # A build from source needs a clang with libFuzzer.
         session.install("--only-binary=atheris", *nox.project.dependency_groups(PYPROJECT, "fuzz"))
     except CommandFailed:
         session.skip("atheris has no wheel for this platform and this Python")
@@ -140,7 +142,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def edge(session: nox.Session) -> None:
-    """Attack `serve` behind nginx, and print what is left of an honest peer's rate: `nox -s edge [-- --seconds S]`."""
+    """Attack `serve` behind nginx, and print the rate of an honest peer: `nox -s edge [-- --seconds S --turns N]`."""
     _install(session, "tests")
     session.run("python", "-m", "campaigns.edge.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 

@@ -1,6 +1,6 @@
-"""The architecture: which part may import which, which modules may touch the world, and no import cycles.
+"""The architecture: the allowed imports of each part, the pure modules, and no import cycles.
 
-The source is read with `ast`, so an import within a function or for the type checker counts as well. The rules are
+The tests read the source by `ast`, so they also see imports within functions and for the type checker. The rules are
 the tables below. The last tests show that each check can fail.
 """
 
@@ -26,7 +26,7 @@ TESTS: Final = Path(__file__).parent / "unit"
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
 FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports"}
-LIBRARY: Final = {*FLOWS, "flows", "api", "ilp_http", "stores", "clients", PACKAGE}  # without the edges
+LIBRARY: Final = {*FLOWS, "flows", "api", "ilp_http", "stores", "clients", PACKAGE}  # without hosts and server
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
@@ -47,13 +47,13 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "testing": {*LIBRARY, "hosts"},
     PACKAGE: {*FLOWS, "flows", "api", "ilp_http"},  # the public names
 }
-# Exceptions from the table above: what a single module may import besides.
-MAY_ALSO_IMPORT: Final = {f"{PACKAGE}.server.demo": {"testing"}}  # the demo pays with the sender for tests
-# Only the edges diagnose a refusal: `verify` and the flows know nothing of it.
+# Exceptions: parts that a single module may import in addition to the table above.
+MAY_ALSO_IMPORT: Final = {f"{PACKAGE}.server.demo": {"testing"}}  # the demo pays by the sender for tests
+# Only these parts import the diagnosis of refusals.
 EXPLAIN: Final = f"{PACKAGE}.httpsig.explain"
 MAY_EXPLAIN: Final = ("hosts", "server")
 
-# What is installed with the library, and who needs it. Drivers and servers are extras of the edges.
+# The distributions that each part may import. Drivers and servers are extras of the outer parts.
 MAY_INSTALL: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
@@ -74,11 +74,11 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
 }
-OPTIONAL: Final = {"nacl"}  # the core uses it when it is there
+OPTIONAL: Final = {"nacl"}  # the core uses it if it is installed
 STUBS: Final = {"_typeshed"}  # known to the type checker only
 DRIVERS: Final = {"sqlite3", "psycopg"}
 
-# Pure modules take time, randomness and ids as arguments, and wait for nothing.
+# Pure modules get time, randomness and ids as arguments, and do no input or output.
 PURE: Final = {"strict", "domain", "wire", "httpsig", "gnap", "ilp", "flows", "api", "ilp_http"}
 IMPURE: Final = {
     "asyncio", "concurrent", "ctypes", "http", "importlib", "io", "logging", "multiprocessing", "os", "pathlib",
@@ -97,20 +97,20 @@ EFFECTS_OF_BUILTINS: Final = {"__import__", "eval", "exec", "input", "open", "pr
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    """Every module of the package: its dotted name and its source."""
+    """Yield every module of the package: its dotted name and its source."""
     for path in sorted(SOURCE.rglob("*.py")):
         parts = [PACKAGE, *path.relative_to(SOURCE).with_suffix("").parts]
         yield ".".join(parts), path.read_text("utf-8")
 
 
 def part_of(name: str) -> str:
-    """The part of the package that a dotted name belongs to; the package itself for names it exports."""
+    """Return the part of the package that a dotted name belongs to, or the package itself for its public names."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else PACKAGE
 
 
 def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Every name that `tree` imports, dotted and absolute, with the name it gets."""
+    """Yield every name that `tree` imports, dotted and absolute, with its local name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -123,7 +123,7 @@ def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def dotted(node: ast.AST) -> str:
-    """`a.b.c` as text, or nothing when it is more than names and dots."""
+    """Return `a.b.c` as text, or an empty text for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (base := dotted(node.value)):
@@ -143,12 +143,12 @@ def complaints(module: str, source: str) -> list[str]:
         if _explains(name) and part not in MAY_EXPLAIN and not _explains(module):
             found.append(f"{part} imports {name}")
     if part in PURE:
-        found += [f"reads {what}" for what in sorted(clocks(tree, local))]
+        found += [f"reads {name}" for name in sorted(clocks(tree, local))]
     return found
 
 
 def _explains(name: str) -> bool:
-    """Whether a dotted name is the diagnosis of refusals, or in it."""
+    """Return whether a dotted name belongs to the diagnosis of refusals."""
     return f"{name}.".startswith(f"{EXPLAIN}.")
 
 
@@ -193,7 +193,7 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 def clocks(tree: ast.AST, local: dict[str, str]) -> Iterator[str]:
-    """What in `tree` reads a clock, draws randomness or touches the world, whatever it was imported as."""
+    """Yield each clock, source of randomness and effect that `tree` uses, under any local name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
             head, _, rest = dotted(node).partition(".")
@@ -211,7 +211,7 @@ ALL: Final = dict(modules())
 
 @pytest.mark.parametrize("module", ALL)
 def test_imports_follow_the_arrows(module: str) -> None:
-    """No module imports what lies downstream of it, what it need not have installed, or, if pure, the world."""
+    """A module imports only allowed parts and distributions, and a pure module nothing with effects."""
     assert complaints(module, ALL[module]) == []
 
 
@@ -220,22 +220,22 @@ def test_no_modules_import_each_other() -> None:
     assert cycles(import_graph(ALL)) == []
 
 
-def test_every_module_has_its_place() -> None:
-    """A new part of the package is put into the tables above, and the tables are about the same parts."""
+def test_every_part_is_in_the_tables() -> None:
+    """Every part of the package is in both tables."""
     parts = {name.split(".")[1] for name in ALL} - {"__init__"}
     assert parts <= set(MAY_IMPORT)
     assert set(MAY_INSTALL) == set(MAY_IMPORT)
 
 
-def test_httpsig_and_ilp_know_nothing_of_each_other() -> None:
-    """Either can be used, and understood, without the other."""
+def test_httpsig_and_ilp_are_independent() -> None:
+    """Each can be used and understood without the other."""
     assert "ilp" not in MAY_IMPORT["httpsig"]
     assert "httpsig" not in MAY_IMPORT["ilp"]
 
 
 @pytest.mark.parametrize("module", [name for name in ALL if part_of(name) == "stores"])
 def test_a_store_imports_one_driver_at_most(module: str) -> None:
-    """Who uses one database need not install another's driver."""
+    """A user of one database need not install another's driver."""
     assert len({name.partition(".")[0] for name, _ in imports(module, ast.parse(ALL[module]))} & DRIVERS) <= 1
 
 
@@ -245,14 +245,14 @@ TESTED_AS_ONE: Final = {f"{PACKAGE}.testing.simulation"}
 
 @pytest.mark.parametrize("module", [name for name in ALL if not name.rpartition(".")[2].startswith("_")])
 def test_every_module_has_its_own_test_file(module: str) -> None:
-    """The tests mirror the source. A private module is tested through the public one that it belongs to."""
+    """The tests mirror the source. A private module is tested through its public module."""
     package = module.rpartition(".")[0]
     *folder, name = (package if package in TESTED_AS_ONE else module).split(".")[1:]
     assert TESTS.joinpath(*folder, f"test_{name}.py").is_file()
 
 
-def test_the_library_declares_what_it_imports() -> None:
-    """What the tables allow in the core is what an installation brings, under the names of the distributions."""
+def test_distribution_declares_its_dependencies() -> None:
+    """The dependencies of the distribution are exactly those that the tables allow in the core."""
     core = set().union(*(needs for part, needs in MAY_INSTALL.items() if part not in {"stores", "server", "testing"}))
     core -= OPTIONAL
     required = {
@@ -287,7 +287,7 @@ NEEDS_NO_EXTRA: Final = [
 
 
 def import_without_extras(names: list[str]) -> subprocess.CompletedProcess[str]:
-    """Import `names` in an interpreter in which nothing optional can be imported."""
+    """Import `names` in an interpreter that cannot import optional dependencies."""
     program = WITHOUT_EXTRAS.replace("EXTRAS", repr(EXTRAS)).replace("MODULES", repr(names))
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
@@ -295,7 +295,7 @@ def import_without_extras(names: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_core_imports_without_optional_dependencies() -> None:
-    """The core, the adapters, the program and the sender for tests import no extra; `serve` does when it runs."""
+    """The core, the adapters, the program and the test sender import no extra; `serve` does when it runs."""
     done = import_without_extras(NEEDS_NO_EXTRA)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -304,7 +304,7 @@ def test_the_core_imports_without_optional_dependencies() -> None:
 
 
 def test_the_check_for_optional_dependencies_can_fail() -> None:
-    """An import of an extra does not get through, although it is installed here."""
+    """An import of an extra fails, although the extra is installed here."""
     done = import_without_extras(["pytest"])
     assert done.returncode == 1
     assert "ModuleNotFoundError: pytest is optional" in done.stderr
@@ -380,7 +380,7 @@ def test_the_check_for_optional_dependencies_can_fail() -> None:
     ],
 )
 def test_the_checker_can_fail(module: str, source: str, expected: list[str]) -> None:
-    """Each rule is broken once by a snippet, in each of the ways to write an import, and its neighbours hold."""
+    """Each rule has a snippet that breaks it, for each form of an import, and similar snippets that do not."""
     found = complaints(f"{PACKAGE}.{module}", source)
     assert [re.sub(r"imports (os|time)\..*", r"imports \1", complaint) for complaint in found] == expected
 
@@ -398,6 +398,6 @@ def test_the_checker_can_fail(module: str, source: str, expected: list[str]) -> 
     ],
 )
 def test_the_check_for_cycles_can_fail(sources: dict[str, str], expected: list[set[str]]) -> None:
-    """A cycle is found through packages, through functions and through other modules."""
+    """The check finds cycles through packages, functions and other modules."""
     graph = import_graph({f"ip.{name}": source for name, source in sources.items()})
     assert cycles(graph) == [{f"ip.{name}" for name in group} for group in expected]

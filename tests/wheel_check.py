@@ -1,6 +1,6 @@
-"""Run by nox in a fresh environment that holds the wheel and its dependencies only: does it work there?
+"""Check that the package works in a fresh environment, which has only the wheel and its dependencies.
 
-Not a test module: it is started with the fresh environment's own interpreter, isolated from the checkout.
+This is no test module: nox runs it by the interpreter of that environment, isolated from the checkout.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ NEED_MORE = {
 
 
 def main() -> None:
-    """Import everything, and start the command; an assertion or an exit status says what is wrong."""
+    """Import every module and start the command. A failed assertion or an exit status names the fault."""
     assert "site-packages" in incoming_payments.__file__, incoming_payments.__file__
     present = [name for name in OPTIONAL if importlib.util.find_spec(name)]
     assert not present, f"this environment is not bare: {present}"

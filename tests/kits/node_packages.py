@@ -1,7 +1,7 @@
-"""Packages from npm for the tests, installed once into pytest's cache, in a folder named after their versions.
+"""Packages from npm for the tests, installed once into pytest's cache, in a folder with their versions in its name.
 
-Tests are skipped, saying why, where Node.js is missing, or where npm cannot reach its registry. Any other failure of
-the installation is skipped on a developer's machine as well, but fails where `CI` is set, as nobody would notice there.
+A test is skipped, with the reason, if Node.js is missing or npm cannot reach its registry. After any other failure of
+the installation, the test is skipped too, but it fails where `CI` is set, because a skip in CI would go unnoticed.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-# How npm says that the registry is out of reach, or that this machine may not have the package from it.
+# The messages of npm for a registry that is out of reach or refuses the package.
 _UNREACHABLE: Final = re.compile(
     r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ERR_SOCKET_TIMEOUT|ENETUNREACH|EHOSTUNREACH|EPROTO"
     r"|CERT|E40[137]|E50\d|network request to|ENOTCACHED"
@@ -26,15 +26,15 @@ _INSTALL_S_MAX: Final = 180
 def installed(
     versions: Mapping[str, str], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The folder in which the packages are installed: `versions` are exact, by the names of the packages."""
+    """Return the folder with the installed packages. `versions` has the exact version of each package by name."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node.js with npm is not installed")
     name = "_".join(f"{package.rpartition('/')[2]}-{version}" for package, version in versions.items())
-    cache = getattr(request.config, "cache", None)  # pytest may be told to have none
+    cache = getattr(request.config, "cache", None)  # pytest can run without a cache
     folder = Path(cache.mkdir(name)) if cache else tmp_path_factory.mktemp("packages")
     if not (folder / "installed").exists():
         _install(versions, folder)
-        (folder / "installed").touch()  # only now: an installation that was broken off is begun again
+        (folder / "installed").touch()  # last, so that an interrupted installation is repeated
     return folder
 
 

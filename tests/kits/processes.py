@@ -1,4 +1,4 @@
-"""Real processes on loopback, and a client that signs what it sends them: what tests of commands and examples share."""
+"""Real processes on loopback, and a client that signs its requests, for tests of commands and examples."""
 
 import json
 import os
@@ -21,17 +21,17 @@ from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMMAND: Final = (sys.executable, "-m", "incoming_payments.server.command")
-_DEADLINE_S: Final = 60.0  # for a slow machine: a start takes a second or two
+_DEADLINE_S: Final = 60.0  # enough for a slow machine; a start takes a second or two
 
 
 def run_command(*arguments: str | Path, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run the `incoming-payments` command in a process of its own, to its end."""
+    """Run the `incoming-payments` command as a process, and wait for its end."""
     whole = [*COMMAND, *map(str, arguments)]
     return subprocess.run(whole, capture_output=True, text=True, timeout=_DEADLINE_S, env=_environment(env))
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
@@ -41,7 +41,7 @@ def free_port() -> int:
 def serving(
     arguments: Sequence[str | Path], port: int, log: Path, *, env: Mapping[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that listens on `port` of loopback; it is stopped at the end, whatever happened in between."""
+    """Start a process, and wait until it listens on `port` of loopback. Stop it at the end."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             list(map(str, arguments)), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_environment(env)
@@ -76,7 +76,7 @@ def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> Non
 
 
 def token_in(folder: Path) -> str:
-    """The first token in the configuration that `init` wrote to `folder`."""
+    """Return the first token in the configuration that `init` wrote to `folder`."""
     found = re.search(r'^value = "([^"]+)"', (folder / CONFIGURATION).read_text("utf-8"), re.MULTILINE)
     assert found is not None
     return found[1]
@@ -84,7 +84,7 @@ def token_in(folder: Path) -> str:
 
 @frozen
 class HttpClient:
-    """An Open Payments client over real HTTP, with the token and the key that `init` made."""
+    """An Open Payments client over real HTTP, with the token and the key of `init`."""
 
     base_url: str
     token: str
@@ -92,17 +92,17 @@ class HttpClient:
 
     @classmethod
     def of(cls, folder: Path, base_url: str) -> "HttpClient":
-        """The client whose key lies in `folder`."""
+        """Return the client with the key in `folder`."""
         kid = json.loads((folder / CLIENT_JWK).read_text("utf-8"))["kid"]
         return cls(base_url, token_in(folder), PrivateKey.from_pem((folder / CLIENT_KEY).read_bytes(), kid=kid))
 
     def create(self, **members: object) -> httpx.Response:
-        """Ask for an incoming payment, signed; for Alice, unless `walletAddress` is among the members."""
+        """Send a signed request for an incoming payment; for Alice, unless `walletAddress` is among the members."""
         body = {"walletAddress": f"{self.base_url}/alice", **members}
         return self.send("POST", "/incoming-payments", body)
 
     def get(self, url: str) -> httpx.Response:
-        """Read the payment at `url`, signed."""
+        """Read the payment at `url` by a signed request."""
         return self.send("GET", url.removeprefix(self.base_url))
 
     def send(
@@ -119,11 +119,11 @@ class HttpClient:
 
 
 def unsigned(method: str, url: str, **options: Any) -> httpx.Response:
-    """Send a request as it is."""
+    """Send a request without a signature."""
     with httpx.Client(trust_env=False, timeout=_DEADLINE_S) as client:
         return client.request(method, url, **options)
 
 
 def code_of(response: httpx.Response) -> tuple[int, str]:
-    """Status and error code of a refusal."""
+    """Return the status and the error code of a refusal."""
     return response.status_code, response.json()["error"]["code"]

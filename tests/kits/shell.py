@@ -1,4 +1,4 @@
-"""A shell, the real `curl`, and a server that remembers what it got: what tests of printed commands share."""
+"""A shell, the real `curl`, and a server that records its requests, for tests of printed commands."""
 
 import os
 import shutil
@@ -16,14 +16,14 @@ from attrs import field, frozen
 from incoming_payments.httpsig import Request
 
 needs_curl: Final = pytest.mark.skipif(
-    os.name != "posix" or shutil.which("curl") is None, reason="a POSIX system with curl is what the command is for"
+    os.name != "posix" or shutil.which("curl") is None, reason="the command needs a POSIX system with curl"
 )
 _DEADLINE_S: Final = 60.0
 _ANSWER: Final = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
 
 
 def sh(command: str | bytes, folder: Path | None = None) -> "subprocess.CompletedProcess[bytes]":
-    """Run a command line as `sh -c` does, with no settings of the user's, to its end."""
+    """Run a command line by `sh -c`, without the user's settings, and wait for its end."""
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     return subprocess.run(
         ["sh", "-c", command],
@@ -37,24 +37,24 @@ def sh(command: str | bytes, folder: Path | None = None) -> "subprocess.Complete
 
 @frozen
 class Recorder:
-    """What arrived at a server on loopback, byte for byte."""
+    """A server on loopback that records each request byte for byte."""
 
     port: int
     _requests: list[Request] = field(factory=list)
 
     @property
     def base_url(self) -> str:
-        """Where it listens."""
+        """Return the URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     def taken(self) -> Request:
-        """The one request that has arrived; it is forgotten then."""
+        """Return the only recorded request, and remove it."""
         [request] = self._requests
         self._requests.clear()
         return request
 
     def serve(self, listener: socket.socket) -> None:
-        """Take one request a connection, until the listener is closed."""
+        """Accept one request for each connection, until the listener is closed."""
         while True:
             try:
                 connection, _ = listener.accept()
@@ -77,7 +77,7 @@ def _request(line: bytes, lines: Iterator[bytes], file: BinaryIO) -> Request:
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """A server that takes whatever comes."""
+    """Run a server that accepts every request."""
     listener = socket.create_server(("127.0.0.1", 0))
     recorder = Recorder(listener.getsockname()[1])
     thread = threading.Thread(target=recorder.serve, args=(listener,))

@@ -1,4 +1,4 @@
-"""All tables of attacks as one, for whoever counts them."""
+"""All tables of attacks as one."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from kits.signed_requests import SCENE
 
 
 def all_rows() -> Iterator[AnyRow]:
-    """Every attack, made for a service that there is not."""
+    """Yield every attack, made for a fixed scene without a service."""
     yield from attacks(SCENE)
     yield from on_tokens.attempts(SCENE)
     yield from on_the_wire.attempts(SCENE)

@@ -1,4 +1,4 @@
-"""What is covered, and when it was signed: attacks by what a signature does not say. RFC 9421 §7.2."""
+"""Attacks by uncovered components and by the time of the signature. RFC 9421 §7.2."""
 
 from attrs import evolve
 
@@ -8,7 +8,7 @@ from kits.signed_requests import Scene
 
 
 def coverage(at: Scene) -> Family:
-    """Missing coverage."""
+    """Uncovered components."""
     get = at.get()
     method, target, token = at.lines()
     missing = Code.COMPONENT_NOT_COVERED
@@ -28,7 +28,7 @@ def coverage(at: Scene) -> Family:
             ("the target", covers(method, token), missing),
             ("the token", covers(method, target), missing),
         ],
-        "a part of the target": [
+        "only a part of the target": [
             ("the path", covers(method, ('"@path"', path), token), missing),
             ("the request target", covers(method, ('"@request-target"', path), token), missing),
             ("the host", covers(method, ('"@authority"', host), token), missing),
@@ -41,7 +41,7 @@ def coverage(at: Scene) -> Family:
             ("the token with ;sf", covers(method, target, ('"authorization";sf', at.authorization)), missing),
             ("the token with ;req", covers(method, target, ('"authorization";req', at.authorization)), missing),
             ("the token with ;tr", covers(method, target, ('"authorization";tr', at.authorization)), missing),
-            ("the token with a parameter of one's own", covers(method, target, ('"authorization";x', at.authorization)),
+            ("the token with an unknown parameter", covers(method, target, ('"authorization";x', at.authorization)),
              missing),
             ("the method with ;req", covers(('"@method";req', "GET"), target, token), missing),
             ("the target with ;name", covers(method, ('"@target-uri";name="a"', at.url), token), missing),
@@ -52,8 +52,8 @@ def coverage(at: Scene) -> Family:
             ("a space after it", covers(method, target, ('"authorization "', at.authorization)), missing),
             ("a colon after it", covers(method, target, ('"authorization:"', at.authorization)), missing),
             ("without its @", covers(('"method"', "GET"), target, token), missing),
-            ("as HTTP/2 has it", covers(('":method"', "GET"), target, token), missing),
-            ("as the draft had it", covers(('"(request-target)"', f"get {path}"), token), missing),
+            ("in the form of HTTP/2", covers(('":method"', "GET"), target, token), missing),
+            ("in the form of the draft", covers(('"(request-target)"', f"get {path}"), token), missing),
         ],
         "the body is not covered": [
             ("there is no digest", at.post_covering(at.post()), Code.BODY_NOT_COVERED),
@@ -72,9 +72,9 @@ def coverage(at: Scene) -> Family:
         "another digest is covered": [
             ("Repr-Digest", covers_digest('"repr-digest"', content_digest(at.body), ("Repr-Digest",
              content_digest(at.body))), Code.BODY_NOT_COVERED),
-            ("Digest, long gone", covers_digest('"digest"', "SHA-256=AAAA", ("Digest", "SHA-256=AAAA")),
+            ("Digest, obsolete", covers_digest('"digest"', "SHA-256=AAAA", ("Digest", "SHA-256=AAAA")),
              Code.BODY_NOT_COVERED),
-            ("Content-MD5, longer gone", covers_digest('"content-md5"', "AAAA", ("Content-MD5", "AAAA")),
+            ("Content-MD5, obsolete", covers_digest('"content-md5"', "AAAA", ("Content-MD5", "AAAA")),
              Code.BODY_NOT_COVERED),
         ],
     }  # fmt: skip
@@ -102,7 +102,7 @@ def times(at: Scene) -> Family:
             ("a year ago", created(-31_536_000), Code.STALE),
             ("a second too long ago", created(-301), Code.STALE),
             ("in 1970", at.get_with(f';keyid="{at.kid}";created=0'), Code.STALE),
-            ("and good until next year, it says", created(-86_400, f";expires={at.now_s + 31_536_000}"), Code.STALE),
+            ("a day ago, with an expiry next year", created(-86_400, f";expires={at.now_s + 31_536_000}"), Code.STALE),
         ],
         "an expiry before the creation": [
             ("by a second", created(0, f";expires={at.now_s - 1}"), Code.EXPIRES_BEFORE_CREATED),

@@ -1,4 +1,4 @@
-"""The fields Signature-Input and Signature: attacks on what is read before anything is known. RFC 9421 §4."""
+"""Attacks by the syntax of Signature-Input and Signature, which are parsed before anything is verified. RFC 9421 §4."""
 
 import itertools
 
@@ -19,7 +19,7 @@ from kits.signed_requests import Scene, both, field, put, replace
 
 
 def presence(at: Scene) -> Family:
-    """Not signed."""
+    """Missing signatures."""
     get, good = at.get(), at.signed_get()
     missing, malformed = Code.SIGNATURE_MISSING, Code.SIGNATURE_INPUT_MALFORMED
     cavage = (
@@ -51,7 +51,7 @@ def presence(at: Scene) -> Family:
             ("X- before it", put(put(good, "Signature"), "X-Signature", field(good, "signature")), missing),
             ("@method as a field", at.forge(at.get(("@method", "GET")), at.lines()[1:]), Code.COMPONENT_NOT_COVERED,
              NO_SUCH_NAME),
-            ("@method as a field that says otherwise", evolve(at.get_covering(headers=[("@method", "GET")]),
+            ("@method as a field with another value", evolve(at.get_covering(headers=[("@method", "GET")]),
              method="HEAD"), Code.SIGNATURE_INVALID, NO_SUCH_NAME),
         ],
     }  # fmt: skip
@@ -91,7 +91,7 @@ def input_syntax(at: Scene) -> Family:
         ],
         "a parameter repeated": [
             ("created", at.get_with(at.params(f";created={at.now_s}")), malformed),
-            ("keyid, the second somebody else's", at.get_with(at.params(';keyid="key-2"')), malformed),
+            ("keyid, the second of another client", at.get_with(at.params(';keyid="key-2"')), malformed),
             ("of a component", at.get_covering(('"x-a";bs;bs', ":MQ==:"), headers=[("X-A", "1")]), malformed),
         ],
         "a time of another type": [
@@ -128,7 +128,7 @@ def input_syntax(at: Scene) -> Family:
             ("a tab between names", with_input(value.replace('" "', '"\t"')), malformed),
             ("a letter that is not ASCII", with_input(value.replace(at.kid, at.kid + "\xe9")), malformed),
         ],
-        "too much in Signature-Input": [
+        "Signature-Input above a limit": [
             ("thousands of labels", with_input(", ".join(f"a{n}=()" for n in range(1500))), malformed),
             ("one label too many", with_input(", ".join(f"a{n}=()" for n in range(SF_MEMBERS_MAX + 1))), malformed),
             ("a megabyte", with_input(value + ";x" * 500_000), malformed, FIELD_TOO_LARGE),
@@ -177,7 +177,7 @@ def signature_syntax(at: Scene) -> Family:
             ("half of the padding", with_signature(value.replace("==:", "=:")), malformed),
             ("too much padding", with_signature(value.replace("==:", "===:")), malformed),
             ("bits past the end", with_signature(f"{value[:-4]}{chr(ord(value[-4]) + 1)}==:"), malformed),
-            ("a blank in it", with_signature(f"{value[:20]} {value[20:]}"), malformed),
+            ("a space in it", with_signature(f"{value[:20]} {value[20:]}"), malformed),
             ("padding in the middle", with_signature(f"sig1=:{base64}{base64}:"), malformed),
             ("percent-encoded", with_signature(value.replace("==", "%3D%3D")), malformed),
         ],
@@ -191,7 +191,7 @@ def signature_syntax(at: Scene) -> Family:
             ("a NUL", with_signature(value + "\0"), malformed, NO_CONTROLS),
             ("a letter that is not ASCII", with_signature(value + "\xe9"), malformed),
         ],
-        "too much in Signature": [
+        "Signature above a limit": [
             ("thousands of labels", with_signature(", ".join(f"a{n}=::" for n in range(1500))), malformed),
             ("megabytes of base64", with_signature(f"sig1=:{'A' * 2_000_000}:"), malformed, FIELD_TOO_LARGE),
             ("more than one field may hold", with_signature(f"sig1=:{'A' * HEADER_BYTES_MAX}:"), malformed,
@@ -201,7 +201,7 @@ def signature_syntax(at: Scene) -> Family:
 
 
 def _in_base64url(at: Scene) -> Request:
-    # Most signatures have a + or a / in them; of those of some requests one has.
+    # Most signatures contain + or /. Try requests until one does.
     for number in itertools.count():
         request = at.signed_get(tag=f"{number}")
         value = field(request, "signature")
@@ -245,14 +245,14 @@ def labels(at: Scene) -> Family:
             ("a wrong one and a stranger's", both(wrong, strange), Code.SIGNATURE_INVALID),
         ],
         "many wrong signatures": [
-            ("more than are looked at", crowd, Code.TOO_MANY_SIGNATURES),
-            ("as many as are looked at", put(put(crowd, "Signature", *crowd.values("signature")[1:]), "Signature-Input",
-             *crowd.values("signature-input")[1:]), Code.SIGNATURE_INVALID),
+            ("more than the verifier checks", crowd, Code.TOO_MANY_SIGNATURES),
+            ("as many as the verifier checks", put(put(crowd, "Signature", *crowd.values("signature")[1:]),
+             "Signature-Input", *crowd.values("signature-input")[1:]), Code.SIGNATURE_INVALID),
         ],
     }  # fmt: skip
 
 
 def _exchanged(request: Request) -> list[str]:
-    """Two `Signature` lines, each with the label of the other."""
+    """Return two `Signature` lines, each with the label of the other."""
     (first, one), (second, other) = (line.split("=", 1) for line in request.values("signature"))
     return [f"{first}={other}", f"{second}={one}"]

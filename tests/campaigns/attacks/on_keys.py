@@ -1,4 +1,4 @@
-"""Keys and algorithms: attacks on who signed, and how. RFC 9421 §7.3."""
+"""Attacks on the choice of the key and the algorithm. RFC 9421 §7.3."""
 
 import hashlib
 import hmac
@@ -27,9 +27,9 @@ def keys(at: Scene) -> Family:
         "the key of another client": [
             ("by its own name", at.forge(at.get(), at.lines(), f';keyid="{at.other.kid}";created={at.now_s}',
              by=at.other.sign), unknown),
-            ("by our name", by_other(""), Code.SIGNATURE_INVALID),
+            ("by the name of the token's key", by_other(""), Code.SIGNATURE_INVALID),
         ],
-        "a key name that is nearly ours": [
+        "a key name that is nearly the client's own": [
             ("in another case", named(at.kid.upper()), unknown),
             ("a space after it", named(f"{at.kid} "), unknown),
             ("its beginning", named(at.kid[:-1]), unknown),
@@ -67,8 +67,8 @@ def algorithms(at: Scene) -> Family:
 
     return {
         "HMAC with the public key as secret": [
-            ("alg says so", at.get_by(with_mac, ';alg="hmac-sha256"'), mismatch),
-            ("alg says nothing", at.get_by(with_mac), invalid),
+            ("with its alg", at.get_by(with_mac, ';alg="hmac-sha256"'), mismatch),
+            ("without alg", at.get_by(with_mac), invalid),
         ],
         "no algorithm": [
             ("none", at.get_by(lambda _: b"", ';alg="none"'), mismatch),
@@ -76,9 +76,9 @@ def algorithms(at: Scene) -> Family:
         ],
         "the algorithm of another kind of key": [
             ("RSA", with_alg("rsa-pss-sha512"), mismatch),
-            ("RSA with SHA-1, long gone", with_alg("rsa-v1_5-sha1"), mismatch),
+            ("RSA with SHA-1, obsolete", with_alg("rsa-v1_5-sha1"), mismatch),
             ("ECDSA", at.get_by(at.by(Algorithm.ES256).key.sign, ';alg="ecdsa-p256-sha256"'), mismatch),
-            ("ECDSA, and alg says nothing", at.get_by(at.by(Algorithm.ES256).key.sign), invalid),
+            ("ECDSA, without alg", at.get_by(at.by(Algorithm.ES256).key.sign), invalid),
         ],
         "another spelling of the algorithm": [
             ("the JOSE name", with_alg("EdDSA"), mismatch),

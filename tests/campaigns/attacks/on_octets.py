@@ -1,4 +1,4 @@
-"""Attacks on the signature itself: its octets, and what they sign. RFC 9421 §3.2 and §7.3.1."""
+"""Attacks on the octets of the signature, and on the bytes that are signed. RFC 9421 §3.2 and §7.3.1."""
 
 import hashlib
 from collections.abc import Callable
@@ -15,36 +15,36 @@ from kits.signed_requests import Scene, field, put
 
 
 def tampering(at: Scene) -> Family:
-    """A good request, changed afterwards."""
+    """A good request, changed after signing."""
     good, invalid = at.signed_get(), Code.SIGNATURE_INVALID
     value = field(good, "signature-input")
     method, target = '"@method"', '"@target-uri"'
     kid, created = f';keyid="{at.kid}"', f";created={at.now_s}"
 
-    def now_says(text: str) -> Request:
+    def with_input(text: str) -> Request:
         assert text != value
         return put(good, "Signature-Input", text)
 
     return {
         "a parameter changed": [
-            ("created", now_says(value.replace(created, f";created={at.now_s + 1}")), invalid),
-            ("their order", now_says(value.replace(kid + created, created + kid)), invalid),
+            ("created", with_input(value.replace(created, f";created={at.now_s + 1}")), invalid),
+            ("their order", with_input(value.replace(kid + created, created + kid)), invalid),
         ],
         "a parameter added": [
-            ("expires", now_says(f"{value};expires={at.now_s + 99}"), invalid),
-            ("a nonce", now_says(f'{value};nonce="n"'), invalid),
-            ("the right alg", now_says(f'{value};alg="ed25519"'), invalid),
-            ("a tag", now_says(f'{value};tag="t"'), invalid),
-            ("one that nobody knows", now_says(f"{value};x"), invalid),
+            ("expires", with_input(f"{value};expires={at.now_s + 99}"), invalid),
+            ("a nonce", with_input(f'{value};nonce="n"'), invalid),
+            ("the right alg", with_input(f'{value};alg="ed25519"'), invalid),
+            ("a tag", with_input(f'{value};tag="t"'), invalid),
+            ("an unknown one", with_input(f"{value};x"), invalid),
         ],
-        "a parameter taken away": [
+        "a parameter removed": [
             ("expires", put(at.signed_get(expires=at.now_s + 99), "Signature-Input", value), invalid),
             ("the nonce", put(at.signed_get(nonce="n"), "Signature-Input", value), invalid),
             ("the tag", put(at.signed_get(tag="t"), "Signature-Input", value), invalid),
         ],
         "components changed": [
-            ("in another order", now_says(value.replace(f"{method} {target}", f"{target} {method}")), invalid),
-            ("one more", now_says(value.replace(")", ' "@path")')), invalid),
+            ("in another order", with_input(value.replace(f"{method} {target}", f"{target} {method}")), invalid),
+            ("one more", with_input(value.replace(")", ' "@path")')), invalid),
             ("one less", put(at.get_covering(('"@scheme"', "https")), "Signature-Input", value), invalid),
         ],
         "another token under the same signature": [
@@ -80,12 +80,12 @@ def bases(at: Scene) -> Family:
             ("without the quotes round the names", over(lambda base: base.replace(b'"', b"")), invalid),
             ("without the space after the colon", over(lambda base: base.replace(b": ", b":")), invalid),
             ("in UTF-16", over(lambda base: base.decode().encode("utf-16")), invalid),
-            ("as the draft wrote it", over(lambda base: base.replace(b'"@method"', b"(request-target)")), invalid),
+            ("in the form of the draft", over(lambda base: base.replace(b'"@method"', b"(request-target)")), invalid),
             ("a newline in a value", at.forge(at.get(), [method, target, (token[0], f"{token[1]}\n")]), invalid),
         ],
-        "parameters not written in the one strict form, RFC 9651 §4.1": [
+        "parameters not in the strict form, RFC 9651 §4.1": [
             ("zeros before a number", at.get_with(f';keyid="{at.kid}";created=0{at.now_s}'), invalid),
-            ("a boolean that says it is true", at.get_with(at.params(";x=?1")), invalid),
+            ("a boolean written as ?1", at.get_with(at.params(";x=?1")), invalid),
             ("a space before a parameter", at.get_with(f'; keyid="{at.kid}";created={at.now_s}'), invalid),
             ("a decimal with zeros behind it", at.get_with(at.params(";x=1.00")), invalid),
         ],
@@ -106,7 +106,7 @@ def ed25519_octets(at: Scene) -> Family:
     identity = (1).to_bytes(32, "little")
 
     def made(change: Callable[[bytes, int], bytes]) -> Request:
-        """A GET whose good signature, R and S, was changed."""
+        """Return a GET with a changed signature. `change` gets R and S."""
 
         def by(base: bytes) -> bytes:
             signature = at.key.sign(base)
@@ -154,11 +154,11 @@ P256_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC
 
 
 def ecdsa_octets(at: Scene) -> Family:
-    """The octets of an ECDSA signature, RFC 9421 §3.3.4: by the client that has such a key."""
+    """The octets of an ECDSA signature, RFC 9421 §3.3.4."""
     at, invalid = at.by(Algorithm.ES256), Code.SIGNATURE_INVALID
 
     def made(change: Callable[[int, int], bytes]) -> Request:
-        """A GET whose good signature, r and s, was changed."""
+        """Return a GET with a changed signature. `change` gets r and s."""
 
         def by(base: bytes) -> bytes:
             signature = at.key.sign(base)
@@ -175,7 +175,7 @@ def ecdsa_octets(at: Scene) -> Family:
 
     return {
         "ECDSA: numbers out of range": [
-            ("both are zero, which fitted all messages in Java", made(lambda _r, _s: raw(0, 0)), invalid),
+            ("both are zero, which Java accepted for any message", made(lambda _r, _s: raw(0, 0)), invalid),
             ("r is zero", made(lambda _r, s: raw(0, s)), invalid),
             ("s is zero", made(lambda r, _s: raw(r, 0)), invalid),
             ("both are the order", made(lambda _r, _s: raw(P256_ORDER, P256_ORDER)), invalid),
@@ -191,7 +191,7 @@ def ecdsa_octets(at: Scene) -> Family:
             ("in the other byte order", made(lambda r, s: raw(r)[::-1] + raw(s)[::-1]), invalid),
         ],
         "ECDSA: another hash or curve": [
-            ("P-384, and alg says so", at.get_by(at.by(Algorithm.ES384).key.sign, ';alg="ecdsa-p384-sha384"'),
+            ("P-384, with its alg", at.get_by(at.by(Algorithm.ES384).key.sign, ';alg="ecdsa-p384-sha384"'),
              Code.ALGORITHM_MISMATCH),
             ("SHA-384", at.get_by(with_sha384), invalid),
             ("P-384", at.get_by(at.by(Algorithm.ES384).key.sign), invalid),
@@ -200,7 +200,7 @@ def ecdsa_octets(at: Scene) -> Family:
 
 
 def rsa_octets(at: Scene) -> Family:
-    """The octets of an RSA signature, RFC 9421 §3.3.1: by the client that has such a key."""
+    """The octets of an RSA signature, RFC 9421 §3.3.1."""
     at, invalid = at.by(Algorithm.PS512), Code.SIGNATURE_INVALID
     key = at.key._key
     modulus = key.public_key().public_numbers().n
@@ -218,7 +218,7 @@ def rsa_octets(at: Scene) -> Family:
 
     return {
         "RSA: another padding": [
-            ("PKCS #1 v1.5, and alg says so", at.get_by(at.key.sign, ';alg="rsa-v1_5-sha256"'),
+            ("PKCS #1 v1.5, with its alg", at.get_by(at.key.sign, ';alg="rsa-v1_5-sha256"'),
              Code.ALGORITHM_MISMATCH),
             ("PKCS #1 v1.5", padded(padding.PKCS1v15()), invalid),
             ("no salt", padded(padding.PSS(padding.MGF1(sha512), 0)), invalid),

@@ -1,4 +1,4 @@
-"""Attacks by what a client registers as its key, each with a signature that a careless verifier would take."""
+"""Attacks by the key that a client registers, each with a signature that a careless verifier would accept."""
 
 import hashlib
 import hmac
@@ -32,29 +32,29 @@ def _uint(number: int) -> str:
 
 @cache
 def _weak_rsa() -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(65537, 1024)  # noqa: S505 - that is the attack
+    return rsa.generate_private_key(65537, 1024)  # noqa: S505 - the small size is the attack
 
 
 def _pkcs1(base: bytes, octets: int) -> int:
-    """What an RSA signature over `base` gives when it is raised to the public exponent. RFC 8017 §9.2."""
+    """Return the padded digest of `base`, which an RSA signature equals under the public exponent. RFC 8017 §9.2."""
     info = bytes.fromhex("3031300d060960864801650304020105000420") + hashlib.sha256(base).digest()
     return int.from_bytes(b"\0\1" + b"\xff" * (octets - 3 - len(info)) + b"\0" + info)
 
 
 def _jwk(key: PrivateKey, **members: object) -> dict[str, object]:
-    """The JWK of `key` with other members; None takes one away."""
+    """Return the JWK of `key` with other members. None removes a member."""
     return {name: value for name, value in {**key.public_jwk(), **members}.items() if value is not None}
 
 
 def weak_keys() -> Family:
-    """Keys that a stranger can sign for."""
+    """Weak keys, for which a stranger can sign."""
     identity = (1).to_bytes(32, "little")
     rs256 = private(Algorithm.RS256)
     modulus = rs256._key.public_key().public_numbers().n
     weak = _weak_rsa()
 
     def constant(_: bytes) -> bytes:
-        return identity + bytes(32)  # fits every message under the identity
+        return identity + bytes(32)  # valid for every message under the identity
 
     def small_order(y: int, sign: int = 0) -> dict[str, object]:
         return _jwk(KEY, x=_b64((y | sign << 255).to_bytes(32, "little")))
@@ -76,15 +76,16 @@ def weak_keys() -> Family:
         ],
         "an RSA key that is too small": [
             ("1024 bits", numbers(weak.public_key().public_numbers().n, 65537), by_weak),
-            ("a prime that everybody can divide by", numbers(2 * modulus, 65537), lambda _: b"\1" * 256),
-            ("one", numbers(1, 65537), lambda _: b"\0"),
+            ("a modulus with the factor 2", numbers(2 * modulus, 65537), lambda _: b"\1" * 256),
+            ("a modulus of one", numbers(1, 65537), lambda _: b"\0"),
         ],
         "an RSA key with an unusable exponent": [
-            ("one: a signature is what it signs", numbers(modulus, 1), lambda base: _pkcs1(base, 256).to_bytes(256)),
+            ("one: a signature equals the signed number", numbers(modulus, 1),
+             lambda base: _pkcs1(base, 256).to_bytes(256)),
             ("even", numbers(modulus, 2), lambda _: b"\1" * 256),
-            ("huge: each signature would take minutes", numbers(modulus, 2**2000 + 1), rs256.sign),
+            ("huge: each verification would take minutes", numbers(modulus, 2**2000 + 1), rs256.sign),
         ],
-        "a key that costs too much": [
+        "a key that is too large": [
             ("RSA of 16384 bits", numbers(modulus << 14_336 | 1, 65537), lambda _: b"\1" * 2048),
         ],
     }  # fmt: skip
@@ -114,7 +115,7 @@ def false_keys() -> Family:
             ("zeros before it", _jwk(ps512, n="AA" + ps512.public_jwk()["n"]), ps512.sign),
             ("a number for a string", _jwk(KEY, x=1), anything),
         ],
-        "no name": [
+        "no key id": [
             ("missing", _jwk(KEY, kid=None), KEY.sign),
             ("empty", _jwk(KEY, kid=""), KEY.sign),
             ("a newline in it", _jwk(KEY, kid="key-1\n"), KEY.sign),
@@ -177,7 +178,7 @@ FAMILIES: Final[tuple[Callable[[], Family], ...]] = (weak_keys, false_keys, misu
 
 
 def bad_keys() -> Iterator[BadKey]:
-    """Every key that no token may be bound to."""
+    """Yield every key that no token may be bound to."""
     for family in FAMILIES:
         for kind, rows in family().items():
             for name, jwk, sign in rows:

@@ -1,4 +1,4 @@
-"""Attacks with what was good before: RFC 9421 §7.2.2. Each has a first request, which is good, and a second."""
+"""Replays: a first request that is accepted, and a second one that must be refused. RFC 9421 §7.2.2."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def used_nonces(at: Scene) -> Family:
 
 
 def identical(at: Scene) -> Family:
-    """A repeated request without a nonce, where the service refuses it."""
+    """A repeated request without a nonce, where the service refuses that."""
 
     def get(late_s: int, label: str = "sig1") -> Request:
         return at.forge(at.get(), at.lines(), at.params(late_s=-late_s), label=label)
@@ -74,16 +74,16 @@ def identical(at: Scene) -> Family:
             ("its content type", short, put(short, "Content-Type", "application/json; charset=utf-8")),
             ("a wrong signature before it", get(5), both(wrong, get(5))),
         ],
-        "another signature over the same": [
-            ("ECDSA, drawn anew", by(Algorithm.ES256, 8), by(Algorithm.ES256, 8)),
-            ("ECDSA, by anybody: the order less s", ecdsa, _mirrored(ecdsa)),
+        "another signature over the same request": [
+            ("ECDSA, signed again", by(Algorithm.ES256, 8), by(Algorithm.ES256, 8)),
+            ("ECDSA, without the key: the order less s", ecdsa, _mirrored(ecdsa)),
             ("PSS, with another salt", by(Algorithm.PS512, 8), by(Algorithm.PS512, 8)),
         ],
     }  # fmt: skip
 
 
 def _mirrored(request: Request) -> Request:
-    """The request with the second signature that every ECDSA signature has: (r, -s)."""
+    """Return the request with the second valid ECDSA signature, (r, -s)."""
     value = field(request, "signature")
     octets = b64decode(value[6:-1])
     s = P256_ORDER - int.from_bytes(octets[32:])
@@ -94,7 +94,7 @@ CODES: Final[dict[Callable[[Scene], Family], str]] = {used_nonces: "nonce_used",
 
 
 def replays(at: Scene) -> Iterator[Replay]:
-    """Every replay, made for `at`; for a service that takes no identical requests."""
+    """Yield every replay, made for `at`, for a service that refuses identical requests."""
     for family, code in CODES.items():
         for kind, rows in family(at).items():
             for name, first, second in rows:

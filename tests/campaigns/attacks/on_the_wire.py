@@ -1,4 +1,4 @@
-"""Attacks in bytes, which a parsed request cannot show. RFC 9112 §11, RFC 9421 §7.5."""
+"""Attacks in raw bytes, which a parsed request cannot express. RFC 9112 §11, RFC 9421 §7.5."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from kits.signed_requests import Scene
 
 Family = dict[str, list[tuple[str, bytes, *tuple[Answer, ...]]]]  # with an answer for each request in the bytes
 
-TWO_WAYS: Final = (400, "invalid_http")
+AMBIGUOUS: Final = (400, "invalid_http")
 TOO_MUCH: Final = (431, "headers_too_large")
 UNSIGNED: Final = (401, "signature_missing")
 MISMATCH: Final = (401, "digest_mismatch")
@@ -38,19 +38,19 @@ def _post(at: Scene) -> bytes:
 
 
 def _without(data: bytes, name: str) -> bytes:
-    """`data` without the field `name`."""
+    """Return `data` without the field `name`."""
     return re.sub(rb"(?im)^" + name.encode() + rb":.*\r\n", b"", data, count=1)
 
 
 def _field(data: bytes, name: str) -> bytes:
-    """The line of the field `name` in `data`."""
+    """Return the line of the field `name` in `data`."""
     found = re.search(rb"(?im)^" + name.encode() + rb":.*\r\n", data)
     assert found is not None
     return found[0]
 
 
 def _kept(data: bytes) -> bytes:
-    """`data` on a connection that is kept for another request."""
+    """Return `data` without the field that closes the connection."""
     return _without(data, "Connection")
 
 
@@ -59,7 +59,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 def framing(at: Scene) -> Family:
-    """Where a body ends, RFC 9112 §6 and §11.2."""
+    """The framing of a body, RFC 9112 §6 and §11.2."""
     post, unsigned, body = _post(at), _unsigned(at), at.body
     with_length = as_bytes(at.signed_post(), origin_of(at.url)).removesuffix(b"\r\n" + body)
     head = post.removesuffix(b"\r\n" + body)
@@ -68,14 +68,14 @@ def framing(at: Scene) -> Family:
     end = b"0\r\n\r\n"
 
     def coded(coding: str, data: bytes, before: bytes = unframed) -> bytes:
-        """The POST, with a transfer coding instead of a length."""
+        """Return the POST with a transfer coding instead of a length."""
         return before + f"Transfer-Encoding: {coding}\r\n\r\n".encode() + data
 
     def chunked(data: bytes, *, trailers: bytes = b"", before: bytes = unframed) -> bytes:
         return coded("chunked", _chunk(data) + b"0\r\n" + trailers + b"\r\n", before)
 
     def moved(*names: str) -> bytes:
-        """The POST with these fields after its body."""
+        """Return the POST with these fields after its body."""
         before, trailers = unframed, b""
         for name in names:
             trailers += _field(before, name)
@@ -99,9 +99,9 @@ def framing(at: Scene) -> Family:
             ("in an extension of a chunk", coded("chunked", b"2;x=y\r\n{}\r\n" + end), MISMATCH),
         ],
         "a transfer coding that is read differently": [
-            ("compressed and chunked", coded("gzip, chunked", _chunk(body) + end), TWO_WAYS),
+            ("compressed and chunked", coded("gzip, chunked", _chunk(body) + end), AMBIGUOUS),
             ("two lines", coded("chunked", _chunk(body) + end, unframed + b"Transfer-Encoding: identity\r\n"),
-             TWO_WAYS),
+             AMBIGUOUS),
             ("in HTTP/1.0, and another request behind it", coded("chunked", end + unsigned, in_http_1_0), MISMATCH),
         ],
         "fields behind the body, RFC 9530 §6": [
@@ -113,7 +113,7 @@ def framing(at: Scene) -> Family:
 
 
 def lines(at: Scene) -> Family:
-    """How a request is written, RFC 9112 §2.2, §3 and §5."""
+    """The lines of a request, RFC 9112 §2.2, §3 and §5."""
     get = _get(at)
     _, _, fields = get.partition(b"\r\n")
     path = at.url.removeprefix(origin_of(at.url)).encode()
@@ -133,24 +133,24 @@ def lines(at: Scene) -> Family:
             ("an encoded slash", start(b"GET /" + path[1:].replace(b"/", b"%2F") + b" HTTP/1.1"), (404, "not_found")),
             ("a parameter of the path", start(b"GET " + path + b";x HTTP/1.1"), (404, "payment_not_found")),
         ],
-        "a method to go round the signature": [
+        "a method that might need no signature": [
             ("TRACE, which would echo the token", start(b"TRACE " + path + b" HTTP/1.1"), (405, "method_not_allowed")),
             ("OPTIONS", start(b"OPTIONS " + path + b" HTTP/1.1"), (405, "method_not_allowed")),
             ("PUT", start(b"PUT " + path + b" HTTP/1.1"), (405, "method_not_allowed")),
             ("PATCH", start(b"PATCH " + path + b" HTTP/1.1"), (405, "method_not_allowed")),
         ],
-        "white space that some skip": [
+        "white space that some parsers skip": [
             ("two spaces in the request line, which change nothing", start(b"GET  " + path + b"  HTTP/1.1"),
              (200, None)),
         ],
-        "Host": [
-            ("none, in HTTP/1.0", _without(_unsigned(at), "Host").replace(b"HTTP/1.1", b"HTTP/1.0"), UNSIGNED),
+        "no Host": [
+            ("in HTTP/1.0", _without(_unsigned(at), "Host").replace(b"HTTP/1.1", b"HTTP/1.0"), UNSIGNED),
         ],
     }  # fmt: skip
 
 
 def connections(at: Scene) -> Family:
-    """Several requests on one connection: a proof is good for its own request only."""
+    """Several requests on one connection."""
     get, unsigned = _get(at), _unsigned(at)
     unsigned_post = as_bytes(at.post(), origin_of(at.url))
 
@@ -159,23 +159,23 @@ def connections(at: Scene) -> Family:
         return _without(unsigned, "Connection").removesuffix(b"\r\n") + "\r\n".join(lines).encode() + b"\r\n"
 
     return {
-        "not signed, behind one that was": [
+        "an unsigned request behind a signed one": [
             ("a GET", _kept(get) + unsigned, (200, None), UNSIGNED),
             ("a POST", _kept(get) + unsigned_post, (200, None), UNSIGNED),
             ("a HEAD, with the same signature", _kept(get) + get.replace(b"GET", b"HEAD", 1), (200, None), (401, None)),
         ],
-        "to another protocol, not signed": [
+        "an unsigned upgrade to another protocol": [
             ("HTTP/2", upgraded("h2c", "HTTP2-Settings: AAMAAABk"), UNSIGNED),
             ("WebSocket", upgraded("websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA"), UNSIGNED),
         ],
-        "not signed, and to be waited for": [
+        "an unsigned request with Expect": [
             ("100-continue", unsigned_post.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"), UNSIGNED),
         ],
     }  # fmt: skip
 
 
 def sizes(at: Scene) -> Family:
-    """Too much of anything."""
+    """Sizes above the limits."""
     base_url = origin_of(at.url)
     head = _without(_post(at), "Content-Length").removesuffix(b"\r\n" + at.body)
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -208,7 +208,7 @@ FAMILIES: Final[tuple[Callable[[Scene], Family], ...]] = (framing, lines, connec
 
 
 def attempts(at: Scene) -> Iterator[Attempt]:
-    """Every attack in bytes, made for `at`."""
+    """Yield every attack in raw bytes, made for `at`."""
     for family in FAMILIES:
         for kind, rows in family(at).items():
             for name, data, *answers in rows:

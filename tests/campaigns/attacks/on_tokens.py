@@ -1,4 +1,4 @@
-"""Attacks on the access token, and by those who have one: RFC 9635 §7.2 and §11; and JSON that two read differently."""
+"""Attacks on the access token (RFC 9635 §7.2 and §11), by its owner, and by JSON that two parsers read differently."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -10,11 +10,11 @@ from incoming_payments.httpsig import PrivateKey, Request, sign
 from incoming_payments.limits import BODY_BYTES_MAX, HEADER_BYTES_MAX, JSON_DEPTH_MAX, TOKEN_CHARS_MAX
 from kits.signed_requests import Scene, put
 
-# What the service has to know besides the tokens of the `Scene`.
+# Tokens that the service knows in addition to those of the `Scene`.
 EXPIRED: Final = "EXPIRED-TOKEN"  # of the client
 READ_ONLY: Final = "READ-ONLY-TOKEN"  # of the client
 CREATE_ONLY: Final = "CREATE-ONLY-TOKEN"  # of the client
-STRANGERS: Final = "STRANGERS-TOKEN"  # of another client, whose key is the `other` of the `Scene`
+STRANGERS: Final = "STRANGERS-TOKEN"  # of another client, with the key `other` of the `Scene`
 
 Family = dict[str, list[tuple[str, Request, Answer]]]
 
@@ -28,8 +28,8 @@ def tokens(at: Scene) -> Family:
     signed_bare = sign(bare, at.key, created=at.now)
     thief = at.other
 
-    def says(*authorizations: str) -> Request:
-        """A GET that is signed for just these fields."""
+    def with_authorization(*authorizations: str) -> Request:
+        """Return a GET that is signed for exactly these fields."""
         request = put(at.get(), "Authorization", *authorizations)
         return at.forge(request, at.lines(authorization=", ".join(value.strip() for value in authorizations)))
 
@@ -47,35 +47,36 @@ def tokens(at: Scene) -> Family:
             ("in X-Forwarded-User", put(signed_bare, "X-Forwarded-User", "a-client"), MISSING),
         ],
         "a key-bound token as another kind, RFC 9635 §11": [
-            ("Bearer", says(f"Bearer {at.tokens[0]}"), INVALID),
+            ("Bearer", with_authorization(f"Bearer {at.tokens[0]}"), INVALID),
             ("Bearer, unsigned", put(at.get(), "Authorization", f"Bearer {at.tokens[0]}"), INVALID),
-            ("DPoP", says(f"DPoP {at.tokens[0]}"), INVALID),
-            ("Basic", says("Basic YTpi"), INVALID),
-            ("Signature, as the draft had it", says(f'Signature keyId="{at.kid}"'), INVALID),
+            ("DPoP", with_authorization(f"DPoP {at.tokens[0]}"), INVALID),
+            ("Basic", with_authorization("Basic YTpi"), INVALID),
+            ("Signature, in the form of the draft", with_authorization(f'Signature keyId="{at.kid}"'), INVALID),
         ],
         "text that is not a token": [
-            ("none", says("GNAP"), INVALID),
-            ("an empty one", says(""), INVALID),
-            ("undefined", says("undefined"), INVALID),
-            ("in quotes", says(f'GNAP "{at.tokens[0]}"'), INVALID),
-            ("with a name", says(f"GNAP token={at.tokens[0]}"), INVALID),
-            ("with a comma", says(f"{at.authorization},x"), INVALID),
-            ("two in one", says(f"{at.authorization} {at.tokens[1]}"), INVALID),
-            ("no ASCII", put(good, "Authorization", f"{at.authorization}\xe9"), INVALID),
+            ("none", with_authorization("GNAP"), INVALID),
+            ("an empty one", with_authorization(""), INVALID),
+            ("undefined", with_authorization("undefined"), INVALID),
+            ("in quotes", with_authorization(f'GNAP "{at.tokens[0]}"'), INVALID),
+            ("with a name", with_authorization(f"GNAP token={at.tokens[0]}"), INVALID),
+            ("with a comma", with_authorization(f"{at.authorization},x"), INVALID),
+            ("two in one", with_authorization(f"{at.authorization} {at.tokens[1]}"), INVALID),
+            ("not ASCII", put(good, "Authorization", f"{at.authorization}\xe9"), INVALID),
             ("a tab for the space", put(good, "Authorization", f"GNAP\t{at.tokens[0]}"), INVALID),
             ("a NUL", put(good, "Authorization", f"{at.authorization}\0"), (400, None)),
-            ("too long a one", says(f"GNAP {'a' * (TOKEN_CHARS_MAX + 1)}"), INVALID),
-            ("more than a field may hold", says(f"GNAP {'a' * HEADER_BYTES_MAX}"), (431, "headers_too_large")),
+            ("too long a one", with_authorization(f"GNAP {'a' * (TOKEN_CHARS_MAX + 1)}"), INVALID),
+            ("longer than a field may be", with_authorization(f"GNAP {'a' * HEADER_BYTES_MAX}"),
+             (431, "headers_too_large")),
         ],
         "a token twice": [
-            ("an empty one besides", says(at.authorization, ""), INVALID),
-            ("both good", says(at.authorization, at.authorization), INVALID),
-            ("the good one first", says(at.authorization, "GNAP x"), INVALID),
-            ("the good one last", says("GNAP x", at.authorization), INVALID),
+            ("an empty one besides", with_authorization(at.authorization, ""), INVALID),
+            ("both good", with_authorization(at.authorization, at.authorization), INVALID),
+            ("the good one first", with_authorization(at.authorization, "GNAP x"), INVALID),
+            ("the good one last", with_authorization("GNAP x", at.authorization), INVALID),
         ],
         "a token that was never issued": [
             ("signed well, by a known key", under("UNKNOWN"), INVALID),
-            ("signed by a key of one's own", under("UNKNOWN", at.other), INVALID),
+            ("signed by the attacker's own key", under("UNKNOWN", at.other), INVALID),
             ("not signed", put(at.get(), "Authorization", "GNAP UNKNOWN"), INVALID),
             ("the beginning of one", under(at.tokens[0][:-1]), INVALID),
             ("more after one", under(f"{at.tokens[0]}="), INVALID),
@@ -85,7 +86,7 @@ def tokens(at: Scene) -> Family:
         "a bad signature under a bad token": [
             ("an unknown keyid", at.forge(put(at.get(), "Authorization", "GNAP UNKNOWN"), at.lines(
              authorization="GNAP UNKNOWN"), f';keyid="https://evil.example/";created={at.now_s}'), INVALID),
-            ("a signature that cannot be read", put(under("UNKNOWN"), "Signature-Input", "undefined"), INVALID),
+            ("a signature that cannot be parsed", put(under("UNKNOWN"), "Signature-Input", "undefined"), INVALID),
             ("a stale one, under a token that has ended", at.forge(put(at.get(), "Authorization", f"GNAP {EXPIRED}"),
              at.lines(authorization=f"GNAP {EXPIRED}"), at.params(late_s=-999)), (401, "token_expired")),
         ],
@@ -98,9 +99,9 @@ def tokens(at: Scene) -> Family:
             ("signed by the thief", at.forge(at.get(), at.lines(), f';keyid="{thief.kid}";created={at.now_s}',
              by=thief.sign), (401, "key_unknown")),
             ("signed by the thief, in the victim's name", at.get_by(thief.sign), (401, "signature_invalid")),
-            ("with a request of its owner's", put(at.signed_get(), "Authorization", f"GNAP {STRANGERS}"),
+            ("with a request of another client", put(at.signed_get(), "Authorization", f"GNAP {STRANGERS}"),
              (401, "key_unknown")),
-            ("to delete what it can only create", put(evolve(good, method="DELETE"), "Authorization", at.authorization),
+            ("to delete with a right to create", put(evolve(good, method="DELETE"), "Authorization", at.authorization),
              (405, "method_not_allowed")),
         ],
         "the key of one client for the token of another": [
@@ -140,7 +141,7 @@ def rights(at: Scene) -> Family:
             ("percent-encoded", by_url(at.url.replace("-", "%2D").replace("%2D", "-", 1)), (404, "payment_not_found")),
             ("a slash behind it", by_url(f"{at.url}/"), (404, "not_found")),
             ("a pattern", by_url(at.url.replace(of_payment, "%25")), (404, "payment_not_found")),
-            ("a database's words", by_url(at.url.replace(of_payment, "'%20OR%20'1'='1")), (404, "payment_not_found")),
+            ("SQL", by_url(at.url.replace(of_payment, "'%20OR%20'1'='1")), (404, "payment_not_found")),
         ],
         "another client's payment or wallet address": [
             ("payment", read(STRANGERS, at.other), (403, "forbidden")),
@@ -168,7 +169,7 @@ def json_bodies(at: Scene) -> Family:
     refused = (400, "invalid_body")
 
     def member(text: bytes) -> Request:
-        """A signed POST whose body has one more member, or several."""
+        """Return a signed POST whose body has one more member, or several."""
         return at.signed_post(at.body[:-1] + b", " + text + b"}")
 
     def body(octets: bytes) -> Request:
@@ -183,7 +184,7 @@ def json_bodies(at: Scene) -> Family:
         ],
         "JSON: members that change behaviour elsewhere": [
             ("__proto__", member(b'"__proto__": {"completed": true}'), refused),
-            ("what the service sets", member(b'"completed": true'), refused),
+            ("a member that the service sets", member(b'"completed": true'), refused),
             ("an amount received", member(b'"receivedAmount": {"value": "1", "assetCode": "USD", "assetScale": 2}'),
              refused),
             ("null", member(b'"incomingAmount": null'), refused),
@@ -198,8 +199,8 @@ def json_bodies(at: Scene) -> Family:
         "JSON: text that cannot be stored": [
             ("a lone surrogate", member(b'"metadata": {"a": "\\ud800"}'), refused),
             ("a NUL", member(b'"metadata": {"a": "\\u0000"}'), refused),
-            ("a newline as it is", member(b'"metadata": {"a": "\n"}'), refused),
-            ("bytes that are no UTF-8", member(b'"metadata": {"a": "\xff"}'), refused),
+            ("an unescaped newline", member(b'"metadata": {"a": "\n"}'), refused),
+            ("bytes that are not UTF-8", member(b'"metadata": {"a": "\xff"}'), refused),
             ("a surrogate as UTF-8", member(b'"metadata": {"a": "\xed\xa0\x80"}'), refused),
         ],
         "JSON: another encoding": [
@@ -212,7 +213,7 @@ def json_bodies(at: Scene) -> Family:
             ("a comment", body(at.body + b"//"), refused),
             ("a NUL at its end", body(at.body + b"\0"), refused),
         ],
-        "JSON: too much": [
+        "JSON: above a limit": [
             ("deep", member(b'"metadata": ' + b'{"a":' * 5000 + b"1" + b"}" * 5000), refused),
             ("a level too deep", member(b'"metadata": {"a": ' + b"[" * JSON_DEPTH_MAX + b"]" * JSON_DEPTH_MAX + b"}"),
              refused),

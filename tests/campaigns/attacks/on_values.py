@@ -1,4 +1,4 @@
-"""Components and their values: attacks on the signature base. RFC 9421 §2.5, §7.4 and §7.5."""
+"""Attacks on the signature base by components and their values. RFC 9421 §2.5, §7.4 and §7.5."""
 
 from attrs import evolve
 
@@ -39,7 +39,7 @@ def components(at: Scene) -> Family:
         "an unknown component": [
             ("in upper case", at.get_covering(('"X-A"', "1"), headers=one), unsupported),
             ("an unknown derived component", at.get_covering(('"@unknown"', "")), unsupported),
-            ("that of HTTP/2", at.get_covering(('":authority"', "ase.example")), unsupported),
+            ("a name from HTTP/2", at.get_covering(('":authority"', "ase.example")), unsupported),
             ("an empty one", at.get_covering(('""', "")), unsupported),
             ("with a space", at.get_covering(('"x-a "', "1"), headers=one), unsupported),
             ("with a colon and a value", at.get_covering(('"x-a: 1"', "1"), headers=one), unsupported),
@@ -50,14 +50,14 @@ def components(at: Scene) -> Family:
             ("of the request of a request", at.get_covering(('"@path";req', "/")), unsupported),
         ],
         "a parameter that cannot be applied": [
-            ("one that nobody knows", parameter('"x-a";x'), unsupported),
+            ("an unknown one", parameter('"x-a";x'), unsupported),
             (";tr, of trailers", parameter('"x-a";tr'), unsupported),
             (";req, of responses", parameter('"x-a";req'), unsupported),
-            (";sf of a field that is none", parameter('"x-a";sf'), unsupported),
-            (";key of a field that is none", parameter('"x-a";key="a"', "1", "X-A", "a=1"), unsupported),
+            (";sf of an unstructured field", parameter('"x-a";sf'), unsupported),
+            (";key of an unstructured field", parameter('"x-a";key="a"', "1", "X-A", "a=1"), unsupported),
             (";key of a list", parameter('"accept";key="a"', "1", "Accept", "*/*"), unsupported),
             (";name of a field", parameter('"x-a";name="a"'), unsupported),
-            (";name that is no string", query_parameter("a=1", ('"@query-param";name=a', "1")), unsupported),
+            (";name that is not a string", query_parameter("a=1", ('"@query-param";name=a', "1")), unsupported),
             (";name that is missing", query_parameter("a=1", ('"@query-param"', "1")), unsupported),
             (";bs of a derived component", at.get_covering(('"@path";bs', ":Lw==:")), unsupported),
         ],
@@ -82,10 +82,10 @@ def components(at: Scene) -> Family:
             ("as empty", at.get_covering(('"x-a"', "")), absent),
             ("as undefined", at.get_covering(('"x-a"', "undefined")), absent),
             ("as null", at.get_covering(('"x-a"', "null")), absent),
-            ("another signature, which was taken away", at.get_covering(('"signature";key="sig2"', ":AAAA:"),
+            ("another signature, which was removed", at.get_covering(('"signature";key="sig2"', ":AAAA:"),
              headers=[("Signature", "sig0=::"), ("Signature-Input", "sig0=()")]), absent),
         ],
-        "a covered field taken away": [
+        "a covered field removed": [
             ("the token", put(at.signed_get(), "Authorization"), absent, NO_TOKEN),
             ("the digest", put(at.signed_post(), "Content-Digest"), absent),
             ("the type", put(at.signed_post(), "Content-Type"), absent, NO_SUCH_TYPE),
@@ -133,14 +133,14 @@ def values(at: Scene) -> Family:
         "a dictionary that is ambiguous": [
             ("a key twice", fields(('"priority";key="u"', "2"), "u=1, u=2", name="Priority"), value),
             ("a key twice in two lines", fields(('"priority";key="u"', "2"), "u=1", "u=2", name="Priority"), value),
-            ("no dictionary at all", fields(('"priority";sf', "u=1"), "u=(", name="Priority"), value),
-            ("too long to be parsed for that", fields(('"priority";sf', "u=1"), f'u="{"1" * SF_FIELDS_BYTES_MAX}"',
+            ("not a dictionary", fields(('"priority";sf', "u=1"), "u=(", name="Priority"), value),
+            ("too long to be parsed", fields(('"priority";sf', "u=1"), f'u="{"1" * SF_FIELDS_BYTES_MAX}"',
              name="Priority"), value),
         ],
         "a query that is ambiguous, RFC 9421 §7.5.8": [
             ("a parameter twice", query("a=1&a=2", ('"@query-param";name="a"', "1")), value),
             ("a parameter twice, once encoded", query("a=1&%61=2", ('"@query-param";name="a"', "1")), value),
-            ("bytes that are no UTF-8", query("a=%FF", ('"@query-param";name="a"', "%EF%BF%BD")), value),
+            ("bytes that are not UTF-8", query("a=%FF", ('"@query-param";name="a"', "%EF%BF%BD")), value),
         ],
         "a repeated field that is not a list, RFC 9421 §7.5.6": [
             ("the token", at.forge(at.get(("Authorization", "GNAP other")), at.lines(
@@ -153,7 +153,7 @@ def values(at: Scene) -> Family:
              "content-length"), repeated, NO_SUCH_LENGTH),
             ("Date", fields(('"date"', "a, b"), "a", "b", name="Date"), repeated),
         ],
-        "repeated lines, signed as something else, RFC 9421 §7.5.7": [
+        "repeated lines, signed in another form, RFC 9421 §7.5.7": [
             ("the first alone", fields(('"x-a"', "1"), "1", "2"), invalid),
             ("the last alone", fields(('"x-a"', "2"), "1", "2"), invalid),
             ("joined without a space", fields(('"x-a"', "1,2"), "1", "2"), invalid),
@@ -162,7 +162,7 @@ def values(at: Scene) -> Family:
             ("one line signed, two sent, with ;bs", fields(('"x-a";bs', ":MSwgMg==:"), "1", "2"), invalid),
             ("two lines signed, one sent, with ;bs", fields(('"x-a";bs', ":MQ==:, :Mg==:"), "1, 2"), invalid),
         ],
-        "one value for another": [
+        "a value in another form": [
             ("the white space around it", fields(('"x-a"', " 1 "), " 1 "), invalid),
             ("its letters in another case", fields(('"x-a"', "a"), "A"), invalid),
             ("in the strict form, without ;sf", fields(('"priority"', "u=1, i"), "u=1,i", name="Priority"), invalid),
@@ -182,11 +182,11 @@ def targets(at: Scene) -> Family:
     def sent_to(target_uri: str) -> Request:
         return evolve(good, target_uri=target_uri)
 
-    def said(name: str, text: str, url: str) -> Request:
+    def with_field(name: str, text: str, url: str) -> Request:
         return at.forge(at.get((name, text)), at.lines(url))
 
     return {
-        "signed for another place": [
+        "signed for another target": [
             ("another host, as after a redirection", meant_for(evil), invalid),
             ("another path", meant_for(f"{at.url}/1"), invalid),
             ("the path above", meant_for(at.url.rpartition("/")[0]), invalid),
@@ -194,7 +194,7 @@ def targets(at: Scene) -> Family:
             ("http instead of https", meant_for(at.url.replace("https", "http", 1)), invalid),
             ("the path alone", meant_for(f"/{path}"), invalid),
         ],
-        "signed for another spelling of the place": [
+        "signed for another spelling of the target": [
             ("the default port", meant_for(f"{origin}:443/{path}"), invalid),
             ("a dot segment", meant_for(f"{origin}/x/../{path}"), invalid),
             ("a percent-encoded letter", meant_for(at.url.replace("/i", "/%69", 1)), invalid),
@@ -207,7 +207,7 @@ def targets(at: Scene) -> Family:
             ("a fragment", meant_for(f"{at.url}#x"), invalid),
             ("userinfo", meant_for(at.url.replace("//", "//me@")), invalid),
         ],
-        "sent to another place than signed for": [
+        "sent to another target than the signed one": [
             ("a fragment", sent_to(f"{at.url}#x"), value, NO_FRAGMENT),
             ("a newline", sent_to(f"{at.url}\n"), value, NO_SUCH_LINE),
             ("a space", sent_to(f"{at.url} "), value, SAME_TARGET),
@@ -217,23 +217,23 @@ def targets(at: Scene) -> Family:
             ("a percent-encoded letter", sent_to(at.url.replace("/i", "/%69", 1)), invalid, NO_SUCH_PATH),
             ("two slashes", sent_to(f"{origin}//{path}"), invalid, NO_SUCH_PATH),
         ],
-        "sent to a host that is not ours": [
+        "sent to another host": [
             ("userinfo", at.forge(at.get(url=at.url.replace("//", "//me@")), at.lines(at.url.replace("//", "//me@"))),
              value, OUR_OWN_TARGET),
             ("a host with a space", at.forge(at.get(url=f"https://a b/{path}"), at.lines(f"https://a b/{path}")), value,
              NO_SUCH_LINE),
         ],
-        "another place in a field that proxies set": [
-            ("Host", said("Host", "evil.example", evil), invalid),
-            ("X-Forwarded-Host", said("X-Forwarded-Host", "evil.example", evil), invalid),
-            ("X-Forwarded-Proto", said("X-Forwarded-Proto", "http", at.url.replace("https", "http", 1)), invalid),
-            ("X-Forwarded-Prefix", said("X-Forwarded-Prefix", "/op", f"{origin}/op/{path}"), invalid),
-            ("Forwarded", said("Forwarded", "host=evil.example;proto=https", evil), invalid),
-            ("X-Original-URL", said("X-Original-URL", f"/{path}/1", f"{at.url}/1"), invalid),
-            ("X-Rewrite-URL", said("X-Rewrite-URL", f"/{path}/1", f"{at.url}/1"), invalid),
+        "another target in a field that proxies set": [
+            ("Host", with_field("Host", "evil.example", evil), invalid),
+            ("X-Forwarded-Host", with_field("X-Forwarded-Host", "evil.example", evil), invalid),
+            ("X-Forwarded-Proto", with_field("X-Forwarded-Proto", "http", at.url.replace("https", "http", 1)), invalid),
+            ("X-Forwarded-Prefix", with_field("X-Forwarded-Prefix", "/op", f"{origin}/op/{path}"), invalid),
+            ("Forwarded", with_field("Forwarded", "host=evil.example;proto=https", evil), invalid),
+            ("X-Original-URL", with_field("X-Original-URL", f"/{path}/1", f"{at.url}/1"), invalid),
+            ("X-Rewrite-URL", with_field("X-Rewrite-URL", f"/{path}/1", f"{at.url}/1"), invalid),
         ],
         "another method than signed": [
-            ("HEAD", evolve(good, method="HEAD"), invalid, OverHttp(401, None, "to HEAD there is no body")),
+            ("HEAD", evolve(good, method="HEAD"), invalid, OverHttp(401, None, "the answer to HEAD has no body")),
             ("DELETE", evolve(good, method="DELETE"), invalid, NO_SUCH_METHOD),
             ("in lower case", evolve(good, method="get"), invalid, NO_SUCH_LINE),
             ("signed in lower case", at.forge(at.get(), [('"@method"', "get"), *at.lines()[1:]]), invalid),

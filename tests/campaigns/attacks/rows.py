@@ -1,10 +1,10 @@
-"""Common parts of the tables of attacks.
+"""The rows of the tables of attacks.
 
-A table is made for a `Scene`, so that each attack is tried twice: on the verifier alone under a clock that stands
-still, and over HTTP on a server that runs. It is a family of attacks, by class: a class is one idea of an
-attacker's, and its rows are ways to try it, by the precedence of their reasons.
+Each table is made for a `Scene`, so that each attack runs twice: against the verifier alone with a fixed clock, and
+over HTTP against a running server. A table is a family of attacks in classes. A class is one idea of an attacker, and
+its rows are ways to try that idea.
 
-Where HTTP, or a rule of the service, refuses a request before the verifier sees it, its row ends with an `OverHttp`.
+A row ends with an `OverHttp` if HTTP or a rule of the service refuses the request before the verifier sees it.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ Answer = tuple[int | None, str | None]  # HTTP status, and the code in the error
 
 @frozen
 class OverHttp:
-    """How an attack is answered over HTTP when it is not with 401 and its code, and why not.
+    """The answer over HTTP where it is not 401 with the code of the attack, and the reason.
 
-    `code` is None where an answer has no body of ours, and `status` where there is no answer at all.
+    `code` is None for an answer without a body of ours, and `status` for no answer at all.
     """
 
     status: int | None
@@ -31,7 +31,7 @@ class OverHttp:
 
 @frozen
 class Row:
-    """The common part of every attack: its idea, and one way to try it."""
+    """The common part of every attack: its class and its name."""
 
     family: str
     kind: str
@@ -39,7 +39,7 @@ class Row:
 
     @property
     def id(self) -> str:
-        """Its name in a report of tests."""
+        """Return the name of the row in a test report."""
         return f"{self.kind}: {self.name}"
 
 
@@ -54,7 +54,7 @@ class Attack(Row):
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """Status and error code over HTTP."""
+        """Return the status and the error code over HTTP."""
         if self.over_http is None:
             return ((401, self.code.value),)
         return ((self.over_http.status, self.over_http.code),)
@@ -62,7 +62,7 @@ class Attack(Row):
 
 @frozen
 class Attempt(Row):
-    """An attack on the service as a whole: the bytes sent, and the answers."""
+    """An attack on the whole service: the request or its bytes, and the answers."""
 
     sent: Request | bytes
     answers: tuple[Answer, ...]
@@ -70,7 +70,7 @@ class Attempt(Row):
 
 @frozen
 class Replay(Row):
-    """A request that is good, and a second one that would be if the first had not been."""
+    """A good request, and a second one that is refused only because of the first."""
 
     first: Request
     second: Request
@@ -78,13 +78,13 @@ class Replay(Row):
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The answer to the second, over HTTP."""
+        """Return the answer to the second request over HTTP."""
         return ((401, self.code),)
 
 
 @frozen
 class BadKey(Row):
-    """A JWK that a token must not be bound to, and a signature that it might take for good."""
+    """A JWK that a token must not be bound to, and a signature that a verifier might accept for it."""
 
     jwk: dict[str, object]
     sign: Callable[[bytes], bytes]
@@ -99,32 +99,32 @@ Family = dict[str, list[SignatureRow]]  # by class
 
 
 def title(table: Callable[..., object]) -> str:
-    """Return the title of a family: the beginning of its docstring."""
+    """Return the title of a family: the first line of its docstring."""
     return (table.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-# --- why HTTP has another answer -----------------------------------------------------------------------
+# --- reasons for another answer over HTTP -----------------------------------------------------------------------
 
-NO_CONTROLS: Final = OverHttp(400, None, "the HTTP server takes no control characters in a field")
-NEWLINE: Final = OverHttp(400, None, "to the HTTP server a newline ends a field, and no other begins behind it")
-NO_SUCH_LINE: Final = OverHttp(400, None, "the HTTP server takes no such request line")
-NO_SUCH_NAME: Final = OverHttp(400, None, "the HTTP server takes no such field name")
-NO_SUCH_LENGTH: Final = OverHttp(400, None, "the HTTP server takes one Content-Length, one number")
-NO_SUCH_PATH: Final = OverHttp(404, "not_found", "paths are compared as they are sent")
-NO_SUCH_METHOD: Final = OverHttp(405, "method_not_allowed", "there is no such method here")
-NO_BODY_HERE: Final = OverHttp(400, "unexpected_body", "a GET has no body here")
-NO_SUCH_TYPE: Final = OverHttp(415, "unsupported_media_type", "bodies are JSON, and say so once")
-NO_TOKEN: Final = OverHttp(401, "token_missing", "the token is looked at before the signature")
-NOT_A_TOKEN: Final = OverHttp(401, "invalid_token", "the token is looked at before the signature")
-FIELD_TOO_LARGE: Final = OverHttp(431, "headers_too_large", "one field has a limit of its own")
+NO_CONTROLS: Final = OverHttp(400, None, "the HTTP server refuses control characters in a field")
+NEWLINE: Final = OverHttp(400, None, "for the HTTP server a newline ends the field, and no valid field follows")
+NO_SUCH_LINE: Final = OverHttp(400, None, "the HTTP server refuses the request line")
+NO_SUCH_NAME: Final = OverHttp(400, None, "the HTTP server refuses the field name")
+NO_SUCH_LENGTH: Final = OverHttp(400, None, "the HTTP server accepts a single number as Content-Length")
+NO_SUCH_PATH: Final = OverHttp(404, "not_found", "the service compares paths in the form in which they are sent")
+NO_SUCH_METHOD: Final = OverHttp(405, "method_not_allowed", "the path does not have this method")
+NO_BODY_HERE: Final = OverHttp(400, "unexpected_body", "the service refuses a GET with a body")
+NO_SUCH_TYPE: Final = OverHttp(415, "unsupported_media_type", "the service requires one Content-Type, JSON")
+NO_TOKEN: Final = OverHttp(401, "token_missing", "the service checks the token before the signature")
+NOT_A_TOKEN: Final = OverHttp(401, "invalid_token", "the service checks the token before the signature")
+FIELD_TOO_LARGE: Final = OverHttp(431, "headers_too_large", "each field has a limit")
 OUR_OWN_TARGET: Final = OverHttp(
-    401, "signature_invalid", "the target is made of the configured base URL, and of no other part of the request"
+    401, "signature_invalid", "the service builds the target from the configured base URL and the path of the request"
 )
-ENDS_EARLY: Final = OverHttp(None, None, "the connection ends before the body, so no response is possible")
+ENDS_EARLY: Final = OverHttp(None, None, "the connection ends before the body does, so no response is possible")
 BODY_AS_LONG_AS_IT_SAYS: Final = OverHttp(
-    401, "digest_mismatch", "the HTTP server ends the body where Content-Length says: then its digest is wrong"
+    401, "digest_mismatch", "the HTTP server cuts the body at its Content-Length, so the digest is wrong"
 )
-NO_FRAGMENT: Final = OverHttp(200, None, "the HTTP server leaves out a fragment: the target is the signed one")
+NO_FRAGMENT: Final = OverHttp(200, None, "the HTTP server removes a fragment, so the target is the signed one")
 SAME_TARGET: Final = OverHttp(
-    200, None, "to the HTTP server spaces around a target are none of it: it is the one signed for"
+    200, None, "the HTTP server ignores spaces around a target, so the target is the signed one"
 )

@@ -1,4 +1,4 @@
-"""Every attack on a signature, with the code that it must be refused with."""
+"""All attacks on signatures, each with the code of its refusal."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -21,7 +21,7 @@ _OF_OTHER_CLIENTS: Final = {ecdsa_octets: Algorithm.ES256, rsa_octets: Algorithm
 
 
 def attacks(at: Scene) -> Iterator[Attack]:
-    """Every attack on a signature, made for `at`."""
+    """Yield every attack on a signature, made for `at`."""
     for family in FAMILIES:
         key = at.by(_OF_OTHER_CLIENTS[family]).key if family in _OF_OTHER_CLIENTS else at.key
         for kind, rows in family(at).items():

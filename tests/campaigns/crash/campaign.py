@@ -1,12 +1,12 @@
-"""Kill the service, again and again, while it is paid; then see whether the books agree.
+"""Kill the service at random times while it is paid, then compare the records of its clients with the database.
 
     nox -s crash                          200 kills
-    nox -s crash -- --kills N --seed S    as it was, when S failed: who is killed when, and who sends what
+    nox -s crash -- --kills N --seed S    the choices of seed S again: which processes are killed, and the requests
 
-`serve`, as users run it, is killed with SIGKILL at random moments and started again, while other processes send it
-STREAM packets, ask for payments and book money on its file. Now and then one of these is killed with it. Nothing that
-the clients do stops for a kill: they repeat what was not answered. At the end they come to rest, and `check` compares
-what they have written down with the file. The moments depend on the machine, and not on the seed alone.
+`serve`, as users run it, is killed with SIGKILL and started again. Meanwhile other processes send it STREAM packets,
+create payments over HTTP, and credit money in its database. Some kills hit one of these clients as well. The clients
+repeat each request without a final answer. At the end they finish their requests, and `check` compares their records
+with the database. The exact time of a kill depends on the machine as well as on the seed.
 """
 
 import argparse
@@ -23,94 +23,97 @@ from typing import Final
 
 from attrs import asdict
 
-from campaigns.crash.books import Answered, notes_in
 from campaigns.crash.check import Report, check
-from campaigns.crash.clients import CREATED, REST
+from campaigns.crash.clients import CREATED, END
+from campaigns.crash.records import ReceivedAnswer, entries_in
 from campaigns.crash.service import Service, start
 
 SENDERS: Final = 2
-_REST_S_MAX: Final = 120.0
-_SERVING_S_MAX: Final = 0.3  # how long the service lives after it listens
-_STARTING_S_MAX: Final = 0.5  # and how long when it is killed without regard to whether it listens yet
+_END_S_MAX: Final = 120.0
+_SERVING_S_MAX: Final = 0.3  # from listening to the kill
+_STARTING_S_MAX: Final = 0.5  # from the start to a kill that does not wait until the service listens
 
 
 class Client:
-    """A client process, and its book, with which it is started again."""
+    """A client process. When it is started again, it continues with the same record."""
 
     def __init__(self, role: str, name: str, folder: Path, seed: int) -> None:
-        self.book = folder / f"{name}.book"
-        self._arguments = (role, folder, self.book, seed)
+        self.record = folder / f"{name}.record"
+        self._arguments = (role, folder, self.record, seed)
         self._log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Start it, unless it runs."""
+        """Start the process if it is not running."""
         if self._process is None or self._process.poll() is not None:
             assert self._process is None or self._process.returncode < 0, self._log.read_text("utf-8")
             self._process = start("clients", *self._arguments, log=self._log)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL to the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def end(self) -> None:
-        """Wait until it has brought to its end what was under way. It has to end well."""
+        """Wait until the process has finished its requests, and check that it succeeded."""
         assert self._process is not None
-        status = self._process.wait(_REST_S_MAX)
+        status = self._process.wait(_END_S_MAX)
         assert status == 0, self._log.read_text("utf-8")
 
 
-def run_campaign(folder: Path, *, kills: int, seed: int, spoilt_by: Sequence[str] = (), loud: bool = False) -> Report:
-    """Kill the service `kills` times; what the check says afterwards."""
+def run_campaign(folder: Path, *, kills: int, seed: int, faults: Sequence[str] = (), loud: bool = False) -> Report:
+    """Kill the service `kills` times, and return the report of the check."""
     choose = random.Random(seed)
     with ExitStack() as stack:
         service = stack.enter_context(Service(folder))
         senders = [Client("sender", f"sender-{number}", folder, seed + number) for number in range(SENDERS)]
         banking = Client("banking", "banking-1", folder, seed)
-        clients = [Client("creator", CREATED.removesuffix(".book"), folder, seed), banking, *senders]
+        clients = [Client("creator", CREATED.removesuffix(".record"), folder, seed), banking, *senders]
         for client in clients:
             stack.callback(client.kill)
-        service.start(*spoilt_by)
+        service.start(*faults)
         for client in clients:
             client.run()
         _await_money(service, senders)
         service.kill()
         for turn in range(1, kills):
-            service.start(*spoilt_by)
+            service.start(*faults)
             for client in clients:
                 client.run()
             if choose.random() < 0.85:
-                assert service.listens(), service.said()
+                assert service.listens(), service.log_text()
                 time.sleep(choose.uniform(0, _SERVING_S_MAX))
             else:
                 time.sleep(choose.uniform(0, _STARTING_S_MAX))
-            for victim in _who_else(choose, banking, senders):
+            for victim in _other_victims(choose, banking, senders):
                 victim.kill()
             service.kill()
             if loud and (turn + 1) % 50 == 0:
                 print(f"{turn + 1} kills", flush=True)
-        service.up(*spoilt_by)
+        service.up(*faults)
         for client in clients:
             client.run()
-        (folder / REST).touch()
+        (folder / END).touch()
         for client in clients:
             client.end()
         service.stop()
-    return check(service.database, [client.book for client in clients])
+    return check(service.database, [client.record for client in clients])
 
 
 def _await_money(service: Service, senders: Sequence[Client]) -> None:
-    """All clients are at work: each sender has been answered."""
-    deadline = time.monotonic() + _REST_S_MAX
-    while not all(any(isinstance(note, Answered) for note in notes_in(sender.book)) for sender in senders):
-        assert time.monotonic() < deadline, service.said()
+    """Wait until each sender has received an answer, so all clients are at work."""
+    deadline = time.monotonic() + _END_S_MAX
+    while not all(any(isinstance(entry, ReceivedAnswer) for entry in entries_in(sender.record)) for sender in senders):
+        assert time.monotonic() < deadline, service.log_text()
         time.sleep(0.05)
 
 
-def _who_else(choose: random.Random, banking: Client, senders: Sequence[Client]) -> Iterator[Client]:
-    """Who dies with the service. Without core banking nobody has the file open, and its log has to be recovered."""
+def _other_victims(choose: random.Random, banking: Client, senders: Sequence[Client]) -> Iterator[Client]:
+    """Yield the clients that are killed together with the service.
+
+    While the banking client is dead, no process has the database open, so the next one recovers its log.
+    """
     if choose.random() < 0.3:
         yield banking
     if choose.random() < 0.1:
@@ -118,21 +121,21 @@ def _who_else(choose: random.Random, banking: Client, senders: Sequence[Client])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a campaign and print what came out; 0 when every promise held."""
-    parser = argparse.ArgumentParser(description="Kill the service while it is paid, and check the books.")
+    """Run a campaign and print the report. The exit status is 0 if no promise was broken."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
-    parser.add_argument("--spoilt-by", default="", help="what crash.deadly does to it, to see it caught")
+    parser.add_argument("--faults", default="", help="faults to inject, from crash.faults: NAME,...")
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}, {options.kills} kills", flush=True)
-    spoilt_by = tuple(filter(None, options.spoilt_by.split(",")))
+    faults = tuple(filter(None, options.faults.split(",")))
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
-        report = run_campaign(Path(folder), kills=options.kills, seed=options.seed, spoilt_by=spoilt_by, loud=True)
+        report = run_campaign(Path(folder), kills=options.kills, seed=options.seed, faults=faults, loud=True)
     for name, figure in asdict(report.figures).items():
         print(f"{name:<16}{figure:>9}")
     print(f"{'violations':<16}{len(report.violations):>9}")
-    for kind, what in report.violations[:50]:
-        print(f"  {kind}: {what}")
+    for kind, detail in report.violations[:50]:
+        print(f"  {kind}: {detail}")
     return 1 if report.violations else 0
 
 

@@ -1,6 +1,6 @@
-"""Are the books of the clients and the database file of one mind? Read with plain `sqlite3`, and nothing of ours.
+"""Compare the records of the clients with the database, by plain `sqlite3` and no code of the library.
 
-python tests/crash/check.py DATABASE BOOK...
+python -m campaigns.crash.check DATABASE RECORD...        with PYTHONPATH=tests
 """
 
 import base64
@@ -14,26 +14,26 @@ from typing import Any, Final
 
 from attrs import asdict, field, frozen
 
-from campaigns.crash.books import AGAIN, CALL, CREATE, PACKET, UNHEARD, Asked, notes_in
+from campaigns.crash.records import CALL, CREATE, NO_ANSWER, PACKET, RETRIED, SentRequest, entries_in
 
 Row = Mapping[str, Any]
-Violation = tuple[str, str]  # which promise is broken, and by what
+Violation = tuple[str, str]  # the broken promise, and the detail
 
 _TABLES: Final = ("SELECT * FROM payments", "SELECT * FROM credits", "SELECT * FROM events ORDER BY version")
-_DONE: Final = frozenset({"fulfilled", "booked"})
+_DONE: Final = frozenset({"fulfilled", "credited"})
 
 
 @frozen
 class Figures:
-    """How much there was to be checked."""
+    """How much there was to check."""
 
-    packets: int  # different ones
+    packets: int  # each counted once, however often it was sent
     fulfilled: int
-    repeated: int  # times that a packet was sent again, since no answer came or a temporary one
-    fulfilled_late: int  # packets that were fulfilled only when they were sent again
+    repeated: int  # times that a packet had no answer or a temporary one, and was sent again
+    fulfilled_late: int  # packets that were not fulfilled at the first attempt
     calls: int  # of `receive`, by core banking
-    booked: int
-    creates: int  # that were answered
+    calls_credited: int
+    creates: int  # with an answer
     payments: int  # in the file
     completed: int
     credits: int
@@ -41,50 +41,53 @@ class Figures:
 
 @frozen
 class Report:
-    """What came out."""
+    """The result of a check."""
 
     figures: Figures
     violations: Sequence[Violation]
 
     @property
     def kinds(self) -> set[str]:
-        """Which promises are broken."""
+        """Return the names of the broken promises."""
         return {kind for kind, _ in self.violations}
 
 
 @frozen
-class Told:
-    """All that the clients have written down."""
+class Records:
+    """The records of all clients together."""
 
-    asked: Mapping[str, Asked]
+    requests: Mapping[str, SentRequest]
     answers: Mapping[str, Sequence[str]]  # in order
-    created: Sequence[str]  # payments that were answered to a create request
-    money: Mapping[str, Mapping[str, Asked]]  # the packets and calls, by payment and credit id
+    created: Sequence[str]  # the payments in the answers to create requests
+    money: Mapping[str, Mapping[str, SentRequest]]  # the packets and calls, by payment and credit id
 
 
 @frozen
 class Payment:
-    """What the file says of one payment."""
+    """One payment in the database."""
 
     row: Row
     credits: Mapping[str, Row]
     events: Sequence[Row]
-    told: Told = field(repr=False)
+    records: Records = field(repr=False)
 
     @property
     def limit(self) -> int | None:
-        """The `incomingAmount`."""
+        """Return the value of `incomingAmount`."""
         return None if self.row["incoming_amount"] is None else int(self.row["incoming_amount"])
 
     @property
     def total(self) -> int:
-        """The sum of the credits."""
+        """Return the sum of the credits."""
         return sum(int(credit["amount"]) for credit in self.credits.values())
 
 
-def check(database: Path, books: Iterable[Path], *, settled: bool = True) -> Report:
-    """Compare. With `settled` every request has to have its final answer; without, the clients are still at it."""
-    told = read_books(books)
+def check(database: Path, paths: Iterable[Path], *, settled: bool = True) -> Report:
+    """Compare the records with the database.
+
+    With `settled`, every request must have its final answer. Without it, the clients may still be running.
+    """
+    records = read_records(paths)
     with closing(sqlite3.connect(database)) as connection:
         connection.row_factory = sqlite3.Row
         sound = [row[0] for row in connection.execute("PRAGMA integrity_check")]
@@ -95,87 +98,88 @@ def check(database: Path, books: Iterable[Path], *, settled: bool = True) -> Rep
     for event in events:
         events_of[event["payment_id"]].append(event)
     found = {
-        row["id"]: Payment(row, credits_of.pop(row["id"], {}), events_of.pop(row["id"], []), told) for row in payments
+        row["id"]: Payment(row, credits_of.pop(row["id"], {}), events_of.pop(row["id"], []), records)
+        for row in payments
     }
     violations: list[Violation] = [("the file is sound", line) for line in sound if line != "ok"]
     violations += [("no credit without its payment", id) for id in {*credits_of, *events_of}]
-    violations += _about_answers(told, found)
+    violations += _check_answers(records, found)
     if settled:
-        violations += [("every request is settled", key) for key in told.asked if not _finally(told, key)]
+        violations += [("every request is settled", key) for key in records.requests if not _final_answer(records, key)]
     for payment in found.values():
         for rule in RULES:
             violations += rule(payment)
-    return Report(_figures(told, found), violations)
+    return Report(_figures(records, found), violations)
 
 
-def read_books(paths: Iterable[Path]) -> Told:
-    """What all books say together."""
-    asked: dict[str, Asked] = {}
+def read_records(paths: Iterable[Path]) -> Records:
+    """Read the records of all clients."""
+    requests: dict[str, SentRequest] = {}
     answers = defaultdict[str, list[str]](list)
     created: list[str] = []
     for path in paths:
-        for note in notes_in(path):
-            if isinstance(note, Asked):
-                asked[note.key] = note
+        for entry in entries_in(path):
+            if isinstance(entry, SentRequest):
+                requests[entry.key] = entry
                 continue
-            answers[note.key].append(note.said)
-            if note.said == "created":
-                created.append(note.details["payment"])
-    money = defaultdict[str, dict[str, Asked]](dict)
-    for one in asked.values():
+            answers[entry.key].append(entry.answer)
+            if entry.answer == "created":
+                created.append(entry.details["payment"])
+    money = defaultdict[str, dict[str, SentRequest]](dict)
+    for one in requests.values():
         if one.kind in {PACKET, CALL}:
             money[one.payment][credit_id_of(one)] = one
-    return Told(asked, answers, created, money)
+    return Records(requests, answers, created, money)
 
 
-def credit_id_of(asked: Asked) -> str:
-    """Under which id the money that is asked to be taken has to be in the file."""
-    if asked.kind == CALL:
-        return asked.key
-    return f"stream:{asked.sequence:016x}:{base64.b64encode(bytes.fromhex(asked.key)).decode()}"
+def credit_id_of(request: SentRequest) -> str:
+    """Return the credit id that the money of `request` must have in the database."""
+    if request.kind == CALL:
+        return request.key
+    return f"stream:{request.sequence:016x}:{base64.b64encode(bytes.fromhex(request.key)).decode()}"
 
 
-def _finally(told: Told, key: str) -> str | None:
-    """The answer that is final; `None` without."""
-    return next((said for said in reversed(told.answers.get(key, ())) if said not in AGAIN), None)
+def _final_answer(records: Records, key: str) -> str | None:
+    """Return the final answer, or None if there is none."""
+    return next((answer for answer in reversed(records.answers.get(key, ())) if answer not in RETRIED), None)
 
 
-def _about_answers(told: Told, payments: Mapping[str, Payment]) -> Iterator[Violation]:
-    """What was answered is so."""
-    for id in told.created:
+def _check_answers(records: Records, payments: Mapping[str, Payment]) -> Iterator[Violation]:
+    """Compare the answers with the database."""
+    for id in records.created:
         if id not in payments:
-            yield "a payment that was answered is there", id
+            yield "an answered payment exists", id
     attempts = sum(
-        1 + told.answers.get(key, []).count(UNHEARD) for key, one in told.asked.items() if one.kind == CREATE
+        1 + records.answers.get(key, []).count(NO_ANSWER) for key, one in records.requests.items() if one.kind == CREATE
     )
     if len(payments) > attempts:
-        yield "no payment that nobody asked for", f"{len(payments)} payments, {attempts} attempts"
-    for id, asked in ((id, asked) for one in told.money.values() for id, asked in one.items()):
-        said = _finally(told, asked.key)
-        credited = asked.payment in payments and id in payments[asked.payment].credits
-        if said in _DONE and not credited:
-            yield "what was fulfilled is credited", f"{asked.key} of {asked.payment}"
-        if said is not None and said not in _DONE and credited:
-            yield "what was refused is not credited", f"{asked.key} of {asked.payment}: {said}"
-        if set(told.answers.get(asked.key, ())) - AGAIN - {said}:
-            yield "an answer stays the same", f"{asked.key}: {told.answers[asked.key]}"
+        yield "no payment without its request", f"{len(payments)} payments, {attempts} attempts"
+    for id, request in ((id, request) for one in records.money.values() for id, request in one.items()):
+        answer = _final_answer(records, request.key)
+        credited = request.payment in payments and id in payments[request.payment].credits
+        if answer in _DONE and not credited:
+            yield "fulfilled money is credited", f"{request.key} of {request.payment}"
+        if answer is not None and answer not in _DONE and credited:
+            yield "refused money is not credited", f"{request.key} of {request.payment}: {answer}"
+        if set(records.answers.get(request.key, ())) - RETRIED - {answer}:
+            yield "an answer stays the same", f"{request.key}: {records.answers[request.key]}"
 
 
 # --- the rules about each payment --------------------------------------------------------------------
 
 
-def each_credit_was_asked_for(payment: Payment) -> Iterator[Violation]:
-    """No credit is there without its packet or call, nor with another amount."""
-    wanted = payment.told.money.get(payment.row["id"], {})
+def each_credit_has_its_request(payment: Payment) -> Iterator[Violation]:
+    """Each credit has its packet or call, and the amount of that."""
+    wanted = payment.records.money.get(payment.row["id"], {})
     for id, credit in payment.credits.items():
         if id not in wanted:
             yield "no credit without its packet", f"{id} of {payment.row['id']}"
         elif wanted[id].amount != int(credit["amount"]):
-            yield "a credit is for what was sent", f"{id}: {credit['amount']} for {wanted[id].amount}"
+            yield "a credit has the amount that was sent", f"{id}: {credit['amount']} for {wanted[id].amount}"
 
 
 def the_total_is_the_sum(payment: Payment) -> Iterator[Violation]:
-    """`receivedAmount` equals the sum of credits; also after each of them, in the order of the events."""
+    """`receivedAmount` is the sum of the credits, also after each credit in the order of the events."""
     if int(payment.row["received_amount"]) != payment.total:
         yield "the total is the sum of the credits", f"{payment.row['id']}: {payment.row['received_amount']}"
     total = 0
@@ -183,24 +187,24 @@ def the_total_is_the_sum(payment: Payment) -> Iterator[Violation]:
         credit = payment.credits.get(event["credit_id"]) if event["kind"] == "credited" else None
         total += int(credit["amount"]) if credit else 0
         if int(event["received_amount"]) != total or (credit and int(credit["received_amount"]) != total):
-            yield "each event tells the total", f"{payment.row['id']}: event {event['version']}, not {total}"
+            yield "each event has the total", f"{payment.row['id']}: event {event['version']}, not {total}"
 
 
-def the_events_are_whole(payment: Payment) -> Iterator[Violation]:
-    """One for the creation, one for each credit, one for completion: numbered without gaps."""
+def the_events_are_complete(payment: Payment) -> Iterator[Violation]:
+    """There is one event for the creation, for each credit and for completion, numbered without gaps."""
     versions = [event["version"] for event in payment.events]
     if versions != list(range(1, payment.row["version"] + 1)):
         yield "events have no gaps", f"{payment.row['id']}: {versions}, version {payment.row['version']}"
     kinds = [event["kind"] for event in payment.events]
     if kinds[:1] != ["created"] or kinds.count("created") > 1:
         yield "one event for the creation", f"{payment.row['id']}: {kinds}"
-    told = Counter(event["credit_id"] for event in payment.events if event["kind"] == "credited")
-    if told != Counter(payment.credits.keys()):
-        yield "one event for each credit", f"{payment.row['id']}: {set(told) ^ set(payment.credits)}"
+    credited = Counter(event["credit_id"] for event in payment.events if event["kind"] == "credited")
+    if credited != Counter(payment.credits.keys()):
+        yield "one event for each credit", f"{payment.row['id']}: {set(credited) ^ set(payment.credits)}"
 
 
-def completion_is_in_time(payment: Payment) -> Iterator[Violation]:
-    """Completed exactly when full: one event, the last one, and one credit that says so."""
+def a_payment_completes_when_full(payment: Payment) -> Iterator[Violation]:
+    """A payment is completed exactly when it is full, with one event, the last, and one completing credit."""
     full = payment.limit is not None and payment.total >= payment.limit
     completed = [event["version"] for event in payment.events if event["kind"] == "completed"]
     completing = [credit for credit in payment.credits.values() if credit["completes"]]
@@ -214,58 +218,60 @@ def completion_is_in_time(payment: Payment) -> Iterator[Violation]:
         yield "nothing after completion", f"{payment.row['id']}: event {completed[-1]}"
 
 
-def no_more_than_is_taken(payment: Payment) -> Iterator[Violation]:
-    """A packet may pass `incomingAmount` by the larger of a unit and 1 %; nothing is taken by a full payment."""
+def no_packet_exceeds_the_tolerance(payment: Payment) -> Iterator[Violation]:
+    """A packet may pass `incomingAmount` by the larger of one unit and 1 %. A full payment accepts nothing."""
     if payment.limit is None:
         return
     for id, credit in payment.credits.items():
         total = int(credit["received_amount"])
         if id.startswith("stream:") and total > payment.limit + max(1, payment.limit // 100):
-            yield "no packet brings too much", f"{id} of {payment.row['id']}: {total} of {payment.limit}"
+            yield "no packet exceeds the tolerance", f"{id} of {payment.row['id']}: {total} of {payment.limit}"
         if total - int(credit["amount"]) >= payment.limit:
             yield "nothing after completion", f"{id} of {payment.row['id']}"
 
 
 def nothing_after_expiry(payment: Payment) -> Iterator[Violation]:
-    """An expired payment takes nothing."""
+    """An expired payment accepts nothing."""
     for id, credit in payment.credits.items():
         if payment.row["expires_at"] is not None and credit["at"] > payment.row["expires_at"]:
             yield "nothing after expiry", f"{id} of {payment.row['id']}"
 
 
 RULES: Final = (
-    each_credit_was_asked_for,
+    each_credit_has_its_request,
     the_total_is_the_sum,
-    the_events_are_whole,
-    completion_is_in_time,
-    no_more_than_is_taken,
+    the_events_are_complete,
+    a_payment_completes_when_full,
+    no_packet_exceeds_the_tolerance,
     nothing_after_expiry,
 )
 
 
-def _figures(told: Told, payments: Mapping[str, Payment]) -> Figures:
-    packets = [asked for asked in told.asked.values() if asked.kind == PACKET]
-    calls = [asked for asked in told.asked.values() if asked.kind == CALL]
-    fulfilled = [told.answers[asked.key] for asked in packets if _finally(told, asked.key) == "fulfilled"]
+def _figures(records: Records, payments: Mapping[str, Payment]) -> Figures:
+    packets = [request for request in records.requests.values() if request.kind == PACKET]
+    calls = [request for request in records.requests.values() if request.kind == CALL]
+    fulfilled = [
+        records.answers[request.key] for request in packets if _final_answer(records, request.key) == "fulfilled"
+    ]
     return Figures(
         packets=len(packets),
         fulfilled=len(fulfilled),
-        repeated=sum(said in AGAIN for asked in packets for said in told.answers.get(asked.key, ())),
-        fulfilled_late=sum(said[0] in AGAIN for said in fulfilled),
+        repeated=sum(answer in RETRIED for request in packets for answer in records.answers.get(request.key, ())),
+        fulfilled_late=sum(answer[0] in RETRIED for answer in fulfilled),
         calls=len(calls),
-        booked=sum(_finally(told, asked.key) == "booked" for asked in calls),
-        creates=len(told.created),
+        calls_credited=sum(_final_answer(records, request.key) == "credited" for request in calls),
+        creates=len(records.created),
         payments=len(payments),
         completed=sum(any(event["kind"] == "completed" for event in one.events) for one in payments.values()),
         credits=sum(len(payment.credits) for payment in payments.values()),
     )
 
 
-def main(database: str, *books: str) -> int:
-    """Check and print."""
-    report = check(Path(database), map(Path, books))
+def main(database: str, *records: str) -> int:
+    """Check, and print the report."""
+    report = check(Path(database), map(Path, records))
     sys.stdout.write(f"{asdict(report.figures)}\n")
-    sys.stdout.writelines(f"broken: {kind}: {what}\n" for kind, what in report.violations)
+    sys.stdout.writelines(f"broken: {kind}: {detail}\n" for kind, detail in report.violations)
     return 1 if report.violations else 0
 
 

@@ -1,10 +1,11 @@
-"""The clients of a service that is killed: processes that do not give up, and write down what they are told.
+"""The clients of a service that is killed. They repeat their requests until they get a final answer, and record both.
 
-    python -m campaigns.crash.clients ROLE FOLDER BOOK SEED
+    python -m campaigns.crash.clients ROLE FOLDER RECORD SEED        with PYTHONPATH=tests
 
-`ROLE` is `sender` (pays by STREAM packets over HTTP), `creator` (asks for payments, signed, over HTTP) or `banking`
-(books by `receive` on the database file). When there is a file `REST` in the folder, each brings to its end what is
-under way. One that was killed is started again with the same book: it repeats what has no final answer, and goes on.
+`ROLE` is `sender` (pays by STREAM packets over HTTP), `creator` (creates payments by signed HTTP requests) or `banking`
+(credits money by `receive` on the database file). When the file `END` is in the folder, each client finishes its
+requests and ends. A client that was killed is started again with the same record. It repeats each request without a
+final answer, and continues.
 """
 
 import base64
@@ -24,7 +25,19 @@ from typing import Any, Final, TypeVar
 import httpx
 from attrs import frozen
 
-from campaigns.crash.books import AGAIN, CALL, CREATE, PACKET, UNHEARD, Answered, Asked, Book, Reader, notes_in, pending
+from campaigns.crash.records import (
+    CALL,
+    CREATE,
+    NO_ANSWER,
+    PACKET,
+    RETRIED,
+    ClientRecord,
+    Reader,
+    ReceivedAnswer,
+    SentRequest,
+    entries_in,
+    pending,
+)
 from incoming_payments import Amount, Asset, Ports, receive, run
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import IncomingPaymentsError
@@ -40,13 +53,13 @@ from kits.stream_kit import Sender
 T = TypeVar("T")
 
 IN_FLIGHT: Final = 3  # packets of one sender at a time
-CREATED: Final = "created.book"  # what every sender reads
-REST: Final = "rest"
+CREATED: Final = "created.record"  # the record that every sender reads
+END: Final = "end"
 USD: Final = Asset("USD", 2)
-_PAUSE_S: Final = 0.01  # before the very same is sent again
-_PACKETS_EXPIRE_AFTER: Final = timedelta(hours=1)  # so that none expires meanwhile
-_OPEN_MAX: Final = 6  # payments that are paid at a time: few, so that packets meet in them
-_F08: Final = struct.Struct(">QQ")  # what came, and what remains
+_PAUSE_S: Final = 0.01  # before the same request is sent again
+_PACKETS_EXPIRE_AFTER: Final = timedelta(hours=1)  # so that no packet expires during the campaign
+_OPEN_MAX: Final = 6  # payments that are paid at a time: few, so that packets compete for them
+_F08: Final = struct.Struct(">QQ")  # the amount that arrived, and the amount that remains
 
 
 # --- paying ------------------------------------------------------------------------------------------
@@ -54,19 +67,19 @@ _F08: Final = struct.Struct(">QQ")  # what came, and what remains
 
 @frozen
 class Payable:
-    """A payment as its creator was told of it."""
+    """A payment, as in the response to its creator."""
 
     id: str
     address: str
     secret: bytes
 
     def sender(self) -> Sender:
-        """Whoever pays it."""
+        """Return a STREAM sender for the payment."""
         return Sender(StreamCredentials(PaymentId(self.id), IlpAddress(self.address), self.secret))
 
 
 class Payables:
-    """The payments that may take money, as far as one sender knows."""
+    """The payments that one client believes to be open."""
 
     def __init__(self, path: Path) -> None:
         self._created = Reader(path)
@@ -74,16 +87,16 @@ class Payables:
         self._open: list[Payable] = []
 
     def some(self, choose: random.Random) -> Payable | None:
-        """One of them."""
+        """Return a random open payment, or None if there is none."""
         with self._lock:
-            notes = self._created.more()
+            entries = self._created.new_entries()
             self._open += [
-                _payable(one.details) for one in notes if isinstance(one, Answered) and one.said == "created"
+                _payable(one.details) for one in entries if isinstance(one, ReceivedAnswer) and one.answer == "created"
             ]
             return choose.choice(self._open[:_OPEN_MAX]) if self._open else None
 
     def drop(self, id: str) -> None:
-        """It takes nothing more."""
+        """Remove a payment that accepts no more money."""
         with self._lock:
             self._open = [one for one in self._open if one.id != id]
 
@@ -92,8 +105,8 @@ def _payable(details: dict[str, Any]) -> Payable:
     return Payable(details["payment"], details["address"], base64.urlsafe_b64decode(f"{details['secret']}="))
 
 
-class Line:
-    """A connection of a peer's to the service, made anew whenever it is cut."""
+class PeerConnection:
+    """A connection of a peer to the service. It is opened again after each failure."""
 
     def __init__(self, port: int, token: str) -> None:
         self._port = port
@@ -101,7 +114,7 @@ class Line:
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, packet: bytes) -> Fulfill | Reject | None:
-        """The reply; `None` when there was none."""
+        """Send a packet and return the reply, or None if there was none."""
         if self._connection is None:
             self._connection = self._connect()
         try:
@@ -115,13 +128,13 @@ class Line:
         return decode_reply(body)
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection if there is one."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
     def _connect(self) -> http.client.HTTPConnection:
-        """A connection, once the service listens."""
+        """Return a connection, once the service listens."""
         while True:
             connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
             try:
@@ -132,62 +145,62 @@ class Line:
                 return connection
 
 
-def settle(line: Line, book: Book, asked: Asked) -> tuple[str, bytes]:
-    """Send a packet until it has its final answer: what that was, and its data."""
+def send_until_final(connection: PeerConnection, record: ClientRecord, request: SentRequest) -> tuple[str, bytes]:
+    """Send a packet until it has its final answer, and return the answer and its data."""
     while True:
-        reply = line.send(bytes.fromhex(asked.packet))
-        said = said_to(asked, reply)
-        book.answered(asked.key, said)
-        if reply is not None and said not in AGAIN:
-            return said, reply.data
+        reply = connection.send(bytes.fromhex(request.packet))
+        answer = answer_in(request, reply)
+        record.answered(request.key, answer)
+        if reply is not None and answer not in RETRIED:
+            return answer, reply.data
         time.sleep(_PAUSE_S)
 
 
-def said_to(asked: Asked, reply: Fulfill | Reject | None) -> str:
-    """What a reply says, in a word. A fulfillment has to be that of the packet."""
+def answer_in(request: SentRequest, reply: Fulfill | Reject | None) -> str:
+    """Return the answer in a reply as one word. A fulfillment must be that of the packet."""
     if reply is None:
-        return UNHEARD
+        return NO_ANSWER
     if isinstance(reply, Fulfill):
-        assert sha256(reply.fulfillment).hexdigest() == asked.key
+        assert sha256(reply.fulfillment).hexdigest() == request.key
         return "fulfilled"
     return str(reply.code)
 
 
-def pay(folder: Path, book_path: Path, seed: int) -> None:
-    """Send packets into whatever payments there are."""
+def pay(folder: Path, record_path: Path, seed: int) -> None:
+    """Send packets to open payments."""
     port, token = _port(folder), token_of(folder)
-    notes = list(notes_in(book_path))
-    book = Book(book_path)
-    left = pending(notes)
-    counter = itertools.count(len(notes) + 1)  # each is noted, so that none comes twice
+    entries = list(entries_in(record_path))
+    record = ClientRecord(record_path)
+    left = pending(entries)
+    counter = itertools.count(len(entries) + 1)  # each packet is recorded, so no sequence is used twice
     payables = Payables(folder / CREATED)
-    number = int(book_path.stem.rpartition("-")[2])
+    number = int(record_path.stem.rpartition("-")[2])
 
     def work(thread: int) -> None:
-        line, choose = Line(port, token), random.Random(f"{seed} {thread} {len(notes)}")
-        for asked in left[thread::IN_FLIGHT]:
-            settle(line, book, asked)
-        amount = 0  # what is known to remain, when it is
-        while not _rests(folder):
+        connection, choose = PeerConnection(port, token), random.Random(f"{seed} {thread} {len(entries)}")
+        for request in left[thread::IN_FLIGHT]:
+            send_until_final(connection, record, request)
+        amount = 0  # that remains, if the last F08 reported it
+        while not _is_ending(folder):
             payable = payables.some(choose)
             if payable is None:
                 time.sleep(_PAUSE_S)
                 continue
             sequence = number << 40 | next(counter)
-            asked = new_packet(book, payable, min(amount, 1 << 32) or choose.randint(1, 120), sequence)
-            said, data = settle(line, book, asked)
-            amount = _F08.unpack(data)[1] if said == "F08" else 0
-            if said == "F99":
+            request = new_packet(record, payable, min(amount, 1 << 32) or choose.randint(1, 120), sequence)
+            answer, data = send_until_final(connection, record, request)
+            amount = _F08.unpack(data)[1] if answer == "F08" else 0
+            if answer == "F99":
                 payables.drop(payable.id)
 
     _in_threads(work, IN_FLIGHT)
 
 
-def new_packet(book: Book, payable: Payable, amount: int, sequence: int) -> Asked:
-    """A new packet, in the book."""
+def new_packet(record: ClientRecord, payable: Payable, amount: int, sequence: int) -> SentRequest:
+    """Return a new packet, and record it."""
     expires_at = datetime.now(UTC).replace(microsecond=0) + _PACKETS_EXPIRE_AFTER
     prepare = payable.sender().prepare(amount, sequence=sequence, expires_at=expires_at)
-    return book.asked(
+    return record.sent(
         kind=PACKET,
         key=prepare.condition.hex(),
         payment=payable.id,
@@ -197,28 +210,28 @@ def new_packet(book: Book, payable: Payable, amount: int, sequence: int) -> Aske
     )
 
 
-# --- asking for payments -----------------------------------------------------------------------------
+# --- creating payments -----------------------------------------------------------------------------
 
 
-def create(folder: Path, book_path: Path, seed: int) -> None:
-    """Ask for payments of all sorts, one after the other."""
+def create(folder: Path, record_path: Path, seed: int) -> None:
+    """Create payments with various terms, one after the other."""
     port = _port(folder)
     client = HttpClient.of(folder, f"http://127.0.0.1:{port}")
-    notes = list(notes_in(book_path))
-    book = Book(book_path)
-    choose = random.Random(f"{seed} {len(notes)}")
-    for number in range(len(notes), sys.maxsize):
-        if _rests(folder):
+    entries = list(entries_in(record_path))
+    record = ClientRecord(record_path)
+    choose = random.Random(f"{seed} {len(entries)}")
+    for number in range(len(entries), sys.maxsize):
+        if _is_ending(folder):
             return
-        asked = book.asked(kind=CREATE, key=f"create-{number}")
+        request = record.sent(kind=CREATE, key=f"create-{number}")
         terms = _terms(choose)
-        while not _create_once(client, book, asked, terms):
+        while not _create_once(client, record, request, terms):
             time.sleep(_PAUSE_S)
         time.sleep(choose.uniform(0.01, 0.05))
 
 
 def _terms(choose: random.Random) -> dict[str, Any]:
-    """Mostly with an `incomingAmount`, so that payments get full; some that expire soon."""
+    """Return random terms: most have an `incomingAmount`, so that payments become full, and some expire soon."""
     terms: dict[str, Any] = {}
     if choose.random() < 0.9:
         value = str(choose.randint(1, choose.choice([300, 3000, 30000])))
@@ -229,63 +242,63 @@ def _terms(choose: random.Random) -> dict[str, Any]:
     return terms
 
 
-def _create_once(client: HttpClient, book: Book, asked: Asked, terms: dict[str, Any]) -> bool:
-    """Whether there was a final answer."""
+def _create_once(client: HttpClient, record: ClientRecord, request: SentRequest, terms: dict[str, Any]) -> bool:
+    """Send the request, and return whether the answer is final."""
     try:
         response = client.create(**terms)
     except httpx.ConnectError:
-        return False  # nothing was sent
+        return False  # no request was sent
     except httpx.TransportError:
-        book.answered(asked.key, UNHEARD)
+        record.answered(request.key, NO_ANSWER)
         return False
     body = response.json()
     if response.status_code != 201:
-        book.answered(asked.key, body["error"]["code"])
-        return body["error"]["code"] not in AGAIN
+        record.answered(request.key, body["error"]["code"])
+        return body["error"]["code"] not in RETRIED
     [method] = body["methods"] or [None]
-    if method is None:  # it has expired already
-        book.answered(asked.key, "too_late")
+    if method is None:  # the payment has expired already
+        record.answered(request.key, "too_late")
         return True
     id = body["id"].rpartition("/")[2]
-    book.answered(asked.key, "created", payment=id, address=method["ilpAddress"], secret=method["sharedSecret"])
+    record.answered(request.key, "created", payment=id, address=method["ilpAddress"], secret=method["sharedSecret"])
     return True
 
 
-# --- booking -----------------------------------------------------------------------------------------
+# --- crediting -----------------------------------------------------------------------------------------
 
 
-def bank(folder: Path, book_path: Path, seed: int) -> None:
-    """Book money that came by another rail, in a process of its own on the file of the service."""
-    notes = list(notes_in(book_path))
-    left, numbers = pending(notes), itertools.count(len(notes))
-    book, choose = Book(book_path), random.Random(f"{seed} {len(notes)}")
+def bank(folder: Path, record_path: Path, seed: int) -> None:
+    """Credit money that arrived by another rail, in a separate process on the service's database."""
+    entries = list(entries_in(record_path))
+    left, numbers = pending(entries), itertools.count(len(entries))
+    record, choose = ClientRecord(record_path), random.Random(f"{seed} {len(entries)}")
     payables = Payables(folder / CREATED)
     with SqliteStore(load_settings(folder / CONFIGURATION).database) as store:
-        for asked in left:
-            _book_once(store, book, asked)
-        while not _rests(folder):
+        for request in left:
+            _credit_once(store, record, request)
+        while not _is_ending(folder):
             time.sleep(choose.uniform(0.005, 0.03))
             payable = payables.some(choose)
             if payable is not None:
-                # Each is noted, so that the next life of this client begins behind it.
+                # Each call is recorded, so no credit id is used twice after a restart.
                 key, amount = f"wire-{next(numbers)}", choose.randint(1, 60)
-                asked = book.asked(kind=CALL, key=key, payment=payable.id, amount=amount)
-                if _book_once(store, book, asked) in {"payment_completed", "payment_expired"}:
+                request = record.sent(kind=CALL, key=key, payment=payable.id, amount=amount)
+                if _credit_once(store, record, request) in {"payment_completed", "payment_expired"}:
                     payables.drop(payable.id)
 
 
-def _book_once(store: SqliteStore, book: Book, asked: Asked) -> str:
-    """Call `receive` until it has its final answer."""
-    amount = Amount(asked.amount, USD)
+def _credit_once(store: SqliteStore, record: ClientRecord, request: SentRequest) -> str:
+    """Call `receive` until it returns a final answer."""
+    amount = Amount(request.amount, USD)
     while True:
         try:
-            run(receive(asked.payment, credit=asked.key, amount=amount, now=datetime.now(UTC)), Ports(store=store))
-            said = "booked"
+            run(receive(request.payment, credit=request.key, amount=amount, now=datetime.now(UTC)), Ports(store=store))
+            answer = "credited"
         except IncomingPaymentsError as error:
-            said = error.code
-        book.answered(asked.key, said)
-        if said not in AGAIN:
-            return said
+            answer = error.code
+        record.answered(request.key, answer)
+        if answer not in RETRIED:
+            return answer
         time.sleep(_PAUSE_S)
 
 
@@ -293,7 +306,7 @@ def _book_once(store: SqliteStore, book: Book, asked: Asked) -> str:
 
 
 def token_of(folder: Path) -> str:
-    """The token of the peer."""
+    """Return the token of the peer."""
     return (folder / PEER_TOKEN).read_text("ascii").strip()
 
 
@@ -301,12 +314,12 @@ def _port(folder: Path) -> int:
     return load_settings(folder / CONFIGURATION).port
 
 
-def _rests(folder: Path) -> bool:
-    return (folder / REST).exists()
+def _is_ending(folder: Path) -> bool:
+    return (folder / END).exists()
 
 
 def _in_threads(work: Callable[[int], None], count: int) -> None:
-    """Run them to the end; what one of them raises ends the process, and is seen."""
+    """Run `work` in threads until all end. An exception in one of them ends the process."""
     failures: list[BaseException] = []
 
     def guarded(number: int) -> None:
@@ -327,9 +340,9 @@ def _in_threads(work: Callable[[int], None], count: int) -> None:
 ROLES: Final = {"sender": pay, "creator": create, "banking": bank}
 
 
-def main(role: str, folder: str, book: str, seed: str) -> None:
-    """Be one of them."""
-    ROLES[role](Path(folder), Path(book), int(seed))
+def main(role: str, folder: str, record: str, seed: str) -> None:
+    """Run the client with this role."""
+    ROLES[role](Path(folder), Path(record), int(seed))
 
 
 if __name__ == "__main__":

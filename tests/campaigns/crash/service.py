@@ -21,13 +21,16 @@ _DEADLINE_S: Final = 60.0  # for a slow machine
 
 
 def environment() -> dict[str, str]:
-    """For processes that are killed: coverage would slow them down, and what it found be lost."""
+    """Return the environment of processes that are killed.
+
+    It has no coverage: that would slow the processes down, and a killed process loses its data.
+    """
     ours = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS")}
     return {**ours, "PYTHONPATH": str(ROOT / "tests"), "PYTHONUNBUFFERED": "1"}
 
 
 def start(module: str, *arguments: object, log: Path) -> "subprocess.Popen[bytes]":
-    """A process of a module in this folder; what it says is added to `log`."""
+    """Start a module of this folder as a process, and append its output to `log`."""
     command = [sys.executable, "-m", f"campaigns.crash.{module}", *map(str, arguments)]
     return _popen(command, log)
 
@@ -39,7 +42,7 @@ def _popen(command: Sequence[str], log: Path, env: Mapping[str, str] | None = No
 
 
 class Service:
-    """One service; its process comes and goes. `spoilt_by` names what `crash.deadly` is to do to it."""
+    """One service. Tests kill its process and start it again. `faults` are names in `crash.faults`."""
 
     def __init__(self, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -52,25 +55,25 @@ class Service:
 
     @property
     def database(self) -> Path:
-        """The SQLite file."""
+        """Return the path of the SQLite file."""
         return self.folder / DATABASE
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
-        """The one that was started last."""
+        """Return the process that was started last."""
         assert self._process is not None
         return self._process
 
-    def start(self, *spoilt_by: str) -> None:
-        """Start `serve`, as it is or with what `crash.deadly` does to it. It does not listen yet."""
+    def start(self, *faults: str) -> None:
+        """Start `serve`, with `faults` if there are any. The process does not listen yet."""
         serve = ("serve", "--config", self.folder / CONFIGURATION)
-        if spoilt_by:
-            self._process = start("deadly", ",".join(spoilt_by), *serve, log=self.log)
+        if faults:
+            self._process = start("faults", ",".join(faults), *serve, log=self.log)
         else:
             self._process = _popen([*COMMAND, *map(str, serve)], self.log, self._environment)
 
     def listens(self) -> bool:
-        """Wait until it does, or is dead."""
+        """Wait until the process listens or has ended, and return whether it listens."""
         deadline = time.monotonic() + _DEADLINE_S
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
@@ -81,35 +84,35 @@ class Service:
                 return True
         return False
 
-    def up(self, *spoilt_by: str) -> "Service":
-        """Start, and listen."""
-        self.start(*spoilt_by)
-        assert self.listens(), self.said()
+    def up(self, *faults: str) -> "Service":
+        """Start the process, and wait until it listens."""
+        self.start(*faults)
+        assert self.listens(), self.log_text()
         return self
 
     def kill(self) -> None:
-        """SIGKILL. It was alive until then."""
+        """Send SIGKILL to the process, which must be alive."""
         status = self.process.poll()
-        assert status is None, (status, self.said())
+        assert status is None, (status, self.log_text())
         self.process.kill()
         self.process.wait(_DEADLINE_S)
 
     def stop(self) -> None:
-        """SIGTERM, and wait."""
+        """Send SIGTERM, and wait for the end."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(_DEADLINE_S)
 
     def wait(self) -> int:
-        """How it ended."""
+        """Wait for the end, and return the exit status."""
         return self.process.wait(_DEADLINE_S)
 
-    def said(self) -> str:
-        """Its log."""
+    def log_text(self) -> str:
+        """Return the log of the service."""
         return self.log.read_text("utf-8")
 
     def copy(self, to: Path) -> Path:
-        """The file and its log as they lie there, so that to look at them changes nothing."""
+        """Copy the database and its log to the folder `to`, so that reading the copy does not change the original."""
         to.mkdir()
         for suffix in ("", "-wal"):
             source = self.database.with_name(f"{DATABASE}{suffix}")

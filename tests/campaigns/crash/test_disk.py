@@ -1,6 +1,6 @@
-"""Trouble with the disk under a service that runs. A full disk passes by itself; after a lost write `serve` ends.
+"""Disk errors under a running service. `serve` survives a full disk, and ends after a write that it cannot roll back.
 
-Nothing that was acknowledged is lost, and what was refused is credited once when it is repeated.
+No acknowledged credit is lost, and a refused packet is credited once when the sender repeats it.
 """
 
 import os
@@ -15,9 +15,9 @@ from typing import Final
 import pytest
 from attrs import frozen
 
-from campaigns.crash.books import UNHEARD
 from campaigns.crash.check import check
-from campaigns.crash.scene import Scene
+from campaigns.crash.payer import Payer
+from campaigns.crash.records import NO_ANSWER
 from campaigns.crash.service import Service
 from kits.processes import HttpClient
 
@@ -25,7 +25,7 @@ _DISK: Final = "size=2m"
 
 
 def run_as_root(*command: object) -> None:
-    """Run a command that only root may; the test is skipped, with what it said, where even root may not."""
+    """Run a command that needs root. Skip the test, with the output of the command, where it is not possible."""
     if shutil.which(str(command[0])) is None:
         pytest.skip(f"there is no {command[0]} here")
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
@@ -35,23 +35,23 @@ def run_as_root(*command: object) -> None:
 
 @contextmanager
 def as_it_is(_: Path) -> Iterator[None]:
-    """The disk that tests use."""
+    """Use the disk of the tests."""
     yield
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """A small disk of its own, in memory."""
+    """Mount a small disk in memory."""
     run_as_root("mount", "-t", "tmpfs", "-o", _DISK, "tmpfs", folder)
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", folder], check=True)  # lazily: a book may be open
+        subprocess.run(["umount", "-l", folder], check=True)  # lazily, because a record may be open
 
 
 @contextmanager
 def full(service: Service) -> Iterator[None]:
-    """Somebody fills the disk, to the last byte."""
+    """Fill the disk to the last byte."""
     ballast = service.folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (4096, 1):
@@ -68,7 +68,7 @@ def full(service: Service) -> Iterator[None]:
 
 @contextmanager
 def no_growth(service: Service) -> Iterator[None]:
-    """No file of the process may grow, as with a quota that is used up; its log neither."""
+    """Let no file of the process grow, its log included, as with an exhausted quota."""
     pid = service.process.pid
     limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, limits[1]))
@@ -81,7 +81,7 @@ def no_growth(service: Service) -> Iterator[None]:
 
 @contextmanager
 def read_only(service: Service) -> Iterator[None]:
-    """The file and its log may not be written, by root neither, nor by who has them open."""
+    """Make the database and its log read-only, also for root and for a process that has them open."""
     files = [path for path in service.folder.glob(f"{service.database.name}*") if not path.name.endswith("-shm")]
     run_as_root("chattr", "+i", *files)
     try:
@@ -91,110 +91,110 @@ def read_only(service: Service) -> Iterator[None]:
 
 
 @frozen
-class Trouble:
-    """Something that happens to a disk, and what a test of it needs."""
+class DiskError:
+    """A disk error, and the needs of its test."""
 
     disk: Callable[[Path], AbstractContextManager[None]]
     strikes: Callable[[Service], AbstractContextManager[None]]
     needs_root: bool
-    stops: bool  # whether a write fails that SQLite cannot roll back
+    stops: bool  # the service, because SQLite cannot roll back the write
 
 
-TROUBLES: Final = {
-    "full": Trouble(small_disk, full, needs_root=True, stops=False),
-    "quota": Trouble(as_it_is, no_growth, needs_root=False, stops=True),
-    "read-only": Trouble(as_it_is, read_only, needs_root=True, stops=True),
+DISK_ERRORS: Final = {
+    "full": DiskError(small_disk, full, needs_root=True, stops=False),
+    "quota": DiskError(as_it_is, no_growth, needs_root=False, stops=True),
+    "read-only": DiskError(as_it_is, read_only, needs_root=True, stops=True),
 }
 
 
-@pytest.fixture(params=TROUBLES)
-def trouble(request: pytest.FixtureRequest) -> Trouble:
-    """One after the other."""
-    trouble = TROUBLES[request.param]
-    if trouble.needs_root and os.geteuid() != 0:
+@pytest.fixture(params=DISK_ERRORS)
+def disk_error(request: pytest.FixtureRequest) -> DiskError:
+    """Return each disk error in turn."""
+    disk_error = DISK_ERRORS[request.param]
+    if disk_error.needs_root and os.geteuid() != 0:
         pytest.skip("only root can mount a small disk, or make a file read-only for a process that has it open")
     if not hasattr(resource, "prlimit"):
         pytest.skip("limits of another process can be set on Linux only")
-    return trouble
+    return disk_error
 
 
-def test_trouble_with_the_disk(trouble: Trouble, tmp_path: Path) -> None:
-    """A full disk means T00 for packets, and reads go on. Other troubles end the service."""
+def test_disk_error_under_a_running_service(disk_error: DiskError, tmp_path: Path) -> None:
+    """On a full disk, packets get T00 and reads succeed. Other disk errors end the service."""
     folder = tmp_path / "bank"
     folder.mkdir()
-    with trouble.disk(folder), Service(folder) as service:
-        scene = Scene(service, limit=100)
+    with disk_error.disk(folder), Service(folder) as service:
+        payer = Payer(service, limit=100)
         client = HttpClient.of(folder, f"http://127.0.0.1:{service.port}")
-        first, second, third = (scene.packet(amount) for amount in (50, 30, 20))
+        first, second, third = (payer.packet(amount) for amount in (50, 30, 20))
         service.up()
-        created = scene.ask(client, "create-2")
+        created = payer.create_another(client, "create-2")
         assert client.get(created.json()["id"]).status_code == 200
-        assert scene.send(first) == "fulfilled"
-        with trouble.strikes(service):
-            if trouble.stops:
-                assert scene.send(second) in {"T00", UNHEARD}
-                assert service.wait() == 1  # where no file can grow, its log cannot say why
+        assert payer.send(first) == "fulfilled"
+        with disk_error.strikes(service):
+            if disk_error.stops:
+                assert payer.send(second) in {"T00", NO_ANSWER}
+                assert service.wait() == 1  # without a reason in its log if no file can grow
             else:
-                assert scene.send(second) == "T00"
-                # A checkpoint may have made room in the log since.
+                assert payer.send(second) == "T00"
+                # A checkpoint may have freed space in the log since.
                 for _ in range(3):
-                    assert {scene.send(packet) for packet in (first, second, third)} <= {"T00", "fulfilled"}
+                    assert {payer.send(packet) for packet in (first, second, third)} <= {"T00", "fulfilled"}
                 assert client.get(created.json()["id"]).status_code == 200
-        if trouble.stops:
+        if disk_error.stops:
             service.up()
-        assert [scene.send(packet) for packet in (first, second, third)] == ["fulfilled"] * 3
-        assert scene.ask(client, "create-3").status_code == 201
+        assert [payer.send(packet) for packet in (first, second, third)] == ["fulfilled"] * 3
+        assert payer.create_another(client, "create-3").status_code == 201
         assert service.process.poll() is None
         service.stop()
-        report = check(service.database, [scene.path])
+        report = check(service.database, [payer.path])
 
     assert report.violations == []
     assert (report.figures.credits, report.figures.completed, report.figures.creates) == (3, 1, 3)
 
 
-def test_killed_while_the_disk_is_full(tmp_path: Path) -> None:
-    """Nothing that was answered is lost. A process that is started meanwhile runs, and serves when there is space."""
+def test_process_killed_on_a_full_disk_loses_no_credit(tmp_path: Path) -> None:
+    """No acknowledged credit is lost. A process started meanwhile runs, and serves again when there is space."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk")
     folder = tmp_path / "bank"
     folder.mkdir()
     with small_disk(folder), Service(folder) as service:
-        scene = Scene(service, limit=100)
-        first, second = scene.packet(70), scene.packet(30)
+        payer = Payer(service, limit=100)
+        first, second = payer.packet(70), payer.packet(30)
         service.up()
-        assert scene.send(first) == "fulfilled"
+        assert payer.send(first) == "fulfilled"
         with full(service):
-            assert scene.send(second) == "T00"
+            assert payer.send(second) == "T00"
             service.kill()
             service.up()
-            # To recover the log may have made room in it; what is credited is fulfilled if the file can be opened.
-            assert {scene.send(first), scene.send(second)} <= {"T00", "fulfilled"}
-        assert [scene.send(packet) for packet in (first, second)] == ["fulfilled"] * 2
+            # Recovery may have freed space in the log. If the database can be opened, credited packets are fulfilled.
+            assert {payer.send(first), payer.send(second)} <= {"T00", "fulfilled"}
+        assert [payer.send(packet) for packet in (first, second)] == ["fulfilled"] * 2
         service.stop()
-        report = check(service.database, [scene.path])
+        report = check(service.database, [payer.path])
 
     assert report.violations == []
     assert (report.figures.credits, report.figures.completed) == (2, 1)
 
 
-def test_killed_while_the_files_are_read_only(tmp_path: Path) -> None:
-    """A process that is started meanwhile ends with a message: it cannot bring the log to the disk."""
+def test_process_started_on_read_only_files_ends(tmp_path: Path) -> None:
+    """A process started meanwhile ends with a message, because it cannot sync the log."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a file read-only for a process that has it open")
     with Service(tmp_path / "bank") as service:
-        scene = Scene(service, limit=100)
-        first, second = scene.packet(70), scene.packet(30)
+        payer = Payer(service, limit=100)
+        first, second = payer.packet(70), payer.packet(30)
         service.up()
-        assert scene.send(first) == "fulfilled"
+        assert payer.send(first) == "fulfilled"
         with read_only(service):
             service.kill()
             service.start()
             assert service.wait() == 1
-            assert "Operation not permitted" in service.said()
+            assert "Operation not permitted" in service.log_text()
         service.up()
-        assert [scene.send(packet) for packet in (first, second)] == ["fulfilled"] * 2
+        assert [payer.send(packet) for packet in (first, second)] == ["fulfilled"] * 2
         service.stop()
-        report = check(service.database, [scene.path])
+        report = check(service.database, [payer.path])
 
     assert report.violations == []
     assert (report.figures.credits, report.figures.completed) == (2, 1)

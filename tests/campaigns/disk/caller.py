@@ -1,9 +1,9 @@
-"""A process that credits a payment as it is told, for tests with a disk that fails.
+"""A process that runs calls of a store on a failing disk, one for each line of its standard input.
 
     python -m campaigns.disk.caller DATABASE
 
-Each line of its input is `create`, `credit PAYMENT NAME`, `read PAYMENT` or `nonce KEY`. It answers each with one line:
-`ok` and the result, or the name of the error. It ends when its input does.
+The lines are `create`, `credit PAYMENT NAME`, `read PAYMENT` and `nonce KEY`. It answers each with one line: `ok` and
+the result, or the name of the error. It ends when its input ends.
 """
 
 import sys
@@ -17,7 +17,7 @@ from incoming_payments.testing.steps import create, credit
 
 
 def answer(store: SqliteStore, command: str, *arguments: str) -> object:
-    """The result of one call."""
+    """Return the result of one call."""
     if command == "create":
         return create(store)
     if command == "credit":
@@ -28,7 +28,7 @@ def answer(store: SqliteStore, command: str, *arguments: str) -> object:
 
 
 def main() -> None:
-    """Open the store, and answer."""
+    """Open the store, and answer each line."""
     try:
         store = SqliteStore(sys.argv[1])
     except IncomingPaymentsError as error:

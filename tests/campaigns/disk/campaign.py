@@ -1,4 +1,4 @@
-"""Credits on a disk whose syncs fail at random, and checks of the disk as power cuts may leave it.
+"""Credit payments on a disk with random sync failures, and check the disk as power cuts may leave it.
 
     python -m campaigns.disk.campaign [--images N] [--runs N] [--seed S]
 
@@ -59,7 +59,7 @@ def run_campaign(folder: Path, library: Path, *, images: int, runs: int, seed: i
 
 
 def _credit(disk: FaultyDisk, *, processes: int) -> int:
-    """Let processes credit, and start each again that stops. Returns how many were started again."""
+    """Let processes credit a payment, start them again when all have ended, and return the number of starts."""
     database = disk.folder / DATABASE
     assert disk.run("worker", database, "first", 0, 1, logged=True) == (0, [])
     disk.set(RANDOM, PROBABILITY)
@@ -81,7 +81,7 @@ def _acknowledged(records: Sequence[Record]) -> list[str]:
 
 
 def _check(records: Sequence[Record], rest: Rest, rng: random.Random, folder: Path, name: str) -> list[str]:
-    """Write the image that `records` leave, open it by SQLite, and compare it with what was acknowledged."""
+    """Write the image that `records` leave, open it by SQLite, and compare it with the acknowledged credits."""
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
@@ -101,8 +101,8 @@ def _check(records: Sequence[Record], rest: Rest, rng: random.Random, folder: Pa
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="nox -s disk --")
-    parser.add_argument("--images", type=int, default=1000, help="how many disks to rebuild and check (1000)")
-    parser.add_argument("--runs", type=int, default=20, help="how many runs they come from (20)")
+    parser.add_argument("--images", type=int, default=1000, help="number of disks to rebuild and check (1000)")
+    parser.add_argument("--runs", type=int, default=20, help="number of runs that write them (20)")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the cuts and sectors (1)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +112,7 @@ def main() -> int:
         print(line)
     print(
         f"{report.images} images, {report.acknowledged} acknowledged credits, {report.failed_syncs} failed syncs, "
-        f"{report.restarts} starts, {len(report.missing)} images with something missing"
+        f"{report.restarts} starts, {len(report.missing)} images with missing credits"
     )
     return 1 if report.missing else 0
 

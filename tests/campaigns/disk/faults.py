@@ -1,4 +1,4 @@
-"""A disk that fails on demand: builds `faulty_disk.c`, and starts processes on it."""
+"""A disk that fails on demand: it builds `faulty_disk.c`, and starts processes with that library."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ STOPPED: Final = 3  # the exit status of a worker that got `StoreStopped`
 
 
 def build(folder: Path) -> Path:
-    """Compile the library into `folder`. Skips the test, with the reason, where that is impossible."""
+    """Compile the library into `folder`. Skip the test where that is impossible."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         pytest.skip("a disk that fails needs Linux, a C compiler and LD_PRELOAD")
@@ -41,13 +41,13 @@ class FaultyDisk:
         self.set(HEALTHY)
 
     def set(self, mode: int, probability: int = 0) -> None:
-        """From now on the disk is in `mode`; `probability` is that of a failing sync, in 1/256."""
-        # In place, as processes have it mapped.
+        """Set the mode of the disk. `probability` is that of a failing sync, in 1/256."""
+        # Write in place, because processes have the file mapped.
         with self._control.open("r+b" if self._control.exists() else "wb") as control:
             control.write(bytes((mode, probability, 0, 0)))
 
     def environment(self, *, logged: bool = False) -> dict[str, str]:
-        """The environment of a process on this disk."""
+        """Return the environment of a process on this disk."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS")}
         log = {"FAULTY_DISK_LOG": str(self.log)} if logged else {}
         return {
@@ -71,7 +71,7 @@ class FaultyDisk:
         )
 
     def run(self, module: str, *arguments: object, logged: bool = False) -> tuple[int, Sequence[str]]:
-        """Run such a module to its end: its exit status, and the lines it has printed."""
+        """Run a module of this folder to its end, and return its exit status and the lines that it prints."""
         with self.start(module, *arguments, logged=logged) as process:
             output, errors = process.communicate(timeout=120)
         assert process.returncode in (0, STOPPED), errors

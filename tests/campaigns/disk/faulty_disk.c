@@ -45,7 +45,7 @@ static const char *folder;
 static const volatile uint8_t *control;
 static int log_descriptor = -1;
 static unsigned int seed;
-static int burst; /* a sync that fails is seldom alone: each second one of the next eight fails as well */
+static int burst; /* failures come in bursts: after one, half of the next eight syncs fail as well */
 
 static ssize_t (*real_write)(int, const void *, size_t);
 static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);

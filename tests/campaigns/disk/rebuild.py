@@ -1,4 +1,4 @@
-"""Rebuilds a disk as a power cut may leave it, from the log of `faulty_disk.c`."""
+"""Rebuild a disk as a power cut may leave it, from the log of `faulty_disk.c`."""
 
 import random
 import struct
@@ -16,9 +16,9 @@ WRITE, TRUNCATE, SYNCED, SYNC_FAILED, REMOVE = range(1, 6)
 
 
 class Rest(Enum):
-    """How much of the data that was not synced, or whose sync failed, reached the disk."""
+    """The part of the data that reached the disk without a sync, or with a failed one."""
 
-    NOTHING = "only what was synced"
+    NOTHING = "only synced data"
     SECTORS = "random sectors of 512 bytes"
     EVERYTHING = "everything"
 
@@ -34,7 +34,7 @@ class Record:
 
 
 def read_log(path: Path) -> list[Record]:
-    """The operations in the order in which they were done."""
+    """Return the operations in their order."""
     return list(_records(path.read_bytes()))
 
 
@@ -61,7 +61,10 @@ class _File:
         self.pending.clear()
 
     def lose(self, rest: Rest, rng: random.Random) -> None:
-        """Let as much of the pending data reach the disk as `rest` says. The kernel takes all of it for written."""
+        """Apply a part of the pending data, chosen by `rest`, and drop the other part.
+
+        The kernel believes that all of it is written.
+        """
         for record in self.pending if rest is not Rest.NOTHING else ():
             if rest is Rest.EVERYTHING:
                 _apply(self.synced, record)
@@ -93,7 +96,7 @@ def _apply(content: bytearray, record: Record) -> None:
 
 
 def rebuild(records: Sequence[Record], *, rest: Rest, rng: random.Random) -> dict[str, bytes]:
-    """The files that the disk holds after a power cut behind the last of `records`."""
+    """Return the files that the disk holds after a power cut behind the last of `records`."""
     files: defaultdict[str, _File] = defaultdict(_File)
     for record in records:
         file = files[record.name]

@@ -13,29 +13,29 @@ import pytest
 from attrs import frozen
 
 from campaigns.crash.check import check
-from campaigns.crash.scene import Scene
+from campaigns.crash.payer import Payer
 from campaigns.crash.service import Service
 from campaigns.crash.test_disk import run_as_root
 
 
 @frozen
 class Device:
-    """A block device that is mounted at `folder`."""
+    """A block device, mounted at `folder`."""
 
     folder: Path
     _name: str
     _ballast: Path
 
     def mount(self) -> None:
-        """Mount it."""
+        """Mount the device."""
         run_as_root("mount", self._name, self.folder)
 
     def unmount(self) -> None:
-        """Unmount it: the kernel forgets what it has in memory."""
+        """Unmount the device, so that the kernel drops its cache."""
         subprocess.run(["umount", self.folder], check=True)
 
     def fail(self) -> None:
-        """From now on no new block can be written."""
+        """Fill the backing store, so that no new block can be written."""
         with self._ballast.open("ab", buffering=0) as file:
             try:
                 while True:
@@ -44,13 +44,13 @@ class Device:
                 pass
 
     def recover(self) -> None:
-        """Blocks can be written again."""
+        """Free the backing store, so that blocks can be written again."""
         self._ballast.unlink()
 
 
 @pytest.fixture
 def device(tmp_path: Path) -> Iterator[Device]:
-    """A device that works."""
+    """Return a device that works."""
     if os.geteuid() != 0:
         pytest.skip("only root can make and mount a block device")
     backing, folder = tmp_path / "backing", tmp_path / "disk"
@@ -77,35 +77,35 @@ def device(tmp_path: Path) -> Iterator[Device]:
 
 
 def test_serve_on_a_block_device_that_fails(device: Device, tmp_path: Path) -> None:
-    """It ends, and starts only when the log can be synced. Everything acknowledged is there after a new mount."""
+    """`serve` ends, and starts only when it can sync the log. All acknowledged credits survive a new mount."""
     with Service(tmp_path / "bank") as service:
-        # Only the database is on that device: the service's log and the test's own notes have to be written.
+        # Only the database is on this device: the log of the service and the record of the payer must be writable.
         service.database.symlink_to(device.folder / "payments.sqlite3")
-        scene = Scene(service, limit=1000)
+        payer = Payer(service, limit=1000)
         service.up()
-        packets = [scene.packet(1)]
-        assert scene.send(packets[0]) == "fulfilled"
+        packets = [payer.packet(1)]
+        assert payer.send(packets[0]) == "fulfilled"
         device.fail()
-        # Some blocks of the log have their place in the backing store already, so a few more commits succeed.
+        # The backing store already holds some blocks of the log, so a few more commits succeed.
         while len(packets) < 400:
-            packets.append(scene.packet(1))
-            if scene.send(packets[-1]) != "fulfilled":
+            packets.append(payer.packet(1))
+            if payer.send(packets[-1]) != "fulfilled":
                 break
         assert len(packets) < 400
         assert service.wait() == 1
         for _ in range(2):
             device.fail()
             service.start()
-            if service.listens():  # the device could take the whole log after all
+            if service.listens():  # the device had space for the whole log
                 service.kill()
             else:
                 assert service.wait() == 1
         device.recover()
         service.up()
-        assert {scene.send(packet) for packet in packets} == {"fulfilled"}
+        assert {payer.send(packet) for packet in packets} == {"fulfilled"}
         service.kill()
         device.unmount()
         device.mount()
-        report = check(service.database, [scene.path])
+        report = check(service.database, [payer.path])
     assert report.violations == []
     assert report.figures.credits == len(packets)

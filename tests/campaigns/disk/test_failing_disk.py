@@ -1,4 +1,4 @@
-"""After an error of the disk, nothing is acknowledged that the disk may not hold. Syncs fail here."""
+"""After a sync that fails, the store acknowledges nothing that the disk may not hold."""
 
 import subprocess
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from campaigns.crash.books import UNHEARD
 from campaigns.crash.check import check
-from campaigns.crash.scene import Scene
+from campaigns.crash.payer import Payer
+from campaigns.crash.records import NO_ANSWER
 from campaigns.crash.service import Service
 from campaigns.disk.campaign import run_campaign
 from campaigns.disk.faults import DEAD, HEALTHY, FaultyDisk, build
@@ -17,13 +17,13 @@ from campaigns.disk.faults import DEAD, HEALTHY, FaultyDisk, build
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled library."""
+    """Return the path of the compiled library."""
     return build(tmp_path_factory.mktemp("library"))
 
 
 @pytest.fixture
 def disk(tmp_path: Path, library: Path) -> FaultyDisk:
-    """A disk that works."""
+    """Return a disk that works."""
     return FaultyDisk(tmp_path / "disk", library)
 
 
@@ -34,15 +34,15 @@ class Caller:
         self._process = process
         self.opened = self._line()
 
-    def says(self, *command: str) -> str:
-        """Its answer to a command."""
+    def answer_to(self, *command: str) -> str:
+        """Send a command, and return the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(command) + "\n")
         self._process.stdin.flush()
         return self._line()
 
     def end(self) -> None:
-        """Let it end by itself."""
+        """Close the input, and wait for the end of the process."""
         self._process.communicate(timeout=60)
 
     def _line(self) -> str:
@@ -52,7 +52,7 @@ class Caller:
 
 @pytest.fixture
 def callers(disk: FaultyDisk) -> Iterator["Callers"]:
-    """Starts callers, and ends them."""
+    """Start callers, and end them after the test."""
     with ExitStack() as stack:
         yield Callers(disk, stack)
 
@@ -64,112 +64,114 @@ class Callers:
         self._disk, self._stack = disk, stack
 
     def start(self) -> Caller:
-        """Another process that opens the database."""
+        """Start a process that opens the database."""
         return Caller(self._stack.enter_context(self._disk.start("caller", self._disk.folder / "payments.db")))
 
 
 def created(caller: Caller) -> str:
-    """The id of a new payment with one credit."""
-    id = caller.says("create").removeprefix("ok ")
-    assert caller.says("credit", id, "wire-1") == "ok 1"
+    """Return the id of a new payment with one credit."""
+    id = caller.answer_to("create").removeprefix("ok ")
+    assert caller.answer_to("credit", id, "wire-1") == "ok 1"
     return id
 
 
-def test_a_repeat_in_the_same_process_is_not_acknowledged(disk: FaultyDisk, callers: Callers) -> None:
-    """The second sync succeeds, but what the first one lost is not on the disk. So each repeat is refused."""
+def test_repeat_in_the_same_process_is_not_acknowledged(disk: FaultyDisk, callers: Callers) -> None:
+    """A second sync would succeed, but the data of the first is lost. So the store refuses each repeat."""
     caller = callers.start()
     id = created(caller)
     disk.set(DEAD)
-    assert caller.says("credit", id, "wire-2") == "StoreStopped"
+    assert caller.answer_to("credit", id, "wire-2") == "StoreStopped"
     disk.set(HEALTHY)
     for _ in range(3):
-        assert caller.says("credit", id, "wire-2") == "StoreStopped"
-    assert caller.says("read", id) == "StoreStopped"
+        assert caller.answer_to("credit", id, "wire-2") == "StoreStopped"
+    assert caller.answer_to("read", id) == "StoreStopped"
 
 
 @pytest.mark.parametrize("command", ["create", "nonce a"])
-def test_creations_and_nonces_are_held_to_the_same(disk: FaultyDisk, callers: Callers, command: str) -> None:
-    """Neither is acknowledged."""
+def test_creation_or_nonce_after_a_failed_sync_is_not_acknowledged(
+    disk: FaultyDisk, callers: Callers, command: str
+) -> None:
+    """The store stops."""
     caller = callers.start()
     created(caller)
     disk.set(DEAD)
     for _ in range(2):
-        assert caller.says(*command.split()) == "StoreStopped"
+        assert caller.answer_to(*command.split()) == "StoreStopped"
 
 
-def test_a_restart_while_the_disk_is_dead_acknowledges_nothing(disk: FaultyDisk, callers: Callers) -> None:
-    """The kernel still has the lost commit in memory, and SQLite would recover it from there. The open fails."""
+def test_restart_while_the_disk_is_dead_acknowledges_nothing(disk: FaultyDisk, callers: Callers) -> None:
+    """The kernel has the lost commit in its cache, so SQLite would recover it. Opening the store fails."""
     caller = callers.start()
     id = created(caller)
     disk.set(DEAD)
-    assert caller.says("credit", id, "wire-2") == "StoreStopped"
+    assert caller.answer_to("credit", id, "wire-2") == "StoreStopped"
     caller.end()
     for _ in range(3):
         assert callers.start().opened == "StoreStopped"
     disk.set(HEALTHY)
     caller = callers.start()
     assert caller.opened == "ok open"
-    assert caller.says("credit", id, "wire-2") == "ok 2"
-    assert caller.says("read", id) == "ok 2"
+    assert caller.answer_to("credit", id, "wire-2") == "ok 2"
+    assert caller.answer_to("read", id) == "ok 2"
 
 
-def test_a_second_process_that_holds_the_file_open_stops(disk: FaultyDisk, callers: Callers) -> None:
-    """It does not commit behind data that never reached the disk; and no third one opens the file before both end."""
+def test_second_process_with_the_database_open_stops(disk: FaultyDisk, callers: Callers) -> None:
+    """It commits nothing after the lost data. A third process can open the store when both have ended."""
     first, second = callers.start(), callers.start()
     id = created(first)
-    assert second.says("read", id) == "ok 1"
+    assert second.answer_to("read", id) == "ok 1"
     disk.set(DEAD)
-    assert first.says("credit", id, "wire-2") == "StoreStopped"
+    assert first.answer_to("credit", id, "wire-2") == "StoreStopped"
     disk.set(HEALTHY)
     for _ in range(2):
-        assert second.says("credit", id, "wire-2") == "StoreStopped"
-    assert second.says("read", id) == "StoreStopped"
+        assert second.answer_to("credit", id, "wire-2") == "StoreStopped"
+    assert second.answer_to("read", id) == "StoreStopped"
     first.end()
     assert callers.start().opened == "StoreStopped"
     second.end()
     third = callers.start()
-    assert third.says("credit", id, "wire-2") == "ok 2"
+    assert third.answer_to("credit", id, "wire-2") == "ok 2"
 
 
-def test_a_checkpoint_that_fails_stops_the_store(disk: FaultyDisk, callers: Callers) -> None:
-    """SQLite's own checkpoints hide that error behind a successful commit."""
+def test_failed_checkpoint_stops_the_store(disk: FaultyDisk, callers: Callers) -> None:
+    """A checkpoint by SQLite itself would hide the error behind a successful commit."""
     caller = callers.start()
     id = created(caller)
     for number in range(2, 16):
-        assert caller.says("credit", id, f"wire-{number}") == f"ok {number}"
-    # The next commit is the sixteenth of this connection or so. Its checkpoint syncs log and database.
+        assert caller.answer_to("credit", id, f"wire-{number}") == f"ok {number}"
+    # About the sixteenth commit of a connection is followed by a checkpoint, which syncs the log and the database.
     disk.set(DEAD)
-    answers = [caller.says("credit", id, f"wire-{number}") for number in range(16, 20)]
+    answers = [caller.answer_to("credit", id, f"wire-{number}") for number in range(16, 20)]
     assert answers[-1] == "StoreStopped"
 
 
 def test_serve_ends_with_a_message(disk: FaultyDisk, tmp_path: Path, library: Path) -> None:
-    """And a non-zero status, for the operating system's supervisor. While the disk is dead it does not start."""
+    """`serve` ends with a non-zero status, for the supervisor. While the disk is dead it does not start."""
     disk = FaultyDisk(tmp_path / "bank", library)
     with Service(disk.folder, environment=disk.environment()) as service:
-        scene = Scene(service, limit=100)
-        first, second = scene.packet(70), scene.packet(30)
+        payer = Payer(service, limit=100)
+        first, second = payer.packet(70), payer.packet(30)
         service.up()
-        assert scene.send(first) == "fulfilled"
+        assert payer.send(first) == "fulfilled"
         disk.set(DEAD)
-        assert scene.send(second) in {"T00", UNHEARD}
+        assert payer.send(second) in {"T00", NO_ANSWER}
         assert service.wait() == 1
-        assert "has stopped: its disk failed" in service.said()
+        assert "has stopped: its disk failed" in service.log_text()
         for _ in range(2):
             service.start()
             assert service.wait() == 1
-        assert "cannot be written and synced (Input/output error)" in service.said()
+        assert "cannot be written and synced (Input/output error)" in service.log_text()
         disk.set(HEALTHY)
         service.up()
-        assert [scene.send(packet) for packet in (first, second)] == ["fulfilled", "fulfilled"]
+        assert [payer.send(packet) for packet in (first, second)] == ["fulfilled", "fulfilled"]
         service.stop()
-        report = check(service.database, [scene.path])
+        report = check(service.database, [payer.path])
     assert report.violations == []
     assert report.figures.credits == 2
 
 
 def test_no_acknowledged_credit_is_missing_after_a_power_cut(library: Path, tmp_path: Path) -> None:
-    """A short form of `nox -s disk`: syncs fail at random, and the disk is rebuilt from what was synced."""
+    """A short form of `nox -s disk`: syncs fail at random, and the disk is rebuilt from the synced data."""
     report = run_campaign(tmp_path, library, images=30, runs=3, seed=1)
     assert report.missing == []
     assert report.images == 30

@@ -1,8 +1,8 @@
-"""Credits a payment from several threads on a disk whose syncs fail at random, and repeats what was refused.
+"""Credit a payment from several threads on a disk with random sync failures, and repeat refused credits.
 
     python -m campaigns.disk.worker DATABASE NAME FIRST COUNT
 
-Each acknowledged credit is a line in the file `acknowledged` beside the database, written once the store has answered.
+Each acknowledged credit is a line in the file `acknowledged` beside the database, written after the store's answer.
 """
 
 import os
@@ -24,7 +24,7 @@ ATTEMPTS_MAX: Final = 3
 
 
 class Worker:
-    """Credits the one payment of the database, and notes what was acknowledged."""
+    """Credits the only payment of the database, and records the acknowledged credits."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.stopped = False
@@ -44,7 +44,8 @@ class Worker:
             thread.join()
 
     def _payment(self, store: SqliteStore) -> PaymentId:
-        # The same in each process. No look-up: a connection for reading keeps SQLite from recovering the log.
+        # Each process inserts the same payment. A look-up would open a reading connection, and with one open SQLite
+        # recovers no log.
         creation = a_creation()
         with suppress(PaymentExists):
             store.insert(creation)
@@ -63,7 +64,7 @@ class Worker:
 
 
 def main() -> int:
-    """Credit, until all is acknowledged or the store stops."""
+    """Credit until everything is acknowledged or the store stops."""
     path, name, first, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     worker = Worker(path, name)
     try:

@@ -1,9 +1,9 @@
-"""Attackers of an HTTP server, as a program. It prints "ready" when the attack is at its height, and goes on until its
-standard input ends.
+"""Attack an HTTP server. The program prints "ready" when the attack is at full strength.
 
     python -m campaigns.edge.attack NAME PORT TOKEN       with PYTHONPATH=tests
 
-The attackers use other addresses of loopback than the honest peer, so a limit for each client address tells them apart.
+It ends when its standard input does. The attackers use other addresses of loopback than the honest peer, so a limit for
+each client address can separate them.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Attacker = Callable[["Target", int, asyncio.StreamReader, asyncio.StreamWriter],
 
 
 class Target:
-    """What is attacked, and how many attackers have begun."""
+    """The attacked server, and the attackers that have begun."""
 
     def __init__(self, port: int, token: str) -> None:
         self.port = port
@@ -78,7 +78,7 @@ async def unread_pipeline(target: Target, number: int, _: asyncio.StreamReader, 
     while True:
         target.begun.add(number)
         writer.write(requests)
-        async with asyncio.timeout(3):  # when it is blocked, begin anew
+        async with asyncio.timeout(3):  # open a new connection when this one is blocked
             await writer.drain()
 
 
@@ -93,7 +93,7 @@ async def slow_body(target: Target, number: int, _: asyncio.StreamReader, writer
 
 
 async def smuggle(target: Target, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send requests whose end is in doubt, each with a request hidden in its body."""
+    """Send requests with an ambiguous end, each with another request hidden in its body."""
     writer.write(POST + SMUGGLED[number % len(SMUGGLED)])
     target.begun.add(number)
     async with asyncio.timeout(1):
@@ -111,7 +111,7 @@ ATTACKS: Final[dict[str, tuple[Attacker, int]]] = {
 
 
 async def attacker(target: Target, attack: Attacker, number: int) -> None:
-    """Attack on one connection after the other."""
+    """Attack over one connection after the other."""
     while True:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with target.handshakes:

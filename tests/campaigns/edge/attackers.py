@@ -1,4 +1,4 @@
-"""Attackers in a process of their own."""
+"""Run attackers as a process."""
 
 import os
 import subprocess
@@ -12,14 +12,14 @@ from kits.processes import ROOT
 
 @contextmanager
 def attacked(edge: Edge, name: str) -> Iterator[None]:
-    """Attack `edge` from other addresses of loopback, from the height of the attack until the end."""
+    """Attack `edge` from other addresses of loopback while the body runs. The attack has its full strength."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_PROCESS")}
     process = subprocess.Popen(
         [sys.executable, "-m", "campaigns.edge.attack", name, str(edge.port), edge.peer_token],
         env={**environment, "PYTHONPATH": str(ROOT / "tests")},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # asyncio warns of each write on a connection that was closed
+        stderr=subprocess.DEVNULL,  # asyncio warns of each write to a closed connection
     )
     try:
         assert process.stdout is not None

@@ -1,7 +1,7 @@
 """Measure the rate of an honest peer through nginx, attacked and unattacked. Run by `nox -s edge`.
 
-For each attack the peer sends packets for some seconds, unattacked and attacked in turns. The ratio of the two rates is
-what counts: the attackers run on the same machine, and take a share of its processors themselves.
+For each attack the peer sends packets for some seconds, unattacked and attacked in turns. Compare the ratio of the two
+rates and not the rates: the attackers run on the same machine and use its processors too.
 """
 
 import argparse
@@ -25,7 +25,7 @@ IN_FLIGHT: Final = 4
 
 
 def packets_a_second(edge: Edge, seconds: float) -> float:
-    """Return the rate of packets to durable Fulfill on some kept connections. Every packet has to be fulfilled."""
+    """Return the rate of durably fulfilled packets on some kept connections. Every packet must be fulfilled."""
     payment = create(edge)
     until = time.monotonic() + seconds
 

@@ -1,4 +1,4 @@
-"""What an honest client and an honest peer do through the proxy, each answer checked."""
+"""The requests of an honest client and an honest peer through the proxy. Each answer is checked."""
 
 import json
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from kits.raw_http import answers, as_bytes
 
 
 def signed(edge: Edge, method: str, target: str, body: bytes = b"") -> bytes:
-    """Return a signed request as bytes; `target` goes behind the base URL as it is."""
+    """Return a signed request as bytes. `target` is added to the base URL unchanged."""
     client = edge.client
     headers: tuple[tuple[str, str], ...] = (("Authorization", f"GNAP {client.token}"),)
     if body:
@@ -32,7 +32,7 @@ def create(edge: Edge) -> dict[str, object]:
 
 
 def connector(edge: Edge) -> HttpConnector:
-    """Return the peer, with one connection that it keeps."""
+    """Return the peer, with one kept connection."""
     client = httpx.Client(trust_env=False, timeout=TIMEOUT_S, verify=edge.context)
     return HttpConnector(edge.base_url, edge.peer_token, client)
 

@@ -35,7 +35,7 @@ _TEMPORARY: Final = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 @frozen
 class Edge:
-    """A service behind nginx: `port` is that of nginx, `folder` holds the configuration of `serve`."""
+    """A service behind nginx. `port` is that of nginx, and `folder` has the configuration of `serve`."""
 
     port: int
     folder: Path
@@ -43,28 +43,28 @@ class Edge:
 
     @property
     def base_url(self) -> str:
-        """The URL of the service for clients. Its path has percent-encoded characters."""
+        """Return the URL of the service for clients. Its path has percent-encoded characters."""
         return _base_url(self.port)
 
     @property
     def client(self) -> HttpClient:
-        """The client of the configuration, for its key and its token."""
+        """Return the client of the configuration, for its key and token."""
         return HttpClient.of(self.folder, self.base_url)
 
     @property
     def peer_token(self) -> str:
-        """The bearer token of the peer."""
+        """Return the bearer token of the peer."""
         return (self.folder / PEER_TOKEN).read_text("ascii").strip()
 
     @contextmanager
     def connection(self) -> Iterator[ssl.SSLSocket]:
-        """A TLS connection of the honest peer."""
+        """Open a TLS connection of the honest peer."""
         plain = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
         with plain, self.context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
             yield secure
 
     def exchange(self, data: bytes) -> bytes:
-        """Send `data` on a new connection, and return all that comes back."""
+        """Send `data` on a new connection, and return all received bytes."""
         received = bytearray()
         with self.connection() as secure, suppress(ConnectionError, ssl.SSLEOFError):
             secure.sendall(data)

@@ -1,4 +1,4 @@
-"""`docs/nginx.conf` on a real nginx before a real `serve`: requests arrive as signed, and attacks stay outside."""
+"""`docs/nginx.conf` on a real nginx before a real `serve`: it changes no request, and keeps attacks outside."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from kits.raw_http import answers
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed: apt-get install nginx")
 
-UNDER_ATTACK_S = 3.0  # honest requests go on for so long
+UNDER_ATTACK_S = 3.0  # the duration of honest requests
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +33,12 @@ def test_signed_requests_and_packets_arrive(behind: Edge) -> None:
         visit(behind, peer)
 
 
-# What follows the path of a payment, and the answer to a signed request for it.
+# The text behind the path of a payment, and the answer to a signed request for the whole.
 TARGETS = [
     ("", (200, None)),
     ("?a=%62&c=%2F+%20", (200, None)),
     ("?a=b?c=//d", (200, None)),
-    ("?", (401, "signature_invalid")),  # no server tells an empty query from none
+    ("?", (401, "signature_invalid")),  # no server distinguishes an empty query from none
     ("/", (404, "not_found")),
     ("/..%2f", (404, "not_found")),
     ("/../x", (404, "not_found")),
@@ -58,7 +58,7 @@ def test_path_and_query_arrive_as_sent(behind: Edge, more: str, expected: tuple[
 
 
 def test_several_requests_on_one_connection(behind: Edge) -> None:
-    """Requests that are sent ahead are answered in order."""
+    """Pipelined requests are answered in order."""
     get = signed(behind, "GET", str(create(behind)["id"]).removeprefix(behind.base_url))
     kept = get.replace(b"Connection: close\r\n", b"")
     missing = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -70,7 +70,7 @@ def test_chunked_body_arrives_with_a_length(behind: Edge) -> None:
     body = b"1\r\nx\r\n" * 100 + b"0\r\n\r\n"
     head = POST + f"Authorization: Bearer {behind.peer_token}\r\nConnection: close\r\n".encode()
     answer = behind.exchange(head + b"Transfer-Encoding: chunked\r\n\r\n" + body)
-    assert [status for status, _ in answers(answer)] == [200]  # a Reject: no Prepare
+    assert [status for status, _ in answers(answer)] == [200]  # a Reject, because the body is no Prepare
 
 
 @pytest.mark.parametrize("size", [BODY_BYTES_MAX, BODY_BYTES_MAX + 1])
@@ -100,7 +100,7 @@ def test_nothing_is_sent_twice() -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_honest_requests_are_answered_under_attack(behind: Edge, name: str) -> None:
-    """While others attack from other addresses, each request of a client and of a peer is answered as ever."""
+    """During an attack from other addresses, each request of a client and of a peer succeeds."""
     visits = 0
     with attacked(behind, name):
         until = time.monotonic() + UNDER_ATTACK_S

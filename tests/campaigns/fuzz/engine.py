@@ -1,6 +1,8 @@
-"""One target under atheris, in its own process: `python -m campaigns.fuzz.engine TARGET FOLDER [OPTION...]`.
+"""Run one target under atheris, in a process of its own.
 
-The only module here that knows atheris, which has no types, and is there where the group `fuzz` is installed.
+    python -m campaigns.fuzz.engine TARGET FOLDER [OPTION...]        with PYTHONPATH=tests
+
+Only this module imports atheris. The package has no types, and is installed with the group `fuzz` only.
 """
 
 import importlib
@@ -8,15 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-INSTRUMENTED: Final = ["incoming_payments", "http_sf"]  # whose branches count as new ground
+INSTRUMENTED: Final = ["incoming_payments", "http_sf"]  # the fuzzer looks for new branches in these packages
 
 
 def main(name: str, folder: Path, options: list[str]) -> None:
-    """Fuzz the target called `name` from its seeds, which are put into `folder`, until libFuzzer ends the process."""
+    """Fuzz the target called `name` until libFuzzer ends the process. Its seeds are written to `folder`."""
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=INSTRUMENTED):
-        targets = importlib.import_module("fuzz.targets")
-        seeds = importlib.import_module("fuzz.seeds")
+        targets = importlib.import_module("campaigns.fuzz.targets")
+        seeds = importlib.import_module("campaigns.fuzz.seeds")
     target = targets.TARGETS[name]
     seeds.write(name, folder / "seeds", bytes_max=target.bytes_max)
     (folder / "dictionary").write_text(seeds.dictionary(), "ascii")

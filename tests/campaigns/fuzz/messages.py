@@ -1,10 +1,10 @@
-"""Requests out of bytes, for the fuzz targets; and what a signature proves, found out by a second and simpler way.
+"""Requests made from bytes, for the fuzz targets, and a second, simple verification of their signatures.
 
-A script is what a fuzzer mutates: pieces with 0x1E between them, the first of which says what to begin with, and
-each of the others one change. Some of the changes sign, with keys that the verifier knows, so that what comes before is
-covered by a good signature and what comes after was changed on its way.
+A fuzzer mutates a script: pieces with 0x1E between them. The first piece chooses the request to begin with, and each
+other piece is one change. Some changes sign with keys that the verifier knows. A good signature covers the changes
+before it; a change after it is tampering.
 
-What is here shares nothing with the verifier but http_sf and cryptography, and takes no shortcut for honest clients.
+Apart from http_sf and cryptography, this module shares no code with the verifier, and it has no fast paths.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from kits.signed_requests import NOW, NOW_S
 from kits.signing_keys import rsa_key
 
 SEPARATOR: Final = b"\x1e"
-SIGNED_AT_ONCE_MAX: Final = 5  # one more than are looked at
+SIGNED_AT_ONCE_MAX: Final = 5  # one more than the verifier checks
 _NO_SIGNATURE: Final = bytes(64)
 Headers = list[tuple[str, str]]
 Text = TypeVar("Text", str, bytes)
@@ -39,14 +39,14 @@ Text = TypeVar("Text", str, bytes)
 
 @frozen
 class Signer:
-    """A key pair of cryptography's, and how RFC 9421 §3.3 uses its kind."""
+    """A key pair of cryptography's, used as RFC 9421 §3.3 says."""
 
     kid: str
     alg: str
     private: Any
 
     def sign(self, data: bytes) -> bytes:
-        """The signature over `data`, in the form of RFC 9421 §3.3."""
+        """Return the signature over `data`, in the form of RFC 9421 §3.3."""
         if isinstance(self.private, ed25519.Ed25519PrivateKey):
             return self.private.sign(data)
         if isinstance(self.private, rsa.RSAPrivateKey):
@@ -55,7 +55,7 @@ class Signer:
         return b"".join([n.to_bytes(octets) for n in decode_dss_signature(self.private.sign(data, self._ecdsa()))])
 
     def holds(self, signature: bytes, data: bytes) -> bool:
-        """Whether `signature` is this key's over `data`."""
+        """Return whether `signature` is a signature by this key over `data`."""
         public = self.private.public_key()
         try:
             if isinstance(public, ed25519.Ed25519PublicKey):
@@ -85,7 +85,7 @@ def _ed25519(seed: str) -> ed25519.Ed25519PrivateKey:
 
 @cache
 def signers() -> Mapping[str, Signer]:
-    """Those that may sign, by `keyid`; the first two are those of RFC 8032 §7.1. Only the RSA key differs by run."""
+    """Return the signers by `keyid`. The first two keys are those of RFC 8032 §7.1; only the RSA key differs by run."""
     made = (
         Signer("key-1", "ed25519", _ed25519("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")),
         Signer("key-2", "ed25519", _ed25519("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")),
@@ -96,7 +96,7 @@ def signers() -> Mapping[str, Signer]:
     return {signer.kid: signer for signer in made}
 
 
-# --- a request in the making -------------------------------------------------------------------
+# --- a request under construction -------------------------------------------------------------------
 
 
 @define
@@ -112,17 +112,17 @@ class Draft:
 
     @property
     def uri(self) -> str:
-        """The target URI, as the service sees it."""
+        """Return the target URI, as the service sees it."""
         return self.prefix + self.target
 
     def values(self, name: str) -> list[str]:
-        """The values of the field lines called `name`, which is given in lower case."""
+        """Return the values of the field lines called `name`, given in lower case."""
         return [value for line, value in self.headers if line.lower() == name]
 
 
 @frozen
-class World:
-    """What a script is played in: how bytes become text, and what the honest requests are to and by whom."""
+class Setting:
+    """The setting of a script: how bytes become text, and the parts of the honest requests."""
 
     text: Callable[[bytes], str]
     prefix: str
@@ -131,51 +131,51 @@ class World:
     body: bytes
 
 
-def _nothing(world: World) -> Draft:
-    return Draft(prefix=world.prefix)
+def _nothing(setting: Setting) -> Draft:
+    return Draft(prefix=setting.prefix)
 
 
-def _get(world: World) -> Draft:
-    return Draft("GET", world.prefix, world.target, [("Authorization", f"GNAP {world.token}")])
+def _get(setting: Setting) -> Draft:
+    return Draft("GET", setting.prefix, setting.target, [("Authorization", f"GNAP {setting.token}")])
 
 
-def _post(world: World) -> Draft:
+def _post(setting: Setting) -> Draft:
     headers = [
-        ("Authorization", f"GNAP {world.token}"),
+        ("Authorization", f"GNAP {setting.token}"),
         ("Content-Type", "application/json"),
-        ("Content-Length", str(len(world.body))),
-        ("Content-Digest", f"sha-512={byte_sequence(hashlib.sha512(world.body).digest())}"),
+        ("Content-Length", str(len(setting.body))),
+        ("Content-Digest", f"sha-512={byte_sequence(hashlib.sha512(setting.body).digest())}"),
     ]
-    return Draft("POST", world.prefix, world.target, headers, world.body)
+    return Draft("POST", setting.prefix, setting.target, headers, setting.body)
 
 
 def byte_sequence(octets: bytes) -> str:
-    """As RFC 9651 §4.1.8 writes it."""
+    """Return the octets in the form of RFC 9651 §4.1.8."""
     return f":{b64encode(octets).decode()}:"
 
 
 _BEGINNINGS: Final = (_nothing, _get, _post)
 
 
-def play(data: bytes, world: World) -> tuple[Draft, int]:
-    """The request that the script `data` makes, and the number by which it chooses a policy."""
+def build(data: bytes, setting: Setting) -> tuple[Draft, int]:
+    """Return the request that the script `data` makes, and the number by which it chooses a policy."""
     head, *changes = data.split(SEPARATOR)
     begin = _BEGINNINGS[((head[0] if head else 0) - ord("0")) % len(_BEGINNINGS)]
-    draft = begin(world)
+    draft = begin(setting)
     for change in changes:
         act = _CHANGES.get(change[:1])
         if act is not None:
-            act(draft, change[1:], world)
+            act(draft, change[1:], setting)
     return draft, (head[1] if len(head) > 1 else 0) - ord("0")
 
 
 def script(begin: int, policy: int, *changes: bytes) -> bytes:
-    """A script. `begin` is 0 for nothing, 1 for an honest GET and 2 for an honest POST; neither is signed yet."""
+    """Return a script. `begin` is 0 for nothing, 1 for an honest GET and 2 for an honest POST, both unsigned."""
     return SEPARATOR.join([b"%d%d" % (begin, policy), *changes])
 
 
 def script_of(method: str, target: str, headers: Headers, body: bytes, *, policy: int = 0) -> bytes:
-    """The script that makes this very request. Raises `UnicodeError` or `ValueError` when there is none."""
+    """Return the script that makes this request. Raise `UnicodeError` or `ValueError` if there is none."""
     lines = [f"h{name}:{value}" for name, value in headers]
     changes = [text.encode("latin-1") for text in (f"m{method}", f"u{target}", *lines)]
     if SEPARATOR in b"".join([*changes, body]):
@@ -186,44 +186,44 @@ def script_of(method: str, target: str, headers: Headers, body: bytes, *, policy
 # --- the changes, each by its letter -----------------------------------------------------------
 
 
-def _set_method(draft: Draft, payload: bytes, world: World) -> None:
-    draft.method = world.text(payload)
+def _set_method(draft: Draft, payload: bytes, setting: Setting) -> None:
+    draft.method = setting.text(payload)
 
 
-def _set_target(draft: Draft, payload: bytes, world: World) -> None:
-    draft.target = world.text(payload)
+def _set_target(draft: Draft, payload: bytes, setting: Setting) -> None:
+    draft.target = setting.text(payload)
 
 
-def _set_body(draft: Draft, payload: bytes, _: World) -> None:
+def _set_body(draft: Draft, payload: bytes, _: Setting) -> None:
     draft.body = payload
 
 
-def _add_line(draft: Draft, payload: bytes, world: World) -> None:
-    name, _, value = world.text(payload).partition(":")
+def _add_line(draft: Draft, payload: bytes, setting: Setting) -> None:
+    name, _, value = setting.text(payload).partition(":")
     draft.headers.append((name, value))
 
 
-def _set_line(draft: Draft, payload: bytes, world: World) -> None:
-    """Another value for one field line: the first byte says for which."""
+def _set_line(draft: Draft, payload: bytes, setting: Setting) -> None:
+    """Replace the value of the field line that the first byte chooses."""
     if payload and draft.headers:
         at = payload[0] % len(draft.headers)
-        draft.headers[at] = (draft.headers[at][0], world.text(payload[1:]))
+        draft.headers[at] = (draft.headers[at][0], setting.text(payload[1:]))
 
 
-def _drop_line(draft: Draft, payload: bytes, _: World) -> None:
+def _drop_line(draft: Draft, payload: bytes, _: Setting) -> None:
     if payload and draft.headers:
         del draft.headers[payload[0] % len(draft.headers)]
 
 
-def _splice(draft: Draft, payload: bytes, world: World) -> None:
-    """In one text, from a place on, so many characters for others: three bytes, and what is put there."""
+def _splice(draft: Draft, payload: bytes, setting: Setting) -> None:
+    """Replace some characters of one text. Three bytes choose the text, the position and the number."""
     if len(payload) < 3:
         return
     which, start, count = payload[0] % (len(draft.headers) + 3), payload[1], payload[2] % 16
     if which == 0:
         draft.body = _spliced(draft.body, start, count, payload[3:])
         return
-    piece = world.text(payload[3:])
+    piece = setting.text(payload[3:])
     if which == 1:
         draft.method = _spliced(draft.method, start, count, piece)
     elif which == 2:
@@ -238,8 +238,8 @@ def _spliced(text: Text, start: int, count: int, piece: Text) -> Text:
     return text[:start] + piece + text[start + count :]
 
 
-def _set_clock(draft: Draft, payload: bytes, _: World) -> None:
-    """So many milliseconds later than the honest requests are signed at, or earlier."""
+def _set_clock(draft: Draft, payload: bytes, _: Setting) -> None:
+    """Move the clock by some milliseconds from the time at which honest requests are signed."""
     if re.fullmatch(rb"-?[0-9]{1,15}", payload):
         try:
             draft.now = NOW + timedelta(milliseconds=int(payload))
@@ -247,19 +247,19 @@ def _set_clock(draft: Draft, payload: bytes, _: World) -> None:
             draft.now = NOW
 
 
-def _digest(draft: Draft, payload: bytes, _: World) -> None:
-    """The right digest of the body as it is now, in place of any other."""
+def _digest(draft: Draft, payload: bytes, _: Setting) -> None:
+    """Replace the digest by the right one for the current body."""
     name = "sha-256" if payload == b"sha-256" else "sha-512"
     value = f"{name}={byte_sequence(hashlib.new(name.replace('-', ''), draft.body).digest())}"
     draft.headers[:] = [line for line in draft.headers if line[0].lower() != "content-digest"]
     draft.headers.append(("Content-Digest", value))
 
 
-def _sign(draft: Draft, payload: bytes, world: World) -> None:
-    """Sign with the key of the first byte, once for each member of the `Signature-Input` that the rest of it is."""
+def _sign(draft: Draft, payload: bytes, setting: Setting) -> None:
+    """Sign with the key of the first byte, once for each member of the `Signature-Input` in the other bytes."""
     keys = list(signers().values())
     key = keys[payload[0] % len(keys)] if payload else keys[0]
-    text = world.text(payload[1:]) or honest_input(draft, key)
+    text = setting.text(payload[1:]) or honest_input(draft, key)
     draft.headers.append(("Signature-Input", text))
     given = list(signatures_of([text], []).items())[:SIGNED_AT_ONCE_MAX]
     signatures: dict[str, Any] = {label: (_signature(draft, key, member), {}) for label, member in given}
@@ -272,17 +272,17 @@ def _signature(draft: Draft, key: Signer, given: "Given") -> bytes:
     return _NO_SIGNATURE if base is None else key.sign(base)
 
 
-def _sign_as_rust(draft: Draft, payload: bytes, world: World) -> None:
-    """Sign as the Rust SDK does, with the key of the first byte, for the `Signature-Input` that the rest of it is."""
+def _sign_as_rust(draft: Draft, payload: bytes, setting: Setting) -> None:
+    """Sign as the Rust SDK does, with the key of the first byte and the `Signature-Input` in the other bytes."""
     keys = list(signers().values())
     key = keys[payload[0] % len(keys)] if payload else keys[0]
-    text = world.text(payload[1:]) or honest_input(draft, key).partition(";")[0].replace('"', "") + _honest(key)
+    text = setting.text(payload[1:]) or honest_input(draft, key).partition(";")[0].replace('"', "") + _honest(key)
     draft.headers.append(("Signature-Input", text))
     given = _unquoted(text, "")
     draft.headers.append(("Signature", b64encode(_signature(draft, key, given) if given else b"").decode()))
 
 
-def _write_as_php(draft: Draft, _: bytes, __: World) -> None:
+def _write_as_php(draft: Draft, _: bytes, __: Setting) -> None:
     """Write the signatures as the PHP SDK does."""
     draft.headers[:] = [
         (name, value.replace(":", "") if name.lower() == "signature" else value) for name, value in draft.headers
@@ -290,7 +290,7 @@ def _write_as_php(draft: Draft, _: bytes, __: World) -> None:
 
 
 def honest_input(draft: Draft, key: Signer) -> str:
-    """The `Signature-Input` by which `key` covers of `draft` all that can be."""
+    """Return the `Signature-Input` by which `key` covers every possible component of `draft`."""
     names = ["@method", "@target-uri", *dict.fromkeys([name.lower() for name, _ in draft.headers])]
     covered = " ".join([f'"{name}"' for name in names if name not in {"signature", "signature-input"}])
     return f"sig1=({covered}){_honest(key)}"
@@ -300,7 +300,7 @@ def _honest(key: Signer) -> str:
     return f';created={NOW_S};keyid="{key.kid}"'
 
 
-_CHANGES: Final[Mapping[bytes, Callable[[Draft, bytes, World], None]]] = {
+_CHANGES: Final[Mapping[bytes, Callable[[Draft, bytes, Setting], None]]] = {
     b"m": _set_method,
     b"u": _set_target,
     b"b": _set_body,
@@ -316,12 +316,12 @@ _CHANGES: Final[Mapping[bytes, Callable[[Draft, bytes, World], None]]] = {
 }
 
 
-# --- what is signed, RFC 9421 §2.5, as simply as can be ----------------------------------------
+# --- the signature base, RFC 9421 §2.5, in the simplest form ----------------------------------------
 
 
 @frozen
 class Given:
-    """A signature and what it is over: components, parameters by name, and both as they are signed."""
+    """A signature with its components and parameters, also in the form that is signed."""
 
     items: list[Any]
     parameters: Mapping[str, Any]
@@ -330,7 +330,7 @@ class Given:
 
 
 def signatures_of(inputs: Sequence[str], signatures: Sequence[str], *, shapes: bool = False) -> Mapping[str, Given]:
-    """The signatures in these field lines by label; with `shapes` also one that an SDK wrote in its own way."""
+    """Return the signatures in these field lines by label. `shapes` also accepts the forms of two SDKs."""
     found = _dictionary(signatures)
     given = {
         label: Given(items, parameters, http_sf.ser([(items, parameters)]), found.get(label, (None, {}))[0])
@@ -356,7 +356,7 @@ def _base64(text: str) -> bytes | None:
 
 
 def _unquoted(line: str, signature: object) -> Given | None:
-    """What the Rust SDK writes: the names of components without quotes, and signed like that."""
+    """Read the form of the Rust SDK: component names are written and signed without quotes."""
     signature_params = line.partition("=")[2]
     names, parenthesis, parameters = signature_params.removeprefix("(").partition(")")
     quoted = _dictionary([f"x=(){parameters}"])
@@ -373,7 +373,7 @@ def _dictionary(lines: Sequence[str]) -> dict[str, Any]:
 
 
 def signature_base(draft: Draft, given: Given) -> bytes | None:
-    """What is signed; None when that is not to be said."""
+    """Return the signature base, or None if a component has no value."""
     try:
         lines = [f"{http_sf.ser([item])}: {_value(draft, *item)}\n" for item in given.items]
         return f'{"".join(lines)}"@signature-params": {given.signature_params}'.encode("ascii")
@@ -436,12 +436,12 @@ def _encoded(text: str) -> str:
     return quote(decoded.decode(), safe="*").replace("~", "%7E")
 
 
-# --- what a signature proves -------------------------------------------------------------------
+# --- the second verification -------------------------------------------------------------------
 
 
 @frozen
-class Wanted:
-    """What a policy asks for, said once more."""
+class Requirements:
+    """The requirements of a policy."""
 
     required: tuple[str, ...]
     max_age_s: int
@@ -451,65 +451,65 @@ class Wanted:
     shapes: bool
 
 
-def received(draft: Draft, wanted: Wanted) -> Mapping[str, Given]:
-    """The signatures of `draft` by label."""
-    return signatures_of(draft.values("signature-input"), draft.values("signature"), shapes=wanted.shapes)
+def received(draft: Draft, requirements: Requirements) -> Mapping[str, Given]:
+    """Return the signatures of `draft` by label."""
+    return signatures_of(draft.values("signature-input"), draft.values("signature"), shapes=requirements.shapes)
 
 
-def faults(draft: Draft, given: Given, wanted: Wanted, kids: Collection[str]) -> Iterator[str]:
-    """What is wrong with one signature of `draft`: nothing, when a verifier may say that it is good."""
+def faults(draft: Draft, given: Given, requirements: Requirements, kids: Collection[str]) -> Iterator[str]:
+    """Yield the faults of one signature of `draft`. A verifier may accept it only if there are none."""
     kid = given.parameters.get("keyid")
     signer = signers()[kid] if isinstance(kid, str) and kid in kids else None
     base = signature_base(draft, given)
     if signer is None or base is None or not isinstance(given.signature, bytes):
-        yield "it is by nobody, or over what is not there"
+        yield "the key is unknown, or a component is absent"
         return
     if not signer.holds(given.signature, base):
-        yield "it does not hold"
+        yield "the signature is wrong"
     if given.parameters.get("alg", signer.alg) != signer.alg:
-        yield "alg is another"
-    yield from _not_covered(draft, given.items, wanted)
-    yield from _out_of_time(draft, given.parameters, wanted)
-    if wanted.nonce_required and "nonce" not in given.parameters:
-        yield "it has no nonce"
-    if wanted.tag is not None and given.parameters.get("tag") != wanted.tag:
-        yield "tag is another"
+        yield "alg differs"
+    yield from _not_covered(draft, given.items, requirements)
+    yield from _out_of_time(draft, given.parameters, requirements)
+    if requirements.nonce_required and "nonce" not in given.parameters:
+        yield "the nonce is missing"
+    if requirements.tag is not None and given.parameters.get("tag") != requirements.tag:
+        yield "tag differs"
 
 
-def _not_covered(draft: Draft, items: list[Any], wanted: Wanted) -> Iterator[str]:
+def _not_covered(draft: Draft, items: list[Any], requirements: Requirements) -> Iterator[str]:
     plain = {name for name, parameters in items if not parameters}
-    for name in (*wanted.required, *(["content-digest"] if draft.body else [])):
+    for name in (*requirements.required, *(["content-digest"] if draft.body else [])):
         if name not in plain:
             yield f"{name} is not covered"
     if len({http_sf.ser([item]) for item in items}) < len(items):
         yield "a component is covered twice"
     for name in ("authorization", "content-length", "content-type", "date", "host"):
         if any(item[0] == name for item in items) and len(draft.values(name)) != 1:
-            yield f"{name} is not there once"
+            yield f"{name} is absent or repeated"
     if "content-length" in plain and draft.values("content-length")[0].strip(" \t") != str(len(draft.body)):
-        yield "Content-Length is another"
+        yield "Content-Length differs"
     if draft.body or draft.values("content-digest"):
         yield from wrong_digests(draft.values("content-digest"), draft.body)
 
 
 def wrong_digests(lines: list[str], body: bytes) -> Iterator[str]:
-    """Why `body` is not the one that a `Content-Digest` is for."""
+    """Yield the reasons why a `Content-Digest` does not match `body`."""
     members = _dictionary(lines)
     known = {name: digest for name, (digest, _) in members.items() if name in {"sha-256", "sha-512"}}
     if not known:
-        yield "there is no digest"
+        yield "the digest is missing"
     for name, digest in known.items():
         if digest != hashlib.new(name.replace("-", ""), body).digest():
-            yield f"the {name} digest is another"
+            yield f"the {name} digest differs"
 
 
-def _out_of_time(draft: Draft, parameters: Mapping[str, Any], wanted: Wanted) -> Iterator[str]:
+def _out_of_time(draft: Draft, parameters: Mapping[str, Any], requirements: Requirements) -> Iterator[str]:
     created, expires = parameters.get("created"), parameters.get("expires")
     if type(created) is not int:
-        yield "created is not there"
+        yield "created is missing"
         return
     age_s = draft.now.timestamp() - created
-    if not -wanted.clock_skew_s <= age_s <= wanted.max_age_s:
-        yield "it is not fresh"
+    if not -requirements.clock_skew_s <= age_s <= requirements.max_age_s:
+        yield "the signature is not fresh"
     if expires is not None and not (type(expires) is int and created < expires >= draft.now.timestamp()):
-        yield "it has expired"
+        yield "the signature has expired"

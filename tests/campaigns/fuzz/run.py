@@ -1,10 +1,10 @@
-"""Fuzz each target in processes of its own, all cores at work, and say what came of it.
+"""Fuzz each target in processes of its own, on all cores, and print the results.
 
     nox -s fuzz [-- [--seconds N | --runs N] [--jobs N] [--findings FOLDER] [--json] [TARGET...]]
 
-`--seconds` is how long each target is fuzzed, and `--runs` how often it is run instead. An input that a target raises
-for, that takes too long or too much memory is written into the folder of findings and shown, and the exit status is 1
-then. With `--json` the figures come as one JSON object on the last line.
+Each target is fuzzed for `--seconds`, or run `--runs` times instead. A finding is an input for which a target raises,
+takes too long or uses too much memory. Findings are printed and written to a folder, and then the exit status is 1.
+With `--json`, the last line has the figures as one JSON object.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from attrs import asdict, frozen
 from campaigns.fuzz.targets import TARGETS
 
 SECONDS: Final = 60
-HANG_S: Final = 10  # for one input; the slowest take some milliseconds
-MEMORY_MB_MAX: Final = 1024  # for a process; they need some 150
+HANG_S: Final = 10  # for one input; the slowest inputs take some milliseconds
+MEMORY_MB_MAX: Final = 1024  # for a process, which needs about 150
 SHOWN_CHARS_MAX: Final = 2000
 ENGINE: Final = (sys.executable, "-m", "campaigns.fuzz.engine")
 
@@ -39,17 +39,17 @@ _EXCEPTION: Final = re.compile(r"=== Uncaught Python exception: ===\n(.*?)\n==\d
 
 @frozen
 class Crash:
-    """An input that a target could not take; no `path` when the engine itself failed. `kind` is libFuzzer's word."""
+    """A finding. It has no `path` when the engine itself failed. `kind` is libFuzzer's word."""
 
     kind: str
     why: str
     path: str | None = None
-    input: str | None = None  # as Python writes it
+    input: str | None = None  # as a Python literal
 
 
 @frozen
 class Result:
-    """What came of fuzzing one target; `coverage` counts edges, and `features` how often each was passed, roughly."""
+    """The result for one target. `coverage` counts edges; `features` also says roughly how often each was passed."""
 
     target: str
     executions: int
@@ -61,20 +61,20 @@ class Result:
 
 @frozen
 class Budget:
-    """How much to fuzz a target: so many seconds, or so many runs."""
+    """How long to fuzz a target: a number of seconds, or of runs."""
 
     seconds: int = SECONDS
     runs: int | None = None
 
     def options(self, processes: int) -> list[str]:
-        """The share of one process, in libFuzzer's options."""
+        """Return the options of libFuzzer for the share of one process."""
         if self.runs is None:
             return [f"-max_total_time={self.seconds}"]
         return [f"-runs={-(-self.runs // processes)}"]
 
 
 def fuzz(target: str, budget: Budget, findings: Path, *, processes: int = 1, engine: Sequence[str] = ENGINE) -> Result:
-    """Fuzz `target` in one process, as one of so many; crashing inputs are moved into the folder `findings`."""
+    """Fuzz `target` in one of `processes` processes, and move its findings to the folder `findings`."""
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{target}-") as name:
         folder = Path(name)
         found = folder / "found"
@@ -100,10 +100,10 @@ def _result(target: str, status: int, log: str, kept: Sequence[Path]) -> Result:
         for path in kept
     ]
     if status and not crashes:
-        crashes = [Crash("engine", f"the engine ended with status {status}, and this was its last:\n{why}")]
+        crashes = [Crash("engine", f"the engine ended with status {status}; the end of its output:\n{why}")]
     executions = _last(_EXECUTED, log)
     coverage, features = (_PROGRESS.findall(log) or [(0, 0)])[-1]
-    # within its first second libFuzzer says that there are none in a second
+    # libFuzzer reports a rate of 0 in its first second
     return Result(target, executions, _last(_RATE, log) or executions, int(coverage), int(features), tuple(crashes))
 
 
@@ -113,7 +113,7 @@ def _last(pattern: re.Pattern[str], log: str) -> int:
 
 
 def merged(results: Sequence[Result]) -> Result:
-    """The results of several processes on one target as one: what the best of them covered."""
+    """Add the results of several processes on one target. The coverage is that of the best process."""
     return Result(
         results[0].target,
         sum(result.executions for result in results),
@@ -125,7 +125,7 @@ def merged(results: Sequence[Result]) -> Result:
 
 
 def report(results: Sequence[Result], *, as_json: bool) -> int:
-    """Print a table of the results, then every crash in full, then the figures as JSON if asked; the exit status."""
+    """Print a table of the results, each finding in full, and the figures as JSON if wanted; return the exit status."""
     executions = sum(result.executions for result in results)
     crashes = sum(len(result.crashes) for result in results)
     print(f"{'target':18}{'executions':>14}{'a second':>10}{'coverage':>10}{'features':>10}{'crashes':>9}")
@@ -145,23 +145,21 @@ def report(results: Sequence[Result], *, as_json: bool) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run from the command line; the exit status."""
-    parser = argparse.ArgumentParser(prog="nox -s fuzz --", description="Fuzz what reads from outside.")
+    """Run from the command line, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="nox -s fuzz --", description="Fuzz the code that reads untrusted input.")
     how_much = parser.add_mutually_exclusive_group()
-    how_much.add_argument("--seconds", type=int, default=SECONDS, help=f"for each target; by default {SECONDS}")
-    how_much.add_argument("--runs", type=int, help="of each target, instead")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time; by default the cores"
-    )
-    parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), help="the folder for crashing inputs")
+    how_much.add_argument("--seconds", type=int, default=SECONDS, help=f"for each target ({SECONDS})")
+    how_much.add_argument("--runs", type=int, help="of each target, instead of seconds")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time (one a core)")
+    parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), help="the folder for findings")
     parser.add_argument("--json", action="store_true", help="also one JSON object on the last line")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; by default all")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"from {', '.join(TARGETS)} (all of them)")
     given = parser.parse_args(arguments)
     names = given.targets or list(TARGETS)
     if unknown := set(names) - set(TARGETS):
-        parser.error(f"no target {', '.join(sorted(unknown))}: there are {', '.join(TARGETS)}")
+        parser.error(f"unknown target {', '.join(sorted(unknown))}: choose from {', '.join(TARGETS)}")
     if find_spec("atheris") is None:
-        parser.error("atheris is not installed: `nox -s fuzz` does that, where there is a wheel")
+        parser.error("atheris is not installed: run `nox -s fuzz`, which installs it where it has a wheel")
     given.findings.mkdir(parents=True, exist_ok=True)
     budget = Budget(given.seconds, given.runs)
     return report(fuzz_all(names, budget, given.findings, jobs=given.jobs), as_json=given.json)
@@ -170,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
 def fuzz_all(
     names: Sequence[str], budget: Budget, findings: Path, *, jobs: int, engine: Sequence[str] = ENGINE
 ) -> list[Result]:
-    """All targets, `jobs` processes at a time: several for a target when there are fewer targets than that."""
+    """Fuzz all targets, `jobs` processes at a time. With fewer targets than jobs, a target has several processes."""
     processes = max(1, jobs // len(names))
     with ThreadPoolExecutor(jobs) as pool:
         shares = [

@@ -1,6 +1,6 @@
-"""What the fuzzer begins with: the rows of the tests' own tables, and a few requests that reach what those do not.
+"""The seeds of the fuzzer: the rows of the tests' own tables, and a few requests that reach other code.
 
-Nothing is kept in files: a row that is added to a table is a seed from then on.
+No seed is stored in a file, so a new row of a table is a new seed.
 """
 
 import json
@@ -24,7 +24,7 @@ from unit.property.test_httpsig import PIECES
 
 
 def _rows(test: Any) -> Iterator[Any]:
-    """The rows of the table that `test` is run with, each with one value as that."""
+    """Yield the rows of the table with which `test` is parametrized."""
     for mark in test.pytestmark:
         for row in mark.args[1] if mark.name == "parametrize" else ():
             yield getattr(row, "values", row)
@@ -39,7 +39,7 @@ def _lines(lines: list[str]) -> Iterator[bytes]:
 
 
 def signature_input() -> Iterator[bytes]:
-    """What is read, what is refused, and what the requests in the tests carry."""
+    """Yield accepted and refused values, and those of the requests in the tests."""
     for row in _rows(test_fields.test_field_at_a_limit_is_accepted):
         yield from _lines([row])
     for value, _ in _rows(test_fields.test_signature_input_is_refused):
@@ -50,7 +50,7 @@ def signature_input() -> Iterator[bytes]:
 
 
 def signature() -> Iterator[bytes]:
-    """Likewise."""
+    """Yield accepted and refused values, and those of the requests in the tests."""
     for value, _ in _rows(test_fields.test_signature_is_refused):
         yield from _lines([value])
     for value in _rows(test_fields.test_colons_outside_byte_sequences):
@@ -61,7 +61,7 @@ def signature() -> Iterator[bytes]:
 
 
 def content_digest() -> Iterator[bytes]:
-    """Digests that are right for any body, and those in the tests."""
+    """Yield digests that match any body, and those in the tests."""
     for fields in (
         ["sha-512={sha-512}"],
         ["sha-256={sha-256}, md5=:AQ==:"],
@@ -75,20 +75,20 @@ def content_digest() -> Iterator[bytes]:
 
 
 def jwk() -> Iterator[bytes]:
-    """A public key for each algorithm, private ones that load soon enough, and those that are refused."""
+    """Yield a public key for each algorithm, private keys that load quickly, and refused keys."""
     for algorithm in Algorithm:
         yield json.dumps(private(algorithm).public_jwk()).encode()
     for point in test_keys.SMALL_ORDER + test_keys.NOT_CANONICAL:
         yield json.dumps({**KEY.public_jwk(), "x": test_keys.b64(bytes.fromhex(point))}).encode()
     for jwk in (*[row[0] for row in _rows(test_keys.test_jwk_is_refused)], *[bad.jwk for bad in bad_keys()]):
-        with suppress(TypeError, ValueError):  # some hold what no JSON does
+        with suppress(TypeError, ValueError):  # some values have no JSON form
             yield json.dumps(jwk).encode()
     yield json.dumps({**KEY.public_jwk(), "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}).encode()
     yield json.dumps({**OTHER.public_jwk(), "use": "sig", "key_ops": ["sign", "verify"]}).encode("utf-16")
 
 
 def authorization() -> Iterator[bytes]:
-    """Good and bad values, and none."""
+    """Yield accepted and refused values, and no value."""
     yield b""
     for value in _rows(test_token.test_authorization_is_parsed):
         yield from _lines([value])
@@ -97,7 +97,7 @@ def authorization() -> Iterator[bytes]:
 
 
 def create_request() -> Iterator[bytes]:
-    """Bodies that are taken, and one for each that is refused."""
+    """Yield accepted and refused bodies."""
     yield b'{"walletAddress":"https://bank.example/alice"}'
     yield (
         b'{"metadata":{"a":[1,2.5,true,null,"\xc3\xa9\xf0\x9f\x92\xb6"]},"expiresAt":"2026-02-03T23:20:50.52+01:00",'
@@ -114,7 +114,7 @@ def create_request() -> Iterator[bytes]:
 
 # --- requests ----------------------------------------------------------------------------------
 
-SHAPES: Final = 6  # the policy that names them
+SHAPES: Final = 6  # the policy that accepts the forms of the SDKs
 # One signature over every kind of component
 EVERYTHING: Final = (
     b's\0*x=("@method" "@target-uri" "@authority" "@scheme" "@request-target" "@path" "@query" "@query-param";name="a"'
@@ -124,7 +124,7 @@ EVERYTHING: Final = (
 
 
 def verify() -> Iterator[bytes]:
-    """Every attack in the tests, as it is; and honest requests, signed by every key, under every policy."""
+    """Yield every attack in the tests, and honest requests signed by every key under every policy."""
     for request in [attack.request for attack in attacks(SCENE)]:
         with suppress(ValueError):
             yield script_of(request.method, request.target_uri, list(request.headers), request.body)
@@ -137,7 +137,7 @@ def verify() -> Iterator[bytes]:
 
 
 def explanation() -> Iterator[bytes]:
-    """The same, and the token where it does not belong."""
+    """Yield the seeds of `verify`, and requests with the token in a wrong place."""
     yield from verify()
     token = EXPLAINED.token.encode()
     yield script(1, 0, b"s\0", b"uhttps://ase.example/%b?%b&a=%b" % (token, token, token))
@@ -148,7 +148,7 @@ def explanation() -> Iterator[bytes]:
 
 
 def service() -> Iterator[bytes]:
-    """Everything that HTTP has to say, and honest requests with every token for the payment that is there."""
+    """Yield the HTTP cases of the tests, and honest requests with every token for the stored payment."""
     for _, request, *_ in test_api.HTTP:
         with suppress(ValueError):
             query = f"?{request.query}" if request.query else ""
@@ -166,7 +166,7 @@ def service() -> Iterator[bytes]:
         "metadata": {"a": 1},
     }
     addresses: list[dict[str, object]] = [
-        {"walletAddress": url} for url in (ALICE.url, BOB.url, "https://bank.example/nobody")
+        {"walletAddress": url} for url in (ALICE.url, BOB.url, "https://bank.example/unknown")
     ]
     for members in (*addresses, everything, *[row[1] for row in test_api.BAD_MEMBERS]):
         body = json.dumps({"walletAddress": ALICE.url, **members}).encode()
@@ -187,7 +187,7 @@ def _signed(target: bytes) -> Iterator[bytes]:
         yield script(2, 0, b"s%c" % key)
         yield script(1, 3, b"s%c" % key, b"e\2\x05\1x")
     yield script(2, 0, b"b{}", b"gsha-256", b"r\x022", b"s\0")
-    yield script(2, 0, b"hX-A:1", b"s\0", b"r\x042")  # what is covered was changed
+    yield script(2, 0, b"hX-A:1", b"s\0", b"r\x042")  # a covered value was changed
     yield script(2, 0, b"r\1text/plain", b"s\0")
     yield script(2, 0, b"b{}", b"s\0")  # the digest of another body
     yield script(2, 0, b"s\0", b"b{}")
@@ -214,7 +214,7 @@ SEEDS: Final[Mapping[str, Callable[[], Iterator[bytes]]]] = {
     "service": service,
 }
 
-# What a mutation may put in whole
+# Words that a mutation may insert as a whole
 _FIELDS: Final = (
     "Authorization", "Signature", "Signature-Input", "Content-Digest", "Content-Length", "Content-Type", "Accept",
     "Host", "GNAP ", "{sha-512}", "{sha-256}",
@@ -230,7 +230,7 @@ DICTIONARY: Final = (*[piece.encode() for piece in (*PIECES, *_FIELDS, *_JSON)],
 
 
 def write(target: str, folder: Path, *, bytes_max: int) -> None:
-    """The seeds of `target` as files in `folder`, which is where libFuzzer looks; longer ones it would cut."""
+    """Write the seeds of `target` into `folder`. Leave out longer ones, which libFuzzer would cut."""
     folder.mkdir()
     for number, seed in enumerate(SEEDS[target]()):
         if len(seed) <= bytes_max:
@@ -238,6 +238,6 @@ def write(target: str, folder: Path, *, bytes_max: int) -> None:
 
 
 def dictionary() -> str:
-    """The tokens as libFuzzer reads them."""
+    """Return the dictionary in the syntax of libFuzzer."""
     escaped = ["".join([f"\\x{octet:02x}" for octet in token]) for token in DICTIONARY]
     return "".join([f'"{token}"\n' for token in escaped])

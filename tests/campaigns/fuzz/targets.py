@@ -1,7 +1,7 @@
-"""What is fuzzed: one target for each parser, for the whole verification, for its explanation and for the service.
+"""The fuzz targets: one for each parser, for the whole verification, for its diagnosis and for the service.
 
-Each is a function of bytes. It returns in a word what came of them, and raises for nothing but a bug: what it may meet
-besides a value is written in its first line, and everything else that it checks below.
+Each target is a function of bytes. It returns one word for the outcome, and raises only for a bug. The first line of
+its docstring names the allowed outcomes; everything else is checked in its body.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from attrs import frozen
 from campaigns.fuzz.messages import (
     Draft,
     Given,
-    Wanted,
-    World,
+    Requirements,
+    Setting,
+    build,
     byte_sequence,
     faults,
-    play,
     received,
     signature_base,
     signers,
@@ -70,7 +70,7 @@ from kits.service_kit import ALICE, AUTH_SERVER, BASE_URL, BOB, PATH, SHOP, Serv
 from kits.signed_requests import BODY, KEY, OTHER, URL
 
 T = TypeVar("T")
-LINES: Final = b"\x1e"  # between field lines, as a line may hold a newline
+LINES: Final = b"\x1e"  # between field lines, because a line may contain a newline
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 GOOD: Final = frozenset({200, 201})
 REFUSED: Final = frozenset({400, 401, 403, 404, 405, 406, 413, 414, 415, 431})
@@ -78,24 +78,24 @@ REFUSED: Final = frozenset({400, 401, 403, 404, 405, 406, 413, 414, 415, 431})
 
 @frozen
 class Target:
-    """A function to fuzz, and how long its inputs are worth being: longer ones take longer, and reach little more."""
+    """A function to fuzz, and the maximal length of its inputs. Longer ones take more time and reach little more."""
 
     run: Callable[[bytes], str]
     bytes_max: int
 
 
 def text(data: bytes) -> str:
-    """Any text at all: UTF-8, and a lone surrogate for each byte that is not."""
+    """Return any text: UTF-8, with a lone surrogate for each byte that is not."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def lines(data: bytes) -> list[str]:
-    """The lines of a field."""
+    """Return the lines of a field."""
     return [text(line) for line in data.split(LINES)]
 
 
 def check_refusal(error: IncomingPaymentsError) -> None:
-    """A refusal can be logged as it is, and sent to a client."""
+    """Check that a refusal can be logged as it is and sent to a client."""
     assert error.description
     assert error.description.isprintable()
     assert json.loads(write_error(error.code, error.description, error.details))["error"]["code"] == error.code
@@ -105,7 +105,7 @@ def check_refusal(error: IncomingPaymentsError) -> None:
 
 
 def _read(paths: Paths, given: Sequence[str]) -> dict[str, Any] | None:
-    """Return the members of a field, which both paths read alike; nothing when both raise `MalformedField`."""
+    """Return the members of a field, equal on both paths, or None when both raise `MalformedField`."""
     fast_path, specification = both(paths, given)
     assert fast_path == specification
     try:
@@ -117,7 +117,7 @@ def _read(paths: Paths, given: Sequence[str]) -> dict[str, Any] | None:
 
 
 def signature_input(data: bytes) -> str:
-    """A dictionary of `SignatureInput`, or `MalformedField`; by either path; and the same when written and read."""
+    """Return a dictionary of `SignatureInput` or raise `MalformedField`, on both paths, and survive a round trip."""
     given = lines(data)
     parsed = _read(SIGNATURE_INPUT, given)
     if parsed is None:
@@ -125,17 +125,17 @@ def signature_input(data: bytes) -> str:
     for member in parsed.values():
         _check_member(member)
     written = _written(parsed)
-    if not parsed or len(written) > HEADER_BYTES_MAX:  # the strict form may be longer than what was sent
+    if not parsed or len(written) > HEADER_BYTES_MAX:  # the strict form may be longer than the sent one
         return "parsed" if parsed else "empty"
     again = parse_signature_input([written])
     assert list(again.items()) == list(parsed.items())
-    assert written == _written(again)  # which also tells the types: 1 and ?1 are equal to Python
+    assert written == _written(again)  # this compares the types too: in Python, 1 equals True
     assert written == http_sf.ser(http_sf.parse(", ".join(given).encode("ascii"), tltype="dictionary"))
     return "parsed"
 
 
 def _check_member(member: SignatureInput) -> None:
-    """What has a name is what the parameters say, and of the type that RFC 9421 §2.3 gives it."""
+    """Check that the attributes equal the parameters, with the types of RFC 9421 §2.3."""
     items: list[Any] = [(component.name, dict(component.parameters)) for component in member.components]
     parameters = dict(member.parameters)
     assert member.signature_params == http_sf.ser([(items, parameters)])
@@ -150,7 +150,7 @@ def _written(parsed: Mapping[str, SignatureInput]) -> str:
 
 
 def signature(data: bytes) -> str:
-    """Signatures by label, or `MalformedField`; by either path; and the same when written and read."""
+    """Return signatures by label or raise `MalformedField`, on both paths; written and read, they are equal."""
     given = lines(data)
     parsed = _read(SIGNATURE, given)
     if parsed is None:
@@ -164,9 +164,9 @@ def signature(data: bytes) -> str:
 
 
 def content_digest(data: bytes) -> str:
-    """Nothing, or `SignatureRefused`; and nothing only for a body that the digests are of.
+    """Return nothing for a body with the right digests, or raise `SignatureRefused`.
 
-    The last line is the body. `{sha-256}` and `{sha-512}` stand for what is right for it.
+    The last line is the body. `{sha-256}` and `{sha-512}` stand for its right digests.
     """
     *fields, body = data.split(LINES)
     given = [_filled(line, body) for line in fields]
@@ -190,7 +190,7 @@ def _filled(line: bytes, body: bytes) -> str:
 
 
 def jwk(data: bytes) -> str:
-    """A key, or `MalformedKey`; the same from text, bytes and mapping; and a key that answers for any signature."""
+    """Return a key or raise `MalformedKey`, equally for text, bytes and mapping; the key answers for any signature."""
     outcome = _loaded(load_jwk, data)
     if data.isascii() and b"\0" not in data:  # JSON in UTF-16 is JSON as bytes, and not as text
         assert _loaded(load_jwk, data.decode()) == outcome
@@ -224,7 +224,7 @@ def _loaded(load: Callable[[Any], Key], jwk: object) -> Key | str:
 
 
 def _check_point(x: str) -> None:
-    """The point is canonical, and eight times it is not the neutral element."""
+    """Check that the point is canonical, and that eight times the point is not the neutral element."""
     y = int.from_bytes(urlsafe_b64decode(x + "=="), "little") % 2**255
     assert y < _P
     d = -121665 * pow(121666, -1, _P) % _P
@@ -235,7 +235,7 @@ def _check_point(x: str) -> None:
 
 
 def authorization(data: bytes) -> str:
-    """An `AccessToken`, or `TokenRefused`; and a token exactly when there is one line with the scheme and token68."""
+    """Return an `AccessToken` for one line of scheme and token68, and raise `TokenRefused` for anything else."""
     given = lines(data) if data else []
     scheme, _, token = given[0].partition(" ") if given else ("", "", "")
     token = token.lstrip(" ")
@@ -259,7 +259,7 @@ def authorization(data: bytes) -> str:
 
 
 def create_request(data: bytes) -> str:
-    """A `CreateRequest`, or `MalformedJson`; what Python's own reader finds; and the same when written and read."""
+    """Return a `CreateRequest` equal to that of Python's JSON reader, or raise `MalformedJson`."""
     try:
         parsed = read_create_request(data)
     except MalformedJson as error:
@@ -287,7 +287,7 @@ def create_request(data: bytes) -> str:
 
 
 def _check_storable(value: object, depth: int) -> None:
-    """Text that any store takes, and not too deep."""
+    """Check that any store accepts the text, and that the depth is within the limit."""
     assert "\0" not in value if isinstance(value, str) else depth >= isinstance(value, dict | list)
     if isinstance(value, dict | list):
         for below in [*value, *(value.values() if isinstance(value, dict) else ())]:
@@ -296,7 +296,7 @@ def _check_storable(value: object, depth: int) -> None:
 
 # --- the whole verification --------------------------------------------------------------------
 
-VERIFIER: Final = World(text, "", URL, "token", BODY)
+VERIFIER: Final = Setting(text, "", URL, "token", BODY)
 POLICIES: Final = (
     Policy(),
     Policy(nonce_required=True),
@@ -308,14 +308,16 @@ POLICIES: Final = (
 )
 
 
-def _wanted(policy: Policy) -> Wanted:
+def _requirements_of(policy: Policy) -> Requirements:
     shapes = bool(policy.shapes)
-    return Wanted(policy.required, policy.max_age_s, policy.clock_skew_s, policy.nonce_required, policy.tag, shapes)
+    return Requirements(
+        policy.required, policy.max_age_s, policy.clock_skew_s, policy.nonce_required, policy.tag, shapes
+    )
 
 
 @cache
 def _keys(backend: str) -> Mapping[str, PublicKey]:
-    """Those by which may be signed, on one of the two libraries for Ed25519."""
+    """Return the keys of the verifier, on one of the two libraries for Ed25519."""
     names = {"ed25519": "EdDSA", "ecdsa-p256-sha256": "ES256", "ecdsa-p384-sha384": "ES384", "rsa-pss-sha512": "PS512"}
     chosen, ed25519.BACKEND = ed25519.BACKEND, backend
     try:
@@ -325,21 +327,21 @@ def _keys(backend: str) -> Mapping[str, PublicKey]:
         }
     finally:
         ed25519.BACKEND = chosen
-    return {**keys, "alias": keys["key-1"]}  # a name that is not its kid: never to be used
+    return {**keys, "alias": keys["key-1"]}  # its name differs from its kid, so it must never be used
 
 
 def whole_verify(data: bytes) -> str:
-    """A `Proof`, or `SignatureRefused`; and a `Proof` only for what a second, simple verification finds good too."""
-    draft, choice = play(data, VERIFIER)
+    """Return a `Proof` only where a second, simple verification agrees, or raise `SignatureRefused`."""
+    draft, choice = build(data, VERIFIER)
     policy = POLICIES[choice % len(POLICIES)]
     outcome = _verified(draft, policy, ed25519.BACKEND)
     if isinstance(outcome, Code):
         if outcome is Code.SIGNATURE_INVALID and ed25519.BACKEND != "OpenSSL":
             assert _verified(draft, policy, "OpenSSL") is outcome, "both libraries give the same answer"
         return outcome
-    wanted = _wanted(policy)
-    given = received(draft, wanted)[outcome.label]
-    assert list(faults(draft, given, wanted, signers())) == []
+    requirements = _requirements_of(policy)
+    given = received(draft, requirements)[outcome.label]
+    assert list(faults(draft, given, requirements, signers())) == []
     _check_proof(outcome, draft, given)
     return "proven"
 
@@ -354,7 +356,7 @@ def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Code:
 
 
 def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
-    """The facts are those of the header fields."""
+    """Check that the facts are those of the header fields."""
     assert proof.base == signature_base(draft, given)
     assert [(component.name, dict(component.parameters)) for component in proof.components] == given.items
     assert _keys("OpenSSL")[proof.key_id].algorithm is proof.algorithm
@@ -366,13 +368,13 @@ def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
 
 # --- the diagnosis of a refusal ----------------------------------------------------------------
 
-EXPLAINED: Final = World(text, "", URL, "Q1X2Z3Q4X5Z6Q7X8", BODY)  # a token of which no piece is a word of ours
+EXPLAINED: Final = Setting(text, "", URL, "Q1X2Z3Q4X5Z6Q7X8", BODY)  # no piece of this token occurs in our messages
 PIECE_CHARS: Final = 8
 
 
 def explanation(data: bytes) -> str:
-    """Every refused request gets a `Diagnosis` in printable ASCII, bounded, without the token, and no exception."""
-    draft, choice = play(data, EXPLAINED)
+    """Return a `Diagnosis` for every refused request: bounded, in printable ASCII, and without the token."""
+    draft, choice = build(data, EXPLAINED)
     policy = POLICIES[choice % len(POLICIES)]
     request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
     keys = _keys(ed25519.BACKEND)
@@ -387,9 +389,9 @@ def explanation(data: bytes) -> str:
     assert found.causes
     assert all(line.isascii() and line.isprintable() for line in str(found).split("\n"))
     assert len(str(found)) < EXPLAIN_CHARS_MAX + 100
-    token, said = EXPLAINED.token, f"{found}{found!r}"
+    token, printed = EXPLAINED.token, f"{found}{found!r}"
     for piece in [token[at : at + PIECE_CHARS] for at in range(len(token) - PIECE_CHARS + 1)]:
-        assert piece not in said or not any(piece in value for value in draft.values("authorization"))
+        assert piece not in printed or not any(piece in value for value in draft.values("authorization"))
     return found.code
 
 
@@ -397,11 +399,11 @@ def explanation(data: bytes) -> str:
 
 
 def latin1(data: bytes) -> str:
-    """Text as hosts hand it on."""
+    """Return the text as web servers pass it on."""
     return data.decode("latin-1")
 
 
-SERVED: Final = World(latin1, BASE_URL, PATH, "TOKEN-HONEST", b'{"walletAddress":"%s"}' % ALICE.url.encode())
+SERVED: Final = Setting(latin1, BASE_URL, PATH, "TOKEN-HONEST", b'{"walletAddress":"%s"}' % ALICE.url.encode())
 TOKENS: Final = {
     "TOKEN-HONEST": AccessTokenInfo(SHOP, KEY.public_jwk(), (a_right("create", "read-all"),)),
     "TOKEN-OTHER": AccessTokenInfo(SHOP, OTHER.public_jwk(), (a_right("create", "read", on=None),)),
@@ -410,7 +412,7 @@ TOKENS: Final = {
     "TOKEN-NOTHING": AccessTokenInfo(SHOP, KEY.public_jwk(), ()),
     "TOKEN-KEYLESS": AccessTokenInfo(SHOP, {"kty": "oct"}, (a_right("create"),)),
 }
-PAYMENT: Final = PaymentId("019b76da-a800-7000-8000-000000000001")  # the id of a payment that is there
+PAYMENT: Final = PaymentId("019b76da-a800-7000-8000-000000000001")  # the id of a stored payment
 SERVICE_POLICIES: Final[tuple[Mapping[str, Any], ...]] = (
     {},
     {"public_get": False},
@@ -430,8 +432,8 @@ def _service(choice: int) -> Service:
 
 
 def whole_service(data: bytes) -> str:
-    """A documented `Response`, and no exception; and one that acts only where a second, simple verification agrees."""
-    draft, choice = play(data, SERVED)
+    """Return a documented `Response` without an exception, and act only where a second verification agrees."""
+    draft, choice = build(data, SERVED)
     service = _service(choice % len(SERVICE_POLICIES))
     before = dict(service.store._rows)
     service.replace(nonces=MemoryNonces())
@@ -450,15 +452,15 @@ def whole_service(data: bytes) -> str:
 
 def _answer(service: Service, draft: Draft) -> api.Response:
     path, _, query = draft.target.partition("?")
-    draft.target = f"{path}?{query}" if query else path  # as hosts hand it on: without an empty query
+    draft.target = f"{path}?{query}" if query else path  # as web servers pass it on: without an empty query
     request = api.Request(draft.method, path, query, draft.headers, draft.body)
-    now = max(draft.now, EPOCH)  # no host's clock shows less
+    now = max(draft.now, EPOCH)  # no clock shows an earlier time
     draft.now = now
     return service.run(api.handle(request, policy=service.policy, now=now))
 
 
 def _check_response(response: api.Response, draft: Draft) -> None:
-    """Everything that is promised of any answer."""
+    """Check the promises about every response."""
     assert response.status in GOOD | REFUSED
     assert header(response, "Content-Type") == "application/json"
     assert header(response, "Cache-Control") == "no-store"
@@ -477,18 +479,20 @@ def _is_public(response: api.Response) -> bool:
 
 
 def _check_allowed(service: Service, draft: Draft, response: api.Response) -> None:
-    """Somebody with a key and a right asked for just this; and with a nonce, only once."""
+    """Check that a client with a key and a right sent exactly this request; with a nonce, only once."""
     [authorization] = draft.values("authorization")
     info = TOKENS[authorization.rpartition(" ")[2]]
-    wanted, kids = _wanted(service.policy.signature), {str(info.jwk["kid"])}
-    good = [given for given in received(draft, wanted).values() if not list(faults(draft, given, wanted, kids))]
+    requirements, kids = _requirements_of(service.policy.signature), {str(info.jwk["kid"])}
+    good = [
+        given for given in received(draft, requirements).values() if not list(faults(draft, given, requirements, kids))
+    ]
     assert good, "no signature is good"
     view = json.loads(response.body)
     if response.status == 201:
-        asked = json.loads(draft.body)
+        request = json.loads(draft.body)
         assert (draft.method, draft.target.partition("?")[0]) == ("POST", PATH)
-        assert {key: view[key] for key in ("incomingAmount", "metadata") if key in asked} == {
-            key: asked[key] for key in ("incomingAmount", "metadata") if key in asked
+        assert {key: view[key] for key in ("incomingAmount", "metadata") if key in request} == {
+            key: request[key] for key in ("incomingAmount", "metadata") if key in request
         }
         [media_type] = draft.values("content-type")
         assert media_type.partition(";")[0].strip().lower() == "application/json"

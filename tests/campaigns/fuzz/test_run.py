@@ -1,4 +1,4 @@
-"""The runner: what it makes of an engine that finds nothing, of one that finds something, and of one that fails."""
+"""The fuzz runner: its results for an engine that finds nothing, that finds inputs, and that fails."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from campaigns.fuzz import run
 from campaigns.fuzz.run import Budget, Crash, Result
 from campaigns.fuzz.targets import TARGETS
 
-# Takes the arguments that the real one takes, and says what libFuzzer says.
+# Takes the arguments of the real engine, and prints the lines of libFuzzer.
 ENGINE = """
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ given = dict(option.lstrip("-").split("=", 1) for option in options)
 print("#2\\tINITED cov: 7 ft: 9 corp: 1/4b exec/s: 0 rss: 80Mb")
 print("#1000\\tDONE   cov: 12 ft: 34 corp: 2/9b lim: 4 exec/s: 500 rss: 81Mb")
 if target == "fails":
-    sys.exit("out of its mind")
+    sys.exit("the engine failed")
 if target == "crashes":
     Path(given["artifact_prefix"] + "slow-unit-1").write_bytes(b"slow")
     Path(given["artifact_prefix"] + "crash-2").write_bytes(b"bad\\0")
@@ -34,7 +34,7 @@ sys.exit(77 if target == "crashes" else 0)
 
 @pytest.fixture
 def engine(tmp_path: Path) -> list[str]:
-    """The command of an engine that takes no time."""
+    """Return the command of an engine that takes no time."""
     script = tmp_path / "engine.py"
     script.write_text(ENGINE)
     return [sys.executable, str(script)]
@@ -42,21 +42,21 @@ def engine(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def findings(tmp_path: Path) -> Path:
-    """Where crashing inputs go."""
+    """Return the folder for findings."""
     folder = tmp_path / "findings"
     folder.mkdir()
     return folder
 
 
 def test_nothing_found(engine: list[str], findings: Path) -> None:
-    """The figures are the last ones of the log, and nothing is written."""
+    """The figures are the last ones in the log, and no finding is written."""
     result = run.fuzz("good", Budget(), findings, engine=engine)
     assert result == Result("good", 1000, 500, 12, 34, ())
     assert list(findings.iterdir()) == []
 
 
-def test_crashes(engine: list[str], findings: Path) -> None:
-    """Each input that is bad, endless or too large is kept, and shown as Python writes it; one that is slow is none."""
+def test_findings_are_kept(engine: list[str], findings: Path) -> None:
+    """Each bad or endless input is kept and shown as a Python literal. A slow input is no finding."""
     result = run.fuzz("crashes", Budget(), findings, engine=engine)
     crash, timeout = findings / "crashes-crash-2", findings / "crashes-timeout-3"
     assert result.crashes == (
@@ -66,12 +66,12 @@ def test_crashes(engine: list[str], findings: Path) -> None:
     assert (crash.read_bytes(), timeout.read_bytes()) == (b"bad\0", b"endless")
 
 
-def test_an_engine_that_fails_is_a_crash(engine: list[str], findings: Path) -> None:
-    """Nobody takes it for a target that held."""
+def test_failed_engine_is_a_finding(engine: list[str], findings: Path) -> None:
+    """The target does not pass when its engine fails."""
     [crash] = run.fuzz("fails", Budget(), findings, engine=engine).crashes
     assert (crash.kind, crash.path) == ("engine", None)
     assert "status 1" in crash.why
-    assert "out of its mind" in crash.why
+    assert "the engine failed" in crash.why
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_an_engine_that_fails_is_a_crash(engine: list[str], findings: Path) -> N
     ],
 )
 def test_budget(budget: Budget, processes: int, expected: list[str]) -> None:
-    """Processes on one target share the runs, and have the same time."""
+    """Processes on one target share the runs, and each has the whole time."""
     assert budget.options(processes) == expected
 
 
 def test_all_cores_are_used(engine: list[str], findings: Path) -> None:
-    """With fewer targets than processes a target gets several, and what they did is added up."""
+    """With fewer targets than jobs, a target has several processes, and their results are added."""
     results = run.fuzz_all(["good", "fails"], Budget(runs=900), findings, jobs=4, engine=engine)
     assert [(result.target, result.executions, result.coverage) for result in results] == [
         ("good", 900, 12),
@@ -99,7 +99,7 @@ def test_all_cores_are_used(engine: list[str], findings: Path) -> None:
 
 
 def test_report(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line a target and one for the total; then each crash with its reason and its input; then the same as JSON."""
+    """One line for each target and the total, then each finding with its reason and input, then JSON."""
     crash = Crash("crash", "LookupError", "findings/verify-crash-1", "b'x'")
     results = [Result("jwk", 1000, 500, 12, 34, ()), Result("verify", 2000, 300, 56, 78, (crash,))]
     assert run.report(results, as_json=True) == 1
@@ -113,8 +113,8 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_unknown_targets_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """A target that there is not is refused before anything runs, and those that there are are named."""
+    """An unknown target is refused before anything runs, with the list of targets."""
     with pytest.raises(SystemExit) as caught:
         run.main(["jwk", "nonsense"])
     assert caught.value.code == 2
-    assert f"no target nonsense: there are {', '.join(TARGETS)}" in capsys.readouterr().err
+    assert f"unknown target nonsense: choose from {', '.join(TARGETS)}" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The fuzz targets without a fuzzer: they hold for what it begins with and for bytes near that, and each can fail."""
+"""The fuzz targets without a fuzzer: they pass for their seeds and for similar bytes, and each can fail."""
 
 import sys
 from functools import cache
@@ -19,25 +19,25 @@ some = settings(max_examples=150, deadline=None, derandomize=True)
 
 @cache
 def seeds(target: str) -> list[bytes]:
-    """What the fuzzer begins with."""
+    """Return the seeds of a target."""
     return list(SEEDS[target]())
 
 
 @cache
 def outcomes(target: str) -> set[str]:
-    """What comes of the seeds."""
+    """Return the outcomes of the seeds."""
     return {str(TARGETS[target].run(seed)) for seed in seeds(target)}
 
 
-# --- they hold -----------------------------------------------------------------------------------
+# --- they pass -----------------------------------------------------------------------------------
 
 
 def test_each_target_has_seeds() -> None:
-    """No target begins with nothing."""
+    """The tables of seeds and of targets have the same names."""
     assert set(SEEDS) == set(TARGETS)
 
 
-# A body without a digest is refused before that is looked for, as it has to be covered.
+# A body without a digest is refused earlier, because its digest is not covered.
 CODES: Final = {"proven", *Code} - {Code.DIGEST_MISSING}
 
 
@@ -55,14 +55,14 @@ CODES: Final = {"proven", *Code} - {Code.DIGEST_MISSING}
         ("service", {str(status) for status in GOOD | REFUSED}),
     ],
 )
-def test_seeds_hold_and_reach_everything(target: str, expected: set[str]) -> None:
-    """Every target holds for its seeds, and they lead to all that can come of it: so that a fuzzer starts deep."""
+def test_seeds_pass_and_reach_every_outcome(target: str, expected: set[str]) -> None:
+    """The seeds reach every outcome of their target, so the fuzzer begins with each of them."""
     assert expected == outcomes(target)
 
 
 @st.composite
 def near_seeds(draw: st.DrawFn, target: str) -> bytes:
-    """A seed with a few pieces of it replaced, by bytes, by a word of the dictionary or by a piece of another seed."""
+    """Draw a seed in which a few pieces are replaced: by bytes, by a word of the dictionary or by another seed."""
     data = draw(st.sampled_from(seeds(target)))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, min(len(data), 500)))
@@ -74,8 +74,8 @@ def near_seeds(draw: st.DrawFn, target: str) -> bytes:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_targets_hold_near_the_seeds(target: str) -> None:
-    """So they do for any bytes, and for seeds that were changed a little."""
+def test_targets_pass_near_the_seeds(target: str) -> None:
+    """Each target passes for any bytes, and for seeds with small changes."""
 
     @some
     @given(st.one_of(st.binary(max_size=200), near_seeds(target), near_seeds(target)))
@@ -86,7 +86,7 @@ def test_targets_hold_near_the_seeds(target: str) -> None:
 
 
 def test_dictionary_is_as_libfuzzer_reads_it() -> None:
-    """One token a line, in quotes, each byte by its number."""
+    """The dictionary has one quoted token a line, with each byte as an escape."""
     lines = dictionary().splitlines()
     assert [bytes.fromhex(line.strip('"').replace("\\x", "")) for line in lines] == list(DICTIONARY)
 
@@ -95,27 +95,27 @@ def test_dictionary_is_as_libfuzzer_reads_it() -> None:
 
 
 def yes(*_: object, **__: object) -> bool:
-    """Everything is good."""
+    """Accept everything."""
     return True
 
 
 def nothing(*_: object, **__: object) -> None:
-    """What is to be refused is not."""
+    """Refuse nothing."""
 
 
 def broken(*_: object, **__: object) -> None:
-    """A bug that shows as another exception."""
+    """Raise an unexpected exception."""
     raise LookupError
 
 
-def one_less(*_: object, **__: object) -> Any:
-    """Every amount is read as the same."""
+def one_cent(*_: object, **__: object) -> Any:
+    """Read every amount as 0.01 USD."""
     return Amount(1, Asset("USD", 2))
 
 
 HTTPSIG: Final = "incoming_payments.httpsig"
 
-# What is broken in the library: where, which name, what stands there instead; and which target has to notice.
+# Bugs put into the library: the target that must notice, the module or class, the name, and its replacement.
 BUGS: Final[list[tuple[str, str, str, object]]] = [
     ("signature-input", f"{HTTPSIG}.fields", "signature_input", broken),
     ("signature-input", f"{HTTPSIG}.fields", "_TIMES", ()),
@@ -132,7 +132,7 @@ BUGS: Final[list[tuple[str, str, str, object]]] = [
     ("jwk", f"{HTTPSIG}.keys", "_PRIVATE", ()),
     ("authorization", "incoming_payments.gnap.token.AccessToken", "__repr__", lambda token: token.value),
     ("authorization", "incoming_payments.gnap.token", "AccessToken", broken),
-    ("create-request", "incoming_payments.wire.Amount", "parse", one_less),
+    ("create-request", "incoming_payments.wire.Amount", "parse", one_cent),
     ("create-request", "incoming_payments.wire", "_check_tree", nothing),
     ("create-request", "incoming_payments.wire", "isoparse", broken),
     ("verify", f"{HTTPSIG}.keys.PublicKey", "verify", yes),
@@ -156,7 +156,7 @@ BUGS: Final[list[tuple[str, str, str, object]]] = [
 
 
 def _at(path: str) -> Any:
-    """The module, or the class in one, at a dotted path: by its module, as `verify` is a function to its package."""
+    """Return the module or class at a dotted path. A module wins over a function of the same name in its package."""
     if path in sys.modules:
         return sys.modules[path]
     above, _, name = path.rpartition(".")
@@ -164,14 +164,14 @@ def _at(path: str) -> Any:
 
 
 @pytest.mark.parametrize(("target", "where", "name", "instead"), BUGS, ids=[f"{row[0]}: {row[2]}" for row in BUGS])
-def test_a_target_notices_a_bug(
+def test_target_notices_a_bug(
     target: str, where: str, name: str, instead: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is broken in the library, a seed is enough to make the target raise."""
+    """For each bug in the library, a seed makes the target raise."""
     monkeypatch.setattr(_at(where), name, instead)
     for seed in seeds(target):
         try:
             TARGETS[target].run(seed)
-        except Exception:  # noqa: BLE001 - whatever it is, a fuzzer takes it for a crash
+        except Exception:  # noqa: BLE001 - any exception is a finding for a fuzzer
             return
     pytest.fail("no seed made the target raise")

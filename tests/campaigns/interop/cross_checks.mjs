@@ -1,6 +1,6 @@
-// Signs and verifies with two npm packages: one job a line on standard input, one answer a line on standard output.
-// It is started by signature_peers.py with one argument: a JSON object with the folder in which the packages are
-// installed, and the private keys as PEM by their algorithms.
+// Signs and verifies with two npm packages. Each line of standard input is a job, and each line of standard output its
+// answer. signature_peers.py starts it with one argument: a JSON object with the folder of the packages, and the private
+// keys as PEM by algorithm.
 
 import { constants, createPublicKey, sign } from 'node:crypto'
 import { createInterface } from 'node:readline'
@@ -12,7 +12,7 @@ const require = createRequire(join(given.installed, 'package.json'))
 const { createSigner, createVerifier, httpbis } = require('http-message-signatures')
 const { createHeaders, validateSignature } = require('@interledger/http-signature-utils')
 
-// The fields of a message in lower case, each a list of its lines, as Node's `headersDistinct` has them.
+// The lines of each field by its name in lower case, as in Node's `headersDistinct`.
 const distinct = (headers) => {
   const lines = new Map()
   for (const [name, value] of headers) {
@@ -21,12 +21,12 @@ const distinct = (headers) => {
   return Object.fromEntries(lines)
 }
 
-// The same as Node's `headers` has them: in one.
+// The joined lines of each field, as in Node's `headers`.
 const joined = (headers) =>
   Object.fromEntries(Object.entries(distinct(headers)).map(([name, lines]) => [name, lines.join(', ')]))
 
-// What createSigner makes of rsa-pss-sha512 has a salt of another length than RFC 9421 §3.3.1 asks for. `asItComes` wants
-// that one; otherwise a signer is given that is right, as the package lets its users do.
+// For rsa-pss-sha512, createSigner uses another salt length than RFC 9421 §3.3.1 requires. `asItComes` chooses that
+// signer. Otherwise this is a correct one, which the package accepts as well.
 const signer = ({ alg, id, asItComes }) => {
   const key = given.keys[alg]
   if (alg !== 'rsa-pss-sha512' || asItComes) return createSigner(key, alg, id)
@@ -36,7 +36,7 @@ const signer = ({ alg, id, asItComes }) => {
 
 const peers = {
   'http-message-signatures': {
-    // The value that it signs over; one a line, as it may find several.
+    // The values that it signs, one a line, because it may find several.
     value: ({ message, component }) => {
       const headers = distinct(message.headers)
       const [[, values]] = httpbis.createSignatureBase({ fields: [component] }, { ...message, headers })
@@ -72,7 +72,7 @@ const peers = {
   }
 }
 
-// The time is an argument: the clock stands still where the job says.
+// Stops the clock at the time in the job.
 const clocks = (now) =>
   class extends RealDate {
     constructor(...parts) {

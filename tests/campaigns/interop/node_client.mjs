@@ -1,4 +1,4 @@
-// Drives a service with npm @interledger/open-payments, and prints what came back as one JSON object.
+// Calls a service by npm @interledger/open-payments, and prints the results as one JSON object.
 // It is started by test_node_client.py with one argument: a JSON object that names, among others, the folder in
 // which the client is installed.
 
@@ -11,7 +11,7 @@ const given = JSON.parse(process.argv[2])
 const require = createRequire(join(given.installed, 'package.json'))
 const { createAuthenticatedClient, createUnauthenticatedClient } = require('@interledger/open-payments')
 
-// Its validation of responses against the published OpenAPI is on by default, and left on.
+// The client validates responses against the published OpenAPI by default.
 const client = (privateKey) =>
   createAuthenticatedClient({
     walletAddressUrl: given.client,
@@ -20,7 +20,7 @@ const client = (privateKey) =>
     useHttp: true
   })
 
-// What a call gives: its answer, or what its error says.
+// Returns the answer of a call, or the members of its error.
 const outcome = async (call) => {
   try {
     return { answer: await call }
@@ -32,7 +32,7 @@ const outcome = async (call) => {
 const server = { url: given.baseUrl, accessToken: given.token }
 const mine = await client(given.privateKey)
 const forger = await client(given.forgedKey)
-const anybody = await createUnauthenticatedClient({ useHttp: true })
+const unauthenticated = await createUnauthenticatedClient({ useHttp: true })
 
 const created = await outcome(mine.incomingPayment.create(server, given.wanted))
 const url = created.answer?.id
@@ -40,7 +40,7 @@ const results = {
   created,
   least: await outcome(mine.incomingPayment.create(server, { walletAddress: given.wanted.walletAddress })),
   read: await outcome(mine.incomingPayment.get({ url, accessToken: given.token })),
-  readPublicly: await outcome(anybody.incomingPayment.get({ url })),
+  readPublicly: await outcome(unauthenticated.incomingPayment.get({ url })),
   wrongAsset: await outcome(mine.incomingPayment.create(server, given.wrongAsset)),
   missingRight: await outcome(
     mine.incomingPayment.create({ ...server, accessToken: given.readOnlyToken }, given.wanted)
@@ -53,7 +53,7 @@ const results = {
   forgedCreate: await outcome(forger.incomingPayment.create(server, given.wanted))
 }
 
-// Is the validation really on? A service whose answer the OpenAPI does not allow has to be found out.
+// Checks that the validation is on: the client must refuse a response that the OpenAPI forbids.
 const wrong = createServer((_, response) => {
   response.setHeader('content-type', 'application/json')
   response.end('{"receivedAmount": 5}')
@@ -61,7 +61,7 @@ const wrong = createServer((_, response) => {
 await once(wrong, 'listening')
 const wrongUrl = `http://127.0.0.1:${wrong.address().port}/incoming-payments/1`
 results.wrongService = await outcome(mine.incomingPayment.get({ url: wrongUrl, accessToken: given.token }))
-results.wrongPublicly = await outcome(anybody.incomingPayment.get({ url: wrongUrl }))
+results.wrongPublicly = await outcome(unauthenticated.incomingPayment.get({ url: wrongUrl }))
 wrong.closeAllConnections()
 wrong.close()
 

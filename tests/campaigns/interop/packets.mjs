@@ -1,6 +1,6 @@
-// Writes and reads packets with npm ilp-packet and ilp-protocol-stream, for test_packets.py. Its argument is the folder in
-// which they are installed. From standard input it takes {"secret", "nonce", "prepares", "fulfills", "rejects", "streams",
-// "sealed"}; of each packet, given by its fields and by our bytes, it prints how it writes the fields and reads the bytes.
+// Writes and reads packets with npm ilp-packet and ilp-protocol-stream, for test_packets.py. Its argument is the folder of
+// the packages. Standard input is {"secret", "nonce", "prepares", "fulfills", "rejects", "streams", "sealed"}, in which each
+// packet has its fields and our bytes. It prints the bytes that it writes from the fields, and the fields that it reads.
 
 import { createCipheriv, createHash } from 'node:crypto'
 import { createRequire } from 'node:module'
@@ -98,7 +98,7 @@ for (const { fields, packet } of given.sealed) {
   ).serializeAndEncrypt(key)
   const fulfillment = await crypto.generateFulfillment(fulfillmentKey, data)
   sealed.push({
-    written: data.toString('hex'), // under a nonce of its own
+    written: data.toString('hex'), // with a nonce that the package chooses
     read: describe(await stream.Packet.decryptAndDeserialize(key, bytes(packet))),
     resealed: seal(bytes(packet).subarray(0, 12), streams.write(fields)).toString('hex'),
     fulfillment: fulfillment.toString('hex'),

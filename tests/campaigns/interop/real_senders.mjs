@@ -1,6 +1,6 @@
-// Pays incoming payments with a STREAM sender from npm. It is started by test_real_senders.py with the folder in which the
-// sender is installed, its name below, and the URL that packets are posted to. Each line of standard input is a payment
-// to make, and is answered, when that is over, by one that says what became of it.
+// Pays incoming payments with a STREAM sender from npm. test_real_senders.py starts it with the folder of the sender, the
+// name of the sender below, and the URL for packets. Each line of standard input is a payment to make. When the payment
+// has ended, its outcome is printed as one line.
 
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
@@ -13,14 +13,14 @@ const ilp = require('ilp-packet')
 const ILDCP = 'peer.config'
 const CENTS = 2 // the scale of the account that the packets arrive by
 
-// What a sender needs: an account with a connector, which takes packets and brings back the replies. The connector posts
-// the packets to our service, under `token`. With a sender whose account has another `scale` it has converted the
-// amounts, rounding down; and it takes no packet of more than `most` of the sender's units.
+// An account with a connector, as the senders need it. The connector posts packets to our service under `token`, and
+// returns the replies. For an account with another `scale` it converts amounts and rounds down. It refuses packets of
+// more than `most` units of the sender.
 class Plugin {
   constructor({ token, scale = CENTS, most }) {
     Object.assign(this, { token, scale, most })
-    this.packets = 0 // that were posted, without questions for the account's asset
-    this.arrived = 0n // in cents, by the packets that were fulfilled
+    this.packets = 0 // posted packets, without requests for the account's asset
+    this.arrived = 0n // in cents, in fulfilled packets
   }
   async connect() {}
   async disconnect() {}
@@ -59,15 +59,15 @@ class Plugin {
     return ilp.serializeIlpReject({ code: 'F08', triggeredBy: 'test.connector', message: '', data })
   }
 
-  // What the connector answers when it is asked for the account's asset (RFC 31).
+  // The connector's answer to a request for the account's asset (Interledger RFC 31).
   configuration() {
     const { serializeIldcpResponse } = require('ilp-protocol-ildcp')
     return serializeIldcpResponse({ clientAddress: 'test.connector.sender', assetCode: 'USD', assetScale: this.scale })
   }
 }
 
-// How each sender is told to send `amount` of its account's minor units, or to `deliver` so many cents, and how it says
-// what it has sent, in those units, and what was delivered, in cents.
+// The calls by which each sender sends `amount` minor units of its account, or delivers `deliver` cents. Each returns the
+// sent amount in those units, and the delivered amount in cents.
 const senders = {
   '@interledger/pay 0.2.2': async (plugin, { address, secret, amount, deliver }) => {
     const { quote } = require('@interledger/pay')
@@ -80,7 +80,7 @@ const senders = {
     return { error, sent: amountSent.shiftedBy(plugin.scale), delivered: amountDelivered.shiftedBy(CENTS) }
   },
 
-  // As its own documentation has it: what it does not know of the destination, it asks.
+  // As in its own documentation: it asks the receiver for the destination's asset.
   '@interledger/pay 0.4.0-alpha.9': async (plugin, payment) => {
     const { setupPayment } = require('@interledger/pay')
     const { address, secret } = payment
@@ -88,7 +88,7 @@ const senders = {
     return payTo(destination, plugin, payment)
   },
 
-  // As Rafiki has it: the destination is what the incoming payment's resource says.
+  // As in Rafiki: the destination's asset comes from the incoming payment's resource.
   '@interledger/pay 0.4.0-alpha.9 as in Rafiki': async (plugin, payment) => {
     const { Counter } = require('@interledger/pay')
     const destination = {
@@ -102,7 +102,7 @@ const senders = {
 
   'ilp-protocol-stream 2.7.1': async (plugin, { address, secret, amount, streams = 1 }) => {
     const { createConnection, DataAndMoneyStream } = require('ilp-protocol-stream')
-    // It sets `closed`, which the streams of Node.js 18 and later have as a getter.
+    // It sets `closed`, which is a getter of streams since Node.js 18.
     Object.defineProperty(DataAndMoneyStream.prototype, 'closed', { value: false, writable: true })
     const connection = await createConnection({ plugin, destinationAccount: address, sharedSecret: secret })
     const send = () => connection.createStream().sendTotal(amount).catch(({ message }) => message)
@@ -124,12 +124,12 @@ const payTo = async (destination, plugin, { amount, deliver }) => {
 
 const OVERDUE_MS = 30_000
 
-const becomes = async (payment) => {
+const outcomeOf = async (payment) => {
   const plugin = new Plugin(payment)
-  const asked = { ...payment, secret: Buffer.from(payment.secret, 'base64url') }
+  const request = { ...payment, secret: Buffer.from(payment.secret, 'base64url') }
   let timer
   const overdue = new Promise((_, reject) => (timer = setTimeout(reject, OVERDUE_MS, 'has not ended')))
-  const outcome = await Promise.race([senders[sender](plugin, asked), overdue]).catch((error) => ({
+  const outcome = await Promise.race([senders[sender](plugin, request), overdue]).catch((error) => ({
     error: error.message ?? error
   }))
   clearTimeout(timer)
@@ -139,6 +139,6 @@ const becomes = async (payment) => {
 }
 
 for await (const line of createInterface({ input: process.stdin })) {
-  console.log(JSON.stringify(await becomes(JSON.parse(line))))
+  console.log(JSON.stringify(await outcomeOf(JSON.parse(line))))
 }
-process.exit(0) // whatever timers a sender has left behind
+process.exit(0) // a sender may leave timers behind

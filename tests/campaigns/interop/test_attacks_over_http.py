@@ -1,6 +1,6 @@
-"""Every attack over real HTTP, on a `serve` process: refused with its code, and nothing has happened.
+"""Every attack over real HTTP, on a `serve` process: the refusal has the right code, and nothing is stored.
 
-Requests go as raw bytes over a socket, so that they arrive as the attacker means them.
+Requests are sent as raw bytes over a socket, so no client library changes them.
 """
 
 import json
@@ -30,22 +30,22 @@ from kits.processes import COMMAND, ROOT, HttpClient, free_port, run_command, se
 from kits.raw_http import answers, as_bytes, exchange
 from kits.signed_requests import KEY, SCENE, Scene
 
-BASE_URL: Final = "https://bank.example"  # as behind a proxy with TLS
+BASE_URL: Final = "https://bank.example"  # as behind a proxy that ends TLS
 CLIENT: Final = f"{BASE_URL}/a-client"
 TABLES: Final = ("payments", "credits", "events", "nonces")
-OTHERS: Final = (Algorithm.ES256, Algorithm.PS512)  # kinds of keys that the client has besides
+OTHERS: Final = (Algorithm.ES256, Algorithm.PS512)  # other keys of the client
 
 
 @frozen
 class Bank:
-    """A `serve` process that answers for `https://bank.example`, and a client of it that is attacked."""
+    """A `serve` process for `https://bank.example`, and the client that is attacked."""
 
     port: int
     folder: Path
     scene: Scene
 
     def send(self, data: bytes, *, ends_early: bool = False) -> list[Answer]:
-        """The answers to `data`, none of which tells a secret, or leaves open where to get a grant."""
+        """Return the answers to `data`. None contains a token, and each 401 names the authorization server."""
         received = exchange(self.port, data, ends_early=ends_early)
         found = answers(received)
         assert not any(token.encode() in received for token in self.scene.tokens)
@@ -53,12 +53,12 @@ class Bank:
         return found
 
     def answer(self, request: Request) -> Answer:
-        """The one answer to `request`."""
+        """Return the only answer to `request`."""
         (answer,) = self.send(as_bytes(request, BASE_URL))
         return answer
 
     def rows(self) -> tuple[int, ...]:
-        """How many rows there are in each table of the store."""
+        """Return the number of rows in each table of the store."""
         with closing(sqlite3.connect(self.folder / "payments.sqlite3")) as database:
             return tuple(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)  # noqa: S608
 
@@ -67,7 +67,7 @@ class Bank:
 
 
 def configure(folder: Path, port: int, limits: str = "") -> Scene:
-    """Write a configuration with tokens of all kinds to `folder`; a client that has them."""
+    """Write a configuration with tokens of all kinds to `folder`, and return the client that has them."""
     assert run_command("init", folder, "--port", str(port)).returncode == 0
     client = HttpClient.of(folder, BASE_URL)
     scene = evolve(
@@ -95,7 +95,7 @@ def configure(folder: Path, port: int, limits: str = "") -> Scene:
 
 
 def write_jwk(folder: Path, jwk: dict[str, Any]) -> str:
-    """The name of a new file with `jwk`."""
+    """Write `jwk` to a new file, and return its name."""
     name = f"{len(list(folder.iterdir()))}.jwk"
     (folder / name).write_text(json.dumps(jwk), "utf-8")
     return name
@@ -104,21 +104,21 @@ def write_jwk(folder: Path, jwk: dict[str, Any]) -> str:
 def token_table(
     value: str, jwk_file: str, *, client: str = CLIENT, actions: str = 'create", "read', more: str = ""
 ) -> str:
-    """A token in the configuration."""
+    """Return the table of a token for the configuration."""
     rights = f'[{{ actions = ["{actions}"], identifier = "{BASE_URL}/alice" }}]'
     return f'[[token]]\nvalue = "{value}"\nclient = "{client}"\njwk_file = "{jwk_file}"\nrights = {rights}\n{more}\n'
 
 
 @contextmanager
 def bank_in(folder: Path, scene: Scene, port: int) -> Iterator[Bank]:
-    """A `serve` process for what was configured in `folder`."""
+    """Run `serve` with the configuration in `folder`."""
     with serving([*COMMAND, "serve", "--config", folder / CONFIGURATION], port, folder / "log"):
         yield Bank(port, folder, scene)
 
 
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
-    """The server that most attacks are tried on; what they try to read is a payment of the client's."""
+    """Run the server for most attacks, with a payment of the client that they try to read."""
     folder, port = tmp_path_factory.mktemp("bank"), free_port()
     scene = configure(folder, port)
     with bank_in(folder, scene, port) as bank:
@@ -127,7 +127,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
 
 
 def created(bank: Bank) -> str:
-    """The URL of a payment that the client creates."""
+    """Return the URL of a new payment of the client."""
     answer = exchange(bank.port, as_bytes(bank.scene.signed_post(), BASE_URL))
     payment = json.loads(answer.partition(b"\r\n\r\n")[2])
     return str(payment["id"])
@@ -140,13 +140,13 @@ ROWS: Final = [attack.id for attack in attacks(SCENE)]
 
 @pytest.fixture(scope="module")
 def live(bank: Bank) -> dict[str, Attack]:
-    """The same attacks, for the server that runs."""
+    """Return the same attacks, made for the running server."""
     return {attack.id: attack for attack in attacks(bank.scene)}
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_attack_on_a_signature(bank: Bank, live: dict[str, Attack], row: str) -> None:
-    """It is refused with 401 and its code, or before that as its row says, and leaves nothing behind."""
+    """The answer is 401 with the code of the row, or that of its `OverHttp`. Nothing is stored."""
     attack = live[row]
     before = bank.rows()
     answered = bank.send(as_bytes(attack.request, BASE_URL), ends_early=attack.over_http is ENDS_EARLY)
@@ -158,19 +158,19 @@ def test_attack_on_a_signature(bank: Bank, live: dict[str, Attack], row: str) ->
 
 
 def attempts(at: Scene) -> dict[str, Attempt]:
-    """Attacks on tokens, with tokens, and in bytes."""
+    """Return the attacks on tokens, with tokens and in bytes."""
     return {attempt.id: attempt for attempt in (*on_tokens.attempts(at), *on_the_wire.attempts(at))}
 
 
 @pytest.fixture(scope="module")
 def live_attempts(bank: Bank) -> dict[str, Attempt]:
-    """The same, for the server that runs."""
+    """Return the same attacks, made for the running server."""
     return attempts(bank.scene)
 
 
 @pytest.mark.parametrize("row", attempts(SCENE))
 def test_attempt(bank: Bank, live_attempts: dict[str, Attempt], row: str) -> None:
-    """Each of its requests is answered as the row says, and nothing is left behind."""
+    """The answers are those of the row, and nothing is stored."""
     attempt = live_attempts[row]
     before = bank.rows()
     data = attempt.sent if isinstance(attempt.sent, bytes) else as_bytes(attempt.sent, BASE_URL)
@@ -178,14 +178,14 @@ def test_attempt(bank: Bank, live_attempts: dict[str, Attempt], row: str) -> Non
     assert bank.rows() == before
 
 
-# --- what was good before --------------------------------------------------------------------------
+# --- replays --------------------------------------------------------------------------
 
 REPLAYS: Final = list(replays(SCENE))
 
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]]:
-    """The answers to the first request of each replay, to the second, and to both after a restart of the server."""
+    """Return the answers to both requests of each replay, and to both after a restart of the server."""
     folder, port = tmp_path_factory.mktemp("replays"), free_port()
     scene = configure(folder, port, limits="allow_identical = false")
     with bank_in(folder, scene, port) as bank:
@@ -205,15 +205,15 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Answer]
 
 @pytest.mark.parametrize("row", REPLAYS, ids=[row.id for row in REPLAYS])
 def test_replay(replayed: dict[str, list[Answer]], row: Replay) -> None:
-    """The first is good; the second is not, not even after a restart, and neither is the first by then."""
+    """The first request is accepted. Every repeat is refused, also after a restart."""
     first, *again = replayed[row.id]
     assert first in [(200, None), (201, None)]
     assert again == [*row.answers] * 3
 
 
-def test_a_nonce_is_good_once_at_the_same_time(bank: Bank) -> None:
-    """Of many equal requests that come at once one is answered."""
-    data = as_bytes(bank.scene.signed_post(nonce="at once"), BASE_URL)
+def test_equal_nonces_at_the_same_time_are_accepted_once(bank: Bank) -> None:
+    """Of many equal requests at the same time, the service accepts one."""
+    data = as_bytes(bank.scene.signed_post(nonce="same time"), BASE_URL)
     with ThreadPoolExecutor(16) as pool:
         found = [answer for answers in pool.map(bank.send, [data] * 16) for answer in answers]
     assert sorted(found, key=str) == [(201, None), *[(401, "nonce_used")] * 15]
@@ -225,8 +225,8 @@ KEYS: Final = list(bad_keys())
 
 
 @pytest.fixture(scope="module")
-def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
-    """A server whose authorization server binds tokens to whatever key it was told; each is named after its row."""
+def unchecked_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
+    """Run a server whose authorization server binds tokens to unchecked keys. A token is named after its row."""
     folder, port = tmp_path_factory.mktemp("keys"), free_port()
     scene = evolve(configure(folder, port), key=KEY, tokens=("GOOD", "GOOD"))
     tokens = {"GOOD": KEY.public_jwk(), **{f"BAD-{number}": row.jwk for number, row in enumerate(KEYS)}}
@@ -240,18 +240,18 @@ def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
 
 
 @pytest.mark.parametrize("number", range(len(KEYS)), ids=[row.id for row in KEYS])
-def test_bad_key(careless: Bank, number: int) -> None:
-    """A token that is bound to it opens nothing, whatever is signed with it."""
-    at = evolve(careless.scene, tokens=(f"BAD-{number}", "GOOD"))
-    before = careless.rows()
+def test_bad_key(unchecked_keys: Bank, number: int) -> None:
+    """A token that is bound to the key is refused, with any signature."""
+    at = evolve(unchecked_keys.scene, tokens=(f"BAD-{number}", "GOOD"))
+    before = unchecked_keys.rows()
     for request in (at.get_by(KEYS[number].sign), at.signed_post()):
-        assert (careless.answer(request),) == KEYS[number].answers
-    assert careless.rows() == before
+        assert (unchecked_keys.answer(request),) == KEYS[number].answers
+    assert unchecked_keys.rows() == before
 
 
 @pytest.mark.parametrize("row", KEYS, ids=[row.id for row in KEYS])
 def test_bad_key_in_the_configuration(row: BadKey, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """`serve` does not start with it, and names the setting."""
+    """`serve` does not start with the key, and names the setting."""
     folder = tmp_path_factory.mktemp("key")
     (folder / CONFIGURATION).write_text(
         f'base_url = "{BASE_URL}"\nauth_server = "{BASE_URL}"\ndatabase = "payments.sqlite3"\n'
@@ -267,8 +267,8 @@ def test_bad_key_in_the_configuration(row: BadKey, tmp_path_factory: pytest.Temp
 # --- all of them, and honest requests --------------------------------------------------------------
 
 
-def test_the_tables_are_as_many_as_they_seem() -> None:
-    """No two rows have one name, no class is in two families, there are many of each, and nothing is said twice."""
+def test_rows_are_unique_and_numerous() -> None:
+    """Names of rows are unique, each class is in one family, and no `OverHttp` repeats the usual answer."""
     rows = list(all_rows())
     kinds = {(row.family, row.kind) for row in rows}
     assert len({row.id for row in rows}) == len(rows) > 600
@@ -278,16 +278,16 @@ def test_the_tables_are_as_many_as_they_seem() -> None:
     assert all(row.answers != ((401, row.code.value),) for row in on_signatures if row.over_http)
 
 
-def test_honest_requests_are_still_answered(bank: Bank, careless: Bank) -> None:
-    """After all of that: reading and creating, with each of the client's keys."""
+def test_honest_requests_are_still_answered(bank: Bank, unchecked_keys: Bank) -> None:
+    """After all attacks, the client can read and create with each of its keys."""
     for at in (bank.scene, *(bank.scene.by(other) for other in OTHERS)):
         assert bank.answer(at.signed_get()) == (200, None)
         assert bank.answer(at.signed_post()) == (201, None)
-    assert careless.answer(careless.scene.signed_get()) == (200, None)
+    assert unchecked_keys.answer(unchecked_keys.scene.signed_get()) == (200, None)
 
 
-def test_what_attacks_are_made_of_is_good(bank: Bank) -> None:
-    """The forged requests of the tables are accepted when nothing is wrong, so that each fails for what it does."""
+def test_forged_request_without_an_attack_is_accepted(bank: Bank) -> None:
+    """Forged requests without an attack are accepted, so each row fails only because of its attack."""
     at = bank.scene
     for request in (
         at.get_with(at.params()),

@@ -1,13 +1,13 @@
-"""Other implementations of RFC 9421 and this one: what either signs, both verify, and changed after that, neither.
+"""Cross-checks with other implementations of RFC 9421: each side verifies the other's signatures, and refuses changes.
 
 The peers are npm `http-message-signatures`, npm `@interledger/http-signature-utils`, which the Open Payments clients
-and Rafiki use, and PyPI `http-message-signatures`. The cases are random, one a seed, and a failing test says how to run
-its case again. Only some are run here; many are run by
+and Rafiki use, and PyPI `http-message-signatures`. Each case is made at random from one seed, and a failing test prints
+the command that repeats it. A test run has a few cases. This command runs many:
 
     nox -s interop [-- --rounds 20000] [--seed 1]
 
-What a peer does otherwise than this library is left out of the random cases. It stands in the tables at the end, each
-row with its reason and an example, and is tested to be so still.
+The random cases leave out the known differences between a peer and this library. These are in the tables at the end,
+each with its reason and an example, and a test checks that each still exists.
 """
 
 import os
@@ -56,14 +56,14 @@ SEED: Final = int(os.environ.get("INCOMING_PAYMENTS_INTEROP_SEED", "1"))
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """Node.js with the two packages."""
+    """Run Node.js with the two packages."""
     with running_node(node_packages.installed(VERSIONS, request, tmp_path_factory)) as node:
         yield node
 
 
 @pytest.fixture
 def peer(request: pytest.FixtureRequest) -> Peer:
-    """The peer that a test names; without npm there is still the one from PyPI."""
+    """Return the peer that a test names. The one from PyPI needs no npm."""
     if request.param == PYPI:
         return PyAuth()
     node: Node = request.getfixturevalue("node")
@@ -74,7 +74,7 @@ def peer(request: pytest.FixtureRequest) -> Peer:
 
 
 def we_sign(case: Case) -> Request:
-    """The request of `case`, signed by us."""
+    """Return the request of `case`, signed by this library."""
     return sign(
         case.request,
         case.key,
@@ -91,7 +91,7 @@ def we_sign(case: Case) -> Request:
 
 @frozen
 class Facts:
-    """What a signature proves."""
+    """The facts that a signature proves."""
 
     label: str
     key_id: str
@@ -104,7 +104,7 @@ class Facts:
 
 
 def facts_of(case: Case) -> Facts:
-    """What a good signature of `case` proves."""
+    """Return the facts that a good signature of `case` proves."""
     return Facts(
         case.label,
         case.key.kid,
@@ -118,7 +118,7 @@ def facts_of(case: Case) -> Facts:
 
 
 def we_verify(request: Request, case: Case, now: datetime) -> Facts | Code:
-    """What we find proven; or why we refuse."""
+    """Return the facts that this library finds proven, or the code of its refusal."""
     policy = Policy(required=(required(case).name,))
     try:
         proof = verify(request, {case.key.kid: case.key.public_key()}, policy=policy, now=now)
@@ -128,44 +128,44 @@ def we_verify(request: Request, case: Case, now: datetime) -> Facts | Code:
 
 
 def check(peer: Peer, random: Random, *, they_sign: bool) -> str:
-    """Sign a random case and verify it, as it is and changed. The answer is what was changed."""
+    """Sign a random case, verify it unchanged and changed, and return the name of the change."""
     case = peer.to_sign(random) if they_sign else peer.to_verify(random)
     signed = peer.sign(case) if they_sign else we_sign(case)
     now = datetime.fromtimestamp(case.created, UTC) + timedelta(seconds=random.randint(-59, 299))
-    what, changed, reasons = random.choice(changes(random, case, signed))
+    change, changed, reasons = random.choice(changes(random, case, signed))
     try:
         assert facts_of(case) == we_verify(signed, case, now)
         assert peer.verify(signed, case)
         assert we_verify(changed, case, now) in reasons
-        assert (what == "body" and not peer.reads_body) or not peer.verify(changed, case)
+        assert (change == "body" and not peer.reads_body) or not peer.verify(changed, case)
     except AssertionError as error:
-        error.add_note(f"{case}\nsigned: {asdict(signed)}\nchanged, {what}: {asdict(changed)}")
+        error.add_note(f"{case}\nsigned: {asdict(signed)}\nchanged, {change}: {asdict(changed)}")
         raise
-    return what
+    return change
 
 
 @pytest.mark.parametrize("they_sign", [True, False], ids=["theirs", "ours"])
 @pytest.mark.parametrize("peer", [DHENSBY, INTERLEDGER, PYPI], indirect=True)
-def test_what_either_signs_both_verify(peer: Peer, they_sign: bool) -> None:
-    """What one of the two has signed, both find good; and neither does when anything that is covered was changed."""
+def test_both_sides_verify_the_signatures_of_either(peer: Peer, they_sign: bool) -> None:
+    """Both sides accept the signature, and both refuse it after a change of a covered part."""
     refused = Counter[str]()
     for seed in range(SEED, SEED + ROUNDS):
         try:
             refused[check(peer, Random(seed), they_sign=they_sign)] += 1
         except Exception as error:
-            error.add_note(f"again: nox -s interop -- --seed {seed} --rounds 1")
+            error.add_note(f"to repeat this: nox -s interop -- --seed {seed} --rounds 1")
             raise
     print(
         f"{ROUNDS} good signatures, and refused with these changes: {dict(refused.most_common())}"
     )  # for `nox -s interop`
 
 
-# --- what is known to differ -------------------------------------------------------------------
+# --- known differences -------------------------------------------------------------------
 
 
 @frozen
 class Difference:
-    """What is signed over for `component` of `request`, here and there; None when it is refused."""
+    """The value of `component` on each side, or None where that side refuses it."""
 
     why: str
     request: Request
@@ -175,26 +175,26 @@ class Difference:
 
 
 def component(name: str, /, **parameters: str | bool) -> Component:
-    """A component with its parameters."""
+    """Return a component with its parameters."""
     return Component(name, tuple(parameters.items()))
 
 
 def to(target_uri: str, method: str = "GET") -> Request:
-    """A request without fields."""
+    """Return a request without fields."""
     return Request(method, target_uri, ())
 
 
 def having(*headers: tuple[str, str]) -> Request:
-    """A request with fields."""
+    """Return a request with fields."""
     return Request("GET", "https://a.example/", headers)
 
 
 QUERY_PARAM: Final = component("@query-param", name="a")
 
 OF_DHENSBY: Final = [
-    # It takes its values from `URL` and `encodeURIComponent` of JavaScript.
+    # It uses `URL` and `encodeURIComponent` of JavaScript.
     Difference(
-        "of a query parameter it leaves !'()~ unencoded; RFC 9421 §2.2.8 encodes them",
+        "it leaves !'()~ in a query parameter unencoded; RFC 9421 §2.2.8 encodes them",
         to("https://a.example/?a=!'()~"), QUERY_PARAM, "%21%27%28%29%7E", "!'()~",
     ),
     Difference(
@@ -202,44 +202,44 @@ OF_DHENSBY: Final = [
         to("https://a.example/?a=1&a=2"), QUERY_PARAM, None, "1\n2",
     ),
     Difference(
-        "it signs U+FFFD for what is not UTF-8, so that different queries look the same",
+        "it signs U+FFFD for bytes that are not UTF-8, so different queries have one signature",
         to("https://a.example/?a=%FF"), QUERY_PARAM, None, "%EF%BF%BD",
     ),
     Difference(
-        "it removes dot segments, which are in the path as it is sent (RFC 9421 §2.2.6)",
+        "it removes dot segments from the path; RFC 9421 §2.2.6 keeps them",
         to("https://a.example/a/../b"), component("@path"), "/a/../b", "/b",
     ),
     Difference(
-        "it encodes characters of the path that were sent as they are",
+        "it encodes characters of the path that were sent unencoded",
         to('https://a.example/"'), component("@path"), '/"', "/%22",
     ),
     Difference(
-        "it encodes an apostrophe of the query that was sent as it is",
+        "it encodes an apostrophe of the query that was sent unencoded",
         to("https://a.example/?it's"), component("@query"), "?it's", "?it%27s",
     ),
     Difference(
-        "it drops an empty query from the request target; RFC 9421 §2.2.5 wants what was sent",
+        "it drops an empty query from the request target; RFC 9421 §2.2.5 keeps it",
         to("https://a.example/?"), component("@request-target"), "/?", "/",
     ),
     Difference(
-        "it writes other ports than the default anew",
+        "it removes zeros before a port",
         to("https://a.example:08443/"), component("@authority"), "a.example:08443", "a.example:8443",
     ),
     Difference(
-        "it writes IP addresses anew",
+        "it normalizes IP addresses",
         to("https://[0:0::1]/"), component("@authority"), "[0:0::1]", "[::1]",
     ),
     Difference(
         "it makes methods upper case; RFC 9421 §2.2.1 keeps the case",
         to("https://a.example/", "get"), component("@method"), "get", "GET",
     ),
-    # It does not know what a field is, and does not look at what is in it.
+    # It does not check the content of fields.
     Difference(
-        "it leaves the CR of obsolete line folding; RFC 9421 §2.1 has a space for all of it",
+        "it keeps the CR of obsolete line folding; RFC 9421 §2.1 replaces the folding by a space",
         having(("x-a", "1\r\n 2")), component("x-a"), "1 2", "1\r 2",
     ),
     Difference(
-        "it signs what is not ASCII; RFC 9421 §2.1 and §2.5 have no way to",
+        "it signs characters outside ASCII; RFC 9421 §2.1 and §2.5 do not allow that",
         having(("x-a", "\xe9")), component("x-a"), None, "\xe9",
     ),
     Difference(
@@ -247,40 +247,40 @@ OF_DHENSBY: Final = [
         having(("x-a", "1\0")), component("x-a"), None, "1\0",
     ),
     Difference(
-        "it takes a field for UTF-8, and not for the bytes that Node read it from (RFC 9421 §2.1.3)",
+        "it encodes a field as UTF-8 instead of the bytes that Node received (RFC 9421 §2.1.3)",
         having(("x-a", "\xe9")), component("x-a", bs=True), ":6Q==:", ":w6k=:",
     ),
     Difference(
-        "it passes over parameters that it does not know, as if they were not there",
+        "it ignores unknown parameters",
         having(("x-a", "1")), component("x-a", tr=True), None, "1",
     ),
     Difference(
-        "it passes over parameters of derived components",
+        "it ignores parameters of derived components",
         to("https://a.example/"), component("@method", sf=True), None, "GET",
     ),
-    # It guesses the types of structured fields, and reads them by npm structured-headers.
+    # It guesses the types of structured fields, and parses them by npm structured-headers.
     Difference(
-        "it guesses the type of a field; RFC 9421 §2.1.1 asks that it be known",
+        "it guesses the type of a field; RFC 9421 §2.1.1 requires a known type",
         having(("x-a", "b=1")), component("x-a", sf=True), None, "b=1",
     ),
     Difference(
-        "it takes a dictionary of nothing but flags for a list",
+        "it parses a dictionary of flags as a list",
         having(("priority", "i, u")), component("priority", key="i"), "?1", None,
     ),
     Difference(
-        "it takes the last of two members with one key; here they are refused, as another reader may take the first",
+        "it uses the last of two members with one key; here they are refused, because another parser may use the first",
         having(("priority", "u=1, u=2")), component("priority", key="u"), None, "2",
     ),
     Difference(
-        "it takes a decimal without fraction for an integer (RFC 9651 §4.1.5)",
+        "it writes a decimal without fraction as an integer (RFC 9651 §4.1.5)",
         having(("age", "1.0")), component("age", sf=True), "1.0", "1",
     ),
     Difference(
-        "it cannot read a date with anything behind it (RFC 9651 §4.2.9)",
+        "it cannot parse a date with a parameter (RFC 9651 §4.2.9)",
         having(("age", "@5;a")), component("age", sf=True), "@5;a", None,
     ),
     Difference(
-        "it writes octets below 16 of a display string with one digit (RFC 9651 §4.1.11)",
+        "it writes octets below 16 in a display string with one digit (RFC 9651 §4.1.11)",
         having(("age", '%"%0a"')), component("age", sf=True), '%"%0a"', '%"%a"',
     ),
     Difference(
@@ -291,15 +291,15 @@ OF_DHENSBY: Final = [
 
 OF_PYPI: Final = [
     Difference(
-        "it adds the slash of an empty path; here the target URI is what the application says it is (RFC 9421 §2.2.2)",
+        "it adds the slash of an empty path; here the application decides the target URI (RFC 9421 §2.2.2)",
         to("https://a.example"), component("@target-uri"), "https://a.example", "https://a.example/",
     ),
     Difference(
-        "it drops user and fragment; here they are refused, as no target URI has them (RFC 9110 §7.1)",
+        "it drops user and fragment; here they are refused, because no target URI has them (RFC 9110 §7.1)",
         to("https://user@a.example/#b"), component("@target-uri"), None, "https://a.example/",
     ),
     Difference(
-        "it refuses URIs that are none to RFC 3986, as clients send them",
+        "it refuses characters that clients send although RFC 3986 forbids them",
         to("https://a.example/?a=|"), component("@query"), "?a=|", None,
     ),
     Difference(
@@ -307,15 +307,15 @@ OF_PYPI: Final = [
         to("https://a.example/", "get"), component("@method"), "get", None,
     ),
     Difference(
-        "it knows the request target of CONNECT; a service of resources is never sent one",
+        "it supports the request target of CONNECT, which a service of resources never receives",
         to("https://a.example:1", "CONNECT"), component("@request-target"), "/", "a.example:1",
     ),
     Difference(
-        "it signs U+FFFD for what is not UTF-8, so that different queries look the same",
+        "it signs U+FFFD for bytes that are not UTF-8, so different queries have one signature",
         to("https://a.example/?a=%FF"), QUERY_PARAM, None, "%EF%BF%BD",
     ),
     Difference(
-        "it takes other names for a query parameter than the one encoded as RFC 9421 §2.2.8 says",
+        "it accepts a query parameter's name that is not encoded as RFC 9421 §2.2.8 says",
         to("https://a.example/?%21=1"), component("@query-param", name="!"), None, "1",
     ),
     Difference(
@@ -323,19 +323,19 @@ OF_PYPI: Final = [
         having(("client-cert", ":AQ==:")), component("client-cert", sf=True), ":AQ==:", None,
     ),
     Difference(
-        "it reads any field as a dictionary for ;key; RFC 9421 §2.1.2 wants one that is known to be",
+        "it parses any field as a dictionary for ;key; RFC 9421 §2.1.2 requires a known dictionary",
         having(("x-a", "b=1")), component("x-a", key="b"), None, "1",
     ),
     Difference(
-        "it takes the last of two members with one key; here they are refused, as another reader may take the first",
+        "it uses the last of two members with one key; here they are refused, because another parser may use the first",
         having(("priority", "u=1, u=2")), component("priority", key="u"), None, "2",
     ),
     Difference(
-        "it signs control characters under ;bs, where they cannot forge a line; no server lets them in",
+        "it signs control characters under ;bs, where they cannot forge a line; no server accepts them",
         having(("x-a", "1\0")), component("x-a", bs=True), None, ":MQA=:",
     ),
     Difference(
-        "it adds ;bs to Set-Cookie, a field of responses, when that has several lines",
+        "it adds ;bs to several lines of Set-Cookie, a field of responses",
         having(("set-cookie", "a"), ("set-cookie", "b")), component("set-cookie"),
         "a, b", '"set-cookie";bs: :YQ==:, :Yg==:',
     ),
@@ -343,7 +343,7 @@ OF_PYPI: Final = [
 
 
 def we_sign_over(difference: Difference) -> str | None:
-    """What stands for the component in our signature base."""
+    """Return the value of the component in our signature base."""
     try:
         base = signature_base(difference.request, [difference.component], ())
     except MalformedField:
@@ -353,20 +353,20 @@ def we_sign_over(difference: Difference) -> str | None:
 
 @pytest.mark.parametrize("difference", OF_DHENSBY, ids=lambda difference: difference.why)
 def test_dhensby_still_differs(node: Node, difference: Difference) -> None:
-    """The table of npm http-message-signatures is true."""
+    """Each row about npm http-message-signatures is true."""
     theirs = Dhensby(node).value(difference.request, difference.component)
     assert (difference.ours, difference.theirs) == (we_sign_over(difference), theirs)
 
 
 @pytest.mark.parametrize("difference", OF_PYPI, ids=lambda difference: difference.why)
 def test_pypi_still_differs(difference: Difference) -> None:
-    """The table of PyPI http-message-signatures is true."""
+    """Each row about PyPI http-message-signatures is true."""
     theirs = PyAuth().value(difference.request, difference.component)
     assert (difference.ours, difference.theirs) == (we_sign_over(difference), theirs)
 
 
 def a_case(*headers: tuple[str, str], body: bytes = b"", components: Sequence[Component] = ()) -> Case:
-    """What all of them get right; with more, perhaps not."""
+    """Return a case that all peers handle, unless it gets more components."""
     return Case(
         request=Request("POST", "https://a.example/b", headers, body),
         key=private(Algorithm.ED25519),
@@ -378,18 +378,18 @@ def a_case(*headers: tuple[str, str], body: bytes = b"", components: Sequence[Co
 
 FIELD: Final = component("x-a")
 NOT_FOR_INTERLEDGER: Final = [
-    ("it knows the label sig1 only; labels carry no meaning (RFC 9421 §4)", evolve(a_case(), label="sig2")),
+    ("it accepts the label sig1 only; labels carry no meaning (RFC 9421 §4)", evolve(a_case(), label="sig2")),
     ("it verifies Ed25519 only", evolve(a_case(), key=private(Algorithm.ES256))),
     ("it derives @method and @target-uri only", a_case(components=[component("@path")])),
-    ("it passes over parameters of components", a_case(("x-a", "1"), components=[component("x-a", bs=True)])),
+    ("it ignores parameters of components", a_case(("x-a", "1"), components=[component("x-a", bs=True)])),
     ("it does not strip white space around fields", a_case(("x-a", " 1"), components=[FIELD])),
-    ("it asks that authorization be covered", a_case(("authorization", "GNAP t"), ("x-a", "1"), components=[FIELD])),
+    ("it requires a covered authorization", a_case(("authorization", "GNAP t"), ("x-a", "1"), components=[FIELD])),
     (
-        "it asks for content-length and content-type with content-digest",
+        "it requires content-length and content-type with content-digest",
         a_case(("content-digest", content_digest(b"{}")), body=b"{}", components=[component("content-digest")]),
     ),
     (
-        "it does not find its way among several signatures",
+        "it does not support several signatures",
         a_case(("signature-input", "a=()"), ("signature", "a=:AQ==:")),
     ),
 ]
@@ -397,20 +397,20 @@ NOT_FOR_INTERLEDGER: Final = [
 
 @pytest.mark.parametrize(("why", "case"), NOT_FOR_INTERLEDGER, ids=[why for why, _ in NOT_FOR_INTERLEDGER])
 def test_interledger_still_refuses(node: Node, why: str, case: Case) -> None:
-    """The table of what npm http-signature-utils does not verify, although it is well signed, is true."""
+    """npm http-signature-utils refuses each good signature in the table."""
     signed, now = we_sign(case), datetime.fromtimestamp(case.created, UTC)
 
     assert facts_of(case) == we_verify(signed, case, now), why
     assert not Interledger(node).verify(signed, case), why
 
 
-def test_interledger_verifies_what_the_others_do(node: Node) -> None:
-    """Without any of what stands in the table it does verify."""
+def test_interledger_verifies_the_plain_case(node: Node) -> None:
+    """Without the differences in the table, it accepts the signature."""
     assert Interledger(node).verify(we_sign(a_case()), a_case())
 
 
 def test_interledger_still_digests_another_body(node: Node) -> None:
-    """It signs the digest of the body parsed and written anew: whoever sends the body as it was is refused."""
+    """It digests the body in a reserialized form, so this library refuses the body as it was sent."""
     case = a_case(body=b'{"a": 1}')
     signed, now = Interledger(node).sign(case), datetime.fromtimestamp(case.created, UTC)
 
@@ -418,8 +418,8 @@ def test_interledger_still_digests_another_body(node: Node) -> None:
     assert content_digest(b'{"a":1}') == signed.values("content-digest")[0]
 
 
-def test_dhensby_still_salts_otherwise(node: Node) -> None:
-    """Its own rsa-pss-sha512 has the longest salt there is; RFC 9421 §3.3.1 asks for 64 bytes."""
+def test_dhensby_still_uses_another_salt_length(node: Node) -> None:
+    """Its own rsa-pss-sha512 uses the longest possible salt. RFC 9421 §3.3.1 requires 64 bytes."""
     peer, case = Dhensby(node), evolve(a_case(), key=private(Algorithm.PS512))
     signed, now = peer.sign(case, as_it_comes=True), datetime.fromtimestamp(case.created, UTC)
 
@@ -427,8 +427,8 @@ def test_dhensby_still_salts_otherwise(node: Node) -> None:
     assert we_verify(signed, case, now) is Code.SIGNATURE_INVALID
 
 
-def test_dhensby_still_leaves_the_body_to_others(node: Node) -> None:
-    """It never compares Content-Digest with the body; here that is part of verifying."""
+def test_dhensby_still_ignores_the_body(node: Node) -> None:
+    """It never compares Content-Digest with the body. Here that is a part of the verification."""
     digest = ("content-digest", content_digest(b"{}"))
     case = a_case(digest, body=b"{}", components=[component("content-digest")])
     changed, now = evolve(we_sign(case), body=b"[]"), datetime.fromtimestamp(case.created, UTC)
@@ -437,8 +437,8 @@ def test_dhensby_still_leaves_the_body_to_others(node: Node) -> None:
     assert we_verify(changed, case, now) is Code.DIGEST_MISMATCH
 
 
-def test_dhensby_still_leaves_out_what_is_empty(node: Node) -> None:
-    """A created of 0 and an empty nonce are not written; here both can be signed."""
+def test_dhensby_still_leaves_out_empty_parameters(node: Node) -> None:
+    """It writes neither a created of 0 nor an empty nonce. This library signs both."""
     case = evolve(a_case(), created=0, nonce="")
 
     assert we_sign(case).values("signature-input")[0].endswith(';keyid="key-1";created=0;nonce=""')
@@ -448,8 +448,8 @@ def test_dhensby_still_leaves_out_what_is_empty(node: Node) -> None:
 # --- the cases themselves ----------------------------------------------------------------------
 
 
-def test_the_cases_are_of_all_kinds() -> None:
-    """The random cases have every algorithm, component and parameter that a peer can do, and bodies or none."""
+def test_random_cases_are_of_all_kinds() -> None:
+    """The random cases have every algorithm, component and parameter of the peer, with and without a body."""
     cases = [PyAuth().to_verify(Random(seed)) for seed in range(300)]
     components = [component for case in cases for component in case.components]
 
@@ -463,7 +463,7 @@ def test_the_cases_are_of_all_kinds() -> None:
         assert name in ("keyid", "created") or {True, False} == {name in dict(case.parameters) for case in cases}
 
 
-def test_one_seed_is_one_case() -> None:
-    """A case can be made again from its seed."""
+def test_seed_gives_one_case() -> None:
+    """A seed always gives the same case."""
     first, again = (PyAuth().to_verify(Random(7)) for _ in range(2))
     assert first == again

@@ -1,4 +1,4 @@
-"""A real client: npm @interledger/open-payments drives a real `serve` process, and validates what it gets."""
+"""A real client: npm @interledger/open-payments calls a real `serve` process, and validates the responses."""
 
 import json
 import subprocess
@@ -22,13 +22,13 @@ UNKNOWN_ID: Final = "019b76da-a800-7000-8000-000000000000"
 
 @pytest.fixture(scope="module")
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the client is installed."""
+    """Return the folder in which the client is installed."""
     return node_packages.installed({PACKAGE: VERSION}, request, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def results(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the client got from each of its calls."""
+    """Return the result of each call of the client."""
     folder, port = tmp_path_factory.mktemp("service"), free_port()
     assert run_command("init", folder, "--port", str(port)).returncode == 0
     with (folder / CONFIGURATION).open("a", encoding="utf-8") as configuration:
@@ -60,7 +60,7 @@ def results(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def a_request(client: HttpClient, asset_code: str) -> dict[str, object]:
-    """A create request with everything that it can hold."""
+    """Return a create request with every member."""
     return {
         "walletAddress": f"{client.base_url}/alice",
         "incomingAmount": {"value": "2500", "assetCode": asset_code, "assetScale": 2},
@@ -70,13 +70,13 @@ def a_request(client: HttpClient, asset_code: str) -> dict[str, object]:
 
 
 def answer(results: dict[str, Any], call: str) -> Any:
-    """The answer of a call that succeeded."""
+    """Return the response to a call that succeeded."""
     assert "error" not in results[call], results[call]
     return results[call]["answer"]
 
 
 def test_it_creates_a_payment(results: dict[str, Any]) -> None:
-    """Create, with amount, expiry and metadata, is answered with a resource that the client finds valid."""
+    """The client accepts the resource of a payment with amount, expiry and metadata."""
     payment, wanted = answer(results, "created"), results["wanted"]
 
     nothing = {"value": "0", "assetCode": "USD", "assetScale": 2}
@@ -86,8 +86,8 @@ def test_it_creates_a_payment(results: dict[str, Any]) -> None:
     assert [method["type"] for method in payment["methods"]] == ["ilp"]
 
 
-def test_it_creates_a_payment_on_no_terms(results: dict[str, Any]) -> None:
-    """A payment of any amount, for ever, leaves out what it does not have."""
+def test_it_creates_a_payment_without_terms(results: dict[str, Any]) -> None:
+    """A payment without amount and expiry leaves these members out."""
     payment = answer(results, "least")
 
     there = ["completed", "createdAt", "id", "methods", "receivedAmount", "updatedAt", "walletAddress"]
@@ -95,12 +95,12 @@ def test_it_creates_a_payment_on_no_terms(results: dict[str, Any]) -> None:
 
 
 def test_it_reads_a_payment(results: dict[str, Any]) -> None:
-    """Get is answered with the same resource, and the client finds it valid."""
+    """The client reads the same resource, and accepts it."""
     assert answer(results, "created") == answer(results, "read")
 
 
 def test_it_reads_a_payment_publicly(results: dict[str, Any]) -> None:
-    """The unauthenticated client gets the public view, and finds it valid."""
+    """The unauthenticated client reads the public view, and accepts it."""
     public = {
         "receivedAmount": answer(results, "created")["receivedAmount"],
         "authServer": f"{results['base_url']}/auth",
@@ -119,10 +119,8 @@ ERRORS: Final = [
 
 
 @pytest.mark.parametrize(("call", "status", "code", "description"), ERRORS)
-def test_its_errors_say_what_ours_do(
-    results: dict[str, Any], call: str, status: int, code: str, description: str
-) -> None:
-    """The client's own error carries our status, our code and our words."""
+def test_its_errors_carry_ours(results: dict[str, Any], call: str, status: int, code: str, description: str) -> None:
+    """The client's own error carries the status, code and description of the service."""
     error = results[call]["error"]
 
     assert ("OpenPaymentsClientError", status, code) == (error["name"], error["status"], error["code"])
@@ -130,12 +128,12 @@ def test_its_errors_say_what_ours_do(
 
 
 def test_its_errors_carry_details(results: dict[str, Any]) -> None:
-    """The member at fault reaches the client as details."""
+    """The client's error has the invalid member in its details."""
     assert results["wrongAsset"]["error"]["details"] == {"member": "incomingAmount"}
 
 
 @pytest.mark.parametrize("call", ["wrongService", "wrongPublicly"])
 def test_it_does_validate(results: dict[str, Any], call: str) -> None:
-    """An answer that the OpenAPI does not allow is found out, so that what the other tests show means something."""
+    """The client refuses a response that the OpenAPI forbids, so its validation is on."""
     assert results[call]["error"]["description"] == "Could not validate OpenAPI response"
     assert results[call]["error"]["validationErrors"]

@@ -1,7 +1,7 @@
-"""Packets at random, between this library and npm `ilp-packet` and `ilp-protocol-stream`, in both directions.
+"""Random packets, between this library and npm `ilp-packet` and `ilp-protocol-stream`, in both directions.
 
-For each packet: what both write from its fields is the same bytes, and what one has written the other reads as those
-fields. The seed is printed with a failure, and can be given in INCOMING_PAYMENTS_SEED.
+For each packet, both sides write the same bytes from its fields, and each side reads the fields from the other's bytes.
+A failure prints the seed. To repeat it, set INCOMING_PAYMENTS_SEED.
 """
 
 import json
@@ -48,17 +48,17 @@ SCHEMES: Final = ("g", "private", "example", "peer", "self", "test", "test1", "t
 _BYTES: Final = {"asset_scale", "code"}  # the fields of one byte
 
 
-# --- packets at random -------------------------------------------------------------------------------
+# --- random packets -------------------------------------------------------------------------------
 
 
 def an_integer(draw: random.Random) -> int:
-    """Of any size, and often at an edge."""
+    """Return an integer of any size, often at an edge."""
     edge = draw.choice((0, 1, 127, 128, 255, 256, 2**31, 2**53, 2**63, UINT64_MAX))
     return draw.choice((edge, draw.getrandbits(draw.randrange(1, 65))))
 
 
 def some_bytes(draw: random.Random) -> bytes:
-    """Few or many, around the lengths at which another byte is needed to say so."""
+    """Return few or many bytes, around the lengths at which the length prefix grows."""
     return draw.randbytes(draw.choice((0, 1, 127, 128, 255, 256, draw.randrange(600))))
 
 
@@ -72,8 +72,8 @@ def an_address(draw: random.Random) -> str:
 
 
 def a_prepare(draw: random.Random) -> Prepare:
-    moment = datetime(2000, 1, 1, tzinfo=UTC) + timedelta(milliseconds=draw.randrange(10**13))
-    return Prepare(an_integer(draw), moment, draw.randbytes(32), an_address(draw), some_bytes(draw))
+    expires_at = datetime(2000, 1, 1, tzinfo=UTC) + timedelta(milliseconds=draw.randrange(10**13))
+    return Prepare(an_integer(draw), expires_at, draw.randbytes(32), an_address(draw), some_bytes(draw))
 
 
 def a_fulfill(draw: random.Random) -> Fulfill:
@@ -101,7 +101,7 @@ def a_stream_packet(draw: random.Random) -> StreamPacket:
     return StreamPacket(draw.choice(list(PacketType)), an_integer(draw), an_integer(draw), frames)
 
 
-# --- their fields, as the other side has them -------------------------------------------------------------
+# --- the fields, in the form of the other side -------------------------------------------------------------
 
 
 def of_prepare(packet: Prepare) -> dict[str, Any]:
@@ -154,7 +154,7 @@ KEYS: Final = StreamKeys(SECRET)
 
 
 def cases() -> dict[str, list[Case]]:
-    """The packets of each kind."""
+    """Return the packets of each kind."""
     draw = random.Random(SEED)
 
     def many(make: Callable[[random.Random], Any], write: Callable[[Any], bytes]) -> list[Case]:
@@ -188,7 +188,7 @@ READ: Final[dict[str, Callable[[bytes], Any]]] = {
 
 @pytest.fixture(scope="module")
 def ours() -> dict[str, list[Case]]:
-    """The packets, and our bytes of them."""
+    """Return the packets and our bytes of them."""
     return cases()
 
 
@@ -196,7 +196,7 @@ def ours() -> dict[str, list[Case]]:
 def theirs(
     ours: dict[str, list[Case]], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[dict[str, Any]]]:
-    """What the Node libraries make of each."""
+    """Return the results of the Node libraries for each packet."""
     folder = installed(PACKAGES, request, tmp_path_factory)
     given: dict[str, Any] = {
         name: [{"fields": DESCRIBE[name](packet), "packet": octets.hex()} for packet, octets in packets]
@@ -214,7 +214,7 @@ def theirs(
 def test_they_read_what_we_write(
     kind: str, ours: dict[str, list[Case]], theirs: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """Each of our packets has, to them, the fields that it was made of."""
+    """The Node libraries read each of our packets with its fields."""
     expected = [DESCRIBE[kind](packet) for packet, _ in ours[kind]]
     assert expected == [row["read"] for row in theirs[kind]], f"seed {SEED}"
 
@@ -223,7 +223,7 @@ def test_they_read_what_we_write(
 def test_we_read_what_they_write(
     kind: str, ours: dict[str, list[Case]], theirs: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """Each of their packets is, to us, the packet that it was made of."""
+    """This library reads each of their packets with its fields."""
     expected = [packet for packet, _ in ours[kind]]
     assert expected == [READ[kind](bytes.fromhex(row["written"])) for row in theirs[kind]], f"seed {SEED}"
 
@@ -232,20 +232,20 @@ def test_we_read_what_they_write(
 def test_the_bytes_are_the_same(
     kind: str, ours: dict[str, list[Case]], theirs: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """There is one spelling; what is sealed is the same under the same nonce."""
+    """Both sides write the same bytes, also the encrypted ones under the same nonce."""
     written = "resealed" if kind == "sealed" else "written"
     assert [octets.hex() for _, octets in ours[kind]] == [row[written] for row in theirs[kind]], f"seed {SEED}"
 
 
 def test_fulfillments_are_the_same(theirs: dict[str, list[dict[str, Any]]]) -> None:
-    """Fulfillment and condition of their packets are derived alike."""
+    """Both sides derive the same fulfillment and condition for their packets."""
     for row in theirs["sealed"]:
         fulfillment = KEYS.fulfillment(bytes.fromhex(row["written"]))
         assert (fulfillment.hex(), condition_of(fulfillment).hex()) == (row["fulfillment"], row["condition"])
 
 
 def test_the_comparison_can_fail(theirs: dict[str, list[dict[str, Any]]]) -> None:
-    """One changed field is found out."""
+    """The comparison notices one changed field."""
     row = theirs["prepares"][0]
     packet = decode_prepare(bytes.fromhex(row["written"]))
     assert of_prepare(packet) == row["read"]

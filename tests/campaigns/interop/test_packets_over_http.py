@@ -1,4 +1,4 @@
-"""Packets over real HTTP: a payment that was created by a signed request is paid through `incoming-payments serve`."""
+"""Packets over real HTTP: a signed request creates a payment, and peers pay it through `incoming-payments serve`."""
 
 import threading
 from collections import Counter
@@ -38,7 +38,7 @@ ilp_address = "test.elsewhere.yen"
 
 @contextmanager
 def a_bank(folder: Path) -> Iterator[tuple[HttpClient, HttpConnector]]:
-    """`serve` with what lies in `folder`, which is made once, with a client and a peer of it."""
+    """Run `serve` with the files in `folder`, which are made once; yield a client and a peer."""
     port_file = folder / "port"
     if not port_file.exists():
         port_file.write_text(str(free_port()), "ascii")
@@ -62,24 +62,24 @@ def a_bank(folder: Path) -> Iterator[tuple[HttpClient, HttpConnector]]:
 
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HttpClient, HttpConnector]]:
-    """One server for the tests that need none of their own."""
+    """Run one server for the tests that need no own one."""
     with a_bank(tmp_path_factory.mktemp("bank")) as bank:
         yield bank
 
 
 def dollars(cents: int) -> dict[str, Any]:
-    """An amount on the wire."""
+    """Return an amount on the wire."""
     return {"value": str(cents), "assetCode": "USD", "assetScale": 2}
 
 
 def received(client: HttpClient, url: str) -> tuple[str, bool]:
-    """What the payment has received, and whether it is completed."""
+    """Return the received amount of the payment, and whether it is completed."""
     payment = client.get(url).json()
     return payment["receivedAmount"]["value"], payment["completed"]
 
 
 def fulfillment(reply: Fulfill | Reject) -> bytes:
-    """That of a Fulfill."""
+    """Return the fulfillment of a Fulfill."""
     assert isinstance(reply, Fulfill), reply
     return reply.fulfillment
 
@@ -88,7 +88,7 @@ def fulfillment(reply: Fulfill | Reject) -> bytes:
 
 
 def test_a_payment_is_paid_in_full(bank: tuple[HttpClient, HttpConnector]) -> None:
-    """Asked for, quoted, paid in two packets, refused what is too much, and closed afterwards."""
+    """A payment is created, quoted and paid in two packets. It refuses too much money, and is closed afterwards."""
     client, connector = bank
     created = client.create(incomingAmount=dollars(2500)).json()
     sender = sender_for(created)
@@ -108,8 +108,8 @@ def test_a_payment_is_paid_in_full(bank: tuple[HttpClient, HttpConnector]) -> No
     assert received(client, created["id"]) == ("2500", True)
 
 
-def test_a_packet_that_comes_twice(bank: tuple[HttpClient, HttpConnector]) -> None:
-    """It is fulfilled twice, with the same fulfillment, and credited once."""
+def test_duplicate_packet_is_credited_once(bank: tuple[HttpClient, HttpConnector]) -> None:
+    """A duplicate packet gets the same fulfillment, and is credited once."""
     client, connector = bank
     created = client.create().json()
     sender = sender_for(created)
@@ -118,8 +118,8 @@ def test_a_packet_that_comes_twice(bank: tuple[HttpClient, HttpConnector]) -> No
     assert received(client, created["id"]) == ("7", False)
 
 
-def test_payments_and_packets_outlive_the_process(tmp_path: Path) -> None:
-    """What was paid is there after a restart; a packet from before is fulfilled again, and the payment goes on."""
+def test_payments_and_packets_survive_a_restart(tmp_path: Path) -> None:
+    """After a restart the credit is there, an earlier packet is fulfilled again, and the payment goes on."""
     with a_bank(tmp_path) as (client, connector):
         created = client.create(incomingAmount=dollars(100)).json()
         sender = sender_for(created)
@@ -136,7 +136,7 @@ def test_payments_and_packets_outlive_the_process(tmp_path: Path) -> None:
 
 
 def test_two_peers_with_assets_of_their_own(bank: tuple[HttpClient, HttpConnector]) -> None:
-    """Each is told its own address and asset, and pays payments in that asset; either of its tokens is good."""
+    """Each peer gets its own address and asset, and pays payments in that asset. Each of its tokens works."""
     client, connector = bank
     in_dollars, in_yen = client.create().json(), client.create(walletAddress="http://127.0.0.1/bob").json()
     expected = {
@@ -153,8 +153,8 @@ def test_two_peers_with_assets_of_their_own(bank: tuple[HttpClient, HttpConnecto
     assert received(client, in_yen["id"]) == ("2", False)
 
 
-def test_requests_of_nobody(bank: tuple[HttpClient, HttpConnector]) -> None:
-    """Without a peer's token nothing is credited, whoever else one is."""
+def test_request_without_a_peer_token_is_refused(bank: tuple[HttpClient, HttpConnector]) -> None:
+    """Without a peer's token nothing is credited, with any other token or none."""
     client, connector = bank
     created = client.create().json()
     packet = encode(sender_for(created).prepare(1, expires_at=soon()))
@@ -173,14 +173,14 @@ def test_requests_of_nobody(bank: tuple[HttpClient, HttpConnector]) -> None:
     assert received(client, created["id"]) == ("0", False)
 
 
-def test_a_peer_is_no_client(bank: tuple[HttpClient, HttpConnector]) -> None:
-    """The token of a peer opens nothing but its own path."""
+def test_token_of_a_peer_is_refused_for_payments(bank: tuple[HttpClient, HttpConnector]) -> None:
+    """The token of a peer is accepted for packets only."""
     client, connector = bank
     assert code_of(HttpClient(client.base_url, connector.token, client.key).create()) == (401, "invalid_token")
 
 
-def test_requests_that_are_no_packets(bank: tuple[HttpClient, HttpConnector]) -> None:
-    """Size, type and method are refused as HTTP has it; bytes that are no packet, as ILP has it."""
+def test_request_that_is_no_packet_is_refused(bank: tuple[HttpClient, HttpConnector]) -> None:
+    """A wrong size, type or method is refused by HTTP status, and bytes that are no packet by an ILP Reject."""
     client, connector = bank
     assert code_of(connector.post(bytes(ILP_PREPARE_BYTES_MAX + 1))) == (413, "body_too_large")
     assert code_of(connector.post(b"", content_type="application/json")) == (415, "unsupported_media_type")
@@ -192,8 +192,8 @@ def test_requests_that_are_no_packets(bank: tuple[HttpClient, HttpConnector]) ->
     assert (other_type.status_code, other_type.headers["content-type"]) == (200, "application/octet-stream")
 
 
-def test_without_peers_there_is_no_such_path(tmp_path: Path) -> None:
-    """A service that has no peers takes no packets."""
+def test_service_without_peers_has_no_ilp_path(tmp_path: Path) -> None:
+    """A service without peers accepts no packets."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     path = tmp_path / CONFIGURATION
@@ -209,11 +209,11 @@ def test_without_peers_there_is_no_such_path(tmp_path: Path) -> None:
     assert "/ilp" not in (tmp_path / "log").read_text("utf-8")
 
 
-# --- many at once -------------------------------------------------------------------------------------
+# --- concurrent packets -------------------------------------------------------------------------------------
 
 
 def test_many_packets_at_once(bank: tuple[HttpClient, HttpConnector]) -> None:
-    """Over 64 connections each packet is credited once, and the payment filled to the last unit, while it is read."""
+    """Over 64 connections each packet is credited once, and reads succeed while the payment is filled."""
     client, connector = bank
     each, wanted = 20, CONNECTIONS * 20 - 5
     created = client.create(incomingAmount=dollars(wanted)).json()
@@ -233,14 +233,14 @@ def test_many_packets_at_once(bank: tuple[HttpClient, HttpConnector]) -> None:
         totals = [int(received(client, created["id"])[0]) for _ in range(5)]
         counted = sum((future.result() for future in sent), Counter())
 
-    # One unit more than asked for is within the tolerance, but a payment that is completed takes none.
+    # One unit more is within the tolerance, but a completed payment accepts none.
     assert counted == {"fulfilled": wanted, "F99": 5}
     assert received(client, created["id"]) == (str(wanted), True)
     assert totals == sorted(totals)
 
 
 def test_packets_of_the_largest_size(bank: tuple[HttpClient, HttpConnector]) -> None:
-    """A Prepare with as much data as ILP allows is taken, by many connections at once."""
+    """Many connections send a Prepare with as much data as ILP allows."""
     client, connector = bank
     created = client.create().json()
     sender = sender_for(created)

@@ -1,7 +1,7 @@
 """Real senders: npm @interledger/pay and ilp-protocol-stream pay incoming payments of a real `serve`, over HTTP.
 
-Every payment is created, and read afterwards, over signed HTTP. What the sender says was delivered is compared with
-what the payment has received, to the last unit.
+Signed HTTP requests create and read every payment. The amount that the sender reports as delivered is compared with
+the amount that the payment has received.
 """
 
 import json
@@ -25,11 +25,11 @@ PAY_4: Final = "@interledger/pay 0.4.0-alpha.9"
 RAFIKI: Final = f"{PAY_4} as in Rafiki"
 STREAM: Final = "ilp-protocol-stream 2.7.1"
 SENDERS: Final = (PAY_2, PAY_4, RAFIKI, STREAM)
-DELIVERERS: Final = (PAY_2, PAY_4, RAFIKI)  # those that can be told what has to arrive
+DELIVERERS: Final = (PAY_2, PAY_4, RAFIKI)  # these senders accept an amount to deliver
 SCRIPT: Final = Path(__file__).with_name("real_senders.mjs")
 
-CENTS: Final = 2500  # what payments are for
-EURO_TOKEN: Final = "a-token-of-a-peer-whose-account-is-in-euros"
+CENTS: Final = 2500  # the incoming amount
+EURO_TOKEN: Final = "a-token-of-a-peer-with-an-account-in-euros"
 EURO_PEER: Final = """
 [[peer]]
 name = "euros"
@@ -37,7 +37,7 @@ asset_code = "EUR"
 asset_scale = 2
 token_files = ["euro-token.txt"]
 """
-PACKETS_MAX: Final = 20  # of one that gives up at once: its probes are some ten; one that spins sends thousands
+PACKETS_MAX: Final = 20  # of a sender that ends at once, after about ten probes; an endless loop would send thousands
 
 
 # --- the service -----------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ PACKETS_MAX: Final = 20  # of one that gives up at once: its probes are some ten
 
 @frozen
 class Payment:
-    """An incoming payment, by what its client is told of it."""
+    """An incoming payment, as in the response to its client."""
 
     url: str
     address: str
@@ -54,13 +54,13 @@ class Payment:
 
 @frozen
 class Service:
-    """A serving process: a client of it, and the token of its peer in US dollars."""
+    """A running `serve`, a client of it, and the token of its peer in US dollars."""
 
     client: HttpClient
     token: str
 
     def create(self, cents: int | None = CENTS, expires_at: datetime | None = None) -> Payment:
-        """A new payment; with `None` for any amount."""
+        """Create a payment of `cents`, or of any amount."""
         members: dict[str, object] = {}
         if cents is not None:
             members["incomingAmount"] = {"value": str(cents), "assetCode": "USD", "assetScale": 2}
@@ -73,14 +73,14 @@ class Service:
         return Payment(created["id"], method["ilpAddress"], method["sharedSecret"])
 
     def read(self, payment: Payment) -> tuple[int, bool]:
-        """What the payment has received, in cents, and whether it is completed."""
+        """Return the received amount in cents, and whether the payment is completed."""
         found = self.client.get(payment.url).json()
         return int(found["receivedAmount"]["value"]), found["completed"]
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with two peers: the account with one is in US dollars, with the other in euros."""
+    """Run a service with two peers: one account is in US dollars, the other in euros."""
     folder, port = tmp_path_factory.mktemp("service"), free_port()
     assert run_command("init", folder, "--port", str(port)).returncode == 0
     (folder / "euro-token.txt").write_text(EURO_TOKEN, "utf-8")
@@ -96,10 +96,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @frozen
 class Outcome:
-    """What became of a payment.
+    """The outcome of a payment.
 
-    By what the sender says: how it ended (`None` when well), what it has `sent` in minor units of its own account, and
-    what was `delivered`, in cents. By what was seen on the way: the packets, and what `arrived` by those fulfilled.
+    The sender reports how it ended (`None` for success), the amount `sent` in minor units of its own account, and the
+    amount `delivered` in cents. Its connector counts the packets, and the cents that `arrived` in fulfilled ones.
     """
 
     error: str | None
@@ -119,10 +119,10 @@ class Sender:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def start(self, payment: Payment, **terms: int | str) -> None:
-        """Begin to pay: an `amount` of the account's minor units, or `deliver` cents.
+        """Start to pay an `amount` of the account's minor units, or to `deliver` cents.
 
-        `scale` is that of the sender's account, `most` what its connector takes in one packet. `ilp-protocol-stream`
-        sends the amount on each of `streams` streams.
+        `scale` is that of the sender's account. `most` is the largest packet that its connector accepts.
+        `ilp-protocol-stream` sends the amount on each of `streams` streams.
         """
         job = {"address": payment.address, "secret": payment.secret, "token": self._token, **terms}
         assert self._process.stdin is not None
@@ -130,19 +130,19 @@ class Sender:
         self._process.stdin.flush()
 
     def finish(self) -> Outcome:
-        """What became of the payment that was begun."""
+        """Wait for the end of the payment, and return its outcome."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, f"{self.name} has ended; what it said is above"
+        assert line, f"{self.name} has ended; its output is above"
         return Outcome(**json.loads(line))
 
     def pay(self, payment: Payment, **terms: int | str) -> Outcome:
-        """Pay, and wait until that is over."""
+        """Pay, and return the outcome."""
         self.start(payment, **terms)
         return self.finish()
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
@@ -151,7 +151,7 @@ class Sender:
 def senders(
     service: Service, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Sender]]:
-    """All senders by their names, each version installed in a folder of its own."""
+    """Return all senders by name, each version installed in a folder of its own."""
     with ExitStack() as open:
         found = {}
         for name in SENDERS:
@@ -164,21 +164,21 @@ def senders(
 
 @pytest.fixture(params=SENDERS)
 def sender(senders: Mapping[str, Sender], request: pytest.FixtureRequest) -> Sender:
-    """Each of the senders."""
+    """Return each of the senders."""
     return senders[request.param]
 
 
-# --- payments that end well --------------------------------------------------------------------------
+# --- successful payments --------------------------------------------------------------------------
 
-# What the payment is for, in cents, what the sender is told, and what it sends, in its own units, and delivers.
-WELL: Final[Mapping[str, tuple[int | None, dict[str, int], tuple[int, int]]]] = {
+# The incoming amount in cents, the terms for the sender, and the amounts that it sends (in its own units) and delivers.
+SUCCESSFUL: Final[Mapping[str, tuple[int | None, dict[str, int], tuple[int, int]]]] = {
     "in full": (CENTS, {"amount": 2500}, (2500, 2500)),
     "in part": (CENTS, {"amount": 999}, (999, 999)),
     "a little too much": (CENTS, {"amount": 2525}, (2525, 2525)),
     "any amount": (None, {"amount": 123_456_789}, (123_456_789, 123_456_789)),
     "in full, in packets": (250_000, {"amount": 250_000, "most": 9_999}, (250_000, 250_000)),
     "from a finer account": (CENTS, {"amount": 2_499_999_999, "scale": 8}, (2_499_999_999, 2499)),
-    # Each packet is rounded down: seven bring 333, and the last one 166.
+    # Each packet is rounded down: seven deliver 333 each, and the last one 166.
     "from a finer account, in packets": (
         CENTS,
         {"amount": 2_500_000_000, "scale": 8, "most": 333_333_333},
@@ -188,17 +188,17 @@ WELL: Final[Mapping[str, tuple[int | None, dict[str, int], tuple[int, int]]]] = 
 
 
 def accounts(outcome: Outcome) -> tuple[str | None, int, int, int]:
-    """How it ended, what was sent, and what was delivered by the sender's account and by the packets."""
+    """Return the error, the sent amount, and the delivered amount by the sender's report and by the packets."""
     return outcome.error, outcome.sent, outcome.delivered, outcome.arrived
 
 
-@pytest.mark.parametrize("case", WELL)
+@pytest.mark.parametrize("case", SUCCESSFUL)
 def test_it_pays(service: Service, sender: Sender, case: str) -> None:
-    """What the sender was told to send is sent, and what it says was delivered is what the payment has received."""
-    cents, told, (sent, delivered) = WELL[case]
+    """The sender sends the wanted amount, and the payment has received the amount that the sender reports."""
+    cents, terms, (sent, delivered) = SUCCESSFUL[case]
     payment = service.create(cents)
 
-    outcome = sender.pay(payment, **told)
+    outcome = sender.pay(payment, **terms)
 
     assert (None, sent, delivered, delivered) == accounts(outcome)
     assert (delivered, cents is not None and delivered >= cents) == service.read(payment)
@@ -207,7 +207,7 @@ def test_it_pays(service: Service, sender: Sender, case: str) -> None:
 @pytest.mark.parametrize("name", DELIVERERS)
 @pytest.mark.parametrize("account", [{}, {"scale": 8}, {"scale": 8, "most": 333_333_333}])
 def test_it_delivers(service: Service, senders: Mapping[str, Sender], name: str, account: dict[str, int]) -> None:
-    """A sender that is told what has to arrive delivers exactly that, whatever rounding takes on the way."""
+    """A sender that gets an amount to deliver delivers exactly that, in spite of rounding on the way."""
     payment = service.create()
 
     outcome = senders[name].pay(payment, deliver=CENTS, **account)
@@ -216,17 +216,17 @@ def test_it_delivers(service: Service, senders: Mapping[str, Sender], name: str,
     assert service.read(payment) == (CENTS, True)
 
 
-# --- payments that end early -------------------------------------------------------------------------
+# --- refused payments -------------------------------------------------------------------------
 
-# How each says that the receiver has closed the payment.
+# The errors of the senders after the receiver has closed the payment.
 CLOSED: Final[Mapping[str, str]] = {
     PAY_2: "ClosedByRecipient",
     PAY_4: "ClosedByReceiver",
     RAFIKI: "ClosedByReceiver",
     STREAM: "Stream was closed before the desired amount was sent",
 }
-# How each says that the account does not fit.
-NO_WAY: Final[Mapping[str, str]] = {
+# The errors of the senders when the account has another asset.
+NOT_CONNECTED: Final[Mapping[str, str]] = {
     PAY_2: "ConnectorError",
     PAY_4: "EstablishmentFailed",
     RAFIKI: "ConnectorError",
@@ -235,7 +235,7 @@ NO_WAY: Final[Mapping[str, str]] = {
 
 
 def check_end(outcome: Outcome, error: str, delivered: int) -> None:
-    """That it ended at once in this way, with so much delivered by the sender's account and by the packets."""
+    """Check that the sender ended early with this error, and delivered this amount by its report and by the packets."""
     assert outcome.error is not None
     assert error == outcome.error[: len(error)]
     assert (delivered, delivered) == (outcome.delivered, outcome.arrived)
@@ -244,7 +244,7 @@ def check_end(outcome: Outcome, error: str, delivered: int) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [({}, {}), ({}, {"scale": 8}), ({"scale": 8}, {"scale": 8})])
 def test_more_than_remains(service: Service, sender: Sender, first: dict[str, int], second: dict[str, int]) -> None:
-    """Of what is more than the payment can still take, exactly the remainder is delivered, and then it ends at once."""
+    """A sender that sends more than remains delivers exactly the remainder, and ends at once."""
     payment = service.create()
     unit = 10 ** (second.get("scale", 2) - 2)
     assert sender.pay(payment, amount=1000 * 10 ** (first.get("scale", 2) - 2), **first).delivered == 1000
@@ -257,7 +257,7 @@ def test_more_than_remains(service: Service, sender: Sender, first: dict[str, in
 
 
 def test_more_than_the_payment_is_for(service: Service, sender: Sender) -> None:
-    """Of what is more than the payment is for, exactly that is delivered, or nothing by a sender that asks before."""
+    """A sender of too much delivers exactly the incoming amount, or nothing if it asks first."""
     payment = service.create()
     delivers, completed = (0, False) if sender.name == PAY_2 else (CENTS, True)
     error = CLOSED[STREAM] if sender.name == STREAM else "IncompatibleReceiveMax"
@@ -269,7 +269,7 @@ def test_more_than_the_payment_is_for(service: Service, sender: Sender) -> None:
 
 
 def test_into_a_completed_payment(service: Service, sender: Sender) -> None:
-    """A sender that comes too late is told that it is over, and ends at once."""
+    """A completed payment refuses the money, and the sender ends at once."""
     payment = service.create()
     assert sender.pay(payment, amount=CENTS).delivered == CENTS
 
@@ -281,7 +281,7 @@ def test_into_a_completed_payment(service: Service, sender: Sender) -> None:
 
 @pytest.fixture(scope="module")
 def expired(service: Service) -> Payment:
-    """A payment that has expired, by the clock of the service."""
+    """Return a payment that has expired by the clock of the service."""
     expires_at = datetime.now(UTC) + timedelta(seconds=1)
     payment = service.create(expires_at=expires_at)
     while datetime.now(UTC) <= expires_at:
@@ -290,7 +290,7 @@ def expired(service: Service) -> Payment:
 
 
 def test_into_an_expired_payment(service: Service, sender: Sender, expired: Payment) -> None:
-    """A payment that has expired takes nothing, and the sender ends at once."""
+    """An expired payment refuses the money, and the sender ends at once."""
     outcome = sender.pay(expired, amount=100)
 
     check_end(outcome, CLOSED[sender.name], 0)
@@ -298,18 +298,18 @@ def test_into_an_expired_payment(service: Service, sender: Sender, expired: Paym
 
 
 def test_over_an_account_in_another_asset(service: Service, sender: Sender) -> None:
-    """What would arrive in another asset is not taken, and the sender ends at once."""
+    """The service refuses money in another asset, and the sender ends at once."""
     payment = service.create()
 
     outcome = sender.pay(payment, amount=100, token=EURO_TOKEN)
 
-    check_end(outcome, NO_WAY[sender.name], 0)
+    check_end(outcome, NOT_CONNECTED[sender.name], 0)
     assert service.read(payment) == (0, False)
 
 
 @pytest.mark.parametrize("each", [1250, 2000, 2500])
 def test_several_streams_of_one_connection(service: Service, senders: Mapping[str, Sender], each: int) -> None:
-    """The payment is one pot for all streams; those that it has no room for hear at once that it is closed."""
+    """All streams together fill the payment. Each stream that is left learns at once that it is closed."""
     payment = service.create()
 
     outcome = senders[STREAM].pay(payment, amount=each, streams=3)
@@ -318,18 +318,18 @@ def test_several_streams_of_one_connection(service: Service, senders: Mapping[st
     assert service.read(payment) == (CENTS, True)
 
 
-# --- several at once ---------------------------------------------------------------------------------
+# --- senders at the same time ---------------------------------------------------------------------------------
 
 
-def all_at_once(senders: Mapping[str, Sender], payment: Payment, **told: int) -> list[Outcome]:
-    """What becomes of a payment that all senders pay, each in a process of its own."""
+def all_at_once(senders: Mapping[str, Sender], payment: Payment, **terms: int) -> list[Outcome]:
+    """Let all senders pay at the same time, and return their outcomes."""
     for sender in senders.values():
-        sender.start(payment, **told)
+        sender.start(payment, **terms)
     return [sender.finish() for sender in senders.values()]
 
 
 def test_several_at_once(service: Service, senders: Mapping[str, Sender]) -> None:
-    """Senders that share a payment, in many packets, each deliver what they say, and together complete it."""
+    """Senders that share a payment each deliver the amount that they report, and together complete it."""
     each = 250_000
     total = each * len(senders)
     payment = service.create(total)
@@ -341,7 +341,7 @@ def test_several_at_once(service: Service, senders: Mapping[str, Sender]) -> Non
 
 
 def test_too_many_at_once(service: Service, senders: Mapping[str, Sender]) -> None:
-    """Of senders that want to send more than the payment takes, each knows what of its own was delivered."""
+    """When senders together send too much, each reports exactly its own delivered amount."""
     each, cents = 250_000, 400_000
     payment = service.create(cents)
 

@@ -8,7 +8,7 @@ a decorated function becomes a plain function that is decorated by an assignment
 becomes the body of a function. So validators, properties, cached functions, limits, tables and regular expressions are
 mutated too. The statements of a class body (fields of attrs classes, members of enums) are not.
 
-Each mutant runs in a process that imports the package anew, with empty caches and with the mutant active during the
+Each mutant runs in a process that imports the package again, with empty caches and with the mutant active during the
 import.
 """
 
@@ -54,7 +54,7 @@ PYTEST_OPTIONS: Final = (
 
 
 class _Expose(ast.NodeTransformer):
-    """Rewrite what mutmut leaves alone into equivalent functions without decorators."""
+    """Rewrite code that mutmut does not mutate into equivalent functions without decorators."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
         kept = {"staticmethod", "classmethod", "overload"}  # mutmut mutates the first two as they are

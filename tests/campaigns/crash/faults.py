@@ -1,9 +1,9 @@
-"""`serve`, spoilt for tests: it kills itself at one exact moment, or breaks one promise, to see that it is noticed.
+"""`serve` with fault injection: it kills itself at one exact step, or breaks one promise so that a check must notice.
 
-    python -m campaigns.crash.deadly NAME,... serve --config FILE
+    python -m campaigns.crash.faults NAME,... serve --config FILE        with PYTHONPATH=tests
 
-The names are those in `SPOILS`. The moments inside a commit are met by replacing what SQLite calls to write a file, as
-SQLite's own tests do (`xSetSystemCall`), in the very library that Python uses.
+The names are those in `FAULTS`. A kill inside a commit replaces the system calls of SQLite, as SQLite's own tests do
+(`xSetSystemCall`), in the library that Python uses.
 """
 
 import _sqlite3
@@ -30,12 +30,12 @@ PAIR: Final = 2  # packets in the batch that is killed
 
 
 def die() -> None:
-    """SIGKILL, here and now: nothing is closed, flushed or handed back."""
+    """Kill this process by SIGKILL, so that it closes and flushes nothing."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Put `make(what it is)` in the place of an attribute."""
+    """Replace an attribute by `make(its value)`."""
     setattr(owner, name, make(getattr(owner, name)))
 
 
@@ -46,10 +46,10 @@ _after: Final[list[tuple[str, Callable[[sqlite3.Connection], object]]]] = []
 
 
 class Watched(sqlite3.Connection):
-    """A connection that has something done before and after statements that begin in a certain way."""
+    """A connection that runs an action before or after statements that begin with a given text."""
 
     def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-        """With what is to be done."""
+        """Execute the statement and its actions."""
         _do(_before, sql, self)
         cursor = super().execute(sql, *arguments)
         _do(_after, sql, self)
@@ -75,7 +75,7 @@ _GET: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
 _WRITE: Final = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
 _LOCK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 _FRAME_HEADER_BYTES: Final = 24
-_kept: Final[list[Any]] = []  # what C may call has to stay
+_kept: Final[list[Any]] = []  # C calls these functions, so Python must not free them
 
 
 class Vfs(ctypes.Structure):
@@ -95,14 +95,14 @@ class Vfs(ctypes.Structure):
 
 
 def watches_files() -> bool:
-    """Whether the system calls of the SQLite that Python uses can be replaced here."""
+    """Return whether the system calls of SQLite can be replaced here."""
     return sys.platform == "linux" and _vfs() is not None
 
 
 def _vfs() -> Any:
     try:
         find = ctypes.CDLL(_sqlite3.__file__).sqlite3_vfs_find
-    except (AttributeError, OSError):  # built in, or linked so that its names are not to be seen
+    except (AttributeError, OSError):  # SQLite is built into Python, or its names are hidden
         return None
     find.restype = ctypes.POINTER(Vfs)
     vfs = find(None)
@@ -121,7 +121,7 @@ def _is(descriptor: int, ending: str) -> bool:
 
 
 def _on_commit_frame(then: Callable[[], None]) -> None:
-    """Do it when the last frame of a transaction has been written to the log, and not yet synced."""
+    """Call `then` when the last frame of a transaction is written to the log, before the sync."""
 
     def make(real: Any) -> Callable[[int, int, int, int], int]:
         is_last = False
@@ -142,7 +142,7 @@ def _on_commit_frame(then: Callable[[], None]) -> None:
 
 
 def _tear(ending: str, nth: int) -> None:
-    """Die in the `nth` write of a page to the file, when half of it is written."""
+    """Die in the `nth` write of a page to the file, with half of the page written."""
 
     def make(real: Any) -> Callable[[int, int, int, int], int]:
         pages = 0
@@ -161,21 +161,21 @@ def _tear(ending: str, nth: int) -> None:
     _replace_system_call(b"pwrite64", _WRITE, make)
 
 
-# --- moments to die ----------------------------------------------------------------------------------
+# --- steps at which the process dies ----------------------------------------------------------------------------------
 
 
-def arrived() -> None:
-    """The packet has arrived, and is not read yet."""
+def packet_arrived() -> None:
+    """Die when a packet has arrived, before it is parsed."""
     replace(receive_packet, "open_packet", lambda _: lambda *_, **__: die())
 
 
-def between() -> None:
-    """One packet of the batch is decided, the next is not."""
+def between_packets() -> None:
+    """Die when one packet of the batch is decided and the next is not."""
     _after_work(1)
 
 
-def decided() -> None:
-    """All packets of the batch are decided, nothing is written."""
+def batch_decided() -> None:
+    """Die when all packets of the batch are decided and nothing is written."""
     _after_work(PAIR)
 
 
@@ -201,59 +201,59 @@ def _after_work(nth: int) -> None:
     replace(Writer, "_transact", make)
 
 
-def written_in_part() -> None:
-    """The new total is written, in the transaction, and the credits are not."""
+def between_statements() -> None:
+    """Die when the transaction has written the new total and not the credits."""
     _before.append(("INSERT INTO credits", lambda _: die()))
 
 
-def uncommitted() -> None:
-    """All is written, and the commit has not begun."""
+def before_commit() -> None:
+    """Die when everything is written and the commit has not begun."""
     _before.append(("COMMIT", lambda _: die()))
 
 
-def logged_in_part() -> None:
-    """The commit has written half of a page to the log."""
+def log_page_torn() -> None:
+    """Die when the commit has written half of a page to the log."""
     _tear("-wal", 2)
 
 
-def logged() -> None:
-    """The commit has written all of the log, and not synced it."""
+def log_written() -> None:
+    """Die when the commit has written all of the log and not synced it."""
     _on_commit_frame(die)
 
 
-def synced() -> None:
-    """The commit has synced the log, and not said so."""
+def log_synced() -> None:
+    """Die when the commit has synced the log and not returned."""
     is_logged = False
 
-    def note() -> None:
+    def entry() -> None:
         nonlocal is_logged
         is_logged = True
 
     def make(real: Any) -> Callable[[int, int, int], int]:
         def lock(descriptor: int, request: int, argument: int) -> int:
-            if is_logged:  # SQLite lets go of its lock
+            if is_logged:  # SQLite releases its lock
                 die()
             return int(real(descriptor, request, argument))
 
         return lock
 
-    _on_commit_frame(note)
+    _on_commit_frame(entry)
     _replace_system_call(b"fcntl", _LOCK, make)
 
 
-def checkpointing() -> None:
-    """The commit is done, and half of a page has been copied from the log into the file."""
+def checkpoint_torn() -> None:
+    """Die after the commit, when half of a page is copied from the log to the database file."""
     _after.append(("PRAGMA synchronous", lambda connection: connection.execute("PRAGMA wal_autocheckpoint = 1")))
     _tear(".sqlite3", 1)
 
 
-def committed() -> None:
-    """The commit is done, and nobody was told."""
+def after_commit() -> None:
+    """Die when the commit is done and no reply is sent."""
     _after.append(("COMMIT", lambda _: die()))
 
 
-def answered() -> None:
-    """The replies have left."""
+def after_reply() -> None:
+    """Die when the replies are sent."""
     sent = 0
 
     def make(send: Callable[..., Any]) -> Callable[..., Any]:
@@ -269,8 +269,8 @@ def answered() -> None:
     replace(asgi, "_send", make)
 
 
-def recovering() -> None:
-    """A new process reads the log that a killed one has left."""
+def during_recovery() -> None:
+    """Die in a new process that reads the log of a killed one."""
     frames = 0
 
     def make(real: Any) -> Callable[[int, int, int, int], int]:
@@ -287,11 +287,11 @@ def recovering() -> None:
     _replace_system_call(b"pread64", _WRITE, make)
 
 
-# --- promises to break -------------------------------------------------------------------------------
+# --- broken promises -------------------------------------------------------------------------------
 
 
-def answers_first() -> None:
-    """Fulfils before it commits."""
+def answer_before_commit() -> None:
+    """Fulfill packets before their commit."""
     under_way: Sequence[Job[Any]] = ()
 
     def make(transact: Callable[[Writer, Sequence[Job[Any]]], None]) -> Any:
@@ -310,13 +310,13 @@ def answers_first() -> None:
     _before.append(("COMMIT", answer))
 
 
-def forgets_ids() -> None:
-    """Credits under an id that has nothing to do with the packet."""
+def random_credit_ids() -> None:
+    """Use a random credit id that does not depend on the packet."""
     replace(Arrival, "credit_id", lambda _: property(lambda _: CreditId(f"stream:{secrets.token_hex(16)}")))
 
 
-def commits_apart() -> None:
-    """Commits the new total first, and the credits after it."""
+def commit_in_two_steps() -> None:
+    """Commit the new total first, and the credits after it."""
 
     def part(connection: sqlite3.Connection) -> None:
         sqlite3.Connection.execute(connection, "COMMIT")
@@ -329,8 +329,8 @@ def commits_apart() -> None:
 # --- the process -------------------------------------------------------------------------------------
 
 
-def in_pairs() -> None:
-    """Commits when two jobs wait, and no sooner: so that a batch is what a test thinks it is."""
+def batches_of_two() -> None:
+    """Run the writer only when two jobs wait, so that a test knows the batch."""
     waiting: list[Job[Any]] = []
 
     def make(run: Callable[[Writer, Sequence[Job[Any]]], None]) -> Any:
@@ -346,18 +346,19 @@ def in_pairs() -> None:
     replace(Writer, "run", make)
 
 
-MOMENTS: Final = (
-    arrived, between, decided, written_in_part, uncommitted, logged_in_part, logged, synced, committed, checkpointing,
-    answered, recovering,
+KILL_POINTS: Final = (
+    packet_arrived, between_packets, batch_decided, between_statements, before_commit, log_page_torn, log_written,
+    log_synced, after_commit, checkpoint_torn, after_reply, during_recovery,
 )  # fmt: skip
-SPOILS: Final = {spoil.__name__: spoil for spoil in (*MOMENTS, answers_first, forgets_ids, commits_apart, in_pairs)}
+BROKEN_PROMISES: Final = (answer_before_commit, random_credit_ids, commit_in_two_steps)
+FAULTS: Final = {fault.__name__: fault for fault in (*KILL_POINTS, *BROKEN_PROMISES, batches_of_two)}
 
 
 def main(names: str, *arguments: str) -> int:
-    """Run the `incoming-payments` command, spoilt by all of `names`, in this order."""
+    """Run the `incoming-payments` command with all faults in `names`, in this order."""
     replace(sqlite3, "connect", lambda connect: partial(connect, factory=Watched))
     for name in names.split(","):
-        SPOILS[name]()
+        FAULTS[name]()
     return command.main(arguments)
 
 
