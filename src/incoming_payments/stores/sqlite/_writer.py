@@ -1,9 +1,7 @@
 """Group commit: many updates in one transaction, each with its own outcome.
 
 The writer takes all waiting jobs, runs them one after the other in one transaction, commits once, and only then
-answers. So an answer is durable, and the more callers there are, the less each pays for the disk. The rows that the
-jobs of a batch need are read together before the first job runs, and everything they decide is written together after
-the last: each SQL statement gives up the interpreter's lock, and getting it back is slow when callers want it.
+answers. So an answer is durable, and the more callers there are, the less each pays for the disk.
 
 A failure costs as few callers as possible:
 
@@ -47,7 +45,7 @@ def serve(file: DatabaseFile, jobs: Jobs) -> None:
         first, serving = batch[0], batch[-1] is not None
         writer.run([job for job in batch if job is not None])
         # Threads call one by one. A loop queues all jobs of a turn at once, so waiting would only delay it.
-        crowded = len(batch) > 1 and first is not None and first.future is None
+        crowded = len(batch) > 1 and first is not None and first.loop is None
         del batch, first  # keep no caller's values alive while waiting
     writer.disconnect()
 
@@ -95,9 +93,6 @@ class Writer:
         connection, batch, log = self._open.connection, self._open.batch, self._open.log
         self._file.begin(connection, log)
         self._has_begun = True
-        lookups = [job.lookup for job in jobs if job.lookup is not None]
-        if len(lookups) > 1:
-            batch.prefetch(lookups)
         for job in jobs:
             job.error = None
             try:

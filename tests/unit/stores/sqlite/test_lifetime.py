@@ -26,7 +26,7 @@ from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.testing import NOW, a_creation, crediting
 from incoming_payments.testing.steps import create, credit
-from kits.sqlite_jobs import held, queue
+from kits.sqlite_jobs import busy_writer, queue
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_closing_finishes_what_is_queued(path: Path) -> None:
     """Every caller that waits is answered."""
     store = SqliteStore(path)
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(5)]
         closing = threading.Thread(target=store.close)
         closing.start()

@@ -291,7 +291,7 @@ def test_a_reader_that_comes_back_during_a_fork_is_closed(path: Path) -> None:
         assert began.wait(30)
         fork = threading.Thread(target=_fork_around, args=(engine,))
         fork.start()
-        while not engine._forks:
+        while not engine._fork_pending:
             time.sleep(0.001)
         assert fork.is_alive()
         go_on.set()

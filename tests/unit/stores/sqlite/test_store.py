@@ -34,7 +34,7 @@ from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation, cre
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
 from incoming_payments.testing.steps import create, credit
-from kits.sqlite_jobs import held, queue
+from kits.sqlite_jobs import busy_writer, queue
 
 
 class TestSqliteStore(StoreContract):
@@ -177,7 +177,7 @@ def test_a_batch_of_many_payments_shares_a_commit(store: SqliteStore, monkeypatc
     blamed: list[BaseException] = []
     monkeypatch.setattr(_writer, "blames_the_statement", blamed.append)
     ids = [create(store) for _ in range(6)]
-    with held(store._engine):
+    with busy_writer(store._engine):
         jobs = [queue(store, id, crediting("wire-1", 1), "wire-1") for id in ids]
     assert [job.wait().received.value for job in jobs] == [1] * 6
     assert blamed == []
@@ -186,7 +186,7 @@ def test_a_batch_of_many_payments_shares_a_commit(store: SqliteStore, monkeypatc
 def test_what_waits_shares_a_commit(store: SqliteStore) -> None:
     """Each job sees what the ones before it decided, also about credit ids, and each gets an answer of its own."""
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number % 3}", 5), f"wire-{number % 3}") for number in range(6)]
     answers = [job.wait() for job in jobs]
 
@@ -199,7 +199,7 @@ def test_after_a_crowd_the_writer_waits_for_nobody(store: SqliteStore) -> None:
     """It gives way to callers that come in a crowd; one that comes alone is served all the same."""
     id = create(store)
     for turn in range(3):
-        with held(store._engine):
+        with busy_writer(store._engine):
             jobs = [
                 queue(store, id, crediting(f"wire-{turn}-{number}", 1), f"wire-{turn}-{number}") for number in range(3)
             ]
@@ -212,7 +212,7 @@ def test_after_a_crowd_the_writer_waits_for_nobody(store: SqliteStore) -> None:
 def test_what_a_decision_raises_is_for_its_caller_only(store: SqliteStore, error: BaseException) -> None:
     """Whatever it is. The others of the batch commit and the writer lives."""
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         first = queue(store, id, crediting("wire-1", 1), "wire-1")
         bad = queue(store, id, raising(error), "wire-2")
         missing = queue(store, PaymentId("no such"), crediting("wire-3", 1), "wire-3")
@@ -237,7 +237,7 @@ def test_what_a_decision_raises_is_for_its_caller_only(store: SqliteStore, error
 def test_a_decision_that_cannot_be_stored_fails_alone(store: SqliteStore, answer: Any) -> None:
     """Its caller is told that it is broken; the others of the batch commit."""
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         first = queue(store, id, crediting("wire-1", 1), "wire-1")
         bad = queue(store, id, lambda _payment, _earlier: answer)
         last = queue(store, id, crediting("wire-2", 1), "wire-2")
@@ -252,7 +252,7 @@ def test_text_that_is_not_unicode_fails_alone(store: SqliteStore) -> None:
     """A lone surrogate cannot be written. That comes up in the midst of a batch, which is run again without it."""
     id = create(store)
     broken = a_creation(metadata='{"ref":"\ud800"}')
-    with held(store._engine):
+    with busy_writer(store._engine):
         first = queue(store, id, crediting("wire-1", 1), "wire-1")
         bad = Job(lambda batch: batch.insert(broken.answer, broken))
         store._engine.submit(bad)
@@ -282,7 +282,7 @@ def test_too_many_waiting_are_refused_at_once(store: SqliteStore, monkeypatch: p
     """Rather than queued without end; those that wait are served."""
     monkeypatch.setattr(_engine, "STORE_QUEUE_MAX", 2)
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(2)]
         with pytest.raises(StoreUnavailable):
             credit(store, id, "wire-3", 1)
@@ -299,7 +299,7 @@ def test_an_interrupted_caller_leaves_the_writer_well(store: SqliteStore) -> Non
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        with held(store._engine):
+        with busy_writer(store._engine):
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             with pytest.raises(KeyboardInterrupt):
                 credit(store, id, "wire-1", 1)
@@ -320,7 +320,7 @@ def test_a_cancelled_task_leaves_the_writer_well(path: Path) -> None:
             created = a_creation()
             await store.insert(created)
             id = created.answer.id
-            with held(store._engine):
+            with busy_writer(store._engine):
                 tasks = [
                     asyncio.create_task(store.update(id, crediting(f"wire-{number}", 1), CreditId(f"wire-{number}")))
                     for number in range(3)
@@ -348,7 +348,7 @@ def test_a_loop_that_is_closed_is_not_waited_for(path: Path) -> None:
         await asyncio.sleep(0)
         task.cancel()
 
-    with held(store._engine):
+    with busy_writer(store._engine):
         asyncio.run(ask())
     later = asyncio.run(store.update(id, crediting("wire-2", 1), CreditId("wire-2")))
     assert later.received.value == 2
