@@ -12,13 +12,7 @@ from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentI
 from incoming_payments.errors import PaymentExists, PaymentNotFound
 from incoming_payments.limits import NONCES_MAX
 from incoming_payments.ports import Decide
-from incoming_payments.stores.guard import (
-    check_insert,
-    check_nonce_capacity,
-    check_update,
-    checked_capacity,
-    sweep_at,
-)
+from incoming_payments.stores import guard
 
 T = TypeVar("T")
 
@@ -44,7 +38,7 @@ class MemoryStore:
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
         """Store a new payment with its events. Raises `PaymentExists` when a payment with this id exists."""
-        payment = check_insert(decision)
+        payment = guard.check_insert(decision)
         with self._lock:
             if payment.id in self._rows:
                 raise PaymentExists(f"payment {payment.id} exists already")
@@ -61,7 +55,7 @@ class MemoryStore:
             before = self._payment(id)
             earlier = None if credit_id is None else self._rows.get((id, credit_id))
             decision = decide(before, earlier)
-            after = check_update(before, credit_id, earlier, decision)
+            after = guard.check_update(before, credit_id, earlier, decision)
             if after is not None:
                 self._write(after, decision)
             return decision.answer
@@ -76,7 +70,7 @@ class MemoryStore:
         """Return at most `limit` payments that expired before `now` and were not announced, longest expired first."""
         with self._lock:
             payments = [row for row in self._rows.values() if isinstance(row, IncomingPayment)]
-        due = [(at, payment.id) for payment in payments if (at := sweep_at(payment)) is not None and at < now]
+        due = [(at, payment.id) for payment in payments if (at := guard.sweep_at(payment)) is not None and at < now]
         return [id for _, id in sorted(due)[: max(limit, 0)]]
 
     def _payment(self, id: PaymentId) -> IncomingPayment:
@@ -109,7 +103,7 @@ class MemoryNonces:
     """
 
     def __init__(self, capacity: int = NONCES_MAX) -> None:
-        self._capacity = checked_capacity(capacity)
+        self._capacity = guard.checked_capacity(capacity)
         self._lock = threading.Lock()
         self._used: dict[str, datetime] = {}
         self._by_end: list[tuple[datetime, str]] = []
@@ -122,7 +116,7 @@ class MemoryNonces:
             # A delayed call may have an earlier `now` than a call before it, which may have removed this key.
             if key in self._used or until < now or (self._removed_until is not None and until <= self._removed_until):
                 return False
-            check_nonce_capacity(len(self._used), self._capacity)
+            guard.check_nonce_capacity(len(self._used), self._capacity)
             # In this order, a KeyboardInterrupt between the two lines leaves no key that is never removed.
             heapq.heappush(self._by_end, (until, key))
             self._used[key] = until

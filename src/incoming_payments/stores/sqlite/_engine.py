@@ -79,9 +79,12 @@ class Engine:
             return self._executor.submit(self.read, query)
 
     def close(self, *, wait: bool = True) -> None:
-        """Finish the queued updates and close everything. A second call only waits for the first."""
+        """Finish the queued updates and close everything. A second call only waits for the first.
+
+        Without `wait`, wait for no other thread except the writer. The garbage collector may call this in any thread.
+        """
         with self._state_changed:
-            # Without `wait`, a pending fork is no obstacle, because the fork closes everything.
+            # The fork closes everything, so it need not end first.
             self._state_changed.wait_for(lambda: not self._fork_pending or not wait)
             self._closed = True
             self._close_idle()
@@ -93,10 +96,6 @@ class Engine:
             self._end_writer(writer)
         with self._state_changed:
             self._file.close()
-
-    def close_unattended(self) -> None:
-        """Close a store that was dropped, or at exit. The garbage collector may call this in any thread."""
-        self.close(wait=False)
 
     def before_fork(self) -> None:
         """Wait until no connection is in use, close them all, and open no other until the fork is done."""

@@ -29,7 +29,7 @@ class _Store:
         self, path: str | os.PathLike[str], *, busy_s: float = STORE_BUSY_S_MAX, on_stop: OnStop | None = None
     ) -> None:
         self._engine = Engine(DatabaseFile(path, busy_s=busy_s, on_stop=on_stop))
-        weakref.finalize(self, self._engine.close_unattended)
+        weakref.finalize(self, self._engine.close, wait=False)
 
 
 class SqliteStore(_Store):

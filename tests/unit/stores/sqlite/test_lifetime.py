@@ -151,7 +151,7 @@ def test_garbage_collected_store_ends_its_thread(path: Path) -> None:
 def test_store_collected_in_its_writer_thread_does_not_deadlock(path: Path) -> None:
     """The garbage collector may run in any thread, also in the one that writes."""
     engine = Engine(DatabaseFile(path, busy_s=0))
-    job = Job(lambda _: engine.close_unattended())
+    job = Job(lambda _: engine.close(wait=False))
     engine.submit(job)
     job.wait()
     assert engine._writer is not None

@@ -273,7 +273,7 @@ def test_store_collected_during_a_fork_does_not_deadlock(path: Path, id: Payment
     store = SqliteStore(path)
     store.load(id)
     _engine._before_fork()
-    store._engine.close_unattended()
+    store._engine.close(wait=False)
     _engine._after_fork_in_parent()
     with pytest.raises(StoreUnusable, match="closed"):
         store.load(id)
