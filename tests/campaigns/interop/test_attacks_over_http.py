@@ -231,7 +231,7 @@ def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
     scene = evolve(configure(folder, port), key=KEY, tokens=("GOOD", "GOOD"))
     tokens = {"GOOD": KEY.public_jwk(), **{f"BAD-{number}": row.jwk for number, row in enumerate(KEYS)}}
     (folder / "tokens.json").write_text(json.dumps(tokens), "utf-8")
-    program = ROOT / "tests" / "careless_service.py"
+    program = ROOT / "tests" / "kits" / "careless_service.py"
     command: list[str | Path] = [sys.executable, program, folder / CONFIGURATION, folder / "tokens.json"]
     with serving(command, port, folder / "log"):
         bank = Bank(port, folder, scene)
