@@ -1,12 +1,11 @@
 """Stops a store whose disk fails or whose files change, before it acknowledges anything that the disk may not hold.
 
-The kernel reports a failed write once, and then treats the data as written: a second `fsync` succeeds, and whoever
-reads the file gets the data from memory. So after a failed write or sync nothing can be trusted that is read through
-this file, by any process, until the machine or the file's contents are known to be good again. The store follows
-these rules:
+The kernel reports a failed write once, and then treats the data as written. A second `fsync` succeeds, and every
+process that reads the file gets the data from memory. So after a failed write or sync, no process can trust the file
+before its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
-- The stop holds for every process that has the file open. A mark in the lock file beside the database tells them.
+- The stop holds for every process that has the file open. They find a mark in the lock file beside the database.
 - The first process that opens the file when no other has it open writes the whole log again, in place, and syncs it,
   before SQLite reads it. Data that never reached the disk reaches it then, or the open fails.
 - The store also stops when the database or its log is removed, replaced or shortened while it is open.

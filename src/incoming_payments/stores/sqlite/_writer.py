@@ -7,7 +7,7 @@ A failure costs as few callers as possible:
 
 - An exception of a caller's own function goes to that caller. The others commit.
 - An error about the values of one job rolls the batch back, and runs it again job by job. Decisions change nothing
-  themselves, so they can run twice. One bad job cannot fail the others for ever.
+  themselves, so they can run twice.
 - An error of the disk rolls the batch back and fails all of it: another attempt would only make callers wait longer for
   the same answer. The next batch opens a new connection.
 - A lost write stops the store: see `_watch`.
@@ -79,7 +79,7 @@ class Writer:
     def disconnect(self) -> None:
         """Close the connection, if there is one. That rolls back."""
         if self._open is not None:
-            # Made here, a checkpoint reports its errors. SQLite's own, when the last connection closes, does not.
+            # This checkpoint reports its errors. SQLite's own, when the last connection closes, does not.
             if not self._file.watch.is_stopped:
                 self._checkpoint(self._open, "PASSIVE")
             self._open.log.close()
@@ -162,7 +162,7 @@ class _Connection:
     def plan_checkpoint(self, frames: int) -> None:
         """Plan the next checkpoint, so that the log has some `STORE_LOG_FRAMES_MAX` then. The last one found `frames`.
 
-        Python cannot ask SQLite how long the log is, but the result of a checkpoint tells.
+        Python cannot ask SQLite how long the log is, but a checkpoint returns it.
         """
         due = max(self.commits, 1) * STORE_LOG_FRAMES_MAX // max(frames, 1)
         self.checkpoint_at_commits = max(1, min(due, 2 * self.checkpoint_at_commits))
