@@ -1,13 +1,10 @@
 """Durable credits on SQLite, beside a raw `sqlite3` loop that does the same statements in the same batches.
 
-The raw loop knows what will be asked, checks nothing and builds no values: it is what Python's `sqlite3`, the database
-and the disk allow. It does the statements of each credit, and commits as many at once as ours does. `merged` it also
-does what our writer does for the credits of a batch that go into one payment: look all credit ids up by one statement,
-read and write the payment once, and the rest by one statement a table. That is a part of what is measured here, and so
-it is told apart.
+The raw loop checks nothing and builds no values: it shows what Python's `sqlite3`, the database and the disk allow. It
+executes all statements of each credit, and commits as many credits at once as this library does.
 
-Both book into one payment of a file of their own, in short turns, one after the other. The speed of a disk changes from
-second to second, so ratios are taken within a turn, and the median of the turns is told.
+Both credit one payment in a file of their own, in short alternating turns. The speed of a disk changes from second to
+second, so each ratio is taken within a turn, and the result is the median of the turns.
 """
 
 import asyncio
@@ -95,24 +92,6 @@ class Raw:
             connection.execute(statements._INSERT_CREDIT, (id, name, "1", str(total + 1), 0, at))
             event = (id, version + 1, "credited", at, str(total + 1), name, None)
             connection.execute(statements._INSERT_EVENT, event)
-        connection.execute("COMMIT")
-
-    def merged(self, size: int) -> None:
-        """The same with what our writer spares of them."""
-        connection, id, at = self._connection, self._id, time.time_ns() // 1000
-        version, total = self._begin()
-        asked: list[str] = []
-        credits: list[object] = []
-        events: list[object] = []
-        for place, name in enumerate(itertools.islice(self._names, size), start=1):
-            asked += (id, name)
-            credits += (id, name, "1", str(total + place), 0, at)
-            events += (id, version + place, "credited", at, str(total + place), name, None)
-        assert connection.execute(statements._for_many(statements._FIND_CREDITS, size), asked).fetchone() is None
-        update = (version + size, str(total + size), at, id, version)
-        assert connection.execute(statements._UPDATE_TOTAL, update).rowcount == 1
-        connection.execute(statements._for_many(statements._INSERT_CREDIT, size), credits)
-        connection.execute(statements._for_many(statements._INSERT_EVENT, size), events)
         connection.execute("COMMIT")
 
     def _begin(self) -> tuple[int, int]:
@@ -210,7 +189,6 @@ async def measure(folder: Path, turns: int) -> Rates:
                 "raw 64": raw_rate(raw.book, IN_FLIGHT, TURN_S),
                 "credits 64": await credits_at_once(many, itertools.repeat(many_id), many_names, TURN_S),
                 "packets 64": await packets_at_once(many, lot),
-                "raw 64, merged": raw_rate(raw.merged, IN_FLIGHT, TURN_S),
             }
             for name, rate in told.items():
                 rates.setdefault(name, []).append(rate)
@@ -232,7 +210,6 @@ def figures_of(rates: Rates) -> dict[str, object]:
     return {
         "durable_1_vs_raw": ratio(rates, "credits 1", "raw 1"),
         "durable_64_vs_raw": ratio(rates, "credits 64", "raw 64"),
-        "durable_64_vs_raw_merged": ratio(rates, "credits 64", "raw 64, merged"),
         "durable_packets_1_vs_raw": ratio(rates, "packets 1", "raw 1"),
         "durable_packets_64_vs_raw": ratio(rates, "packets 64", "raw 64"),
         **{f"per_s {name}": round(rate) for name, rate in medians(rates).items()},

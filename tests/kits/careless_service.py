@@ -1,8 +1,8 @@
-"""`serve`, with tokens bound to whatever keys: as from an authorization server that takes what it is told.
+"""Run `serve` with tokens that are bound to unchecked keys, as a faulty authorization server would bind them.
 
-    python tests/careless_service.py CONFIGURATION TOKENS
+    python tests/kits/careless_service.py CONFIGURATION TOKENS
 
-TOKENS is a JSON object: JWKs by token.
+TOKENS is a JSON object with a JWK for each token.
 """
 
 import json

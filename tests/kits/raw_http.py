@@ -1,4 +1,4 @@
-"""HTTP as bytes on a socket, so that what is sent arrives as it is meant, and what comes back is seen as it came."""
+"""HTTP as bytes on a socket, so that no HTTP library changes a request or a response."""
 
 import itertools
 import json
@@ -16,10 +16,10 @@ _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 def as_bytes(request: Request, base_url: str) -> bytes:
-    """`request` as a client sends it to the service at `base_url`, on a connection that is closed afterwards.
+    """Return the bytes of `request` for the service at `base_url`, with `Connection: close`.
 
-    A target that is not at the service goes in absolute form. `Host` and, with a body, `Content-Length` are added where
-    they are missing, as there is no HTTP without.
+    A target outside the service is in absolute form. A missing `Host` is added, and a missing `Content-Length` if there
+    is a body.
     """
     target = request.target_uri.removeprefix(origin_of(base_url)) or "/"
     lines = [f"{request.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in request.headers)]
@@ -31,15 +31,15 @@ def as_bytes(request: Request, base_url: str) -> bytes:
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port of a URL."""
+    """Return scheme, host and port of a URL."""
     return "/".join(url.split("/", 3)[:3])
 
 
 def exchange(port: int, data: bytes, *, ends_early: bool = False) -> bytes:
-    """All that comes back for `data`; `ends_early` when the client has nothing more to send, though it said so."""
+    """Send `data`, and return all received bytes. With `ends_early`, end the stream after `data`."""
     received = bytearray()
     with socket.create_connection(("127.0.0.1", port), timeout=_DEADLINE_S) as connection:
-        with suppress(ConnectionError):  # it does not want to hear all of it, and has said why
+        with suppress(ConnectionError):  # the server may refuse the request before its end
             connection.sendall(data)
             if ends_early:
                 connection.shutdown(socket.SHUT_WR)
@@ -50,7 +50,7 @@ def exchange(port: int, data: bytes, *, ends_early: bool = False) -> bytes:
 
 
 def answers(data: bytes) -> list[Answer]:
-    """The final answers in what came back, in order; interim ones are passed over. RFC 9110 §15.2."""
+    """Return the final responses in `data`, in order, without interim ones. RFC 9110 §15.2."""
     found: list[Answer] = []
     starts = [*(match.start() for match in _STATUS.finditer(data)), len(data)]
     for start, end in itertools.pairwise(starts):

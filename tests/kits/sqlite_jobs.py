@@ -1,4 +1,4 @@
-"""Steps for tests of the SQLite stores: jobs that are queued without waiting, and a writer that is kept busy."""
+"""Steps for tests of the SQLite stores: queue jobs without waiting, and keep the writer busy."""
 
 import sqlite3
 import threading
@@ -20,8 +20,8 @@ from incoming_payments.testing import crediting
 
 
 @contextmanager
-def held(engine: Engine) -> Iterator[None]:
-    """Keep the writer busy, so that all that is asked meanwhile waits, and is then one batch."""
+def busy_writer(engine: Engine) -> Iterator[None]:
+    """Keep the writer busy, so that the jobs queued meanwhile become one batch."""
     entered, go = threading.Event(), threading.Event()
 
     def work(_: Batch) -> None:
@@ -39,25 +39,24 @@ def held(engine: Engine) -> Iterator[None]:
 
 
 def queue(store: SqliteStore, id: PaymentId, decide: Decide[Any], credit_id: str | None = None) -> Job[Any]:
-    """Ask for an update without waiting for it."""
+    """Queue an update without waiting for it."""
     job = updating(id, decide, credit_id)
     store._engine.submit(job)
     return job
 
 
 def updating(id: PaymentId, decide: Decide[Any], credit_id: str | None = None) -> Job[Any]:
-    """The job that `update` makes."""
-    credit = None if credit_id is None else CreditId(credit_id)
-    return Job(_updating(id, decide, credit), lookup=(id, credit))
+    """Return the job that `update` makes."""
+    return Job(_updating(id, decide, None if credit_id is None else CreditId(credit_id)))
 
 
 def crediting_one(id: PaymentId, credit_id: str) -> Job[Any]:
-    """The job of booking one minor unit."""
+    """Return a job that credits one minor unit."""
     return updating(id, crediting(credit_id, 1), credit_id)
 
 
 def outcomes_of_one_batch(store: SqliteStore, jobs: Sequence[Job[Any]]) -> list[Any]:
-    """What becomes of `jobs` as one batch of a writer with a new connection: answers and errors."""
+    """Run `jobs` as one batch of a writer with a new connection, and return their answers and errors."""
     writer = Writer(store._engine._file)
     writer.run(jobs)
     writer.disconnect()
@@ -72,7 +71,7 @@ def _outcome(job: Job[Any]) -> Any:
 
 
 def edit(path: Path, *statements: str) -> None:
-    """Do to the file what nobody should."""
+    """Execute `statements` on the file, as a program other than the store."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement)

@@ -36,18 +36,12 @@ _CLOSE: Final = ("Connection", "close")
 class AsgiApplication:
     """The service, for any ASGI server that runs on asyncio.
 
-    - `mount` is the path in front of the service's own paths. The default is the server's `root_path`.
-    - `clock` returns the current time.
-    - `packets` lists the peers that may send ILP packets, and the path for them. Without it there is no such path.
-    - `explain_refusals` logs why signatures were refused, at most `limits.EXPLAINED_A_MINUTE_MAX` times a minute. The
-      report names the likeliest cause and holds no secret.
+    The arguments, the errors and the log are those of `incoming_payments.hosts.wsgi.WsgiApplication`, except these:
+
+    - `mount` is the server's `root_path` by default.
     - `on_shutdown` is awaited when the server stops. Close the store there.
 
-    Raises `InvalidValue` when the receiver of `packets` cannot read the addresses that `ports.methods` hands out.
-
-    The application reads at most `limits.BODY_BYTES_MAX` bytes of a body, in at most `limits.BODY_S_MAX` seconds. An
-    unexpected exception of a port is answered with 500 and logged with its traceback. Such lines, and those about
-    outages of the store, are limited to `limits.LOGGED_A_MINUTE_MAX` of each kind a minute.
+    The application reads at most `limits.BODY_BYTES_MAX` bytes of a body, in at most `limits.BODY_S_MAX` seconds.
     """
 
     def __init__(

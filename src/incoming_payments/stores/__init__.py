@@ -1,6 +1,4 @@
-"""Where payments are kept: one module a store, each importing its own driver and no other.
+"""The stores of payments: `memory` for tests and demonstrations, and `sqlite`, the durable default.
 
-`memory` for tests and demonstrations, `sqlite` as the durable default. `guard` is what every store of ours
-checks before it writes; `incoming_payments.testing.contract` is what every store, ours or a host's, is
-measured by.
+`guard` has the checks that both make before they write. `incoming_payments.testing.contract` tests any store.
 """

@@ -55,6 +55,13 @@ class Watched(sqlite3.Connection):
         _do(_after, sql, self)
         return cursor
 
+    def executemany(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        """With what is to be done."""
+        _do(_before, sql, self)
+        cursor = super().executemany(sql, *arguments)
+        _do(_after, sql, self)
+        return cursor
+
 
 def _do(
     actions: Sequence[tuple[str, Callable[[sqlite3.Connection], object]]], sql: str, connection: sqlite3.Connection

@@ -15,7 +15,10 @@ from campaigns.crash.faults import PAIR, watches_files
 from campaigns.crash.payer import Payer
 from campaigns.crash.records import NO_ANSWER
 from campaigns.crash.service import Service
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import PaymentNotFound
 from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import crediting
 from incoming_payments.testing.steps import together
 from kits.processes import ROOT
 
@@ -89,6 +92,24 @@ def test_process_killed_at_one_step(row: Row, held: bool, tmp_path: Path) -> Non
     report = check(service.database, [payer.path])
     assert report.violations == []
     assert (report.figures.credits, report.figures.completed) == (PAIR + held, 1)
+
+
+@pytest.mark.skipif(not watches_files(), reason=NO_INSIDE)
+@pytest.mark.parametrize("point", ["log_written", "log_synced"])
+def test_unfinished_commit_does_not_come_back(point: str, tmp_path: Path) -> None:
+    """Another process has the database open and refuses a credit. A later recovery must not find it credited."""
+    with Service(tmp_path / "bank") as service:
+        payer = Payer(service, limit=sum(AMOUNTS))
+        packets = [payer.packet(amount) for amount in AMOUNTS]
+        with SqliteStore(service.database) as store:
+            store.load(payer.id)
+            service.up("in_pairs", point)
+            together([partial(payer.send, packet) for packet in packets])
+            assert service.wait() == -SIGKILL
+            before = credits_in(service.database)
+            with pytest.raises(PaymentNotFound):
+                store.update(PaymentId("no such"), crediting("wire-1", 1))
+            assert credits_in(service.copy(tmp_path / "copy")) == before
 
 
 @pytest.mark.skipif(not watches_files(), reason=NO_INSIDE)

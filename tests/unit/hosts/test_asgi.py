@@ -1,4 +1,4 @@
-"""The ASGI host: ASGI 3.0, on scopes in memory and over real HTTP."""
+"""The ASGI host (ASGI 3.0), in memory and over HTTP."""
 
 import asyncio
 import http.client
@@ -50,18 +50,18 @@ def a_scope(request: Request, **changes: Any) -> Scope:
 
 
 class Channel:
-    """The two ends an ASGI server gives: messages to receive, and those that were sent."""
+    """The `receive` and `send` of an ASGI server, with the messages for both."""
 
     def __init__(self, *messages: Message) -> None:
         self.waiting = list(messages)
         self.sent: list[Message] = []
 
     async def receive(self) -> Message:
-        """The next message. Asking for more than there is would wait for ever, and is a fault here."""
+        """Return the next message. Fail if there is none, because a real server would wait for ever."""
         return self.waiting.pop(0)
 
     async def send(self, message: Message) -> None:
-        """Note the message."""
+        """Record the message."""
         self.sent.append(message)
 
     @property
@@ -77,13 +77,13 @@ class Channel:
 
 
 def chunks(*parts: bytes) -> list[Message]:
-    """A body in so many messages."""
+    """Return a body as one message for each part."""
     last = len(parts) - 1
     return [{"type": "http.request", "body": part, "more_body": n < last} for n, part in enumerate(parts)]
 
 
 def an_application(service: Service, **options: Any) -> AsgiApplication:
-    """The service as an ASGI application, on the service's own clock."""
+    """Return the service as an ASGI application with the clock of the service."""
     return AsgiApplication(**{"policy": service.policy, "ports": service.ports, "clock": service.clock, **options})
 
 
@@ -95,7 +95,7 @@ def call(application: AsgiApplication, scope: Scope, *messages: Message) -> Resp
 
 
 def through(service: Service, **options: Any) -> Client:
-    """A client of `service` that reaches it by ASGI."""
+    """Return a client of `service` that calls it by ASGI."""
     client = service.client()
     application = an_application(service, **options)
     client.send = lambda request: call(application, a_scope(request), *chunks(request.body))
@@ -103,7 +103,7 @@ def through(service: Service, **options: Any) -> Client:
 
 
 def path_of(scope: Scope, mount: str | None = None) -> str:
-    """The path below the service that the host reads from `scope`."""
+    """Return the path below the service that the host reads from `scope`."""
     return asyncio.run(read_request(scope, Channel(*chunks(b"")).receive, mount=mount)).path
 
 
@@ -111,15 +111,15 @@ def path_of(scope: Scope, mount: str | None = None) -> str:
 
 
 def test_create_and_get() -> None:
-    """The whole way through a server's interface, with the length of the content said."""
+    """A payment that is created can be read. The response has `Content-Length`."""
     client = through(Service())
     created = client.create(incomingAmount=USD_25)
     assert str(len(created.body)) == header(created, "Content-Length")
     assert document(created, 201) == document(client.get(id_of(created)))
 
 
-def test_refusals_come_through() -> None:
-    """The header fields that go with a refusal arrive as well."""
+def test_refusals_have_their_header_fields() -> None:
+    """A refusal arrives with its status, its code, and the header fields for it."""
     client = through(Service())
     assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
     assert refusal(client.send(Request("DELETE", PATH))) == (405, "method_not_allowed")
@@ -127,7 +127,7 @@ def test_refusals_come_through() -> None:
 
 
 def test_head_has_the_length_of_get_and_no_content() -> None:
-    """RFC 9110 §9.3.2 holds for every response: also when the adapter refuses, or a port fails."""
+    """RFC 9110 §9.3.2 applies to every response, also when the adapter refuses or a port fails."""
     service = Service()
     client = through(service)
     good = client.get(client.creates(), "HEAD")
@@ -141,7 +141,7 @@ def test_head_has_the_length_of_get_and_no_content() -> None:
         assert header(response, "Content-Type") == "application/json"
 
 
-def test_clock_is_the_wall_clock_unless_told() -> None:
+def test_clock_is_the_wall_clock_by_default() -> None:
     """Without `clock` a request that was signed long ago is refused."""
     service = Service()
     request = service.client().creation(created=0)
@@ -150,24 +150,24 @@ def test_clock_is_the_wall_clock_unless_told() -> None:
 
 
 class Slow:
-    """The ports of `service` as a host would write them that has to wait for each."""
+    """The ports of `service` with `async def` methods."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def find(self, url: WalletAddressUrl) -> WalletAddress | None:
-        """As the port's."""
+        """Yield to the event loop, and call the port."""
         await asyncio.sleep(0)
         return self._service.hosted.find(url)
 
     async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
-        """As the port's."""
+        """Yield to the event loop, and call the port."""
         await asyncio.sleep(0)
         return self._service.tokens.introspect(token)
 
 
 def test_ports_may_be_async() -> None:
-    """Each port is awaited or not, as it wants to be."""
+    """Sync and async ports can be mixed."""
     service = Service()
     slow = Slow(service)
     ports = AsyncPorts(store=service.store, wallet_addresses=slow, introspector=slow, methods=service.methods)
@@ -175,8 +175,8 @@ def test_ports_may_be_async() -> None:
     assert client.get(client.creates()).status == 200
 
 
-def test_cancelled_while_a_port_is_at_work() -> None:
-    """The application ends when the server cancels it, and sends nothing afterwards."""
+def test_cancelled_during_a_port_call() -> None:
+    """When the server cancels the application, it ends and sends nothing."""
     service = Service()
     client = service.client()
     request = client.creation()
@@ -210,32 +210,32 @@ PATHS: list[tuple[str, dict[str, Any], str]] = [
     ("raw is null", {"path": "/a b?\u00e9", "raw_path": None}, "/a%20b%3F%C3%A9"),
     ("two slashes", {"path": "//ab", "raw_path": b"//ab"}, "//ab"),
     ("absolute form", {"path": "http://h/ab", "raw_path": b"http://h/%61b"}, "/%61b"),
-    ("absolute form, no host that can be read", {"path": "http://[/ab", "raw_path": b"http://[/ab"}, "/ab"),
+    ("absolute form with an invalid host", {"path": "http://[/ab", "raw_path": b"http://[/ab"}, "/ab"),
     ("absolute form without path", {"path": "http://h", "raw_path": b"http://h"}, "/"),
     ("asterisk form", {"path": "*", "raw_path": b"*"}, "/"),
     ("mounted", {"path": "/op/ab", "raw_path": b"/op/%61b", "root_path": "/op"}, "/%61b"),
     ("mounted, raw is null", {"path": "/op/a b", "raw_path": None, "root_path": "/op"}, "/a%20b"),
     ("mounted at an encoded path", {"raw_path": b"/o%20p/ab", "root_path": "/o p"}, "/ab"),
-    ("mounted, only the rest is told", {"path": "/ab", "raw_path": b"/ab", "root_path": "/op"}, "/ab"),
+    ("mounted, only the rest is reported", {"path": "/ab", "raw_path": b"/ab", "root_path": "/op"}, "/ab"),
     ("root_path is left out", {"path": "/ab", "raw_path": b"/ab", "root_path": None}, "/ab"),
 ]
 
 
-@pytest.mark.parametrize(("told", "expected"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
-def test_path_is_raw_where_the_server_tells_it(told: dict[str, Any], expected: str) -> None:
+@pytest.mark.parametrize(("reported", "expected"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
+def test_path_is_raw_if_the_server_reports_it(reported: dict[str, Any], expected: str) -> None:
     """The signature covers the raw path."""
-    assert expected == path_of(a_scope(Request("GET", "/"), **told))
+    assert expected == path_of(a_scope(Request("GET", "/"), **reported))
 
 
 @pytest.mark.parametrize("mount", ["/op", "/op/"])
-def test_mount_takes_the_place_of_root_path(mount: str) -> None:
-    """A framework that routes by itself leaves `root_path` empty; then the path says where the service begins."""
-    for told in ({"path": f"/op{PATH}"}, {"raw_path": f"/op{PATH}".encode()}):
-        assert path_of(a_scope(Request("GET", "/"), **{"raw_path": None, **told}), mount) == PATH
+def test_mount_replaces_root_path(mount: str) -> None:
+    """A framework with its own routes leaves `root_path` empty. `mount` says where the service begins."""
+    for reported in ({"path": f"/op{PATH}"}, {"raw_path": f"/op{PATH}".encode()}):
+        assert path_of(a_scope(Request("GET", "/"), **{"raw_path": None, **reported}), mount) == PATH
 
 
 def test_mounted_application_answers() -> None:
-    """The base URL ends in the mount point here, so signatures hold with and without it in the scope."""
+    """The base URL ends in the mount point, so signatures are valid with and without it in the scope."""
     service = Service()
     request = service.client().creation()
     mounted, by_server = an_application(service, mount="/op"), an_application(service)
@@ -246,8 +246,8 @@ def test_mounted_application_answers() -> None:
     assert call(by_server, elsewhere, *chunks(request.body)).status == 404
 
 
-def test_query_is_part_of_what_was_signed() -> None:
-    """It reaches the verifier as it was sent."""
+def test_signature_covers_the_query() -> None:
+    """The verifier gets the query as sent."""
     service = Service()
     client = service.client()
     id = client.creates()
@@ -283,7 +283,7 @@ def test_repeated_field_lines_stay_apart() -> None:
     ],
 )
 def test_body_is_received_to_its_end(messages: list[Message], expected: bytes) -> None:
-    """In as many messages as the server likes, and not one more is asked for."""
+    """The body may have any number of messages, and the adapter requests no message after its end."""
     channel = Channel(*messages, {"type": "http.disconnect"})
     request = asyncio.run(read_request(a_scope(Request("POST", PATH)), channel.receive))
     assert expected == request.body
@@ -299,7 +299,7 @@ def test_create_in_many_chunks() -> None:
 
 
 def test_over_the_limit_stops_reading() -> None:
-    """413 as soon as it is too much, however much more there is."""
+    """The status is 413, and the adapter requests no further message."""
     channel = Channel(*chunks(*[b"x" * 50_000] * 10))
     asyncio.run(an_application(Service())(a_scope(Request("POST", PATH)), channel.receive, channel.send))
     assert refusal(channel.response) == (413, "body_too_large")
@@ -308,7 +308,7 @@ def test_over_the_limit_stops_reading() -> None:
 
 @pytest.mark.parametrize("before", [[], chunks(b'{"walletAddress":', b"")[:1]])
 def test_disconnect_before_the_end_of_the_body(before: list[Message]) -> None:
-    """Half a request creates no payment, and ends with a refusal."""
+    """A partial request creates no payment, and is refused."""
     service = Service()
     service.replace(store=None, introspector=None)
     response = call(an_application(service), a_scope(Request("POST", PATH)), *before, {"type": "http.disconnect"})
@@ -372,7 +372,7 @@ def test_time_limit_covers_the_body_only() -> None:
 
 
 def test_request_with_two_lengths_is_refused_and_the_connection_closed() -> None:
-    """A proxy may go by the other field, and see the request end elsewhere. RFC 9112 §6.1."""
+    """A proxy may use the other field, and see another end of the request. RFC 9112 §6.1."""
     service = Service()
     request = service.client().creation()
     headers = [*request.headers, ("Transfer-Encoding", "chunked"), ("Content-Length", str(len(request.body)))]
@@ -411,18 +411,18 @@ def test_read_request_for_a_frameworks_own_route() -> None:
 
 
 class Broken:
-    """A store that fails, or that cannot do it now."""
+    """A store that raises `error`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
 
     async def load(self, _: object) -> Any:
-        """Fails."""
+        """Raise the error."""
         raise self._error
 
 
-def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The response has no details; the host's log has the traceback and no token."""
+def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The response has no details. The log of the host has the traceback and no token."""
     service = Service()
     ports = AsyncPorts(store=Broken(RuntimeError("the ledger is gone")), introspector=service.tokens)  # type: ignore[arg-type]
     client = through(service, ports=ports)
@@ -437,8 +437,8 @@ def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert client.token not in caplog.text
 
 
-def test_store_cannot_do_it_now_503() -> None:
-    """Which is no failure: the client tries again."""
+def test_unavailable_store_is_503() -> None:
+    """The client gets `store_unavailable`, and may repeat the request."""
     service = Service()
     ports = AsyncPorts(store=Broken(StoreUnavailable("locked")), introspector=service.tokens)  # type: ignore[arg-type]
     assert refusal(through(service, ports=ports).get(NOBODYS_ID)) == (503, "store_unavailable")
@@ -447,8 +447,8 @@ def test_store_cannot_do_it_now_503() -> None:
 # --- packets ---------------------------------------------------------------------------------------
 
 
-def test_packets_pay_what_clients_create() -> None:
-    """With `packets`, peers reach the payments of the same service, on the same clock."""
+def test_packets_pay_payments_of_clients() -> None:
+    """With `packets`, peers can pay the payments of the same service."""
     service = Service()
     client = through(service, packets=a_policy())
     id = client.creates(incomingAmount=USD_25)
@@ -458,13 +458,13 @@ def test_packets_pay_what_clients_create() -> None:
     assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F99"
 
 
-def test_no_packets_unless_asked_for() -> None:
-    """Without `packets` their path is 404."""
+def test_packets_are_off_by_default() -> None:
+    """Without `packets`, their path is 404."""
     assert refusal(through(Service()).send(packet_request())) == (404, "not_found")
 
 
 def test_packets_below_a_mount() -> None:
-    """Their path is below the service, wherever that is."""
+    """The path for packets is below the mount."""
     service = Service()
     application = an_application(service, packets=a_policy(path="/peers/ilp"), mount="/op")
     request = evolve(packet_request(), path="/op/peers/ilp")
@@ -472,8 +472,8 @@ def test_packets_below_a_mount() -> None:
     assert refusal(call(application, a_scope(evolve(request, path="/op/ilp")))) == (404, "not_found")
 
 
-def test_packets_have_a_limit_of_their_own() -> None:
-    """A body that is too large for a packet is refused early; a client's body may be larger."""
+def test_packets_have_their_own_size_limit() -> None:
+    """A body that is too large for a packet is refused. The limit for clients is higher."""
     client = through(Service(), packets=a_policy())
     too_large = bytes(ILP_PREPARE_BYTES_MAX + 1)
     refused = client.send(packet_request(too_large))
@@ -495,8 +495,8 @@ EARLY_REFUSALS = [
 
 
 @pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
-def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
-    """The body is not received when a stranger sends a packet, or there are too many header fields."""
+def test_refused_head_leaves_the_body_unread(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
+    """The body is not received when the sender of a packet is unknown, or there are too many header fields."""
     channel = Channel(*chunks(request_.body))
     application = an_application(Service(), packets=a_policy())
     asyncio.run(application(a_scope(request_), channel.receive, channel.send))
@@ -504,8 +504,8 @@ def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tu
     assert len(channel.waiting) == 1
 
 
-def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A peer never causes a 5xx: it gets T00, and the host's log has the traceback and no token."""
+def test_failed_port_is_t00_for_a_peer_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer gets T00 and never a 5xx. The log of the host has the traceback and no token."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
     service.replace(store=Broken(RuntimeError("the ledger is gone")))
@@ -517,8 +517,8 @@ def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert TOKEN not in caplog.text
 
 
-def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
-    """The peer gets T00, and the host's log has the error of the store in one line."""
+def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -> None:
+    """The peer gets T00, and the log of the host has the error in one line."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
     service.replace(store=Broken(StoreUnavailable("locked")))
@@ -533,7 +533,7 @@ def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("waits", ["a client", "a peer"])
 def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
-    """While the ports for the one hang, the other is answered."""
+    """While the ports for one of them hang, the other gets its response."""
     service = Service()
     client = service.client()
     sender = Sender(METHODS.derive(client.creates()))
@@ -556,14 +556,14 @@ def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
     creation, probe = client.creation(), packet_request(encode(sender.probe(1)))
     slow, quick = (creation, probe) if waits == "a client" else (probe, client.creation(b"{}"))
 
-    async def ask(request: Request) -> Response:
+    async def send(request: Request) -> Response:
         channel = Channel(*chunks(request.body))
         await application(a_scope(request), channel.receive, channel.send)
         return channel.response
 
     async def both() -> list[int]:
-        waiting = asyncio.create_task(ask(slow))
-        answered = await ask(quick)
+        waiting = asyncio.create_task(send(slow))
+        answered = await send(quick)
         assert not waiting.done()
         released.set()
         return [answered.status, (await waiting).status]
@@ -571,7 +571,7 @@ def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
     assert asyncio.run(both()) == ([200, 201] if waits == "a client" else [400, 200])
 
 
-# --- the server's life, and other protocols --------------------------------------------------------
+# --- the lifespan, and other protocols ------------------------------------------------------------
 
 
 def live(application: AsgiApplication) -> list[str]:
@@ -604,7 +604,7 @@ def test_lifespan_awaits_on_shutdown() -> None:
 
 
 def test_websocket_is_refused() -> None:
-    """Closed before it is accepted: the server answers 403."""
+    """The application closes the connection before it accepts it, so the server answers 403."""
     channel = Channel({"type": "websocket.connect"})
     asyncio.run(an_application(Service())({"type": "websocket"}, channel.receive, channel.send))
     assert [(message["type"], message["code"]) for message in channel.sent] == [("websocket.close", 1003)]
@@ -623,7 +623,7 @@ def test_unknown_protocol_is_not_answered() -> None:
 
 @contextmanager
 def serving(application: AsgiApplication) -> Iterator[int]:
-    """`application` behind uvicorn, at the port that this gives."""
+    """Serve `application` with uvicorn, and yield its port."""
     config = uvicorn.Config(
         application, log_config=None, log_level="critical", lifespan="on", ws="none", http="h11", timeout_keep_alive=1
     )
@@ -641,7 +641,7 @@ def serving(application: AsgiApplication) -> Iterator[int]:
 
 
 def over_http(port: int, request: Request, *, target: str | None = None, chunked: bool = False) -> Response:
-    """The answer to `request`, sent as it is; `target` stands in the request line instead of its path."""
+    """Return the response to `request`, sent unchanged. `target` replaces its path in the request line."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         path = request.path + (f"?{request.query}" if request.query else "")
@@ -662,7 +662,7 @@ def over_http(port: int, request: Request, *, target: str | None = None, chunked
 
 
 def test_over_http() -> None:
-    """Create, read, public view, completion and refusals, through a real server."""
+    """Create, read, public view, completion and refusals work through a real server."""
     service = Service()
     client = service.client()
     closed = threading.Event()
@@ -696,7 +696,7 @@ def test_over_http() -> None:
 
 
 def test_over_http_body_over_the_limit() -> None:
-    """413, and the server goes on to answer others."""
+    """The status is 413, and the server continues to answer requests."""
     with serving(an_application(Service())) as port:
         large = Request("POST", PATH, headers=[JSON], body=b"x" * (BODY_BYTES_MAX + 1))
         assert refusal(over_http(port, large)) == (413, "body_too_large")
@@ -707,16 +707,16 @@ def test_over_http_body_over_the_limit() -> None:
 
 
 def test_refused_signatures_are_diagnosed_when_enabled(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has a diagnosis without the token; the response is the same whether the log has it or not."""
+    """The log has a diagnosis without the token. The response is the same with and without the diagnosis."""
     service = Service()
     client = service.client()
     request = evolve(client.creation(), query="a=1")
-    silent = call(an_application(service), a_scope(request), *chunks(request.body))
+    without = call(an_application(service), a_scope(request), *chunks(request.body))
     assert caplog.records == []
-    telling = call(an_application(service, explain_refusals=True), a_scope(request), *chunks(request.body))
+    with_diagnosis = call(an_application(service, explain_refusals=True), a_scope(request), *chunks(request.body))
 
-    assert silent == telling
-    assert refusal(telling) == (401, "signature_invalid")
+    assert without == with_diagnosis
+    assert refusal(with_diagnosis) == (401, "signature_invalid")
     [record] = caplog.records
     assert (record.name, record.levelname) == ("incoming_payments.hosts.asgi", "WARNING")
     cause = "  proved: the client signed https://bank.example/op/incoming-payments: another query than the service"
@@ -725,7 +725,7 @@ def test_refused_signatures_are_diagnosed_when_enabled(caplog: pytest.LogCapture
 
 
 def test_other_responses_are_not_diagnosed(caplog: pytest.LogCaptureFixture) -> None:
-    """An accepted request, and one that is refused for another cause, leave the log empty."""
+    """Accepted requests, and requests refused for other reasons, leave the log empty."""
     service = Service()
     client = through(service, explain_refusals=True)
     assert document(client.get(client.creates()))["completed"] is False

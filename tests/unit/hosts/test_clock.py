@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from incoming_payments.hosts.clock import utc_now
 
 
-def test_utc_now_is_a_moment_in_utc() -> None:
-    """With its zone, which is UTC: naive times would be refused further in. It stands between two readings."""
+def test_utc_now_is_the_current_time_in_utc() -> None:
+    """The time has the zone UTC, because naive times are refused elsewhere."""
     before = datetime.now(UTC)
     now = utc_now()
     assert timedelta(0) == now.utcoffset()

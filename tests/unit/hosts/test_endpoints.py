@@ -35,8 +35,10 @@ PACKETS: Final = PacketPolicy(receiver=Receiver(METHODS), peers=[], path="/packe
         (None, "/packets", (404, "not_found", BODY_BYTES_MAX)),
     ],
 )
-def test_one_path_is_for_packets(packets: PacketPolicy | None, path: str, expected: tuple[int, str, int]) -> None:
-    """Packets are taken at exactly their path, if at all; all others are those of Open Payments."""
+def test_exactly_one_path_is_for_packets(
+    packets: PacketPolicy | None, path: str, expected: tuple[int, str, int]
+) -> None:
+    """With `packets`, exactly one path accepts packets. All other paths belong to Open Payments."""
     endpoint = Endpoints(POLICY, packets, METHODS).at(path)
     try:
         answer = run(endpoint.begin(Request("GET", path))(b"", lambda: NOW), Ports())
@@ -45,8 +47,8 @@ def test_one_path_is_for_packets(packets: PacketPolicy | None, path: str, expect
     assert (*refusal(answer), endpoint.body_bytes_max) == expected
 
 
-def test_what_is_answered_after_a_failure() -> None:
-    """A client gets 500 `internal_error`; a peer gets a Reject with T00, and no 5xx."""
+def test_response_after_a_failure() -> None:
+    """A client gets 500 `internal_error`. A peer gets a Reject with T00, and no 5xx."""
     endpoints = Endpoints(POLICY, PACKETS, METHODS)
     assert refusal(endpoints.at("/incoming-payments").failed()) == (500, "internal_error")
     failed = endpoints.at("/packets").failed()
@@ -60,13 +62,13 @@ def test_what_is_answered_after_a_failure() -> None:
         (METHODS, True),
         (DerivedMethods("test.bank", [SECRET]), True),
         (None, True),
-        (object(), True),  # of a host's own, which is not checked
+        (object(), True),  # the host's own port is not checked
         (DerivedMethods("test.other", [SECRET]), False),
         (DerivedMethods("test.bank", [bytes(32), SECRET]), False),
         (DerivedMethods("test.bank", [SECRET, bytes(32)]), True),
     ],
 )
-def test_the_receiver_reads_what_is_handed_out(methods: object, fits: bool) -> None:
+def test_receiver_must_read_the_addresses_of_new_payments(methods: object, fits: bool) -> None:
     """A receiver that cannot read the addresses of new payments is refused at once."""
     if fits:
         assert Endpoints(POLICY, PACKETS, methods).at("/packets").body_bytes_max == ILP_PREPARE_BYTES_MAX

@@ -1,4 +1,4 @@
-"""The log of a host: its lines, their number of each kind, and no diagnosis that is not logged."""
+"""The log of a host: its lines, and the limit for each kind of line."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class CountedKey(PublicKey):
     uses = 0
 
     def verify(self, signature: bytes, data: bytes) -> bool:
-        """Count, and verify as any key does."""
+        """Count the call, and verify the signature."""
         type(self).uses += 1
         return super().verify(signature, data)
 
@@ -44,8 +44,8 @@ def refused() -> Response:
     return Response(401, (), b"", cause=refusal)
 
 
-def in_trouble() -> Response:
-    """The answer when the store cannot do its work now."""
+def store_outage() -> Response:
+    """Return the response during an outage of the store."""
     return Response(200, (), b"", cause=StoreUnavailable("locked"))
 
 
@@ -55,14 +55,14 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def fail(log: HostLog) -> None:
-    """Let a request fail."""
+    """Log a failed request."""
     try:
         raise RuntimeError("gone")
     except RuntimeError as error:
         log.failed(error)
 
 
-def test_answers_without_anything_to_say_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_responses_without_a_cause_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Such responses leave no line, and a refusal is explained only with `explain`."""
     log = HostLog(logger, explain=True)
     for _ in range(2 * EXPLAINED_A_MINUTE_MAX):
@@ -73,11 +73,11 @@ def test_answers_without_anything_to_say_are_passed_over(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize(
-    ("happen", "bound", "line", "left_out"),
+    ("happen", "bound", "line", "suppressed"),
     [
         (fail, LOGGED_A_MINUTE_MAX, "a request failed", "more failures were not logged"),
         (
-            lambda log: log.note(in_trouble()),
+            lambda log: log.note(store_outage()),
             LOGGED_A_MINUTE_MAX,
             "the store is unavailable; clients were asked to retry: locked",
             "more store outages were not logged",
@@ -89,38 +89,38 @@ def test_answers_without_anything_to_say_are_passed_over(caplog: pytest.LogCaptu
             "more refused signatures were not logged",
         ),
     ],
-    ids=["failure", "trouble", "refusal"],
+    ids=["failure", "outage", "refusal"],
 )
-def test_each_kind_is_bounded_and_the_others_counted(
-    caplog: pytest.LogCaptureFixture, happen: Callable[[HostLog], None], bound: int, line: str, left_out: str
+def test_each_kind_is_limited_and_counted(
+    caplog: pytest.LogCaptureFixture, happen: Callable[[HostLog], None], bound: int, line: str, suppressed: str
 ) -> None:
-    """So many within a minute; the number of the rest is said with the first of the next."""
+    """Further lines of a minute are suppressed. The first line of the next minute has their number."""
     now = 0.0
     log = HostLog(logger, explain=True, clock=lambda: now)
     for _ in range(bound + 17):
         happen(log)
-    said = [f"incoming payments: {line}"] * bound
-    assert said == messages(caplog)
+    expected = [f"incoming payments: {line}"] * bound
+    assert expected == messages(caplog)
     now = 60.0
     happen(log)
-    said += [f"incoming payments: 17 {left_out}", f"incoming payments: {line}"]
-    assert said == messages(caplog)
+    expected += [f"incoming payments: 17 {suppressed}", f"incoming payments: {line}"]
+    assert expected == messages(caplog)
 
 
-def test_no_kind_silences_another(caplog: pytest.LogCaptureFixture) -> None:
+def test_kinds_have_separate_limits(caplog: pytest.LogCaptureFixture) -> None:
     """The limit of one kind does not suppress the lines of another."""
     log = HostLog(logger, explain=True)
     for _ in range(2 * LOGGED_A_MINUTE_MAX):
         log.note(refused())
     for _ in range(2 * LOGGED_A_MINUTE_MAX):
-        log.note(in_trouble())
+        log.note(store_outage())
     fail(log)
     assert caplog.records[-1].getMessage() == "incoming payments: a request failed"
     assert len(caplog.records) == EXPLAINED_A_MINUTE_MAX + LOGGED_A_MINUTE_MAX + 1
 
 
-def test_a_diagnosis_that_is_not_logged_is_not_computed() -> None:
-    """A diagnosis costs some verifications, so none is made past the bound."""
+def test_suppressed_diagnosis_is_not_computed() -> None:
+    """A diagnosis costs several verifications, so none is made beyond the limit."""
     CountedKey.uses = 0
     log = HostLog(logger, explain=True)
     log.note(refused())
@@ -131,13 +131,13 @@ def test_a_diagnosis_that_is_not_logged_is_not_computed() -> None:
     assert CountedKey.uses == (EXPLAINED_A_MINUTE_MAX - 1) * each
 
 
-def test_a_refusal_without_evidence_is_not_diagnosed(caplog: pytest.LogCaptureFixture) -> None:
-    """A refusal that no caller of `verify` kept evidence for has nothing to log."""
+def test_refusal_without_evidence_is_not_diagnosed(caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal without evidence leaves no line."""
     HostLog(logger, explain=True).note(Response(401, (), b"", cause=SignatureRefused("signature_invalid", "no")))
     assert caplog.records == []
 
 
-def test_a_failure_has_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     """The traceback is logged with the failure."""
     fail(HostLog(logger))
     [record] = caplog.records
@@ -145,7 +145,7 @@ def test_a_failure_has_its_trace(caplog: pytest.LogCaptureFixture) -> None:
     assert "RuntimeError: gone" in caplog.text
 
 
-def test_a_diagnosis_that_fails_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_diagnosis_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The response does not depend on the diagnosis."""
 
     def fails(*_: Any) -> None:

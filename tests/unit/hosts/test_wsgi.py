@@ -1,4 +1,4 @@
-"""The WSGI host: PEP 3333, in memory under the standard library's validator, and over real HTTP."""
+"""The WSGI host (PEP 3333), in memory under the validator of the standard library, and over HTTP."""
 
 import http.client
 import io
@@ -49,7 +49,7 @@ def an_environ(request: Request, **changes: Any) -> dict[str, Any]:
 
 
 def an_application(service: Service, **options: Any) -> WsgiApplication:
-    """The service as a WSGI application, on the service's own clock."""
+    """Return the service as a WSGI application with the clock of the service."""
     return WsgiApplication(policy=service.policy, ports=service.ports, clock=service.clock, **options)
 
 
@@ -71,7 +71,7 @@ def call(application: Any, environ: dict[str, Any]) -> Response:
 
 
 def through(service: Service, **options: Any) -> Client:
-    """A client of `service` that reaches it by WSGI, with the validator looking on."""
+    """Return a client of `service` that calls it by WSGI, under the validator."""
     client = service.client()
     application = validator(an_application(service, **options))
     client.send = lambda request: call(application, an_environ(request))
@@ -79,7 +79,7 @@ def through(service: Service, **options: Any) -> Client:
 
 
 def path_of(environ: dict[str, Any], mount: str | None = None) -> str:
-    """The path below the service that the host reads from `environ`."""
+    """Return the path below the service that the host reads from `environ`."""
     return read_request(environ, mount=mount).path
 
 
@@ -87,7 +87,7 @@ def path_of(environ: dict[str, Any], mount: str | None = None) -> str:
 
 
 def test_create_and_get() -> None:
-    """The whole way through a server's interface, with the length of the content said."""
+    """A payment that is created can be read. The response has `Content-Length`."""
     client = through(Service())
     created = client.create(incomingAmount=USD_25)
     assert str(len(created.body)) == header(created, "Content-Length")
@@ -105,8 +105,8 @@ def test_status_line_has_the_phrase() -> None:
     assert lines == ["404 Not Found"]
 
 
-def test_refusals_come_through() -> None:
-    """The header fields that go with a refusal arrive as well."""
+def test_refusals_have_their_header_fields() -> None:
+    """A refusal arrives with its status, its code, and the header fields for it."""
     client = through(Service())
     assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
     assert refusal(client.send(Request("DELETE", PATH))) == (405, "method_not_allowed")
@@ -114,7 +114,7 @@ def test_refusals_come_through() -> None:
 
 
 def test_head_has_the_length_of_get_and_no_content() -> None:
-    """RFC 9110 §9.3.2 holds for every response: also when the adapter refuses, or a port fails."""
+    """RFC 9110 §9.3.2 applies to every response, also when the adapter refuses or a port fails."""
     service = Service()
     client = through(service)
     good = client.get(client.creates(), "HEAD")
@@ -130,7 +130,7 @@ def test_head_has_the_length_of_get_and_no_content() -> None:
         assert header(response, "Content-Type") == "application/json"
 
 
-def test_clock_is_the_wall_clock_unless_told() -> None:
+def test_clock_is_the_wall_clock_by_default() -> None:
     """Without `clock` a request that was signed long ago is refused."""
     service = Service()
     application = WsgiApplication(policy=service.policy, ports=service.ports)
@@ -154,30 +154,30 @@ PATHS: list[tuple[str, dict[str, Any], str]] = [
     ("two slashes", {"PATH_INFO": "//ab", "REQUEST_URI": "//ab"}, "//ab"),
     ("absolute form", {"PATH_INFO": "/ab", "REQUEST_URI": "http://h.example:80/%61b?c=/d"}, "/%61b"),
     ("absolute form without path", {"PATH_INFO": "/", "REQUEST_URI": "http://h.example?/d"}, "/"),
-    ("absolute form, no host that can be read", {"PATH_INFO": "/ab", "REQUEST_URI": "http://[/ab"}, "/ab"),
+    ("absolute form with an invalid host", {"PATH_INFO": "/ab", "REQUEST_URI": "http://[/ab"}, "/ab"),
     ("asterisk form", {"PATH_INFO": "*", "REQUEST_URI": "*"}, "*"),
     ("mounted", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab"}, "/ab"),
     ("mounted, raw", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab", "REQUEST_URI": "/op/%61b"}, "/%61b"),
     ("mounted at an encoded path", {"SCRIPT_NAME": "/o p", "PATH_INFO": "/ab", "REQUEST_URI": "/o%20p/%61b"}, "/%61b"),
-    ("mounted, only the rest is told", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab", "REQUEST_URI": "/ab"}, "/ab"),
+    ("mounted, only the rest is reported", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab", "REQUEST_URI": "/ab"}, "/ab"),
 ]
 
 
-@pytest.mark.parametrize(("told", "expected"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
-def test_path_is_raw_where_the_server_tells_it(told: dict[str, Any], expected: str) -> None:
+@pytest.mark.parametrize(("reported", "expected"), [row[1:] for row in PATHS], ids=[row[0] for row in PATHS])
+def test_path_is_raw_if_the_server_reports_it(reported: dict[str, Any], expected: str) -> None:
     """The raw path is used only if it decodes to the path that the server has routed on."""
-    assert expected == path_of(an_environ(Request("GET", "/"), **told))
+    assert expected == path_of(an_environ(Request("GET", "/"), **reported))
 
 
 @pytest.mark.parametrize("mount", ["/op", "/op/"])
-def test_mount_takes_the_place_of_script_name(mount: str) -> None:
-    """A framework that routes by itself leaves `SCRIPT_NAME` empty; then the path says where the service begins."""
-    for told in ({"PATH_INFO": f"/op{PATH}"}, {"PATH_INFO": f"/op{PATH}", "REQUEST_URI": f"/op{PATH}?x"}):
-        assert path_of(an_environ(Request("GET", "/"), **told), mount) == PATH
+def test_mount_replaces_script_name(mount: str) -> None:
+    """A framework with its own routes leaves `SCRIPT_NAME` empty. `mount` says where the service begins."""
+    for reported in ({"PATH_INFO": f"/op{PATH}"}, {"PATH_INFO": f"/op{PATH}", "REQUEST_URI": f"/op{PATH}?x"}):
+        assert path_of(an_environ(Request("GET", "/"), **reported), mount) == PATH
 
 
 def test_mounted_application_answers() -> None:
-    """The base URL ends in the mount point here, so signatures hold with and without it in the environment."""
+    """The base URL ends in the mount point, so signatures are valid with and without it in the environment."""
     service = Service()
     client = service.client()
     mounted = an_application(service, mount="/op")
@@ -188,8 +188,8 @@ def test_mounted_application_answers() -> None:
     assert call(by_server, an_environ(evolve(request, path=f"/operator{PATH}"))).status == 404
 
 
-def test_raw_path_is_the_signed_one() -> None:
-    """The signature is verified over the raw target, and not over the server's decoded one."""
+def test_signature_covers_the_raw_path() -> None:
+    """The signature is verified over the raw target, and not over the decoded path of the server."""
     service = Service()
     client = service.client()
     path = f"{PATH}/{client.creates()}".replace("incoming", "%69ncoming")
@@ -197,8 +197,8 @@ def test_raw_path_is_the_signed_one() -> None:
     assert call(an_application(service), an_environ(request, REQUEST_URI=path)).status == 404
 
 
-def test_query_is_part_of_what_was_signed() -> None:
-    """It reaches the verifier as it was sent, also when the server leaves it out for being empty."""
+def test_signature_covers_the_query() -> None:
+    """The verifier gets the query as sent. A server may leave out an empty query."""
     service = Service()
     client = service.client()
     id = client.creates()
@@ -213,15 +213,15 @@ def test_query_is_part_of_what_was_signed() -> None:
 
 
 def test_header_fields() -> None:
-    """Those of the request and no other key; type and length are fields only when they say something."""
+    """Only keys of the request become header fields. An empty type or length is no field."""
     request = Request("POST", PATH, headers=[("X-A", "1"), JSON, ("Content-Length", "2")], body=b"{}")
     read = read_request(an_environ(request, HTTP_HOST=None, HTTPS="on"))
     assert {("x-a", "1"), ("content-type", "application/json"), ("content-length", "2")} == set(read.headers)
     assert read_request(an_environ(Request("GET", "/"), HTTP_HOST=None)).headers == ()
 
 
-def test_repeated_field_lines_are_no_way_round() -> None:
-    """Servers join them: two tokens are none, and two media types are no media type."""
+def test_repeated_field_lines_are_refused() -> None:
+    """Servers join repeated fields. Two tokens are no token, and two media types are no media type."""
     client = through(Service())
     request = client.creation()
     again = {name: (name, value) for name, value in request.headers}
@@ -241,7 +241,7 @@ class Stream(io.BytesIO):
         self._error = error
 
     def read(self, size: int | None = -1) -> bytes:
-        """At most 1,000 bytes at once, as sockets do."""
+        """Return at most 1,000 bytes at once, as a socket does."""
         assert size is not None
         assert size > 0, "never read without a bound"
         chunk = super().read(min(size, 1000))
@@ -263,11 +263,11 @@ LENGTHS: list[tuple[str, dict[str, Any], Stream, tuple[int, str], int]] = [
     ("one too many", {"CONTENT_LENGTH": str(LARGE)}, Stream(b"x" * LARGE), (413, "body_too_large"), 0),
     ("more than any integer", {"CONTENT_LENGTH": "9" * 10_000}, Stream(b"{}"), (413, "body_too_large"), 0),
     ("large behind zeros", {"CONTENT_LENGTH": "0" * 30 + str(LARGE)}, Stream(b"{}"), (413, "body_too_large"), 0),
-    ("shorter than it says", {"CONTENT_LENGTH": "3"}, Stream(b"{}"), (400, "incomplete_body"), 2),
-    ("client hangs up", {"CONTENT_LENGTH": "3"}, Stream(b"{}", ConnectionError("x")), (400, "incomplete_body"), 2),
-    ("chunks that the server leaves to us", CHUNKED, Stream(b"2\r\n{}\r\n"), (411, "length_required"), 0),
+    ("body shorter than its length", {"CONTENT_LENGTH": "3"}, Stream(b"{}"), (400, "incomplete_body"), 2),
+    ("client disconnects", {"CONTENT_LENGTH": "3"}, Stream(b"{}", ConnectionError("x")), (400, "incomplete_body"), 2),
+    ("chunks that the server does not decode", CHUNKED, Stream(b"2\r\n{}\r\n"), (411, "length_required"), 0),
     (
-        "chunks that it leaves, and says so",
+        "chunks that the server reports as not decoded",
         {**CHUNKED, "wsgi.input_terminated": False},
         Stream(b"{}"),
         (411, "length_required"),
@@ -279,17 +279,19 @@ LENGTHS: list[tuple[str, dict[str, Any], Stream, tuple[int, str], int]] = [
 
 
 @pytest.mark.parametrize(
-    ("told", "stream", "expected", "taken"), [row[1:] for row in LENGTHS], ids=[row[0] for row in LENGTHS]
+    ("reported", "stream", "expected", "taken"), [row[1:] for row in LENGTHS], ids=[row[0] for row in LENGTHS]
 )
-def test_length_that_lies(told: dict[str, Any], stream: Stream, expected: tuple[int, str], taken: int) -> None:
-    """400, 411 or 413, before anything else, and no more is read than has to be."""
-    environ = an_environ(Request("POST", PATH, headers=[JSON]), **{**told, "wsgi.input": stream})
+def test_wrong_length_is_refused(
+    reported: dict[str, Any], stream: Stream, expected: tuple[int, str], taken: int
+) -> None:
+    """The status is 400, 411 or 413, and the adapter reads no more than it needs for that."""
+    environ = an_environ(Request("POST", PATH, headers=[JSON]), **{**reported, "wsgi.input": stream})
     assert expected == refusal(call(an_application(Service()), environ))
     assert taken == stream.taken
 
 
 @pytest.mark.parametrize(
-    ("told", "content", "expected"),
+    ("reported", "content", "expected"),
     [
         ({"CONTENT_LENGTH": ""}, b"{}", b""),
         ({"CONTENT_LENGTH": None}, b"{}", b""),
@@ -306,21 +308,23 @@ def test_length_that_lies(told: dict[str, Any], stream: Stream, expected: tuple[
         ({"CONTENT_LENGTH": "2", **CHUNKED}, b"{}", b"{}"),
     ],
 )
-def test_body_is_read_to_its_end_and_not_beyond(told: dict[str, Any], content: bytes, expected: bytes) -> None:
-    """The length decides; without one, only a server that ends the stream itself lets it be read."""
-    assert expected == read_request(an_environ(Request("POST", PATH), **{**told, "wsgi.input": Stream(content)})).body
+def test_body_is_read_to_its_end_and_not_beyond(reported: dict[str, Any], content: bytes, expected: bytes) -> None:
+    """`Content-Length` is the end. Without it, the body is read only if the server marks the end of the stream."""
+    assert (
+        expected == read_request(an_environ(Request("POST", PATH), **{**reported, "wsgi.input": Stream(content)})).body
+    )
 
 
-def test_chunked_create() -> None:
-    """A body without a length is as good as any other, when the server can read it."""
+def test_create_with_a_chunked_body() -> None:
+    """A body without a length is accepted if the server marks its end."""
     service = Service()
     request = service.client().creation(components=["@method", "@target-uri", "authorization", "content-digest"])
     environ = an_environ(request, CONTENT_LENGTH=None, **{"wsgi.input_terminated": True})
     assert call(an_application(service), environ).status == 201
 
 
-def test_body_over_the_limit_is_no_business_of_the_ports() -> None:
-    """The adapter refuses it, and uses no port."""
+def test_body_over_the_limit_uses_no_port() -> None:
+    """The adapter refuses the body before it uses a port."""
     service = Service()
     service.replace(store=None, introspector=None)
     assert refusal(
@@ -339,18 +343,18 @@ def test_read_request_for_a_frameworks_own_route() -> None:
 
 
 class Broken:
-    """A store that fails, or that cannot do it now."""
+    """A store that raises `error`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
 
     def load(self, _: object) -> Any:
-        """Fails."""
+        """Raise the error."""
         raise self._error
 
 
-def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The response has no details; the host's log has the traceback and no token."""
+def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The response has no details. The log of the host has the traceback and no token."""
     service = Service()
     service.replace(store=Broken(RuntimeError("the ledger is gone")))
     client = through(service)
@@ -364,7 +368,7 @@ def test_port_fails_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert client.token not in caplog.text
 
 
-def test_clock_fails_500(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_clock_is_500(caplog: pytest.LogCaptureFixture) -> None:
     """`answer` raises no exception for any failure."""
     service = Service()
     application = WsgiApplication(policy=service.policy, ports=service.ports, clock=lambda: 1 / 0)  # type: ignore[arg-type,return-value]
@@ -372,15 +376,15 @@ def test_clock_fails_500(caplog: pytest.LogCaptureFixture) -> None:
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_path_that_no_server_may_tell(caplog: pytest.LogCaptureFixture) -> None:
-    """PEP 3333 has paths as latin-1; a server that breaks this gets an answer all the same."""
+def test_path_that_is_not_latin_1_is_500(caplog: pytest.LogCaptureFixture) -> None:
+    """PEP 3333 requires latin-1. A server that breaks this rule still gets a response."""
     environ = an_environ(Request("GET", ID_PATH), PATH_INFO="/\u20ac")
     assert refusal(an_application(Service(), packets=a_policy()).answer(environ)) == (500, "internal_error")
     assert "UnicodeEncodeError" in caplog.text
 
 
-def test_store_cannot_do_it_now_503() -> None:
-    """Which is no failure: the client tries again."""
+def test_unavailable_store_is_503() -> None:
+    """The client gets `store_unavailable`, and may repeat the request."""
     service = Service()
     service.replace(store=Broken(StoreUnavailable("locked")))
     assert refusal(through(service).get(NOBODYS_ID)) == (503, "store_unavailable")
@@ -389,8 +393,8 @@ def test_store_cannot_do_it_now_503() -> None:
 # --- packets ---------------------------------------------------------------------------------------
 
 
-def test_packets_pay_what_clients_create() -> None:
-    """With `packets`, peers reach the payments of the same service, on the same clock."""
+def test_packets_pay_payments_of_clients() -> None:
+    """With `packets`, peers can pay the payments of the same service."""
     service = Service()
     client = through(service, packets=a_policy())
     id = client.creates(incomingAmount=USD_25)
@@ -400,13 +404,13 @@ def test_packets_pay_what_clients_create() -> None:
     assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F99"
 
 
-def test_no_packets_unless_asked_for() -> None:
-    """Without `packets` their path is 404."""
+def test_packets_are_off_by_default() -> None:
+    """Without `packets`, their path is 404."""
     assert refusal(through(Service()).send(packet_request())) == (404, "not_found")
 
 
 def test_packets_below_a_mount() -> None:
-    """Their path is below the service, wherever that is."""
+    """The path for packets is below the mount."""
     service = Service()
     application = an_application(service, packets=a_policy(path="/peers/ilp"), mount="/op")
     request = evolve(packet_request(), path="/op/peers/ilp")
@@ -414,8 +418,8 @@ def test_packets_below_a_mount() -> None:
     assert refusal(call(application, an_environ(evolve(request, path="/op/ilp")))) == (404, "not_found")
 
 
-def test_packets_have_a_limit_of_their_own() -> None:
-    """A body that is too large for a packet is refused early; a client's body may be larger."""
+def test_packets_have_their_own_size_limit() -> None:
+    """A body that is too large for a packet is refused. The limit for clients is higher."""
     client = through(Service(), packets=a_policy())
     too_large = bytes(ILP_PREPARE_BYTES_MAX + 1)
     refused = client.send(packet_request(too_large))
@@ -437,16 +441,16 @@ EARLY_REFUSALS = [
 
 
 @pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
-def test_what_no_body_makes_good(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
-    """The body is not read when a stranger sends a packet, or there are too many header fields."""
+def test_refused_head_leaves_the_body_unread(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
+    """The body is not read when the sender of a packet is unknown, or there are too many header fields."""
     stream = Stream(request_.body)
     answer = call(an_application(Service(), packets=a_policy()), an_environ(request_, **{"wsgi.input": stream}))
     assert expected == refusal(answer, challenge)
     assert stream.taken == 0
 
 
-def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A peer never causes a 5xx: it gets T00, and the host's log has the traceback and no token."""
+def test_failed_port_is_t00_for_a_peer_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer gets T00 and never a 5xx. The log of the host has the traceback and no token."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
     service.replace(store=Broken(RuntimeError("the ledger is gone")))
@@ -458,8 +462,8 @@ def test_port_fails_t00_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert TOKEN not in caplog.text
 
 
-def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
-    """The peer gets T00, and the host's log has the error of the store in one line."""
+def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -> None:
+    """The peer gets T00, and the log of the host has the error in one line."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
     service.replace(store=Broken(StoreUnavailable("locked")))
@@ -476,15 +480,15 @@ def test_store_cannot_do_it_now_t00(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Quiet(WSGIRequestHandler):
-    """Do not write to the terminal."""
+    """A request handler that does not write to the terminal."""
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Ignore the message."""
 
 
 @contextmanager
 def serving(application: Any) -> Iterator[int]:
-    """`application` behind the standard library's server, at the port that this gives."""
+    """Serve `application` with the server of the standard library, and yield its port."""
     with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -496,7 +500,7 @@ def serving(application: Any) -> Iterator[int]:
 
 
 def over_http(port: int, request: Request) -> Response:
-    """The answer to `request`, sent as it is."""
+    """Return the response to `request`, sent unchanged."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         target = request.path + (f"?{request.query}" if request.query else "")
@@ -513,7 +517,7 @@ def over_http(port: int, request: Request) -> Response:
 
 
 def test_over_http() -> None:
-    """Create, read, public view, completion and refusals, through a real server."""
+    """Create, read, public view, completion and refusals work through a real server."""
     service = Service()
     client = service.client()
     with serving(validator(an_application(service))) as port:
@@ -540,8 +544,8 @@ def test_over_http() -> None:
         assert json.loads(client.send(request).body)["completed"] is False
 
 
-def test_fields_that_a_server_gives_twice_count_once() -> None:
-    """Some servers put Content-Type and Content-Length under two names; that makes no second field line."""
+def test_field_under_two_keys_counts_once() -> None:
+    """Some servers put Content-Type and Content-Length under two keys. Each is one field."""
     service = Service()
     request = service.client().creation()
     twice = {"HTTP_CONTENT_TYPE": "application/json", "HTTP_CONTENT_LENGTH": str(len(request.body))}
@@ -552,16 +556,16 @@ def test_fields_that_a_server_gives_twice_count_once() -> None:
 
 
 def test_refused_signatures_are_diagnosed_when_enabled(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has a diagnosis without the token; the response is the same whether the log has it or not."""
+    """The log has a diagnosis without the token. The response is the same with and without the diagnosis."""
     service = Service()
     client = service.client()
     request = evolve(client.creation(), query="a=1")
-    silent = call(an_application(service), an_environ(request))
+    without = call(an_application(service), an_environ(request))
     assert caplog.records == []
-    telling = call(an_application(service, explain_refusals=True), an_environ(request))
+    with_diagnosis = call(an_application(service, explain_refusals=True), an_environ(request))
 
-    assert silent == telling
-    assert refusal(telling) == (401, "signature_invalid")
+    assert without == with_diagnosis
+    assert refusal(with_diagnosis) == (401, "signature_invalid")
     [record] = caplog.records
     assert (record.name, record.levelname) == ("incoming_payments.hosts.wsgi", "WARNING")
     cause = "  proved: the client signed https://bank.example/op/incoming-payments: another query than the service"
@@ -570,7 +574,7 @@ def test_refused_signatures_are_diagnosed_when_enabled(caplog: pytest.LogCapture
 
 
 def test_other_responses_are_not_diagnosed(caplog: pytest.LogCaptureFixture) -> None:
-    """An accepted request, and one that is refused for another cause, leave the log empty."""
+    """Accepted requests, and requests refused for other reasons, leave the log empty."""
     service = Service()
     client = through(service, explain_refusals=True)
     assert document(client.get(client.creates()))["completed"] is False

@@ -1,4 +1,4 @@
-"""The guard lets nothing be stored that contradicts itself or the books."""
+"""The guard refuses every decision that contradicts itself or the stored payment."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -28,12 +28,12 @@ assert CREDITED.credit is not None
 
 
 def usd(value: int) -> Amount:
-    """Minor units of the payment's asset."""
+    """Return an amount in the asset of the payment."""
     return Amount(value, Asset("USD", 2))
 
 
-def test_what_the_lifecycle_decides_passes() -> None:
-    """A creation, a credit, and a decision to store nothing."""
+def test_decisions_of_the_lifecycle_are_accepted() -> None:
+    """A creation, a credit, and a decision that writes nothing pass the guard."""
     assert check_insert(CREATED) == BEFORE
     assert check_update(BEFORE, ID, None, CREDITED) == AFTER
     assert check_update(BEFORE, None, None, Decision("nothing")) is None
@@ -42,7 +42,7 @@ def test_what_the_lifecycle_decides_passes() -> None:
 BROKEN_CREATIONS = [
     ("no decision", None),
     ("no payment", evolve(CREATED, payment=None)),
-    ("money from nowhere", evolve(CREATED, payment=changed(BEFORE, received=usd(1)))),
+    ("money received before any credit", evolve(CREATED, payment=changed(BEFORE, received=usd(1)))),
     ("a credit", evolve(CREATED, credit=CREDITED.credit)),
     ("no event", evolve(CREATED, events=())),
     ("an event of another payment", evolve(CREATED, events=(evolve(CREATED.events[0], payment_id=OTHER),))),
@@ -51,30 +51,30 @@ BROKEN_CREATIONS = [
 
 
 @pytest.mark.parametrize(("why", "decision"), BROKEN_CREATIONS, ids=[why for why, _ in BROKEN_CREATIONS])
-def test_a_creation_that_contradicts_itself_is_refused(why: str, decision: Any) -> None:  # noqa: ARG001 - its name
-    """Before anything is stored."""
+def test_broken_creation_is_refused(why: str, decision: Any) -> None:  # noqa: ARG001 - the test id
+    """Each row breaks one rule of a creation."""
     with pytest.raises(BrokenDecision):
         check_insert(decision)
 
 
 def payment(**changes: Any) -> Decision[Credit]:
-    """The credit, with the payment changed."""
+    """Return the credit decision with changes to the payment."""
     assert AFTER is not None
     return evolve(CREDITED, payment=changed(AFTER, **changes))
 
 
 def credit(**changes: Any) -> Decision[Credit]:
-    """The credit, with what is booked changed."""
+    """Return the credit decision with changes to the credit."""
     assert CREDITED.credit is not None
     return evolve(CREDITED, credit=evolve(CREDITED.credit, **changes))
 
 
 def euros(value: int) -> Amount:
-    """An amount of another asset."""
+    """Return an amount in another asset."""
     return Amount(value, Asset("EUR", 2))
 
 
-UNTOLD = evolve(CREDITED.events[0], kind=EventKind.COMPLETED, credit_id=None)
+COMPLETED_EVENT = evolve(CREDITED.events[0], kind=EventKind.COMPLETED, credit_id=None)
 BROKEN_UPDATES = [
     ("no decision", 7),
     ("events and no payment", evolve(CREDITED, payment=None, credit=None)),
@@ -90,12 +90,12 @@ BROKEN_UPDATES = [
     ("an event missing", evolve(CREDITED, events=())),
     ("an event with another total", evolve(CREDITED, events=(evolve(CREDITED.events[0], received=usd(1)),))),
     ("a credited event without a credit", evolve(CREDITED, credit=None)),
-    ("a total without a credit", evolve(CREDITED, credit=None, events=(UNTOLD,))),
+    ("a total without a credit", evolve(CREDITED, credit=None, events=(COMPLETED_EVENT,))),
     ("a credit of another payment", credit(payment_id=OTHER)),
     ("a credit under an id not looked up", credit(id=CreditId("wire-2"))),
     ("a credit that is not in the total", credit(amount=usd(299))),
     ("a credit with another total", credit(received=usd(301))),
-    ("a credit that says it completes", credit(completes=True)),
+    ("a credit that completes too early", credit(completes=True)),
     ("a credit without its event", evolve(CREDITED, events=(evolve(CREDITED.events[0], credit_id=None),))),
     (
         "an event of another credit",
@@ -106,8 +106,8 @@ BROKEN_UPDATES = [
 
 
 @pytest.mark.parametrize(("why", "decision"), BROKEN_UPDATES, ids=[why for why, _ in BROKEN_UPDATES])
-def test_an_update_that_contradicts_the_books_is_refused(why: str, decision: Any) -> None:  # noqa: ARG001 - its name
-    """By the guard, and so by a store, in which nothing changes."""
+def test_broken_update_is_refused(why: str, decision: Any) -> None:  # noqa: ARG001 - the test id
+    """The guard refuses it, and a store with the guard changes nothing."""
     with pytest.raises(BrokenDecision):
         check_update(BEFORE, ID, None, decision)
 
@@ -119,28 +119,28 @@ def test_an_update_that_contradicts_the_books_is_refused(why: str, decision: Any
     assert list(CREATED.events) == list(store.events(BEFORE.id))
 
 
-def test_nothing_goes_back() -> None:
-    """A payment that was closed, announced as expired, or filled stays so, and takes nothing; nor does time."""
+def test_final_states_and_times_stay() -> None:
+    """An update cannot reopen a payment, withdraw its expiry, credit a full payment, or move `updatedAt` backwards."""
     closed = changed(BEFORE, closed_at=BEFORE.updated_at)
     assert BEFORE.expires_at is not None
     announced = changed(BEFORE, expiry_announced_at=BEFORE.expires_at + timedelta(seconds=1))
     full = changed(BEFORE, received=usd(1000))
     completed = Event(BEFORE.id, 2, EventKind.COMPLETED, NOW, BEFORE.received)
     for ended in (closed, announced):
-        with pytest.raises(BrokenDecision, match="stays so"):
+        with pytest.raises(BrokenDecision, match="cannot reopen"):
             check_update(ended, None, None, Decision(None, changed(BEFORE, version=2), (completed,)))
     later = changed(BEFORE, updated_at=NOW + timedelta(seconds=1))
-    with pytest.raises(BrokenDecision, match="goes back"):
+    with pytest.raises(BrokenDecision, match="backwards"):
         check_update(later, ID, None, CREDITED)
     more = evolve(CREDITED.answer, received=usd(1300))
     after = changed(full, received=usd(1300), version=2)
     event = evolve(CREDITED.events[0], received=usd(1300))
-    with pytest.raises(BrokenDecision, match="nothing more"):
+    with pytest.raises(BrokenDecision, match="cannot be credited"):
         check_update(full, ID, None, Decision(more, after, (event,), more))
 
 
-def test_a_credit_id_is_booked_once() -> None:
-    """A decision that overlooks the earlier credit is refused, and so is one whose credit id was never looked up."""
+def test_credit_id_is_stored_once() -> None:
+    """A decision that ignores the earlier credit is refused, and so is a credit id that was not looked up."""
     with pytest.raises(BrokenDecision):
         check_update(BEFORE, ID, CREDITED.credit, CREDITED)
     with pytest.raises(BrokenDecision):
@@ -148,7 +148,7 @@ def test_a_credit_id_is_booked_once() -> None:
 
 
 def _after_expiry(payment: IncomingPayment) -> datetime:
-    """A moment at which its expiry can be announced."""
+    """Return a time at which the expiry of `payment` can be announced."""
     assert payment.expires_at is not None
     return payment.expires_at + timedelta(seconds=1)
 
@@ -164,10 +164,10 @@ SWEEPS: list[tuple[str, Callable[[IncomingPayment], IncomingPayment], bool]] = [
 
 
 @pytest.mark.parametrize(("state", "change", "due"), SWEEPS, ids=[state for state, _, _ in SWEEPS])
-def test_the_sweep_has_to_look_at_what_can_still_expire(
-    state: str,  # noqa: ARG001 - its name
+def test_sweep_finds_payments_that_can_still_expire(
+    state: str,  # noqa: ARG001 - the test id
     change: Callable[[IncomingPayment], IncomingPayment],
     due: bool,
 ) -> None:
-    """And at nothing else."""
+    """The sweep time is `expires_at` for a payment that can still expire, and `None` for any other."""
     assert (BEFORE.expires_at if due else None) == sweep_at(change(BEFORE))

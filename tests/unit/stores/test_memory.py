@@ -1,4 +1,4 @@
-"""The stores in memory keep the contracts."""
+"""The contract suites against the stores in memory, and their own rules."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ class TestMemoryStore(StoreContract):
     """The contract suite against `MemoryStore`."""
 
     def make_store(self, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
-        """A new one; it needs no directory."""
+        """Return a new store, which needs no directory."""
         return MemoryStore()
 
 
@@ -25,19 +25,19 @@ class TestMemoryNonces(NonceContract):
     """The contract suite against `MemoryNonces`."""
 
     def make_nonces(self, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
-        """New ones; they need no directory."""
+        """Return new nonces, which need no directory."""
         return MemoryNonces(self.capacity)
 
 
-def test_no_room_at_all_is_refused() -> None:
-    """A memory that could hold nothing would refuse everything."""
+def test_capacity_of_zero_is_refused() -> None:
+    """The least capacity is one, because a store without any capacity would refuse every nonce."""
     with pytest.raises(InvalidValue) as caught:
         MemoryNonces(0)
     assert caught.value.details == {"member": "capacity"}
 
 
-def test_what_an_interrupted_call_left_takes_no_key_away() -> None:
-    """A key noted to end, but not used, may be used later and stays used until its own end."""
+def test_interrupted_call_removes_no_later_key() -> None:
+    """A key that an interrupted call has pushed can be used later, and stays used until its own end."""
     nonces = MemoryNonces()
     nonces._by_end.append((NOW, KEYS[0]))
 

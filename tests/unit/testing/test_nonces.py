@@ -17,7 +17,7 @@ class EvictsKeys(MemoryNonces):
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Evict a key, as a cache would, and then use `key`."""
         if len(self._used) >= self._capacity:
-            self._forget(self._by_end[0][0].replace(year=9999))
+            self._remove_ended(self._by_end[0][0].replace(year=9999))
         return super().use(key, until, now)
 
 
@@ -33,7 +33,7 @@ class AcceptsAllKeys(MemoryNonces):
 class KeepsAllKeys(MemoryNonces):
     """Never forgets a key."""
 
-    def _forget(self, now: datetime) -> None:
+    def _remove_ended(self, now: datetime) -> None:
         pass
 
 

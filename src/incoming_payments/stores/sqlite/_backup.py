@@ -1,8 +1,8 @@
 """Copies of a database in use, by SQLite's own backup."""
 
-import contextlib
 import os
 import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
         expected = _copy(source, partial)
         _sync(partial)
         _verify(partial, expected)
-        # `link` refuses to replace a file that has come into being meanwhile.
+        # `link` refuses to replace a file that another program has created meanwhile.
         os.link(partial, path)
         try:
             _sync(path.parent)
@@ -51,25 +51,21 @@ def _checked_path(target: str | os.PathLike[str]) -> Path:
 
 def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
     """Copy one snapshot of `source`, and return its row counts."""
-    copy = sqlite3.connect(path, isolation_level=None)
-    try:
+    with closing(sqlite3.connect(path, isolation_level=None)) as copy:
         source.execute("BEGIN")
         try:
             counts = _counts(source)
             source.backup(copy)
         finally:
             source.rollback()
-        # The header says WAL, as the source's does. Without it the copy is a single file.
+        # The header of the source says WAL. Without WAL, the copy is a single file.
         copy.execute("PRAGMA journal_mode = DELETE")
-    finally:
-        copy.close()
     return counts
 
 
 def _verify(path: Path, expected: list[int]) -> None:
     """Raise `BackupFailed` unless the file at `path` is a sound database with the `expected` row counts."""
-    copy = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
-    try:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as copy:
         [*problems] = (problem for (problem,) in copy.execute("PRAGMA integrity_check") if problem != "ok")
         identity = copy.execute(
             "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
@@ -77,8 +73,6 @@ def _verify(path: Path, expected: list[int]) -> None:
         if problems or identity != (APPLICATION_ID, VERSION) or _counts(copy) != expected:
             why = "; ".join(problems[:3]) or "it does not hold what was copied"
             raise BackupFailed(f"the backup did not read back well, and was removed ({why}): check the disk")
-    finally:
-        copy.close()
 
 
 def _counts(connection: sqlite3.Connection) -> list[int]:
@@ -99,5 +93,5 @@ def _sync(path: Path) -> None:
 
 def _remove(path: Path) -> None:
     for suffix in ("", "-journal", "-wal", "-shm"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.unlink(f"{path}{suffix}")

@@ -7,7 +7,6 @@ parent and child open new connections when they need them.
 """
 
 import os
-import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,10 +24,10 @@ T = TypeVar("T")
 
 
 class Engine:
-    """Does the work of one store. It starts threads and opens connections when it first needs them."""
+    """The engine of one store. It starts threads and opens connections when it first needs them."""
 
     _writer: tuple[threading.Thread, Jobs] | None
-    _idle: list[tuple[sqlite3.Connection, Rows]]
+    _idle: list[Rows]
     _executor: ThreadPoolExecutor | None
 
     def __init__(self, file: DatabaseFile) -> None:
@@ -40,12 +39,9 @@ class Engine:
             _engines.add(self)
 
     def submit(self, job: Job[Any]) -> None:
-        """Queue `job` for the writer; one with a future in the thread of its loop.
-
-        Raises `StoreUnavailable` when too many jobs wait, `StoreUnusable` when the store is closed.
-        """
+        """Queue `job`. Raises `StoreUnavailable` when too many jobs wait, `StoreUnusable` when the store is closed."""
         with self._lock:
-            self._await_turn()
+            self._await_open()
             if self._writer is None:
                 self._writer = self._start_writer()
             _, jobs = self._writer
@@ -55,40 +51,41 @@ class Engine:
 
     def read(self, query: Callable[[Rows], T]) -> T:
         """Return the answer of `query` on a connection of its own. Raises its exceptions, SQLite's as `StoreError`."""
-        with self._turn:
-            self._await_turn()
+        with self._state_changed:
+            self._await_open()
             self._reading += 1
-            lent = self._idle.pop() if self._idle else None
+            rows = self._idle.pop() if self._idle else None
         try:
             self._file.watch.check()
-            if lent is None:
-                connection = self._file.connect_reader()
-                lent = connection, Rows(connection)
-            answer = query(lent[1])
+            rows = rows or Rows(self._file.connect_reader())
+            answer = query(rows)
         except IncomingPaymentsError:
-            self._end_reading(lent)
+            self._end_reading(rows)
             raise
         except BaseException as error:
-            self._end_reading(lent, broken=True)
+            self._end_reading(rows, broken=True)
             if isinstance(error, Exception):
                 raise self._file.explain(error) from error
             raise
-        self._end_reading(lent)
+        self._end_reading(rows)
         return answer
 
     def read_elsewhere(self, query: Callable[[Rows], T]) -> "Future[T]":
         """Run `read` in another thread. Raises `StoreUnusable` when the store is closed."""
-        with self._turn:
-            self._await_turn()
+        with self._state_changed:
+            self._await_open()
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(STORE_READERS_MAX, "incoming-payments-read")
             return self._executor.submit(self.read, query)
 
     def close(self, *, wait: bool = True) -> None:
-        """Finish the queued updates and close everything. A second call waits for the same and does nothing else."""
-        with self._turn:
-            # A caller that must not wait need not: during a fork nothing is open.
-            self._turn.wait_for(lambda: not self._forks or not wait)
+        """Finish the queued updates and close everything. A second call only waits for the first.
+
+        Without `wait`, wait for no other thread except the writer. The garbage collector may call this in any thread.
+        """
+        with self._state_changed:
+            # The fork closes everything, so it need not end first.
+            self._state_changed.wait_for(lambda: not self._fork_pending or not wait)
             self._closed = True
             self._close_idle()
             writer, executor = self._writer, self._executor
@@ -97,18 +94,16 @@ class Engine:
         # The writer closes last: SQLite removes its log with the last connection, but not when two close at once.
         if writer is not None:
             self._end_writer(writer)
-        with self._turn:
-            self._file.close()
-
-    def close_unattended(self) -> None:
-        """Close a store that was dropped, or at exit. The garbage collector may call this in any thread."""
-        self.close(wait=False)
+        # A store that is dropped in its own writer's thread keeps the lock until the process ends.
+        if writer is None or writer[0] is not threading.current_thread():
+            with self._state_changed:
+                self._file.close()
 
     def before_fork(self) -> None:
         """Wait until no connection is in use, close them all, and open no other until the fork is done."""
-        with self._turn:
-            self._forks = True
-            self._turn.wait_for(lambda: not self._reading)
+        with self._state_changed:
+            self._fork_pending = True
+            self._state_changed.wait_for(lambda: not self._reading)
             self._close_idle()
         if self._writer is not None:
             self._end_writer(self._writer)
@@ -117,9 +112,9 @@ class Engine:
 
     def after_fork_in_parent(self) -> None:
         """Let calls continue."""
-        with self._turn:
-            self._forks = self.is_paused = False
-            self._turn.notify_all()
+        with self._state_changed:
+            self._fork_pending = self.is_paused = False
+            self._state_changed.notify_all()
 
     def after_fork_in_child(self) -> None:
         """Start without threads and connections: those of the parent do not exist here."""
@@ -127,24 +122,25 @@ class Engine:
         self._begin()
 
     def _begin(self) -> None:
-        # Held for a few instructions. Re-entrant, because the garbage collector may close a store while it is held.
+        # Re-entrant, because the garbage collector may close a store in a thread that holds it.
         self._lock = threading.RLock()
-        self._turn = threading.Condition(self._lock)
-        self._forks = False
+        self._state_changed = threading.Condition(self._lock)
+        self._fork_pending = False
         self.is_paused = False  # nothing is open, and nothing can be opened
         self._reading = 0  # connections in use
         self._writer = None
         self._idle = []
         self._executor = None
 
-    def _await_turn(self) -> None:
-        if self._forks:
-            self._turn.wait_for(lambda: not self._forks)
+    def _await_open(self) -> None:
+        """Wait until no fork is pending. Raises `StoreUnusable` when the store is closed."""
+        if self._fork_pending:
+            self._state_changed.wait_for(lambda: not self._fork_pending)
         if self._closed:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
 
     def _start_writer(self) -> tuple[threading.Thread, Jobs]:
-        # A daemon, so that a process that never closes the store can end: acknowledged updates are on the disk.
+        # A daemon, so that a process can end without closing the store: acknowledged updates are on the disk.
         jobs = Jobs()
         thread = threading.Thread(target=serve, args=(self._file, jobs), name="incoming-payments-write", daemon=True)
         try:
@@ -155,24 +151,24 @@ class Engine:
 
     def _end_writer(self, writer: tuple[threading.Thread, Jobs]) -> None:
         thread, jobs = writer
-        jobs.put(None)  # a second one, by a second call, does no harm
+        jobs.put(None)  # a second `None` does no harm
         if thread is not threading.current_thread():
             thread.join()
 
-    def _end_reading(self, lent: tuple[sqlite3.Connection, Rows] | None, *, broken: bool = False) -> None:
-        with self._turn:
-            if lent is None:
+    def _end_reading(self, rows: Rows | None, *, broken: bool = False) -> None:
+        with self._state_changed:
+            if rows is None:
                 pass
-            elif broken or self._closed or self._forks or len(self._idle) >= STORE_READERS_MAX:
-                self._file.disconnect(lent[0])
+            elif broken or self._closed or self._fork_pending or len(self._idle) >= STORE_READERS_MAX:
+                self._file.disconnect(rows.connection)
             else:
-                self._idle.append(lent)
+                self._idle.append(rows)  # a load that opens a connection takes over ten times as long
             self._reading -= 1
-            self._turn.notify_all()
+            self._state_changed.notify_all()
 
     def _close_idle(self) -> None:
-        for connection, _ in self._idle:
-            self._file.disconnect(connection)
+        for rows in self._idle:
+            self._file.disconnect(rows.connection)
         self._idle = []
 
 

@@ -25,7 +25,7 @@ from incoming_payments.stores.sqlite._watch import FileWatch, LogWatch, OnStop
 T = TypeVar("T")
 
 SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
-_NO_WAIT: Final = 0.0  # SQLite's own waiting is off: `_patiently` waits
+_NO_WAIT: Final = 0.0  # SQLite does not wait for locks: `_patiently` does
 # Between attempts to get a lock. Short beside a commit of another process, so that this process gets its turn.
 _POLL_S: Final = 0.001
 _LOOKS_MAX: Final = 10  # at a log that was emptied, while other processes commit
@@ -115,11 +115,11 @@ class DatabaseFile:
             raise
 
     def close(self) -> None:
-        """Let other processes know that this store does not use the file any more."""
+        """Release the lock file, which shows other processes that this store uses the database."""
         self.watch.close()
 
     def connect_writer(self) -> sqlite3.Connection:
-        """A connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
+        """Return a connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect(
             # FULL syncs the log at every commit: without it a power cut takes back what was acknowledged. On macOS
             # only F_FULLFSYNC reaches the disk.
@@ -131,7 +131,7 @@ class DatabaseFile:
         )
 
     def connect_reader(self) -> sqlite3.Connection:
-        """A connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
+        """Return a connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect("query_only = ON", busy_s=self._busy_s)
 
     def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:
@@ -150,6 +150,14 @@ class DatabaseFile:
             raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
         self._check_version(connection)
 
+    def commit(self, connection: sqlite3.Connection, log: LogWatch) -> int:
+        """Commit, and return the size of the log in bytes once the commit is known to be on the disk."""
+        if log.is_new_committer():
+            # Writes the first page, even when nothing has changed. An unfinished commit of a dead process begins there.
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+        return log.after_commit()
+
     def explain(self, error: BaseException) -> IncomingPaymentsError:
         """Return the error to raise in place of `error`. Stops the store when data may be lost."""
         if _code(error) in _LOST_DATA:
@@ -159,7 +167,7 @@ class DatabaseFile:
         if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
             return BrokenDecision(f"the database refused what was to be stored: {error}")
         if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
-            return StoreUnavailable(f"the database {self.path} cannot do it for now ({error}): repeat the call")
+            return StoreUnavailable(f"the database {self.path} is unavailable ({error}): repeat the call later")
         return StoreUnusable(f"the database {self.path} cannot be used: {error}")
 
     def disconnect(self, connection: sqlite3.Connection) -> None:
@@ -249,7 +257,7 @@ class DatabaseFile:
             raise
 
     def _version(self, connection: sqlite3.Connection) -> int:
-        """The schema version of the file, 0 for an empty one. Raises `StoreUnusable` for a file of others."""
+        """Return the schema version, 0 for an empty file. Raises `StoreUnusable` for another application's file."""
         application, version, tables = connection.execute(_IDENTIFY).fetchone()
         if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
             raise StoreUnusable(f"{self.path} is the database of another application: choose another file")

@@ -1,33 +1,38 @@
-"""The stores on one SQLite file, for threads and for asyncio, with their nonces."""
+"""The stores on one SQLite file, for threads and for asyncio, and their nonces."""
 
 import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import NONCES_MAX, STORE_BUSY_S_MAX
 from incoming_payments.ports import Decide
-from incoming_payments.stores.guard import check_insert, check_update
+from incoming_payments.stores.guard import check_insert, check_update, checked_capacity
 from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._rows import Batch, Lookup, Rows
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
 from incoming_payments.stores.sqlite._writer import DecideRaised
 
 T = TypeVar("T")
 
 
-class SqliteStore:
+class _Store:
+    def __init__(
+        self, path: str | os.PathLike[str], *, busy_s: float = STORE_BUSY_S_MAX, on_stop: OnStop | None = None
+    ) -> None:
+        self._engine = Engine(DatabaseFile(path, busy_s=busy_s, on_stop=on_stop))
+        weakref.finalize(self, self._engine.close, wait=False)
+
+
+class SqliteStore(_Store):
     """A `PaymentStore` in the SQLite file `path`, which the constructor creates when it does not exist.
 
     `busy_s` is how many seconds a call waits while another process holds the file, at most `limits.STORE_BUSY_S_MAX`.
@@ -45,8 +50,8 @@ class SqliteStore:
 
     The constructor raises these as well, and `ConfigurationError` for an impossible path or `busy_s`.
 
-    A store opened before `os.fork` works in parent and child, each with its own thread and connections. The fork waits
-    until no connection is in use. Keep the file on a local disk: locks of network file systems do not hold.
+    A store that is opened before `os.fork` works in parent and child: see `_engine`. Keep the file on a local disk,
+    because locks of network file systems do not hold.
 
     >>> import tempfile
     >>> from incoming_payments.testing import a_creation
@@ -57,14 +62,8 @@ class SqliteStore:
     True
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, busy_s: float = STORE_BUSY_S_MAX, on_stop: OnStop | None = None
-    ) -> None:
-        self._engine = Engine(DatabaseFile(path, busy_s=busy_s, on_stop=on_stop))
-        weakref.finalize(self, self._engine.close_unattended)
-
     def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """Store a new payment with its events. Raises `PaymentExists` when the id is taken."""
+        """Store a new payment with its events. Raises `PaymentExists` when a payment with this id exists."""
         self._write(_insertion(decision))
 
     def load(self, id: PaymentId) -> IncomingPayment:
@@ -72,12 +71,12 @@ class SqliteStore:
         return self._engine.read(lambda rows: rows.payment(id))
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """Load, decide and store as one transaction, and return the decision's answer when it is on the disk.
+        """Load, decide and store in one transaction, and return the decision's answer when it is on the disk.
 
         `decide` runs in the thread that writes, so it must not call the store, and may be called more than once.
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
-        return self._write(_updating(id, decide, credit_id), lookup=(id, credit_id))
+        return self._write(_updating(id, decide, credit_id))
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Return the events of one payment, oldest first. Raises `PaymentNotFound`."""
@@ -98,8 +97,8 @@ class SqliteStore:
         The copy is one file and holds everything that was acknowledged before the call. The store works meanwhile,
         but its log grows until the copy is done. Never copy the files of an open database by other means, least of
         all in the same process: closing any descriptor of the file drops SQLite's locks, and commits are lost without
-        an error. Raises `BackupFailed`, and leaves no file at `target`, when it exists, cannot be written, or does
-        not read back as what was copied.
+        an error. Raises `BackupFailed`, and leaves no file at `target`, when `target` exists or cannot be written, or
+        when the copy reads back with other content.
         """
         self._engine.read(lambda rows: back_up(rows.connection, target))
 
@@ -110,29 +109,21 @@ class SqliteStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, work: Callable[[Batch], T], *, lookup: Lookup | None = None) -> T:
-        job = Job(work, lookup=lookup)
+    def _write(self, work: Callable[[Batch], T]) -> T:
+        job = Job(work)
         self._engine.submit(job)
         return job.wait()
 
 
-class AsyncSqliteStore:
+class AsyncSqliteStore(_Store):
     """`SqliteStore` for asyncio: the same file, arguments and errors. No method blocks the event loop.
 
     The constructor blocks while it creates or checks the file. One store may serve several loops. A cancelled call may
     still be committed.
     """
-
-    def __init__(
-        self, path: str | os.PathLike[str], *, busy_s: float = STORE_BUSY_S_MAX, on_stop: OnStop | None = None
-    ) -> None:
-        self._engine = Engine(DatabaseFile(path, busy_s=busy_s, on_stop=on_stop))
-        weakref.finalize(self, self._engine.close_unattended)
 
     async def insert(self, decision: Decision[IncomingPayment]) -> None:
         """As `SqliteStore.insert`."""
@@ -144,7 +135,7 @@ class AsyncSqliteStore:
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """As `SqliteStore.update`; `decide` runs in the thread that writes, not in the event loop's."""
-        return await self._write(_updating(id, decide, credit_id), lookup=(id, credit_id))
+        return await self._write(_updating(id, decide, credit_id))
 
     async def events(self, id: PaymentId) -> Sequence[Event]:
         """As `SqliteStore.events`."""
@@ -170,14 +161,12 @@ class AsyncSqliteStore:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _write(self, work: Callable[[Batch], T], *, lookup: Lookup | None = None) -> "asyncio.Future[T]":
+    def _write(self, work: Callable[[Batch], T]) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._engine.submit(Job(work, future, lookup=lookup))
+        self._engine.submit(Job(work, future))
         return future
 
     async def _read(self, query: Callable[[Rows], T]) -> T:
@@ -187,7 +176,7 @@ class AsyncSqliteStore:
 class SqliteNonces:
     """A `Nonces` port in the file of `store`, which it keeps open. All processes on that file share the nonces.
 
-    It holds at most `capacity` keys and refuses more with `StoreUnavailable`. Raises `InvalidValue` for a capacity
+    It holds at most `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity
     below one.
 
     >>> import tempfile
@@ -199,7 +188,7 @@ class SqliteNonces:
 
     def __init__(self, store: SqliteStore, capacity: int = NONCES_MAX) -> None:
         self._store = store
-        self._capacity = _checked_capacity(capacity)
+        self._capacity = checked_capacity(capacity)
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Return whether `key` is used for the first time, once that is on the disk. Raises as the store does."""
@@ -211,17 +200,11 @@ class AsyncSqliteNonces:
 
     def __init__(self, store: AsyncSqliteStore, capacity: int = NONCES_MAX) -> None:
         self._store = store
-        self._capacity = _checked_capacity(capacity)
+        self._capacity = checked_capacity(capacity)
 
     async def use(self, key: str, until: datetime, now: datetime) -> bool:
         """As `SqliteNonces.use`."""
         return await self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
-
-
-def _checked_capacity(capacity: int) -> int:
-    if capacity < 1:
-        raise InvalidValue(f"capacity is the number of keys to hold, at least 1, not {capacity}", member="capacity")
-    return capacity
 
 
 def _using(key: str, until: datetime, now: datetime, capacity: int) -> Callable[[Batch], bool]:
@@ -234,17 +217,16 @@ def _insertion(decision: Decision[Any]) -> Callable[[Batch], None]:
 
 
 def _updating(id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> Callable[[Batch], T]:
-    return partial(_update, id, decide, credit_id)
+    def work(rows: Batch) -> T:
+        before = rows.payment(id)
+        earlier = None if credit_id is None else rows.credit(before, credit_id)
+        try:
+            decision = decide(before, earlier)
+        except BaseException as error:
+            raise DecideRaised(error) from error
+        after = check_update(before, credit_id, earlier, decision)
+        if after is not None:
+            rows.update(before, after, decision)
+        return decision.answer
 
-
-def _update(id: PaymentId, decide: Decide[T], credit_id: CreditId | None, rows: Batch) -> T:
-    before = rows.payment(id)
-    earlier = None if credit_id is None else rows.credit(before, credit_id)
-    try:
-        decision = decide(before, earlier)
-    except BaseException as error:
-        raise DecideRaised(error) from error
-    after = check_update(before, credit_id, earlier, decision)
-    if after is not None:
-        rows.update(before, after, decision)
-    return decision.answer
+    return work

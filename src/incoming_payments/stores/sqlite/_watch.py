@@ -1,9 +1,8 @@
 """Stops a store whose disk fails or whose files change, before it acknowledges anything that the disk may not hold.
 
-The kernel reports a failed write once, and then treats the data as written: a second `fsync` succeeds, and whoever
-reads the file gets the data from memory. So after a failed write or sync nothing can be trusted that is read through
-this file, by any process, until the machine or the file's contents are known to be good again. The store follows
-these rules:
+The kernel reports a failed write once, and then treats the data as written. A second `fsync` succeeds, and every
+process that reads the file gets the data from memory. So after a failed write or sync, no process can trust the file
+before its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
 - The stop holds for every process that has the file open. A mark in the lock file beside the database tells them.
@@ -11,6 +10,10 @@ these rules:
   before it answers anything from it. Data that never reached the disk reaches it then, or the open fails. SQLite's
   write lock is held meanwhile, because a program without this library may write to the database as well.
 - The store also stops when one of its files is removed, replaced or shortened while it is open.
+- A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see it,
+  but a process that recovers the log later does. A credit would appear that was refused meanwhile. So each connection
+  that commits leaves its tag in the lock file. When it finds another tag there, it also commits the first page of the
+  database, which takes the place of an unfinished commit in the log.
 
 The lock file is `<database>-lock`. Each open store holds a shared `flock` on it. Its size is its state.
 """
@@ -32,6 +35,7 @@ from attrs import frozen
 from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusable
 
 _IN_USE: Final = b"An open database needs this file. Do not remove it.\n"
+_TAG_BYTES: Final = 8  # behind the text in the lock file
 _NEW_BYTES: Final = 0  # the size of a lock file that has never had a database
 _STOPPED_BYTES: Final = 1  # to shorten a file needs no space on the disk, so it works when the disk is full
 _RESTORING_BYTES: Final = 2  # the log is being restored, or that has failed
@@ -176,6 +180,13 @@ class FileWatch:
             raise self.stop(f"{self._path} was shortened while it was open")
         self._database_bytes = database.st_size
 
+    def is_new_committer(self, tag: bytes) -> bool:
+        """Leave `tag` in the lock file, and return whether there was another. SQLite's write lock is held."""
+        if os.pread(self._lock, _TAG_BYTES, len(_IN_USE)) == tag:
+            return False
+        os.pwrite(self._lock, tag, len(_IN_USE))
+        return True
+
     # --- the lock and the log ---
 
     def _take_lock(self, patience_s: float, write_lock: Lock) -> None:
@@ -278,6 +289,7 @@ class LogWatch:
         self._was_empty = False
         self._salts = b""  # of the log before the commit in progress
         self._index_path = files.index_path
+        self._tag = os.urandom(_TAG_BYTES)
         try:
             # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
             self._log = os.open(self._path, os.O_RDWR)
@@ -323,6 +335,10 @@ class LogWatch:
     def forget(self) -> None:
         """Forget the last commit: a checkpoint has emptied the log."""
         self._last = None
+
+    def is_new_committer(self) -> bool:
+        """Whether this connection has not committed yet, or another one has committed since."""
+        return self._files.is_new_committer(self._tag)
 
     def after_commit(self) -> int:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""

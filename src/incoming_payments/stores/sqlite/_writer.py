@@ -1,15 +1,13 @@
 """Group commit: many updates in one transaction, each with its own outcome.
 
 The writer takes all waiting jobs, runs them one after the other in one transaction, commits once, and only then
-answers. So an answer is durable, and the more callers there are, the less each pays for the disk. The rows that the
-jobs of a batch need are read together before the first job runs, and everything they decide is written together after
-the last: each SQL statement gives up the interpreter's lock, and getting it back is slow when callers want it.
+answers. So an answer is durable, and the more callers there are, the less each pays for the disk.
 
 A failure costs as few callers as possible:
 
 - An exception of a caller's own function goes to that caller. The others commit.
 - An error about the values of one job rolls the batch back, and runs it again job by job. Decisions change nothing
-  themselves, so they can run twice. One bad job cannot fail the others for ever.
+  themselves, so they can run twice.
 - An error of the disk rolls the batch back and fails all of it: another attempt would only make callers wait longer for
   the same answer. The next batch opens a new connection.
 - A lost write stops the store: see `_watch`.
@@ -47,7 +45,7 @@ def serve(file: DatabaseFile, jobs: Jobs) -> None:
         first, serving = batch[0], batch[-1] is not None
         writer.run([job for job in batch if job is not None])
         # Threads call one by one. A loop queues all jobs of a turn at once, so waiting would only delay it.
-        crowded = len(batch) > 1 and first is not None and first.future is None
+        crowded = len(batch) > 1 and first is not None and first.loop is None
         del batch, first  # keep no caller's values alive while waiting
     writer.disconnect()
 
@@ -81,7 +79,7 @@ class Writer:
     def disconnect(self) -> None:
         """Close the connection, if there is one. That rolls back."""
         if self._open is not None:
-            # Made here, a checkpoint reports its errors. SQLite's own, when the last connection closes, does not.
+            # This checkpoint reports its errors. SQLite's own, when the last connection closes, does not.
             if not self._file.watch.is_stopped:
                 self._checkpoint(self._open, "PASSIVE")
             self._open.log.close()
@@ -95,9 +93,6 @@ class Writer:
         connection, batch, log = self._open.connection, self._open.batch, self._open.log
         self._file.begin(connection, log)
         self._has_begun = True
-        lookups = [job.lookup for job in jobs if job.lookup is not None]
-        if len(lookups) > 1:
-            batch.prefetch(lookups)
         for job in jobs:
             job.error = None
             try:
@@ -107,8 +102,7 @@ class Writer:
             except IncomingPaymentsError as error:  # raised before the first write: there is nothing to undo
                 job.error = error
         batch.flush()
-        connection.execute("COMMIT")
-        self._open.log_bytes = log.after_commit()
+        self._open.log_bytes = self._file.commit(connection, log)
         self._open.commits += 1
         batch.clear()
 
@@ -167,7 +161,7 @@ class _Connection:
     def plan_checkpoint(self, frames: int) -> None:
         """Plan the next checkpoint, so that the log has some `STORE_LOG_FRAMES_MAX` then. The last one found `frames`.
 
-        Python cannot ask SQLite how long the log is, but the result of a checkpoint tells.
+        Python cannot ask SQLite how long the log is, but a checkpoint returns it.
         """
         due = max(self.commits, 1) * STORE_LOG_FRAMES_MAX // max(frames, 1)
         self.checkpoint_at_commits = max(1, min(due, 2 * self.checkpoint_at_commits))

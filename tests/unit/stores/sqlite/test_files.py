@@ -1,4 +1,4 @@
-"""The files of a store: symbolic links, the length of the log, backups, and the version of SQLite."""
+"""The files of a store: symbolic links, the size of the log, backups, and the version of SQLite."""
 
 import os
 import resource
@@ -21,13 +21,13 @@ from incoming_payments.testing.steps import create, credit, together
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The path of the database."""
+    """Return the path of the database."""
     return tmp_path / "payments.db"
 
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
-    """A store in a new file."""
+    """Yield a store in a new file."""
     with SqliteStore(path) as store:
         yield store
 
@@ -35,8 +35,8 @@ def store(path: Path) -> Iterator[SqliteStore]:
 # --- symbolic links ---
 
 
-def test_the_path_may_be_a_symbolic_link(tmp_path: Path) -> None:
-    """The store works on the target, and its log and lock file stand beside the target."""
+def test_path_may_be_a_symbolic_link(tmp_path: Path) -> None:
+    """The store uses the target of the link. The log and the lock file are beside the target."""
     target, link = tmp_path / "data" / "payments.db", tmp_path / "payments.db"
     target.parent.mkdir()
     SqliteStore(target).close()
@@ -55,8 +55,8 @@ def test_the_path_may_be_a_symbolic_link(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir() if not file.is_dir()] == ["payments.db"]
 
 
-def test_a_link_to_nothing_creates_a_private_database(tmp_path: Path) -> None:
-    """At the target, readable by its owner alone."""
+def test_dangling_link_creates_a_private_database(tmp_path: Path) -> None:
+    """The database is created at the target, and only its owner can read it."""
     target, link = tmp_path / "target.db", tmp_path / "payments.db"
     link.symlink_to(target)
     with SqliteStore(link) as store:
@@ -65,16 +65,16 @@ def test_a_link_to_nothing_creates_a_private_database(tmp_path: Path) -> None:
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-# --- the length of the log ---
+# --- the size of the log ---
 
 
 def log_bytes(path: Path) -> int:
-    """The size of the log."""
+    """Return the size of the log."""
     return path.with_name(f"{path.name}-wal").stat().st_size
 
 
-def test_the_log_stays_short(store: SqliteStore, path: Path) -> None:
-    """The writer copies it into the database from time to time, and SQLite begins it again."""
+def test_log_stays_short(store: SqliteStore, path: Path) -> None:
+    """The writer makes checkpoints, after which SQLite writes the log from its beginning again."""
     id = create(store)
     for number in range(1500):
         credit(store, id, f"wire-{number}", 1)
@@ -82,10 +82,10 @@ def test_the_log_stays_short(store: SqliteStore, path: Path) -> None:
     assert path.stat().st_size > 100_000
 
 
-def test_the_log_stays_short_under_readers_that_overlap(
+def test_log_stays_short_under_overlapping_readers(
     path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore
 ) -> None:
-    """Past a bound the writer waits until readers of the log are done: otherwise there is always one of them."""
+    """Beyond a size, the writer waits for the readers, one of which would otherwise always block the checkpoint."""
     bound = 1_000_000
     monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", bound)
     id = create(store)
@@ -111,14 +111,14 @@ def test_the_log_stays_short_under_readers_that_overlap(
         ended.set()
         for reader in readers:
             reader.join()
-    # Without the bound it would hold 15 MB in the end.
+    # Without the bound the log would grow to 15 MB.
     assert max(sizes) < 8 * bound
     assert min(sizes[sizes.index(max(sizes)) :]) < bound
     assert store.load(id).received.value == 1200
 
 
-def test_a_reader_that_stays_lets_the_log_grow(path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore) -> None:
-    """The writer does not wait for it at each commit: the next attempt comes when the log has grown by the bound."""
+def test_long_reader_lets_the_log_grow(path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore) -> None:
+    """The writer does not wait at each commit. It tries again when the log has grown by the bound."""
     monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 200_000)
     monkeypatch.setattr(_writer, "STORE_TRUNCATE_MS_MAX", 1)
     id = create(store)
@@ -140,15 +140,15 @@ def test_a_reader_that_stays_lets_the_log_grow(path: Path, monkeypatch: pytest.M
     assert log_bytes(path) > 800_000
 
 
-def test_the_bound_of_the_log_is_known() -> None:
-    """In bytes."""
+def test_log_size_limit() -> None:
+    """The limit is 32 MiB."""
     assert STORE_LOG_BYTES_MAX == 32 * 1024 * 1024
 
 
-def test_a_checkpoint_that_finds_no_space_is_logged(
+def test_checkpoint_without_space_is_logged(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The credits are in the log. The next checkpoint copies them."""
+    """The credits stay in the log, and the next checkpoint copies them."""
     id = create(store)
     engine = store._engine
     writer = _writer.Writer(engine._file)
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_finds_no_space_is_logged(
             def execute(self, sql: str, *arguments: object) -> sqlite3.Cursor:
                 if sql.startswith("PRAGMA wal_checkpoint"):
                     raise error
-                return super().execute(sql, *arguments)  # type: ignore[arg-type] # whatever SQLite takes
+                return super().execute(sql, *arguments)  # type: ignore[arg-type] # any parameters
 
         connect = sqlite3.connect
         patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Full))
@@ -173,8 +173,8 @@ def test_a_checkpoint_that_finds_no_space_is_logged(
 # --- backups ---
 
 
-def test_a_backup_holds_what_was_acknowledged(store: SqliteStore, path: Path, tmp_path: Path) -> None:
-    """In one file that its owner alone can read, while others write. A store opens it like any other database."""
+def test_backup_has_every_acknowledged_credit(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+    """The backup is one private file, made while others write. A store opens it like any other database."""
     id = create(store)
     target = tmp_path / "backup.db"
     acknowledged: list[int] = []
@@ -206,8 +206,8 @@ def test_a_backup_holds_what_was_acknowledged(store: SqliteStore, path: Path, tm
     assert path.exists()
 
 
-def test_a_backup_of_an_async_store(path: Path, tmp_path: Path) -> None:
-    """The same, off the event loop."""
+def test_backup_of_an_async_store(path: Path, tmp_path: Path) -> None:
+    """`AsyncSqliteStore.backup` makes a backup in another thread."""
     import asyncio
 
     async def scenario() -> None:
@@ -218,8 +218,8 @@ def test_a_backup_of_an_async_store(path: Path, tmp_path: Path) -> None:
     SqliteStore(tmp_path / "backup.db").close()
 
 
-def test_a_backup_replaces_no_file(store: SqliteStore, path: Path, tmp_path: Path) -> None:
-    """Least of all the database itself."""
+def test_backup_replaces_no_file(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+    """An existing target is refused, also the database itself."""
     create(store)
     for target in (path, tmp_path / "other"):
         target.touch()
@@ -231,16 +231,16 @@ def test_a_backup_replaces_no_file(store: SqliteStore, path: Path, tmp_path: Pat
     assert not (tmp_path / "backup.db").exists()
 
 
-def test_a_backup_to_a_folder_that_is_missing_is_refused(store: SqliteStore, tmp_path: Path) -> None:
-    """With the operating system's reason."""
+def test_backup_to_a_missing_folder_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+    """The message has the reason of the operating system."""
     with pytest.raises(BackupFailed, match="No such file or directory"):
         store.backup(tmp_path / "nowhere" / "backup.db")
 
 
-def test_a_backup_that_does_not_read_back_is_removed(
+def test_backup_that_does_not_read_back_is_removed(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether its pages are damaged or rows are missing."""
+    """A backup with damaged pages or missing rows raises `BackupFailed`."""
     create(store)
     sync = _backup._sync
 
@@ -257,9 +257,9 @@ def test_a_backup_that_does_not_read_back_is_removed(
             copy.commit()
         sync(path)
 
-    for spoil in (damage, lose_a_row):
+    for fault in (damage, lose_a_row):
         with monkeypatch.context() as patch:
-            patch.setattr(_backup, "_sync", spoil)
+            patch.setattr(_backup, "_sync", fault)
             with pytest.raises(BackupFailed, match="and was removed"):
                 store.backup(tmp_path / "backup.db")
         assert [file.name for file in tmp_path.iterdir() if file.name.startswith("backup")] == []
@@ -290,10 +290,8 @@ def test_a_backup_needs_the_path_of_a_file(store: SqliteStore, target: str) -> N
         store.backup(target)
 
 
-def test_a_backup_that_finds_no_space_is_removed(
-    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store goes on."""
+def test_backup_without_space_is_removed(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store continues."""
     id = create(store)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     store.load(id)
@@ -309,17 +307,17 @@ def test_a_backup_that_finds_no_space_is_removed(
     monkeypatch.undo()
 
 
-def test_a_copy_of_the_files_is_no_backup(path: Path, tmp_path: Path) -> None:
-    """The trap that the docs name: closing a descriptor of the database drops the locks of the whole process."""
+def test_copying_the_file_drops_its_locks(path: Path, tmp_path: Path) -> None:
+    """The docs warn of this: closing a descriptor of the database drops all locks of the process."""
     script = """
 import subprocess, sys
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing.steps import create
 store = SqliteStore(sys.argv[1])
 create(store)
-held = ["import sqlite3, sys", "c = sqlite3.connect(sys.argv[1])"]
-held += ["c.execute('PRAGMA locking_mode = EXCLUSIVE')", "c.execute('BEGIN EXCLUSIVE')"]
-other = [sys.executable, "-c", "; ".join(held), sys.argv[1]]
+lock = ["import sqlite3, sys", "c = sqlite3.connect(sys.argv[1])"]
+lock += ["c.execute('PRAGMA locking_mode = EXCLUSIVE')", "c.execute('BEGIN EXCLUSIVE')"]
+other = [sys.executable, "-c", "; ".join(lock), sys.argv[1]]
 assert subprocess.run(other, stderr=subprocess.DEVNULL).returncode != 0
 open(sys.argv[1], "rb").close()
 assert subprocess.run(other).returncode == 0
@@ -332,8 +330,8 @@ import os; os._exit(0)
 # --- the version of SQLite ---
 
 
-def test_an_old_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its version, and the least version that will do."""
+def test_old_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the version of SQLite and the lowest accepted version."""
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.36.0")
     with pytest.raises(StoreUnusable, match=r"SQLite 3\.36\.0, and the store needs 3\.37\.0"):

@@ -1,4 +1,4 @@
-"""SQLite stores are opened with care and closed with manners; their readers are few."""
+"""How SQLite stores are opened and closed, and their reading connections."""
 
 import asyncio
 import gc
@@ -26,18 +26,18 @@ from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.testing import NOW, a_creation, crediting
 from incoming_payments.testing.steps import create, credit
-from kits.sqlite_jobs import held, queue
+from kits.sqlite_jobs import busy_writer, queue
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the file of a test goes."""
+    """Return the path of the database."""
     return tmp_path / "payments.db"
 
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
-    """A store in a new file."""
+    """Yield a store in a new file."""
     with SqliteStore(path, busy_s=0.05) as store:
         yield store
 
@@ -46,23 +46,23 @@ def store(path: Path) -> Iterator[SqliteStore]:
 
 
 @pytest.mark.parametrize("path", ["", ":memory:", "a\0b", b"payments.db"])
-def test_a_path_that_names_no_file_is_refused(path: Any) -> None:
-    """With a hint to the store that needs none."""
+def test_path_of_no_file_is_refused(path: Any) -> None:
+    """The message names `MemoryStore`, which needs no file."""
     with pytest.raises(ConfigurationError, match="MemoryStore") as caught:
         SqliteStore(path)
     assert caught.value.details == {"setting": "path"}
 
 
 @pytest.mark.parametrize("busy_s", [-1, 5.1, float("nan")])
-def test_a_waiting_time_out_of_bounds_is_refused(path: Path, busy_s: float) -> None:
-    """It is bounded by `limits.STORE_BUSY_S_MAX`."""
+def test_busy_s_out_of_bounds_is_refused(path: Path, busy_s: float) -> None:
+    """`busy_s` is a number from 0 to `limits.STORE_BUSY_S_MAX`."""
     with pytest.raises(ConfigurationError):
         SqliteStore(path, busy_s=busy_s)
     assert not path.exists()
 
 
-def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
-    """And not created: it may be a volume that is not mounted."""
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
+    """The store does not create the directory, which may be an unmounted volume."""
     with pytest.raises(StoreUnusable, match="missing does not exist"):
         SqliteStore(tmp_path / "missing" / "payments.db")
     with pytest.raises(StoreUnusable, match="is a directory"):
@@ -70,15 +70,15 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b?mode=ro#x%41.db", "gäld 🪙.db", "file:x"])
-def test_any_file_name_will_do(tmp_path: Path, name: str) -> None:
-    """Nothing in a path is taken for an option of SQLite's."""
+def test_any_file_name_is_accepted(tmp_path: Path, name: str) -> None:
+    """No part of a path is read as an option of SQLite."""
     with SqliteStore(str(tmp_path / name)) as store:
         create(store)
     assert (tmp_path / name).is_file()
 
 
-def test_a_relative_path_is_fixed_when_the_store_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later change of directory does not lead to another file."""
+def test_relative_path_is_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later change of the working directory does not lead to another file."""
     monkeypatch.chdir(tmp_path)
     with SqliteStore("payments.db") as store:
         monkeypatch.chdir("/")
@@ -87,15 +87,15 @@ def test_a_relative_path_is_fixed_when_the_store_is_opened(tmp_path: Path, monke
     assert (tmp_path / "payments.db").is_file()
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
-    """To every method; closing again is allowed."""
+def test_closed_store_refuses_every_call(path: Path) -> None:
+    """Every method raises `StoreUnusable`. Only `close` may be called again."""
     store = SqliteStore(path)
     id = create(store)
     store.close()
     store.close()
 
     created = a_creation()
-    for ask in (
+    for call in (
         lambda: store.insert(created),
         lambda: store.load(id),
         lambda: store.events(id),
@@ -103,11 +103,11 @@ def test_a_closed_store_says_so(path: Path) -> None:
         lambda: credit(store, id, "wire-1", 1),
     ):
         with pytest.raises(StoreUnusable, match="closed"):
-            ask()
+            call()
 
 
-def test_a_closed_async_store_says_so(path: Path) -> None:
-    """Likewise."""
+def test_closed_async_store_refuses_every_call(path: Path) -> None:
+    """Reads and writes raise `StoreUnusable`."""
 
     async def scenario() -> None:
         async with AsyncSqliteStore(path) as store:
@@ -121,11 +121,11 @@ def test_a_closed_async_store_says_so(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_closing_finishes_what_is_queued(path: Path) -> None:
-    """Every caller that waits is answered."""
+def test_close_finishes_queued_updates(path: Path) -> None:
+    """Every waiting caller gets an answer."""
     store = SqliteStore(path)
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(5)]
         closing = threading.Thread(target=store.close)
         closing.start()
@@ -136,8 +136,8 @@ def test_closing_finishes_what_is_queued(path: Path) -> None:
         assert store.load(id).received.value == 5
 
 
-def test_a_store_that_is_dropped_ends_its_thread(path: Path) -> None:
-    """As if it had been closed."""
+def test_garbage_collected_store_ends_its_thread(path: Path) -> None:
+    """The collection of a store closes it."""
     store = SqliteStore(path)
     create(store)
     assert store._engine._writer is not None
@@ -148,20 +148,18 @@ def test_a_store_that_is_dropped_ends_its_thread(path: Path) -> None:
     assert not thread.is_alive()
 
 
-def test_a_store_dropped_by_its_own_writer_does_not_wait_for_itself(path: Path) -> None:
-    """The garbage collector may run anywhere, so also there."""
+def test_store_collected_in_its_writer_thread_does_not_deadlock(path: Path) -> None:
+    """The garbage collector may run in any thread, also in the one that writes."""
     engine = Engine(DatabaseFile(path, busy_s=0))
-    job = Job(lambda _: engine.close_unattended())
+    job = Job(lambda _: engine.close(wait=False))
     engine.submit(job)
     job.wait()
     assert engine._writer is not None
     engine._writer[0].join(30)
 
 
-def test_a_thread_that_cannot_be_started_is_trouble_that_passes(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next call tries again."""
+def test_failed_thread_start_is_temporary(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call raises `StoreUnavailable`, and the next call tries again."""
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -176,8 +174,8 @@ def test_a_thread_that_cannot_be_started_is_trouble_that_passes(
 # --- readers ---
 
 
-def test_readers_are_kept_up_to_a_bound(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that read at once need two connections; one of them is kept for the next."""
+def test_idle_readers_are_limited(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two concurrent reads open two connections. With a limit of one, the store keeps one of them."""
     monkeypatch.setattr(_engine, "STORE_READERS_MAX", 1)
     id = create(store)
     assert store._engine.read(lambda _: store.load(id)).id == id
@@ -187,38 +185,38 @@ def test_readers_are_kept_up_to_a_bound(store: SqliteStore, monkeypatch: pytest.
     assert [kept] == store._engine._idle
 
 
-def test_a_reader_that_outlives_the_store_is_closed(path: Path) -> None:
-    """When it comes back."""
+def test_reader_in_use_is_closed_after_the_store(path: Path) -> None:
+    """The connection is closed when its read ends."""
     store = SqliteStore(path)
-    lent: list[sqlite3.Connection] = []
+    used: list[sqlite3.Connection] = []
 
     def close_meanwhile(rows: Rows) -> None:
-        lent.append(rows.connection)
+        used.append(rows.connection)
         store.close()
 
     store._engine.read(close_meanwhile)
     assert store._engine._idle == []
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        lent[0].execute("SELECT 1")
+        used[0].execute("SELECT 1")
 
 
-def test_an_interrupted_reader_is_not_used_again(store: SqliteStore) -> None:
-    """Whatever it was doing may be half done."""
+def test_interrupted_reader_is_not_reused(store: SqliteStore) -> None:
+    """The state of an interrupted connection is unknown."""
     with pytest.raises(KeyboardInterrupt):
         store._engine.read(lambda _: _interrupt())
     assert store._engine._idle == []
 
 
-def test_a_reader_that_found_nothing_is_used_again(store: SqliteStore) -> None:
-    """A refusal is no trouble."""
+def test_reader_without_a_result_is_reused(store: SqliteStore) -> None:
+    """`PaymentNotFound` is no failure of the connection."""
     for _ in range(3):
         with pytest.raises(IncomingPaymentsError):
             store.load(PaymentId("no such"))
     assert len(store._engine._idle) == 1
 
 
-def test_the_sweep_uses_its_index(store: SqliteStore) -> None:
-    """Its cost is that of what it finds, not of the table."""
+def test_sweep_uses_its_index(store: SqliteStore) -> None:
+    """The sweep reads the expired payments only, and not the whole table."""
     connection = store._engine._file.connect_reader()
     plan = connection.execute(f"EXPLAIN QUERY PLAN {_rows._SELECT_EXPIRED}", (0, 0)).fetchall()
     store._engine._file.disconnect(connection)
@@ -230,9 +228,9 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
-def test_a_new_file_is_private(path: Path) -> None:
-    """It and its log, whatever the umask; the mode of a file that is there already is its owner's business."""
+@pytest.mark.skipif(os.name != "posix", reason="file modes need POSIX")
+def test_new_files_are_private(path: Path) -> None:
+    """The mode of new files is 0600 for any umask. The mode of an existing file stays."""
     before = os.umask(0)
     try:
         with SqliteStore(path) as store:

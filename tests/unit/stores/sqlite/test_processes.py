@@ -1,4 +1,4 @@
-"""Several processes on one file, processes that are killed, that fork, and that forget to close."""
+"""Several processes on one file: killed processes, forks, and stores that are never closed."""
 
 import os
 import re
@@ -148,13 +148,13 @@ store.close()
 
 
 def start(script: str, *arguments: object) -> "subprocess.Popen[str]":
-    """A process of its own, in which a warning is an error."""
+    """Start `script` in a new process, in which a warning is an error."""
     command = [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-c", script]
     return subprocess.Popen([*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: "subprocess.Popen[str]") -> list[str]:
-    """The lines it printed, once it has ended well."""
+    """Return the lines that `process` has printed. It must end without an error."""
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     return output.split()
@@ -162,39 +162,39 @@ def finish(process: "subprocess.Popen[str]") -> list[str]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the file of a test goes."""
+    """Return the path of the database."""
     return tmp_path / "payments.db"
 
 
 @pytest.fixture
 def id(path: Path) -> PaymentId:
-    """A payment in it."""
+    """Return the id of a payment in the database."""
     with SqliteStore(path) as store:
         return create(store)
 
 
 def check(path: Path, id: PaymentId, acknowledged: list[str]) -> int:
-    """Every acknowledged credit is in the file once, and the sums agree. Returns how many are there in all."""
+    """Check that each acknowledged credit is stored once and the sums agree. Return the number of all credits."""
     with SqliteStore(path) as store:
         events = store.events(id)
-        booked = [event.credit_id for event in events if event.credit_id is not None]
-        assert set(acknowledged) <= set(booked)
+        credited = [event.credit_id for event in events if event.credit_id is not None]
+        assert set(acknowledged) <= set(credited)
         amounts = [after.received.value - before.received.value for before, after in pairwise(events)]
-        credits = [credit(store, id, credit_id, amount) for credit_id, amount in zip(booked, amounts, strict=True)]
+        credits = [credit(store, id, credit_id, amount) for credit_id, amount in zip(credited, amounts, strict=True)]
         check_credits(store, id, credits)
-        return len(booked)
+        return len(credited)
 
 
-def test_several_processes_share_a_file(path: Path, id: PaymentId) -> None:
-    """Some with credit ids of their own and some with the same: nothing is lost or doubled. None closes its store."""
+def test_processes_share_a_file(path: Path, id: PaymentId) -> None:
+    """Two of three processes use the same credit ids. No credit is lost or doubled, although no store is closed."""
     processes = [start(CREDITING, path, id, prefix, 40) for prefix in ("a", "b", "b")]
     lines = [line for process in processes for line in finish(process)]
 
     assert check(path, id, lines) == 80
 
 
-def test_several_processes_agree_on_nonces(path: Path) -> None:
-    """Each is new to exactly one of them."""
+def test_processes_share_nonces(path: Path) -> None:
+    """Each nonce is new to exactly one process."""
     with SqliteStore(path):
         processes = [start(USING, path) for _ in range(3)]
         lines = [line for process in processes for line in finish(process)]
@@ -202,47 +202,47 @@ def test_several_processes_agree_on_nonces(path: Path) -> None:
     assert [f"{number:064x}" for number in range(40)] == sorted(lines)
 
 
-def test_what_a_killed_process_was_told_is_in_the_file(path: Path, id: PaymentId) -> None:
-    """SIGKILL comes when it will; what was acknowledged is there, and at most one more, once."""
+def test_killed_process_loses_no_acknowledged_credit(path: Path, id: PaymentId) -> None:
+    """After each SIGKILL, the file has all acknowledged credits and at most one more."""
     acknowledged: list[str] = []
     for turn in range(3):
         process = start(CREDITING, path, id, f"process-{turn}", 0)
         assert process.stdout is not None
         acknowledged += [process.stdout.readline().strip() for _ in range(10 * turn + 5)]
         process.kill()
-        # Not `communicate`, which would pass over what `readline` has in its buffer.
+        # Not `communicate`, which would skip the buffer of `readline`.
         acknowledged += re.findall(r".+(?=\n)", process.stdout.read())
         process.communicate(timeout=60)
 
     assert len(acknowledged) <= check(path, id, acknowledged) <= len(acknowledged) + 3
 
 
-def test_a_store_opened_before_a_fork_serves_both(path: Path, id: PaymentId) -> None:
-    """Parent and child each with connections of their own; both end without a complaint, and closing nothing."""
+def test_store_opened_before_a_fork_serves_both(path: Path, id: PaymentId) -> None:
+    """Parent and child have their own connections, and both end without an error although they close nothing."""
     assert finish(start(FORKING, path, id)) == []
 
     assert check(path, id, [f"{name}-{turn}" for name in ("parent-2", "child-1") for turn in range(20)]) == 42
 
 
 @pytest.mark.parametrize("how", ["killed", "ends"])
-def test_a_child_that_outlives_its_parents_store_loses_nothing(path: Path, id: PaymentId, how: str) -> None:
-    """SQLite would take the log away under the child, if it had inherited a connection that was open."""
+def test_child_outlives_the_store_of_its_parent(path: Path, id: PaymentId, how: str) -> None:
+    """SQLite would remove the log that the child uses if the child had inherited an open connection."""
     lines = finish(start(OUTLIVED, path, id, how))
 
     assert [f"child-{turn}" for turn in range(20)] == lines
     assert check(path, id, lines) == 21
 
 
-def test_forks_while_others_write(path: Path, id: PaymentId) -> None:
-    """A fork waits for what is under way, the children can write at once, and the parent's threads go on."""
+def test_fork_during_writes(path: Path, id: PaymentId) -> None:
+    """The fork waits for calls in flight. Children can write at once, and the threads of the parent continue."""
     lines = finish(start(BUSY, path, id))
 
     assert {f"child-{number}-{turn}" for number in range(6) for turn in range(3)} <= set(lines)
     assert check(path, id, lines) == len(lines)
 
 
-def test_nothing_is_open_during_a_fork(path: Path, id: PaymentId) -> None:
-    """What the hooks do, in this process: a call that comes meanwhile waits, and is answered afterwards."""
+def test_no_connection_is_open_during_a_fork(path: Path, id: PaymentId) -> None:
+    """A call during a fork waits, and gets its answer afterwards. The hooks run in this process."""
     with SqliteStore(path) as store:
         credit(store, id, "wire-1", 1)
         store.load(id)
@@ -262,22 +262,25 @@ def test_nothing_is_open_during_a_fork(path: Path, id: PaymentId) -> None:
         _engine._after_fork_in_parent()
         for call in calls:
             call.join(30)
-        assert received[0] + received[1] in {4, 5}  # the total is 2; the version is 2 or 3, as the two may overtake
+        assert received[0] + received[1] in {
+            4,
+            5,
+        }  # the total is 2, and the version is 2 or 3: the calls may run in any order
 
 
-def test_a_store_that_is_dropped_during_a_fork_does_not_wait(path: Path, id: PaymentId) -> None:
-    """The garbage collector may find it in the very thread that the fork waits for."""
+def test_store_collected_during_a_fork_does_not_deadlock(path: Path, id: PaymentId) -> None:
+    """The garbage collector may run in the thread that the fork waits for."""
     store = SqliteStore(path)
     store.load(id)
     _engine._before_fork()
-    store._engine.close_unattended()
+    store._engine.close(wait=False)
     _engine._after_fork_in_parent()
     with pytest.raises(StoreUnusable, match="closed"):
         store.load(id)
 
 
-def test_a_reader_that_comes_back_during_a_fork_is_closed(path: Path) -> None:
-    """The fork waits for it."""
+def test_reader_in_use_at_a_fork_is_closed(path: Path) -> None:
+    """The fork waits until the read ends, and the connection is closed."""
     with SqliteStore(path) as store:
         engine = store._engine
         began, go_on = threading.Event(), threading.Event()
@@ -291,7 +294,7 @@ def test_a_reader_that_comes_back_during_a_fork_is_closed(path: Path) -> None:
         assert began.wait(30)
         fork = threading.Thread(target=_fork_around, args=(engine,))
         fork.start()
-        while not engine._forks:
+        while not engine._fork_pending:
             time.sleep(0.001)
         assert fork.is_alive()
         go_on.set()
@@ -306,10 +309,8 @@ def _fork_around(engine: Engine) -> None:
     _engine._after_fork_in_parent()
 
 
-def test_an_interrupt_leaves_nothing_open_and_nothing_stopped(
-    path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C while a fork waits is for afterwards: the fork goes on, so every connection has to be closed first."""
+def test_interrupted_fork_closes_every_connection(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python forks even after Ctrl-C in a hook, so the hook closes every connection before it raises."""
     interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
     stop = Engine.before_fork
 
@@ -328,8 +329,8 @@ def test_an_interrupt_leaves_nothing_open_and_nothing_stopped(
         assert credit(store, id, "wire-2", 1).received.value == 2
 
 
-def test_a_child_begins_anew(path: Path, id: PaymentId) -> None:
-    """What the hook does there, in this process: a writer and connections of its own, and no lock of the parent's."""
+def test_child_opens_its_own_connections(path: Path, id: PaymentId) -> None:
+    """After the hook of the child, the store has a new writer, new connections and new locks."""
     with SqliteStore(path) as store:
         credit(store, id, "wire-1", 1)
         _engine._before_fork()
@@ -338,9 +339,9 @@ def test_a_child_begins_anew(path: Path, id: PaymentId) -> None:
         assert store.load(id).received.value == 2
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="file size limits and forks are of POSIX")
-def test_a_file_that_cannot_grow_stops_the_store(path: Path, id: PaymentId) -> None:
-    """A write beyond the limit of file sizes fails, and the store stops. Everything acknowledged before is there."""
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="file size limits and forks need POSIX")
+def test_file_size_limit_stops_the_store(path: Path, id: PaymentId) -> None:
+    """The first write beyond the limit fails and stops the store. The file has every acknowledged credit."""
     lines = finish(start(NO_GROWTH, path, id))
 
     assert len(lines) >= 1
@@ -348,7 +349,7 @@ def test_a_file_that_cannot_grow_stops_the_store(path: Path, id: PaymentId) -> N
 
 
 def test_stores_of_one_process_share_a_file(path: Path, id: PaymentId) -> None:
-    """As stores of several processes do."""
+    """Two stores on one file see each other's credits."""
     with SqliteStore(path) as one, SqliteStore(path) as other:
         for turn in range(10):
             for store in (one, other):

@@ -1,4 +1,4 @@
-"""The SQLite stores keep the contract, and their word about durability, batches and asyncio."""
+"""The contract suites against the SQLite stores, and their durability, batches, asyncio calls and nonces."""
 
 import asyncio
 import gc
@@ -26,7 +26,6 @@ from incoming_payments.stores.sqlite import (
     SqliteNonces,
     SqliteStore,
     _engine,
-    _rows,
     _writer,
 )
 from incoming_payments.stores.sqlite._queue import Job
@@ -34,14 +33,14 @@ from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation, cre
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
 from incoming_payments.testing.steps import create, credit
-from kits.sqlite_jobs import held, queue
+from kits.sqlite_jobs import busy_writer, queue
 
 
 class TestSqliteStore(StoreContract):
     """The contract suite against `SqliteStore`."""
 
     def make_store(self, directory: Path) -> PaymentStore:
-        """A store in a new file."""
+        """Yield a store in a new file."""
         return SqliteStore(directory / "payments.db")
 
 
@@ -49,7 +48,7 @@ class TestAsyncSqliteStore(StoreContract):
     """The contract suite against `AsyncSqliteStore`, whose callers are concurrent tasks of one event loop."""
 
     def make_store(self, directory: Path) -> PaymentStore:
-        """A store in a new file, in an event loop of its own."""
+        """Return a store in a new file, with its own event loop."""
 
         async def open_store() -> AsyncSqliteStore:
             return AsyncSqliteStore(directory / "payments.db")
@@ -61,11 +60,11 @@ class TestSqliteNonces(NonceContract):
     """The contract suite against `SqliteNonces`."""
 
     def make_nonces(self, directory: Path) -> Nonces:
-        """In a new file."""
+        """Return nonces in a new file."""
         return SqliteNonces(SqliteStore(directory / "payments.db"), self.capacity)
 
     def close_nonces(self, nonces: Nonces) -> None:
-        """Close the store they are in."""
+        """Close the store of the nonces."""
         assert isinstance(nonces, SqliteNonces)
         nonces._store.close()
 
@@ -74,7 +73,7 @@ class TestAsyncSqliteNonces(NonceContract):
     """The contract suite against `AsyncSqliteNonces`, whose callers are concurrent tasks of one event loop."""
 
     def make_nonces(self, directory: Path) -> Nonces:
-        """In a new file, in an event loop of their own."""
+        """Return nonces in a new file, with their own event loop."""
 
         async def open_store() -> AsyncSqliteStore:
             return AsyncSqliteStore(directory / "payments.db")
@@ -86,19 +85,19 @@ class TestAsyncSqliteNonces(NonceContract):
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the file of a test goes."""
+    """Return the path of the database."""
     return tmp_path / "payments.db"
 
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
-    """A store in a new file."""
+    """Yield a store in a new file."""
     with SqliteStore(path, busy_s=0.05) as store:
         yield store
 
 
 def raising(error: BaseException) -> Decide[Any]:
-    """A decision that raises `error`."""
+    """Return a `decide` that raises `error`."""
 
     def decide(_payment: IncomingPayment, _earlier: Credit | None) -> Decision[Any]:
         raise error
@@ -109,20 +108,20 @@ def raising(error: BaseException) -> Decide[Any]:
 # --- durability ---
 
 
-def test_what_was_acknowledged_is_there_after_reopening(path: Path) -> None:
-    """Payment, credits and events outlive the store object."""
+def test_acknowledged_data_survives_reopening(path: Path) -> None:
+    """A second store on the file finds the payment, its credits and its events."""
     with SqliteStore(path) as store:
         id = create(store)
-        booked = credit(store, id, "wire-1", 300)
+        first = credit(store, id, "wire-1", 300)
         before = store.load(id), list(store.events(id))
 
     with SqliteStore(path) as store:
         assert before == (store.load(id), list(store.events(id)))
-        assert booked == credit(store, id, "wire-1", 300)
+        assert first == credit(store, id, "wire-1", 300)
 
 
-def test_other_connections_see_an_update_as_soon_as_it_is_answered(store: SqliteStore, path: Path) -> None:
-    """An answer is given after the commit. And an auditor can read the file: amounts are decimal text."""
+def test_answered_update_is_committed(store: SqliteStore, path: Path) -> None:
+    """Another connection sees each update after its answer. Amounts are decimal text, which an auditor can read."""
     id = create(store)
     connection = sqlite3.connect(path)
     for number in range(1, 4):
@@ -133,8 +132,8 @@ def test_other_connections_see_an_update_as_soon_as_it_is_answered(store: Sqlite
     connection.close()
 
 
-def test_the_writer_syncs_every_commit(store: SqliteStore) -> None:
-    """`synchronous` is FULL (2) and the journal a write-ahead log; readers cannot write."""
+def test_writer_syncs_every_commit(store: SqliteStore) -> None:
+    """The writer has `synchronous` FULL (2) and a write-ahead log. Readers cannot write."""
     file = store._engine._file
     writer, reader = file.connect_writer(), file.connect_reader()
     assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
@@ -145,8 +144,8 @@ def test_the_writer_syncs_every_commit(store: SqliteStore) -> None:
     file.disconnect(reader)
 
 
-def test_updates_of_other_stores_on_the_file_are_seen(store: SqliteStore, path: Path) -> None:
-    """A store remembers rows it has read, and uses them only while they are what the file says."""
+def test_updates_of_other_stores_are_seen(store: SqliteStore, path: Path) -> None:
+    """A cached payment is used only while its row in the file is the same."""
     id = create(store)
     credit(store, id, "wire-1", 1)
     with SqliteStore(path) as other:
@@ -156,37 +155,24 @@ def test_updates_of_other_stores_on_the_file_are_seen(store: SqliteStore, path: 
             assert store.load(id) == other.load(id)
 
 
-def test_a_store_remembers_few_payments(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that its memory does not grow with the table."""
-    monkeypatch.setattr(_rows, "_LOADED_MAX", 2)
-    ids = [create(store) for _ in range(5)]
-    for turn in range(2):
-        for id in ids:
-            assert credit(store, id, f"wire-{turn}", 1).received.value == turn + 1
-            assert store.load(id).received.value == turn + 1
-    (_, rows) = store._engine._idle[0]
-    assert len(rows._loaded) == 2
-
-
 # --- batches ---
 
 
-def test_a_batch_of_many_payments_shares_a_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of more payments than are remembered: none of its jobs has to be run again."""
-    monkeypatch.setattr(_rows, "_LOADED_MAX", 2)
+def test_batch_of_many_payments_shares_a_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer repeats no job of a batch with several payments."""
     blamed: list[BaseException] = []
     monkeypatch.setattr(_writer, "blames_the_statement", blamed.append)
     ids = [create(store) for _ in range(6)]
-    with held(store._engine):
+    with busy_writer(store._engine):
         jobs = [queue(store, id, crediting("wire-1", 1), "wire-1") for id in ids]
     assert [job.wait().received.value for job in jobs] == [1] * 6
     assert blamed == []
 
 
-def test_what_waits_shares_a_commit(store: SqliteStore) -> None:
-    """Each job sees what the ones before it decided, also about credit ids, and each gets an answer of its own."""
+def test_waiting_updates_share_a_commit(store: SqliteStore) -> None:
+    """Each job sees the decisions and credit ids of the jobs before it, and gets its own answer."""
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number % 3}", 5), f"wire-{number % 3}") for number in range(6)]
     answers = [job.wait() for job in jobs]
 
@@ -195,11 +181,11 @@ def test_what_waits_shares_a_commit(store: SqliteStore) -> None:
     assert [event.version for event in store.events(id)] == [1, 2, 3, 4]
 
 
-def test_after_a_crowd_the_writer_waits_for_nobody(store: SqliteStore) -> None:
-    """It gives way to callers that come in a crowd; one that comes alone is served all the same."""
+def test_single_call_after_a_batch_is_answered(store: SqliteStore) -> None:
+    """The writer waits for more jobs after a batch of threads, but answers a single call too."""
     id = create(store)
     for turn in range(3):
-        with held(store._engine):
+        with busy_writer(store._engine):
             jobs = [
                 queue(store, id, crediting(f"wire-{turn}-{number}", 1), f"wire-{turn}-{number}") for number in range(3)
             ]
@@ -209,10 +195,10 @@ def test_after_a_crowd_the_writer_waits_for_nobody(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), SystemExit(3), KeyboardInterrupt(), StopIteration()])
-def test_what_a_decision_raises_is_for_its_caller_only(store: SqliteStore, error: BaseException) -> None:
-    """Whatever it is. The others of the batch commit and the writer lives."""
+def test_exception_of_decide_goes_to_its_caller_only(store: SqliteStore, error: BaseException) -> None:
+    """The other jobs of the batch are committed, and the writer continues, for any exception."""
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         first = queue(store, id, crediting("wire-1", 1), "wire-1")
         bad = queue(store, id, raising(error), "wire-2")
         missing = queue(store, PaymentId("no such"), crediting("wire-3", 1), "wire-3")
@@ -234,10 +220,10 @@ def test_what_a_decision_raises_is_for_its_caller_only(store: SqliteStore, error
         pytest.param(Decision(None, events=a_creation().events), id="events without a payment"),
     ],
 )
-def test_a_decision_that_cannot_be_stored_fails_alone(store: SqliteStore, answer: Any) -> None:
-    """Its caller is told that it is broken; the others of the batch commit."""
+def test_broken_decision_fails_its_job_only(store: SqliteStore, answer: Any) -> None:
+    """Its caller gets `BrokenDecision`. The other jobs of the batch are committed."""
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         first = queue(store, id, crediting("wire-1", 1), "wire-1")
         bad = queue(store, id, lambda _payment, _earlier: answer)
         last = queue(store, id, crediting("wire-2", 1), "wire-2")
@@ -248,11 +234,11 @@ def test_a_decision_that_cannot_be_stored_fails_alone(store: SqliteStore, answer
     assert store.load(id).received.value == 2
 
 
-def test_text_that_is_not_unicode_fails_alone(store: SqliteStore) -> None:
-    """A lone surrogate cannot be written. That comes up in the midst of a batch, which is run again without it."""
+def test_text_that_is_not_unicode_fails_its_job_only(store: SqliteStore) -> None:
+    """SQLite cannot store a lone surrogate. The writer repeats the batch job by job."""
     id = create(store)
     broken = a_creation(metadata='{"ref":"\ud800"}')
-    with held(store._engine):
+    with busy_writer(store._engine):
         first = queue(store, id, crediting("wire-1", 1), "wire-1")
         bad = Job(lambda batch: batch.insert(broken.answer, broken))
         store._engine.submit(bad)
@@ -265,8 +251,8 @@ def test_text_that_is_not_unicode_fails_alone(store: SqliteStore) -> None:
         store.load(broken.answer.id)
 
 
-def test_a_constraint_of_the_file_is_the_last_defence(store: SqliteStore) -> None:
-    """What the guard would let through by mistake, the file refuses, and nothing of it stays."""
+def test_database_constraint_refuses_a_row(store: SqliteStore) -> None:
+    """Defence in depth: the database refuses a row that the guard has accepted, and nothing is written."""
     created = a_creation()
     with sqlite3.connect(store._engine._file.path) as connection:
         connection.execute("CREATE TRIGGER stop BEFORE INSERT ON payments BEGIN SELECT RAISE(ABORT, 'no'); END")
@@ -278,11 +264,11 @@ def test_a_constraint_of_the_file_is_the_last_defence(store: SqliteStore) -> Non
         store.load(created.answer.id)
 
 
-def test_too_many_waiting_are_refused_at_once(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rather than queued without end; those that wait are served."""
+def test_full_queue_refuses_threads_at_once(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call raises `StoreUnavailable`. The queued updates are committed."""
     monkeypatch.setattr(_engine, "STORE_QUEUE_MAX", 2)
     id = create(store)
-    with held(store._engine):
+    with busy_writer(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(2)]
         with pytest.raises(StoreUnavailable):
             credit(store, id, "wire-3", 1)
@@ -290,8 +276,8 @@ def test_too_many_waiting_are_refused_at_once(store: SqliteStore, monkeypatch: p
     assert credit(store, id, "wire-3", 1).received.value == 3
 
 
-def test_an_interrupted_caller_leaves_the_writer_well(store: SqliteStore) -> None:
-    """Ctrl-C ends the waiting; the update happens, and the same call again finds it booked."""
+def test_interrupted_caller_does_not_stop_the_writer(store: SqliteStore) -> None:
+    """Ctrl-C ends the wait and not the update. The same call again gets the first answer."""
     id = create(store)
 
     def interrupt(_signal: int, _frame: object) -> None:
@@ -299,7 +285,7 @@ def test_an_interrupted_caller_leaves_the_writer_well(store: SqliteStore) -> Non
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        with held(store._engine):
+        with busy_writer(store._engine):
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             with pytest.raises(KeyboardInterrupt):
                 credit(store, id, "wire-1", 1)
@@ -312,15 +298,15 @@ def test_an_interrupted_caller_leaves_the_writer_well(store: SqliteStore) -> Non
 # --- asyncio ---
 
 
-def test_a_cancelled_task_leaves_the_writer_well(path: Path) -> None:
-    """While the writer is held the loop goes on; the cancelled update may happen, the others are answered."""
+def test_cancelled_task_does_not_stop_the_writer(path: Path) -> None:
+    """The cancelled update is committed all the same, and the other tasks get their answers."""
 
     async def scenario() -> None:
         async with AsyncSqliteStore(path) as store:
             created = a_creation()
             await store.insert(created)
             id = created.answer.id
-            with held(store._engine):
+            with busy_writer(store._engine):
                 tasks = [
                     asyncio.create_task(store.update(id, crediting(f"wire-{number}", 1), CreditId(f"wire-{number}")))
                     for number in range(3)
@@ -336,27 +322,27 @@ def test_a_cancelled_task_leaves_the_writer_well(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_loop_that_is_closed_is_not_waited_for(path: Path) -> None:
-    """An update whose loop has ended is committed; the store serves the next loop."""
+def test_closed_loop_does_not_stop_the_writer(path: Path) -> None:
+    """The update of a closed event loop is committed, and the store serves the next loop."""
     store = AsyncSqliteStore(path)
     created = a_creation()
     id = created.answer.id
     asyncio.run(store.insert(created))
 
-    async def ask() -> None:
+    async def call_and_cancel() -> None:
         task = asyncio.create_task(store.update(id, crediting("wire-1", 1), CreditId("wire-1")))
         await asyncio.sleep(0)
         task.cancel()
 
-    with held(store._engine):
-        asyncio.run(ask())
+    with busy_writer(store._engine):
+        asyncio.run(call_and_cancel())
     later = asyncio.run(store.update(id, crediting("wire-2", 1), CreditId("wire-2")))
     assert later.received.value == 2
     asyncio.run(store.close())
 
 
-def test_a_decision_that_stops_iteration_is_an_error_in_asyncio(path: Path) -> None:
-    """A future cannot carry `StopIteration`; as in a generator (PEP 479), it comes as a `RuntimeError`."""
+def test_stop_iteration_becomes_runtime_error_in_asyncio(path: Path) -> None:
+    """An asyncio future cannot hold `StopIteration`. The caller gets `RuntimeError`, as in PEP 479."""
 
     async def scenario() -> None:
         async with AsyncSqliteStore(path) as store:
@@ -373,8 +359,8 @@ def test_a_decision_that_stops_iteration_is_an_error_in_asyncio(path: Path) -> N
 UNTIL = NOW + timedelta(seconds=300)
 
 
-def test_nonces_outlive_the_process_and_are_shared(path: Path) -> None:
-    """Every store on the file knows what any of them was asked, also after all were closed."""
+def test_nonces_are_durable_and_shared(path: Path) -> None:
+    """Every store on the file knows the nonces of all others, also after all were closed."""
     with SqliteStore(path) as one, SqliteStore(path) as other:
         assert one.nonces.use(KEYS[0], UNTIL, NOW)
         assert not other.nonces.use(KEYS[0], UNTIL, NOW)
@@ -384,15 +370,15 @@ def test_nonces_outlive_the_process_and_are_shared(path: Path) -> None:
 
 
 def test_nonces_keep_their_store_open(path: Path) -> None:
-    """Whoever holds nothing else need not know of it."""
+    """The nonces work while they are the only reference to the store."""
     nonces = SqliteStore(path).nonces
     gc.collect()
     assert nonces.use(KEYS[0], UNTIL, NOW)
     nonces._store.close()
 
 
-def test_nonces_of_an_async_store(path: Path) -> None:
-    """Of callers at once in one batch, one is first."""
+def test_async_nonce_is_used_once(path: Path) -> None:
+    """Exactly one of five concurrent calls is the first use."""
 
     async def scenario() -> list[bool]:
         async with AsyncSqliteStore(path) as store:
@@ -401,8 +387,8 @@ def test_nonces_of_an_async_store(path: Path) -> None:
     assert sorted(asyncio.run(scenario())) == [False] * 4 + [True]
 
 
-def test_nonces_that_ended_are_swept_in_small_steps(store: SqliteStore, path: Path) -> None:
-    """Two go for each that comes, and the count of those held is what is there."""
+def test_expired_nonces_are_removed_in_small_steps(store: SqliteStore, path: Path) -> None:
+    """Each new nonce removes at most two expired ones, and `held` is the number of rows."""
     for key in KEYS[:8]:
         store.nonces.use(key, NOW, NOW)
     for key in KEYS[8:11]:
@@ -415,8 +401,8 @@ def test_nonces_that_ended_are_swept_in_small_steps(store: SqliteStore, path: Pa
 
 
 @pytest.mark.parametrize("nonces", [SqliteNonces, AsyncSqliteNonces])
-def test_no_room_at_all_is_refused(store: SqliteStore, nonces: Any) -> None:
-    """A memory that could hold nothing would refuse everything."""
+def test_capacity_of_zero_is_refused(store: SqliteStore, nonces: Any) -> None:
+    """The least capacity is one, because a store without any capacity would refuse every nonce."""
     with pytest.raises(InvalidValue) as caught:
         nonces(store, 0)
     assert caught.value.details == {"member": "capacity"}

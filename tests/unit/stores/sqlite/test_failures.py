@@ -1,4 +1,4 @@
-"""What goes wrong with the file or the disk is told apart, leaves nothing half done, and passes when its cause does."""
+"""Failures of the file and the disk: temporary ones, lasting ones, and damaged rows."""
 
 import sqlite3
 import time
@@ -23,54 +23,52 @@ from kits.sqlite_jobs import crediting_one, edit, outcomes_of_one_batch
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the file of a test goes."""
+    """Return the path of the database."""
     return tmp_path / "payments.db"
 
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
-    """A store in a new file, that waits for nobody."""
+    """Yield a store in a new file that does not wait for locks."""
     with SqliteStore(path, busy_s=0) as store:
         yield store
 
 
-# --- trouble that passes ---
+# --- temporary failures ---
 
 
 @pytest.mark.parametrize(
     "setting",
     [pytest.param("PRAGMA max_page_count = 1", id="disk full"), pytest.param("PRAGMA query_only = ON", id="read-only")],
 )
-def test_a_disk_that_takes_nothing_costs_the_batch_and_nothing_more(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, setting: str
-) -> None:
-    """Everybody in the batch is told to repeat, nothing of it is stored, and service is back when the disk is."""
+def test_failed_write_fails_its_batch_only(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    """Every job of the batch gets `StoreUnavailable`, and none is stored. The next calls are accepted."""
     id = create(store)
-    booked = {"wire-0": credit(store, id, "wire-0", 5)}
-    # Long ids fill pages, so that a full disk is met in the middle of the batch.
+    credited = {"wire-0": credit(store, id, "wire-0", 5)}
+    # Long ids fill pages, so that the disk is full in the middle of the batch.
     ids = [f"wire-{number}-{'x' * 150}" for number in range(1, 100)]
     jobs = [crediting_one(id, credit_id) for credit_id in ids]
     connect = DatabaseFile.connect_writer
 
-    def connect_spoilt(file: DatabaseFile) -> sqlite3.Connection:
+    def connect_with_setting(file: DatabaseFile) -> sqlite3.Connection:
         connection = connect(file)
         connection.execute(setting)
         return connection
 
     with monkeypatch.context() as patch:
-        patch.setattr(DatabaseFile, "connect_writer", connect_spoilt)
+        patch.setattr(DatabaseFile, "connect_writer", connect_with_setting)
         outcomes = outcomes_of_one_batch(store, jobs)
 
     assert {StoreUnavailable} == {type(outcome) for outcome in outcomes}
     assert store.load(id).received.value == 5
     for credit_id in ids:
-        booked[credit_id] = credit(store, id, credit_id, 1)
+        credited[credit_id] = credit(store, id, credit_id, 1)
     assert store.load(id).received.value == 5 + len(ids)
-    check_credits(store, id, booked.values())
+    check_credits(store, id, credited.values())
 
 
-def test_memory_that_runs_out_is_trouble_that_passes(store: SqliteStore) -> None:
-    """For the whole batch, as of any other trouble of the machine."""
+def test_memory_error_is_temporary(store: SqliteStore) -> None:
+    """The whole batch gets `StoreUnavailable`, as for any failure of the machine."""
     id = create(store)
 
     def work(_: object) -> None:
@@ -81,8 +79,8 @@ def test_memory_that_runs_out_is_trouble_that_passes(store: SqliteStore) -> None
     assert credit(store, id, "wire-1", 1).received.value == 1
 
 
-def test_a_lock_that_is_held_too_long_is_trouble_that_passes(store: SqliteStore, path: Path) -> None:
-    """Writers are refused after `busy_s`, readers go on, and the next call is served when the lock is gone."""
+def test_lock_of_another_program_is_temporary(store: SqliteStore, path: Path) -> None:
+    """A write is refused after `busy_s`. Reads continue, and writes do when the lock is released."""
     id = create(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -92,8 +90,8 @@ def test_a_lock_that_is_held_too_long_is_trouble_that_passes(store: SqliteStore,
     assert credit(store, id, "wire-1", 1).received.value == 1
 
 
-def test_a_lock_that_is_let_go_in_time_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer asks again, until `busy_s` is over."""
+def test_writer_waits_for_a_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer repeats its attempt until it gets the lock or `busy_s` has passed."""
     with (
         SqliteStore(path) as store,
         closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
@@ -112,11 +110,11 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(path: Path, monkeypatch: py
         assert len(waits) == 3
 
 
-# --- trouble that stays ---
+# --- lasting failures ---
 
 
-def test_a_file_that_is_no_database_is_named(path: Path) -> None:
-    """And left as it is."""
+def test_file_that_is_no_database_is_refused(path: Path) -> None:
+    """The message names the file, and the file is unchanged."""
     path.write_bytes(b"important notes, and no database at all" * 100)
     with pytest.raises(StoreUnusable, match=str(path)):
         SqliteStore(path)
@@ -126,8 +124,8 @@ def test_a_file_that_is_no_database_is_named(path: Path) -> None:
 @pytest.mark.parametrize(
     "statement", ["CREATE TABLE theirs (x)", "PRAGMA user_version = 1", "PRAGMA application_id = 7"]
 )
-def test_the_database_of_another_application_is_left_alone(path: Path, statement: str) -> None:
-    """Not even its journal mode is changed."""
+def test_database_of_another_application_is_refused(path: Path, statement: str) -> None:
+    """The file is unchanged, including its journal mode."""
     edit(path, statement)
     before = path.read_bytes()
     with pytest.raises(StoreUnusable, match="another application"):
@@ -135,23 +133,23 @@ def test_the_database_of_another_application_is_left_alone(path: Path, statement
     assert before == path.read_bytes()
 
 
-def test_an_empty_file_is_taken(path: Path) -> None:
-    """Some tools create it beforehand, for its permissions."""
+def test_empty_file_is_accepted(path: Path) -> None:
+    """Some tools create the file first to set its permissions."""
     path.touch()
     with SqliteStore(path) as store:
         create(store)
 
 
-def test_a_schema_of_a_newer_release_is_refused(path: Path) -> None:
-    """The message says which version the file has and which one is known."""
+def test_newer_schema_is_refused(path: Path) -> None:
+    """The message has the version of the file and the version that this release knows."""
     SqliteStore(path).close()
     edit(path, "PRAGMA user_version = 99")
     with pytest.raises(StoreUnusable, match=f"schema version 99.* version {VERSION}"):
         SqliteStore(path)
 
 
-def test_a_schema_that_becomes_newer_stops_the_older_release(store: SqliteStore, path: Path) -> None:
-    """Neither the connections it has nor new ones write what the newer one does not expect."""
+def test_schema_upgrade_while_open_is_detected(store: SqliteStore, path: Path) -> None:
+    """Neither open connections nor new ones write to a newer schema."""
     id = create(store)
     edit(path, "PRAGMA user_version = 99")
     for _ in range(2):
@@ -171,8 +169,8 @@ def test_tables_are_created_all_or_none(path: Path, monkeypatch: pytest.MonkeyPa
         create(store)
 
 
-def test_many_may_open_a_new_file_at_once(path: Path) -> None:
-    """One of them creates the tables, the others find them."""
+def test_concurrent_opens_create_one_schema(path: Path) -> None:
+    """One store creates the tables, and the others find them."""
 
     def open_and_create() -> PaymentId:
         with SqliteStore(path) as store:
@@ -183,27 +181,27 @@ def test_many_may_open_a_new_file_at_once(path: Path) -> None:
         assert ids == [store.load(id).id for id in ids]
 
 
-def test_tables_that_appear_while_a_file_is_looked_at_are_our_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process creates them just then: the second look, under the lock, finds nothing left to do."""
-    looks: list[int] = []
+def test_tables_of_another_process_are_found_under_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process creates the tables after the first check. The check under the lock finds them."""
+    checks: list[int] = []
     version = DatabaseFile._version
 
-    def look(file: DatabaseFile, connection: sqlite3.Connection) -> int:
+    def check(file: DatabaseFile, connection: sqlite3.Connection) -> int:
         seen = version(file, connection)
-        looks.append(seen)
-        if len(looks) == 2:
+        checks.append(seen)
+        if len(checks) == 2:
             monkeypatch.undo()
             SqliteStore(path).close()
         return seen
 
-    monkeypatch.setattr(DatabaseFile, "_version", look)
+    monkeypatch.setattr(DatabaseFile, "_version", check)
     with SqliteStore(path) as store:
         create(store)
-    assert looks == [0, 0]
+    assert checks == [0, 0]
 
 
-def test_a_file_system_without_a_write_ahead_log_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it readers and writers would stop each other."""
+def test_file_system_without_wal_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a write-ahead log, readers and writers would block each other."""
 
     def open(file: DatabaseFile, mode: str, **_: object) -> sqlite3.Connection:
         return sqlite3.connect(f"{file.path.as_uri()}?mode={mode}&vfs=unix-none", uri=True, isolation_level=None)
@@ -227,24 +225,24 @@ def test_a_file_system_without_a_write_ahead_log_is_refused(path: Path, monkeypa
         "UPDATE payments SET metadata = CAST(x'ff' AS TEXT)",
     ],
 )
-def test_a_damaged_payment_is_not_used(store: SqliteStore, path: Path, statement: str) -> None:
-    """Nor does it stop the others of the batch."""
+def test_damaged_payment_is_refused(store: SqliteStore, path: Path, statement: str) -> None:
+    """`load` and `update` raise `StoreUnusable`. The other jobs of the batch are committed."""
     id = create(store)
     edit(path, statement)
     good = create(store)
     with pytest.raises(StoreUnusable):
         store.load(id)
 
-    bad, booked = outcomes_of_one_batch(store, [crediting_one(one, "wire-1") for one in (id, good)])
+    bad, credited = outcomes_of_one_batch(store, [crediting_one(one, "wire-1") for one in (id, good)])
     assert type(bad) is StoreUnusable
-    assert booked.received.value == 1
+    assert credited.received.value == 1
 
 
 @pytest.mark.parametrize(
     "statement", ["UPDATE credits SET amount = '01'", "UPDATE credits SET at = 9223372036854775807"]
 )
-def test_a_damaged_credit_is_not_used(store: SqliteStore, path: Path, statement: str) -> None:
-    """The caller that repeats it is told, and nobody else of the batch."""
+def test_damaged_credit_is_refused(store: SqliteStore, path: Path, statement: str) -> None:
+    """A duplicate of the credit raises `StoreUnusable`. The other jobs of the batch are committed."""
     id = create(store)
     credit(store, id, "wire-1", 1)
     edit(path, statement)
@@ -257,16 +255,16 @@ def test_a_damaged_credit_is_not_used(store: SqliteStore, path: Path, statement:
     assert (good.received.value, last.received.value) == (2, 3)
 
 
-def test_a_damaged_event_is_not_used(store: SqliteStore, path: Path) -> None:
-    """An unknown kind, say."""
+def test_damaged_event_is_refused(store: SqliteStore, path: Path) -> None:
+    """An event of an unknown kind raises `StoreUnusable`."""
     id = create(store)
     edit(path, "UPDATE events SET kind = 'nonsense'")
     with pytest.raises(StoreUnusable, match="event 1"):
         store.events(id)
 
 
-def test_damaged_pages_are_told(path: Path) -> None:
-    """SQLite's own checks find them, and it is not taken for trouble that passes."""
+def test_damaged_pages_are_refused(path: Path) -> None:
+    """SQLite detects the damage. It is `StoreUnusable`, and not a temporary failure."""
     with SqliteStore(path) as store:
         id = create(store)
     data = bytearray(path.read_bytes())
@@ -280,22 +278,22 @@ def test_damaged_pages_are_told(path: Path) -> None:
             credit(store, id, "wire-1", 1)
 
 
-def test_an_update_that_finds_no_row_is_not_taken_for_done(store: SqliteStore, path: Path) -> None:
-    """Defence in depth: it is counted, whatever is written for payments, and the batch rolled back if it is short."""
+def test_update_without_a_row_is_an_error(store: SqliteStore, path: Path) -> None:
+    """Defence in depth: the store counts the updated rows, and rolls the batch back when one is missing."""
     id, good = create(store), create(store)
     edit(
         path,
         f"CREATE TRIGGER lose BEFORE UPDATE ON payments WHEN old.id = '{id}' BEGIN SELECT RAISE(IGNORE); END",
     )
-    bad, booked = outcomes_of_one_batch(store, [crediting_one(one, "wire-1") for one in (id, good)])
+    bad, credited = outcomes_of_one_batch(store, [crediting_one(one, "wire-1") for one in (id, good)])
     assert type(bad) is StoreUnusable
-    assert booked.received.value == 1
+    assert credited.received.value == 1
     assert store.load(id).received.value == 0
     assert len(store.events(id)) == 1
 
 
-def test_sqlite_itself_refuses_what_no_payment_can_be(store: SqliteStore, path: Path) -> None:
-    """Constraints guard the file against other programs, too."""
+def test_constraints_refuse_invalid_rows(store: SqliteStore, path: Path) -> None:
+    """The constraints also protect the file from other programs."""
     id = create(store, a_creation(limit=5, expires_in_s=5))
     credit(store, id, "wire-1", 1)
     for statement in (
