@@ -95,12 +95,11 @@ class Table:
     def tables(self, name: str, *, least: str | None = None) -> list["Table"]:
         """Return a member that is an array of tables. It may be empty, unless `least` shows how to write one."""
         self._known.append(name)
-        entries = self._left.get(name, [])
+        entries = self._left.pop(name, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise self.wrong(name, f"must be an array of tables, such as {least or f'[[{name}]]'}")
         if least is not None and not entries:
             raise self.wrong(name, f"is missing: give at least one, as {least}{self._misspelt(name)}")
-        self._left.pop(name, None)
         path = _joined(self.name, name)
         return [Table(entry, f"{path}[{place}]") for place, entry in enumerate(entries)]
 

@@ -218,6 +218,8 @@ def _in_utc(table: Table, name: str, time: datetime) -> datetime:
 
 def _jwk(files: Files, name: str) -> Any:
     text = files.read(name, PUBLIC)
+    if text.startswith(b"-----BEGIN"):
+        raise InvalidValue(f"{files.folder / name} holds PEM: give a file with the public key as a JWK, which is JSON")
     try:
         load_jwk(text)
     except Malformed as error:

@@ -18,11 +18,20 @@ def test_secrets_and_tokens_are_read(tmp_path: Path) -> None:
     assert files.peer_token("token").value == "a-token-of-a-peer"
 
 
-def test_the_name_of_a_missing_file_is_not_shown(tmp_path: Path) -> None:
-    """It may be a secret in the place of a file name."""
+@pytest.mark.parametrize("secret", ["5f" * 32, "a.token.of-a-peer", "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "{}\n.jwk"])
+def test_secret_instead_of_a_file_name_is_not_shown(tmp_path: Path, secret: str) -> None:
+    """The error about a missing file shows a name only if the name cannot be a secret in the wrong place."""
     with pytest.raises(InvalidValue) as refused:
-        Files(tmp_path).server_secret("5f" * 32)
-    assert "5f" not in refused.value.description
+        Files(tmp_path).server_secret(secret)
+    message = "the file (with a name that is not shown) cannot be read: No such file or directory"
+    assert refused.value.description == message
+
+
+def test_name_of_a_missing_file_is_shown(tmp_path: Path) -> None:
+    """A name with a short extension is the name of a file."""
+    with pytest.raises(InvalidValue) as refused:
+        Files(tmp_path).server_secret("keys/secret.hex")
+    assert refused.value.description == f"{tmp_path / 'keys/secret.hex'} cannot be read: No such file or directory"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")

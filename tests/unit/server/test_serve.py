@@ -211,7 +211,9 @@ def test_serve_on_a_port_in_use(folder: Path) -> None:
         path.write_text(path.read_text("utf-8").replace("port = 9002", f"port = {port}"), "utf-8")
         done = run_command("serve", "--config", path)
 
-    says = f"incoming-payments: listen: cannot listen on 127.0.0.1 port {port}: {os.strerror(errno.EADDRINUSE)}\n"
+    why = os.strerror(errno.EADDRINUSE)
+    how = "change listen.host or listen.port"
+    says = f"incoming-payments: listen: cannot listen on 127.0.0.1 port {port}: {why}; {how}\n"
     assert (1, "", says) == (done.returncode, done.stdout, done.stderr)
     assert not (folder / "payments.sqlite3").exists()
 
