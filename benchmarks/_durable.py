@@ -1,13 +1,14 @@
-"""Durable credits on SQLite, beside a raw `sqlite3` loop that does the same statements in the same batches.
+"""Measure durable credits on SQLite, beside a raw `sqlite3` loop with the same statements in batches of the same size.
 
-The raw loop knows what will be asked, checks nothing and builds no values: it is what Python's `sqlite3`, the database
-and the disk allow. It does the statements of each credit, and commits as many at once as ours does. `merged` it also
-does what our writer does for the credits of a batch that go into one payment: look all credit ids up by one statement,
-read and write the payment once, and the rest by one statement a table. That is a part of what is measured here, and so
-it is told apart.
+The raw loop knows its input, checks nothing and builds no values. Its rate is the limit that Python's `sqlite3`, the
+database and the disk set. It executes the statements of each credit, and commits as many credits at once as our writer.
 
-Both book into one payment of a file of their own, in short turns, one after the other. The speed of a disk changes from
-second to second, so ratios are taken within a turn, and the median of the turns is told.
+The loop also runs in a `merged` form, which does what our writer does for the credits of a batch that go to one payment.
+It looks up all credit ids with one statement, reads and writes the payment once, and writes each other table with one
+statement. This is an optimisation of our writer, so the report shows the two forms of the loop apart.
+
+Each side credits one payment in a file of its own. The sides take short turns, because the speed of a disk changes from
+second to second. A ratio compares the rates within a turn, and the report shows the median of the turns.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ from incoming_payments.testing import a_creation
 
 IN_FLIGHT: Final = 64
 TURN_S: Final = 0.2
-PACKETS: Final = {1: 400, IN_FLIGHT: 1600}  # taken in a turn, by how many are in flight
+PACKETS: Final = {1: 400, IN_FLIGHT: 1600}  # packets in a turn, by the number in flight
 USD: Final = Asset("USD", 2)
 UNIT: Final = Amount(1, USD)
 DIGEST: Final = b64encode(bytes(range(32))).decode()
@@ -56,19 +57,19 @@ Rates = dict[str, list[float]]
 
 
 def credit_ids(prefix: str) -> Iterator[str]:
-    """Credit ids as long as those of packets, and in order as theirs are."""
+    """Yield credit ids that are as long as those of packets, and ordered like them."""
     return (f"{prefix}:{number:016x}:{DIGEST}" for number in itertools.count(1))
 
 
 def endless(store: SqliteStore) -> PaymentId:
-    """A new payment that takes any number of credits."""
+    """Store a new payment that takes any number of credits, and return its id."""
     created = a_creation(limit=None, now=utc_now())
     store.insert(created)
     return created.answer.id
 
 
 class Raw:
-    """The bare loop, on a file of its own."""
+    """The raw loop, on a file of its own."""
 
     def __init__(self, path: Path) -> None:
         with SqliteStore(path) as store:
@@ -82,8 +83,8 @@ class Raw:
         """Close the file."""
         self._connection.close()
 
-    def book(self, size: int) -> None:
-        """One batch of `size` credits, durably, with all statements of each."""
+    def credit(self, size: int) -> None:
+        """Commit one batch of `size` credits, with all statements of each credit."""
         connection, id, at = self._connection, self._id, time.time_ns() // 1000
         version, total = self._begin()
         for place, name in enumerate(itertools.islice(self._names, size)):
@@ -98,17 +99,17 @@ class Raw:
         connection.execute("COMMIT")
 
     def merged(self, size: int) -> None:
-        """The same with what our writer spares of them."""
+        """Commit one batch of `size` credits, with the statements that our writer executes for a batch."""
         connection, id, at = self._connection, self._id, time.time_ns() // 1000
         version, total = self._begin()
-        asked: list[str] = []
+        keys: list[str] = []
         credits: list[object] = []
         events: list[object] = []
         for place, name in enumerate(itertools.islice(self._names, size), start=1):
-            asked += (id, name)
+            keys += (id, name)
             credits += (id, name, "1", str(total + place), 0, at)
             events += (id, version + place, "credited", at, str(total + place), name, None)
-        assert connection.execute(statements._for_many(statements._FIND_CREDITS, size), asked).fetchone() is None
+        assert connection.execute(statements._for_many(statements._FIND_CREDITS, size), keys).fetchone() is None
         update = (version + size, str(total + size), at, id, version)
         assert connection.execute(statements._UPDATE_TOTAL, update).rowcount == 1
         connection.execute(statements._for_many(statements._INSERT_CREDIT, size), credits)
@@ -125,17 +126,17 @@ class Raw:
         return row[0], int(row[1])
 
 
-def raw_rate(book: Callable[[int], None], size: int, seconds: float) -> float:
-    """Credits a second by the raw loop, `size` of them to a commit."""
+def raw_rate(credit: Callable[[int], None], size: int, seconds: float) -> float:
+    """Return the credits a second of the raw loop, with `size` credits in a commit."""
     start, done = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < seconds:
-        book(size)
+        credit(size)
         done += size
     return done / spent
 
 
 def credits_one_by_one(store: SqliteStore, id: PaymentId, names: Iterator[str], seconds: float) -> float:
-    """Credits a second by the flow `receive`, each asked for when the one before was answered."""
+    """Return the credits a second of the flow `receive`, one call after the other."""
     ports = Ports(store=store)
     start, done = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < seconds:
@@ -147,7 +148,7 @@ def credits_one_by_one(store: SqliteStore, id: PaymentId, names: Iterator[str], 
 async def credits_at_once(
     store: AsyncSqliteStore, ids: Iterator[PaymentId], names: Iterator[str], seconds: float, in_flight: int = IN_FLIGHT
 ) -> float:
-    """Credits a second by as many tasks of one event loop, into the payments `ids` one after the other."""
+    """Return the credits a second of `in_flight` tasks in one event loop, which credit the payments `ids` in turn."""
     ports = AsyncPorts(store=store)
     done, start = 0, time.perf_counter()
 
@@ -162,7 +163,7 @@ async def credits_at_once(
 
 
 def packets_one_by_one(store: SqliteStore, packets: list[bytes]) -> float:
-    """Packets a second, from the bytes of each Prepare to those of its durable Fulfill."""
+    """Return the packets a second, from the bytes of each Prepare to the bytes of its durable Fulfill."""
     ports = Ports(store=store)
     start = time.perf_counter()
     for packet in packets:
@@ -172,7 +173,7 @@ def packets_one_by_one(store: SqliteStore, packets: list[bytes]) -> float:
 
 
 async def packets_at_once(store: AsyncSqliteStore, packets: list[bytes]) -> float:
-    """The same by 64 tasks of one event loop."""
+    """Return the packets a second of 64 tasks in one event loop."""
     ports, count = AsyncPorts(store=store), len(packets)
 
     async def caller() -> None:
@@ -187,7 +188,7 @@ async def packets_at_once(store: AsyncSqliteStore, packets: list[bytes]) -> floa
 
 
 async def measure(folder: Path, turns: int) -> Rates:
-    """The rates of the raw loops and of ours, turn by turn."""
+    """Return the rates of the raw loops and of our store, for each turn."""
     rates: Rates = {}
     async with AsyncExitStack() as open_:
         one = open_.enter_context(SqliteStore(folder / "one.db"))
@@ -203,32 +204,32 @@ async def measure(folder: Path, turns: int) -> Rates:
                 prepares(RECEIVER.methods, [id], count, amount=1, now=now, first=turn * count + 1)
                 for id, count in ((one_id, PACKETS[1]), (many_id, PACKETS[IN_FLIGHT]))
             )
-            told = {
-                "raw 1": raw_rate(raw.book, 1, TURN_S),
+            measured = {
+                "raw 1": raw_rate(raw.credit, 1, TURN_S),
                 "credits 1": credits_one_by_one(one, one_id, one_names, TURN_S),
                 "packets 1": packets_one_by_one(one, few),
-                "raw 64": raw_rate(raw.book, IN_FLIGHT, TURN_S),
+                "raw 64": raw_rate(raw.credit, IN_FLIGHT, TURN_S),
                 "credits 64": await credits_at_once(many, itertools.repeat(many_id), many_names, TURN_S),
                 "packets 64": await packets_at_once(many, lot),
                 "raw 64, merged": raw_rate(raw.merged, IN_FLIGHT, TURN_S),
             }
-            for name, rate in told.items():
+            for name, rate in measured.items():
                 rates.setdefault(name, []).append(rate)
     return rates
 
 
 def ratio(rates: Rates, ours: str, raw: str) -> float:
-    """How fast ours was beside the raw loop: the median of the turns."""
+    """Return our rate divided by that of the raw loop, as the median of the turns."""
     return round(statistics.median(own / bare for own, bare in zip(rates[ours], rates[raw], strict=True)), 3)
 
 
 def medians(rates: Rates) -> dict[str, float]:
-    """The median rate of each."""
+    """Return the median rate of each name."""
     return {name: statistics.median(each) for name, each in rates.items()}
 
 
 def figures_of(rates: Rates) -> dict[str, object]:
-    """The ratios, and the median rates a second."""
+    """Return the ratios, and the median rates a second."""
     return {
         "durable_1_vs_raw": ratio(rates, "credits 1", "raw 1"),
         "durable_64_vs_raw": ratio(rates, "credits 64", "raw 64"),
