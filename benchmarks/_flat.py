@@ -2,8 +2,8 @@
 
 Plain SQL fills files with a thousand to ten million credits, in the schema of the store and with ids of the usual form.
 One payment has a tenth of the credits, and each other payment has a hundred. Then one process for each file credits
-payments through the store, in turns. It credits the large payment, with 1 and with 64 credits in flight. It also credits
-64 new payments, as a service in operation does.
+payments through the store, in turns. It credits the large payment, with 1 and with 64 credits in flight. It also
+credits 64 new payments, as a service in operation does.
 """
 
 import asyncio
@@ -135,7 +135,10 @@ def medians(kinds: Sequence[Sequence[float]]) -> list[float]:
 
 
 def figures_of(spent: Mapping[int, list[list[float]]], memory: Mapping[int, float]) -> dict[str, object]:
-    """Return the figures. `flatness` is the largest ratio, over the kinds, of the time in the largest and smallest file."""
+    """Return the figures.
+
+    `flatness` compares the time of a credit in the largest file with that in the smallest, for the worst kind of credit.
+    """
     least, most = min(spent), max(spent)
     ratios = {
         name: round(statistics.median(big / small for small, big in zip(smaller, bigger, strict=True)), 3)

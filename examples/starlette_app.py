@@ -5,7 +5,7 @@
     FOLDER=my-bank uvicorn --app-dir examples starlette_app:app --port 8000
     python examples/client.py my-bank          # in a second terminal
 
-`Bank` and the static introspector stand for systems that an ASE already has: its accounts, and its authorization server.
+`Bank` and the static introspector stand for systems that an ASE already has: its accounts and its authorization server.
 The base URL, the tokens and the keys are those that `incoming-payments init` has written.
 """
 

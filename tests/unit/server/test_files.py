@@ -10,7 +10,7 @@ from incoming_payments.server.files import PRIVATE, PUBLIC, Files
 
 
 def test_secrets_and_tokens_are_read(tmp_path: Path) -> None:
-    """White space around the content does not count."""
+    """White space around the content of a file is ignored."""
     (tmp_path / "secret").write_text("5f" * 32 + "\n", "ascii")
     (tmp_path / "token").write_text(" a-token-of-a-peer\r\n", "ascii")
     files = Files(tmp_path)
@@ -36,7 +36,7 @@ def test_name_of_a_missing_file_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 def test_each_file_has_one_warning(tmp_path: Path) -> None:
-    """A file that is used twice is not warned of twice, and a public key may be readable."""
+    """A file that is used twice gets one warning. A public key that others can read gets none."""
     path = tmp_path / "file"
     path.write_text("", "ascii")
     path.chmod(0o644)
