@@ -3,8 +3,9 @@
 The raw loop knows its input, checks nothing and builds no values. Its rate is the limit that Python's `sqlite3`, the
 database and the disk set. It executes the statements of each credit, and commits as many credits at once as our writer.
 
-The loop also runs in a `merged` form, like our writer for those credits of a batch that go to one payment. It looks up all credit ids with one statement, reads and writes the payment once, and writes each other table with one
-statement. This is an optimisation of our writer, so the report shows the two forms of the loop apart.
+The loop also runs in a `merged` form, like our writer for those credits of a batch that go to one payment. It looks up
+all credit ids with one statement, reads and writes the payment once, and writes each other table with one statement.
+This is an optimisation of our writer, so the report shows the two forms of the loop apart.
 
 Each side credits one payment in a file of its own. The sides take short turns, because the speed of a disk changes from
 second to second. A ratio compares the rates within a turn, and the report shows the median of the turns.

@@ -137,7 +137,7 @@ def medians(kinds: Sequence[Sequence[float]]) -> list[float]:
 def figures_of(spent: Mapping[int, list[list[float]]], memory: Mapping[int, float]) -> dict[str, object]:
     """Return the figures.
 
-    `flatness` compares the time of a credit in the largest file with that in the smallest, for the worst kind of credit.
+    `flatness` compares the time of a credit in the largest and the smallest file, for the worst kind of credit.
     """
     least, most = min(spent), max(spent)
     ratios = {
