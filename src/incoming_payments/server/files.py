@@ -11,7 +11,7 @@ from incoming_payments.errors import InvalidValue
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.limits import SERVER_SECRET_BYTES_MIN
 
-POSIX = os.name == "posix"  # elsewhere the mode of a file does not say which users have access
+POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
 PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
 PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: a user that can write it is the client

@@ -76,8 +76,8 @@ class Table:
                 raise self.wrong(name, f"is missing: give {_NAMES[setting.type]}{self._misspelt(name)}")
             return setting.default
         value = self._left.pop(name)
-        if complaint := wrong_type(value, setting.type, _NAMES):
-            raise self.wrong(name, complaint)
+        if reason := wrong_type(value, setting.type, _NAMES):
+            raise self.wrong(name, reason)
         if setting.bounds is not None and not setting.bounds[0] <= value <= setting.bounds[1]:
             raise self.wrong(name, f"must be an integer from {setting.bounds[0]} to {setting.bounds[1]}, not {value}")
         return value
@@ -88,8 +88,8 @@ class Table:
         if name not in self._left and (hint := self._misspelt(name)):
             raise self.wrong(name, f"is missing{hint}")
         members = self._left.pop(name, {})
-        if complaint := wrong_type(members, dict, _NAMES):
-            raise self.wrong(name, complaint)
+        if reason := wrong_type(members, dict, _NAMES):
+            raise self.wrong(name, reason)
         return Table(members, _joined(self.name, name))
 
     def tables(self, name: str, *, least: str | None = None) -> list["Table"]:
