@@ -124,8 +124,8 @@ class _Story:
 
     def _show_totals(self, totals: SenderTotals) -> None:
         ending = [totals.ending.value if totals.ending else "", totals.reason]
-        said = f"{_usd(totals.delivered)} delivered in {totals.packets} packets, {totals.repeats} of them repeated"
-        print(shown("<", f"{': '.join(filter(None, ending))}: {said}"))
+        text = f"{_usd(totals.delivered)} delivered in {totals.packets} packets, {totals.repeats} of them repeated"
+        print(shown("<", f"{': '.join(filter(None, ending))}: {text}"))
 
     def _compare(self, bank: "CoreBanking", path: str, totals: SenderTotals) -> None:
         self._say("The payer's ledger is compared with the payee's, which core banking reads from the file.")

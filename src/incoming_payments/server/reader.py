@@ -34,8 +34,8 @@ def naming(setting: str, **members: str) -> Iterator[None]:
     except InvalidValue as error:
         member = str(error.details.get("member", ""))
         name = _joined(setting, members.get(member, ""))
-        said = error.description.removeprefix(f"{member} ")
-        text = f"{name}: {said}" if said == error.description else f"{name} {said}"
+        rest = error.description.removeprefix(f"{member} ")
+        text = f"{name}: {rest}" if rest == error.description else f"{name} {rest}"
         raise ConfigurationError(text, setting=name) from None
 
 

@@ -99,8 +99,8 @@ def _document(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         # The message may quote a key, and a key may be a secret in the wrong place.
-        said = re.sub(r"['\"].*['\"]", "...", str(error), flags=re.DOTALL)
-        raise ConfigurationError(f"{path}: is not TOML: {said}") from None
+        reason = re.sub(r"['\"].*['\"]", "...", str(error), flags=re.DOTALL)
+        raise ConfigurationError(f"{path}: is not TOML: {reason}") from None
     except ValueError as error:  # not UTF-8, or a number of thousands of digits
         raise ConfigurationError(f"{path}: is not TOML: {error}") from None
 
