@@ -146,8 +146,8 @@ TOKEN: Final = TableOf(
         Setting(
             "jwk_file",
             str,
-            "a file with the client's public key, a JWK, for the signatures of requests with this token; `sign` expects "
-            "the private key in the file of the same name that ends in .pem",
+            "a file with the client's public key, a JWK, for the signatures of requests with this token; `sign` "
+            "expects the private key in the file of the same name that ends in .pem",
             written='"{jwk}"',
         ),
         Setting(
