@@ -1,4 +1,4 @@
-"""The declarations of the settings: what is made from them agrees with what is read."""
+"""The declarations of the settings. Everything that is generated from them agrees with the reader."""
 
 import tomllib
 

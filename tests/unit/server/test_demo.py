@@ -145,9 +145,9 @@ def test_refused_payer_ends_the_demo(monkeypatch: pytest.MonkeyPatch, capfd: pyt
     monkeypatch.setattr(demo, "run_command", spoil)
 
     assert demo.main() == 1
-    said = capfd.readouterr()
-    assert "refuses packets from this sender: status 401" in said.err
-    assert "Traceback" not in said.err
+    output = capfd.readouterr()
+    assert "refuses packets from this sender: status 401" in output.err
+    assert "Traceback" not in output.err
 
 
 def test_lines_have_a_maximum_width() -> None:
@@ -169,8 +169,8 @@ def test_failed_checks_are_reported(monkeypatch: pytest.MonkeyPatch, capfd: pyte
     monkeypatch.setattr(demo, "_wanted", too_much)
 
     assert demo.main() == 1
-    said = capfd.readouterr().out
-    wrong = [line.strip() for line in said.splitlines() if "WRONG" in line]
+    output = capfd.readouterr().out
+    wrong = [line.strip() for line in output.splitlines() if "WRONG" in line]
     assert wrong == [
         "WRONG: completed should be True, but is False",
         "WRONG: methods should be 0, but is 1",
@@ -179,7 +179,7 @@ def test_failed_checks_are_reported(monkeypatch: pytest.MonkeyPatch, capfd: pyte
         "WRONG: methods should be 0, but is 1",
         "WRONG: outcome should be 'payment_completed', but is 'credited'",
     ]
-    assert said.splitlines()[-1] == "33 of 39 checks held. Something is wrong."
+    assert output.splitlines()[-1] == "33 of 39 checks held. Something is wrong."
 
 
 def test_service_that_does_not_start_ends_the_demo(
@@ -196,11 +196,11 @@ def test_service_that_does_not_start_ends_the_demo(
     monkeypatch.setattr(demo, "run_command", spoil)
 
     assert demo.main() == 1
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert "The service did not start:\n" in said.err
-    assert "limits.colour is not a setting" in said.err
-    assert "Traceback" not in said.err
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert "The service did not start:\n" in output.err
+    assert "limits.colour is not a setting" in output.err
+    assert "Traceback" not in output.err
 
 
 def test_error_of_a_command_is_passed_on(tmp_path: Path) -> None:
@@ -271,10 +271,10 @@ def test_refused_creation_ends_the_demo(
 
     with pytest.raises(StoryEnds, match="The service created no payment"):
         demo._Story(tmp_path)._create(client)
-    said = capsys.readouterr().out
-    assert "     < 401 invalid_token: the access token is not active\n" in said
-    assert "     WRONG: status should be 201, but is 401\n" in said
-    assert said.count("WRONG") == 4
+    output = capsys.readouterr().out
+    assert "     < 401 invalid_token: the access token is not active\n" in output
+    assert "     WRONG: status should be 201, but is 401\n" in output
+    assert output.count("WRONG") == 4
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>"])
@@ -293,7 +293,7 @@ def test_missing_response_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "output"),
     [
         ({"receivedAmount": {"value": "5", "assetCode": "JPY", "assetScale": 0}}, "received 5 JPY"),
         ({"receivedAmount": {"value": "5", "assetCode": "XRP", "assetScale": 9}}, "received 0.000000005 XRP"),
@@ -302,9 +302,9 @@ def test_missing_response_is_reported() -> None:
         ({"error": {}}, "None: None"),
     ],
 )
-def test_summary_of_a_response(body: dict[str, Any], said: str) -> None:
+def test_summary_of_a_response(body: dict[str, Any], output: str) -> None:
     """Amounts are shown in major units; an incomplete response is shown as it is."""
-    assert demo._summary(body).startswith(said)
+    assert demo._summary(body).startswith(output)
 
 
 # --- core banking ----------------------------------------------------------------------------------

@@ -57,9 +57,9 @@ def test_serve_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None
     assert status == 0
     # SQLite removes its log when the last connection is closed in good order.
     assert {file.name for file in tmp_path.glob("payments.sqlite3*")} == {"payments.sqlite3", "payments.sqlite3-lock"}
-    said = log.read_text("utf-8")
-    assert f"Serving {base_url}/incoming-payments on 127.0.0.1 port {port}.\n" in said
-    assert "Traceback" not in said
+    output = log.read_text("utf-8")
+    assert f"Serving {base_url}/incoming-payments on 127.0.0.1 port {port}.\n" in output
+    assert "Traceback" not in output
 
 
 def test_used_nonces_survive_a_restart(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_explain_signatures_logs_the_reason(tmp_path: Path) -> None:
     assert answers[0].content == answers[1].content
     assert "proved" not in logs[0]
     assert logs[1].count("incoming payments: signature refused, signature_invalid: ") == 1
-    said = f"  proved: the client signed http://localhost:{port}/incoming-payments: another host than the service"
-    assert said in logs[1]
+    output = f"  proved: the client signed http://localhost:{port}/incoming-payments: another host than the service"
+    assert output in logs[1]
     assert '    "authorization": GNAP <redacted, 43 characters>\n' in logs[1]
     assert [log for log in logs if token_in(tmp_path)[:8] in log] == []
 
@@ -289,7 +289,7 @@ def test_serve_configures_uvicorn(
 @pytest.mark.parametrize(
     ("host", "warns"),
     [
-        ("0.0.0.0", True),  # noqa: S104 - it is what the warning is about
+        ("0.0.0.0", True),  # noqa: S104 - the address that gets the warning
         ("::", True),
         ("192.0.2.1", True),
         ("bank.example", True),

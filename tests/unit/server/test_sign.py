@@ -372,8 +372,8 @@ def test_each_kind_of_key(folder: Path, sign: Signer, algorithm: Algorithm) -> N
     }
     private = (kinds.get(algorithm.value) or kinds.get(algorithm.value[:2]) or rsa_key)()
     (folder / "other.pem").write_bytes(pem(private))
-    who = ["--config", NO_CONFIGURATION, "--key", "other.pem", "--key-id", "k", "--algorithm", algorithm.value]
-    request = sign.request("GET", URL, *who, "--token", "T0")
+    key_options = ["--config", NO_CONFIGURATION, "--key", "other.pem", "--key-id", "k", "--algorithm", algorithm.value]
+    request = sign.request("GET", URL, *key_options, "--token", "T0")
 
     key = PrivateKey.from_pem(pem(private), kid="k", algorithm=algorithm).public_key()
     proof = verify(request, {"k": key}, policy=Policy(), now=datetime.now(UTC))
@@ -383,8 +383,8 @@ def test_each_kind_of_key(folder: Path, sign: Signer, algorithm: Algorithm) -> N
 @pytest.mark.parametrize("arguments", [["--no-token"], ["--header", "Authorization: Bearer x"]])
 def test_request_without_a_token_needs_no_configuration(sign: Signer, arguments: list[str]) -> None:
     """If no token is needed, `--key` and `--key-id` are enough."""
-    who = ["--config", NO_CONFIGURATION, "--key", CLIENT_KEY, "--key-id", "k"]
-    assert sign.request("GET", URL, *who, *arguments).values("signature") != ()
+    key_options = ["--config", NO_CONFIGURATION, "--key", CLIENT_KEY, "--key-id", "k"]
+    assert sign.request("GET", URL, *key_options, *arguments).values("signature") != ()
 
 
 def test_another_key_for_a_configured_token_is_used(folder: Path, sign: Signer) -> None:
@@ -526,7 +526,7 @@ WRONG: Final = [
     (["GET", URL, "--key-id", "é"], "--key-id must be 1 to 256 printable ASCII characters"),
     (["GET", URL, "--token", "a b"], TOKEN),
     (["GET", URL, "--token", ""], TOKEN),
-    # what the signature says
+    # parameters of the signature
     (["GET", URL, "--cover", "x-a"], "--cover: x-a is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"),
     (["GET", URL, "--cover", ""], "--cover: a covered component is not a field name in lower case (RFC 9421 §2.1)"),
     (["GET", URL, "--cover", "X-A"], "--cover: X-A is not a field name in lower case (RFC 9421 §2.1)"),
@@ -620,6 +620,6 @@ def test_help_describes_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["sign", "--help"])
     assert ended.value.code == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "The command contains the access token" in said
-    assert "The private key is never printed" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "The command contains the access token" in output
+    assert "The private key is never printed" in output
