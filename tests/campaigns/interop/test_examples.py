@@ -25,7 +25,7 @@ SERVERS: Final = {
 
 @contextmanager
 def example(name: str, folder: Path) -> Iterator[HttpClient]:
-    """Run the example `name` with the keys and the token in `folder`, and yield a client of it."""
+    """The example `name`, with the keys and the token that lie in `folder`, and a client of it."""
     port = free_port()
     if not (folder / CONFIGURATION).exists():
         assert run_command("init", folder, "--port", str(port)).returncode == 0
@@ -38,19 +38,19 @@ def example(name: str, folder: Path) -> Iterator[HttpClient]:
 
 @pytest.fixture(scope="module", params=sorted(SERVERS))
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for the files of one example. The folder has the name of the example."""
+    """Where one of the examples, which the folder is named for, has its files."""
     return tmp_path_factory.mktemp(request.param, numbered=False)
 
 
 @pytest.fixture(scope="module")
 def client(folder: Path) -> Iterator[HttpClient]:
-    """Yield a client of one of the examples."""
+    """A client of one of the examples."""
     with example(folder.name, folder) as client:
         yield client
 
 
 def test_create_and_read(client: HttpClient) -> None:
-    """A payment is created. Its client reads the whole payment, and an unsigned request reads the public view."""
+    """A payment is created, read by its client as it was, and read by anybody in part."""
     created = client.create(
         incomingAmount={"value": "2500", "assetCode": "USD", "assetScale": 2},
         expiresAt=(datetime.now(UTC) + timedelta(days=1)).isoformat(),
@@ -70,8 +70,8 @@ def test_create_and_read(client: HttpClient) -> None:
     assert [method["type"] for method in payment["methods"]] == ["ilp"]
 
 
-def test_peer_pays_by_packets(client: HttpClient, folder: Path) -> None:
-    """The peer of `init` pays a payment over HTTP. A request with another token is refused."""
+def test_a_payment_is_paid_by_packets(client: HttpClient, folder: Path) -> None:
+    """The peer that `init` has made pays it, over HTTP; without its token the framework's route lets nobody in."""
     created = client.create(incomingAmount={"value": "2500", "assetCode": "USD", "assetScale": 2}).json()
     sender = sender_for(created)
     with HttpConnector.of(folder, client.base_url) as connector:
@@ -87,8 +87,8 @@ def test_peer_pays_by_packets(client: HttpClient, folder: Path) -> None:
     assert (code_of(method), method.headers["allow"]) == ((405, "method_not_allowed"), "POST")
 
 
-def test_forged_signature_is_refused(client: HttpClient) -> None:
-    """A signature by another key with the same id is refused with 401 and the challenge."""
+def test_a_forged_signature(client: HttpClient) -> None:
+    """With another key under the same id, the answer is 401 with the challenge."""
     id = client.create().json()["id"]
     forger = HttpClient(client.base_url, client.token, PrivateKey.generate_ed25519(client.key.kid))
     refused = forger.get(id)
@@ -98,8 +98,8 @@ def test_forged_signature_is_refused(client: HttpClient) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "POST"])
-def test_unknown_method_of_a_payment_is_refused(client: HttpClient, method: str) -> None:
-    """The service refuses the method with its own error body; the framework does not answer."""
+def test_a_method_that_is_not_there(client: HttpClient, method: str) -> None:
+    """The service answers methods that it does not have itself, and not the framework: with its own error body."""
     refused = unsigned(method, f"{client.base_url}/incoming-payments/019b76da-a800-7000-8000-000000000000")
 
     assert code_of(refused) == (405, "method_not_allowed")
@@ -107,8 +107,8 @@ def test_unknown_method_of_a_payment_is_refused(client: HttpClient, method: str)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS"])
-def test_unknown_method_of_the_collection_is_refused(client: HttpClient, method: str) -> None:
-    """The collection has only POST."""
+def test_a_method_that_the_collection_does_not_have(client: HttpClient, method: str) -> None:
+    """Payments can be created, and not listed."""
     refused = unsigned(method, f"{client.base_url}/incoming-payments")
 
     assert code_of(refused) == (405, "method_not_allowed")
@@ -116,15 +116,15 @@ def test_unknown_method_of_the_collection_is_refused(client: HttpClient, method:
 
 
 @pytest.mark.parametrize("id", ["019b76da-a800-7000-8000-000000000000", "1", "019b76da/b", "%2e%2e"])
-def test_missing_payment_is_not_found(client: HttpClient, id: str) -> None:
-    """A missing payment is answered with 404 and the error body of the service, for every form of the id."""
+def test_a_payment_that_is_not_there(client: HttpClient, id: str) -> None:
+    """A payment that does not exist is not found, whatever is asked for: with the service's own error body."""
     expected = "not_found" if "/" in id else "payment_not_found"
 
     assert (404, expected) == code_of(unsigned("GET", f"{client.base_url}/incoming-payments/{id}"))
 
 
 def test_head(client: HttpClient) -> None:
-    """A response to HEAD has the header fields of GET and no content."""
+    """HEAD is answered as GET, without the content."""
     id = client.create().json()["id"]
     answer = unsigned("HEAD", id)
     length = str(len(unsigned("GET", id).content))
@@ -133,8 +133,8 @@ def test_head(client: HttpClient) -> None:
     assert answer.headers["content-length"] == length
 
 
-def test_client_creates_and_reads_a_payment(tmp_path: Path) -> None:
-    """The client creates and reads a payment at a running `serve`, and shows each error."""
+def test_the_client(tmp_path: Path) -> None:
+    """The client creates a payment at a running `serve` and reads it; what goes wrong, it shows."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     command = [sys.executable, str(EXAMPLES / "client.py"), str(tmp_path)]
@@ -156,8 +156,8 @@ def test_client_creates_and_reads_a_payment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SERVERS))
-def test_payments_survive_a_restart(name: str, tmp_path: Path) -> None:
-    """A payment that one process created is found by the next process."""
+def test_payments_outlive_the_process(name: str, tmp_path: Path) -> None:
+    """What one run of the program created, the next one knows."""
     with example(name, tmp_path) as client:
         created = client.create()
         assert created.status_code == 201
