@@ -1,4 +1,4 @@
-"""Durable credits on SQLite, beside a raw `sqlite3` loop that does the same statements in the same batches.
+"""Measure durable credits on SQLite, beside a raw `sqlite3` loop with the same statements in batches of the same size.
 
 The raw loop checks nothing and builds no values: it shows what Python's `sqlite3`, the database and the disk allow. It
 executes all statements of each credit, and commits as many credits at once as this library does.
@@ -42,7 +42,7 @@ from incoming_payments.testing import a_creation
 
 IN_FLIGHT: Final = 64
 TURN_S: Final = 0.2
-PACKETS: Final = {1: 400, IN_FLIGHT: 1600}  # taken in a turn, by how many are in flight
+PACKETS: Final = {1: 400, IN_FLIGHT: 1600}  # packets in a turn, by the number in flight
 USD: Final = Asset("USD", 2)
 UNIT: Final = Amount(1, USD)
 DIGEST: Final = b64encode(bytes(range(32))).decode()
@@ -53,19 +53,19 @@ Rates = dict[str, list[float]]
 
 
 def credit_ids(prefix: str) -> Iterator[str]:
-    """Credit ids as long as those of packets, and in order as theirs are."""
+    """Yield credit ids that are as long as those of packets, and ordered like them."""
     return (f"{prefix}:{number:016x}:{DIGEST}" for number in itertools.count(1))
 
 
 def endless(store: SqliteStore) -> PaymentId:
-    """A new payment that takes any number of credits."""
+    """Store a new payment that takes any number of credits, and return its id."""
     created = a_creation(limit=None, now=utc_now())
     store.insert(created)
     return created.answer.id
 
 
 class Raw:
-    """The bare loop, on a file of its own."""
+    """The raw loop, on a file of its own."""
 
     def __init__(self, path: Path) -> None:
         with SqliteStore(path) as store:
@@ -79,8 +79,8 @@ class Raw:
         """Close the file."""
         self._connection.close()
 
-    def book(self, size: int) -> None:
-        """One batch of `size` credits, durably, with all statements of each."""
+    def credit(self, size: int) -> None:
+        """Commit one batch of `size` credits, with all statements of each credit."""
         connection, id, at = self._connection, self._id, time.time_ns() // 1000
         version, total = self._begin()
         for place, name in enumerate(itertools.islice(self._names, size)):
@@ -104,17 +104,17 @@ class Raw:
         return row[0], int(row[1])
 
 
-def raw_rate(book: Callable[[int], None], size: int, seconds: float) -> float:
-    """Credits a second by the raw loop, `size` of them to a commit."""
+def raw_rate(credit: Callable[[int], None], size: int, seconds: float) -> float:
+    """Return the credits a second of the raw loop, with `size` credits in a commit."""
     start, done = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < seconds:
-        book(size)
+        credit(size)
         done += size
     return done / spent
 
 
 def credits_one_by_one(store: SqliteStore, id: PaymentId, names: Iterator[str], seconds: float) -> float:
-    """Credits a second by the flow `receive`, each asked for when the one before was answered."""
+    """Return the credits a second of the flow `receive`, one call after the other."""
     ports = Ports(store=store)
     start, done = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < seconds:
@@ -126,7 +126,7 @@ def credits_one_by_one(store: SqliteStore, id: PaymentId, names: Iterator[str], 
 async def credits_at_once(
     store: AsyncSqliteStore, ids: Iterator[PaymentId], names: Iterator[str], seconds: float, in_flight: int = IN_FLIGHT
 ) -> float:
-    """Credits a second by as many tasks of one event loop, into the payments `ids` one after the other."""
+    """Return the credits a second of `in_flight` tasks in one event loop, which credit the payments `ids` in turn."""
     ports = AsyncPorts(store=store)
     done, start = 0, time.perf_counter()
 
@@ -141,7 +141,7 @@ async def credits_at_once(
 
 
 def packets_one_by_one(store: SqliteStore, packets: list[bytes]) -> float:
-    """Packets a second, from the bytes of each Prepare to those of its durable Fulfill."""
+    """Return the packets a second, from the bytes of each Prepare to the bytes of its durable Fulfill."""
     ports = Ports(store=store)
     start = time.perf_counter()
     for packet in packets:
@@ -151,7 +151,7 @@ def packets_one_by_one(store: SqliteStore, packets: list[bytes]) -> float:
 
 
 async def packets_at_once(store: AsyncSqliteStore, packets: list[bytes]) -> float:
-    """The same by 64 tasks of one event loop."""
+    """Return the packets a second of 64 tasks in one event loop."""
     ports, count = AsyncPorts(store=store), len(packets)
 
     async def caller() -> None:
@@ -166,7 +166,7 @@ async def packets_at_once(store: AsyncSqliteStore, packets: list[bytes]) -> floa
 
 
 async def measure(folder: Path, turns: int) -> Rates:
-    """The rates of the raw loops and of ours, turn by turn."""
+    """Return the rates of the raw loops and of our store, for each turn."""
     rates: Rates = {}
     async with AsyncExitStack() as open_:
         one = open_.enter_context(SqliteStore(folder / "one.db"))
@@ -182,31 +182,31 @@ async def measure(folder: Path, turns: int) -> Rates:
                 prepares(RECEIVER.methods, [id], count, amount=1, now=now, first=turn * count + 1)
                 for id, count in ((one_id, PACKETS[1]), (many_id, PACKETS[IN_FLIGHT]))
             )
-            told = {
-                "raw 1": raw_rate(raw.book, 1, TURN_S),
+            measured = {
+                "raw 1": raw_rate(raw.credit, 1, TURN_S),
                 "credits 1": credits_one_by_one(one, one_id, one_names, TURN_S),
                 "packets 1": packets_one_by_one(one, few),
-                "raw 64": raw_rate(raw.book, IN_FLIGHT, TURN_S),
+                "raw 64": raw_rate(raw.credit, IN_FLIGHT, TURN_S),
                 "credits 64": await credits_at_once(many, itertools.repeat(many_id), many_names, TURN_S),
                 "packets 64": await packets_at_once(many, lot),
             }
-            for name, rate in told.items():
+            for name, rate in measured.items():
                 rates.setdefault(name, []).append(rate)
     return rates
 
 
 def ratio(rates: Rates, ours: str, raw: str) -> float:
-    """How fast ours was beside the raw loop: the median of the turns."""
+    """Return our rate divided by that of the raw loop, as the median of the turns."""
     return round(statistics.median(own / bare for own, bare in zip(rates[ours], rates[raw], strict=True)), 3)
 
 
 def medians(rates: Rates) -> dict[str, float]:
-    """The median rate of each."""
+    """Return the median rate of each name."""
     return {name: statistics.median(each) for name, each in rates.items()}
 
 
 def figures_of(rates: Rates) -> dict[str, object]:
-    """The ratios, and the median rates a second."""
+    """Return the ratios, and the median rates a second."""
     return {
         "durable_1_vs_raw": ratio(rates, "credits 1", "raw 1"),
         "durable_64_vs_raw": ratio(rates, "credits 64", "raw 64"),

@@ -1,9 +1,9 @@
-"""Whether a durable credit costs the same however many credits the file holds, and the process that books it as much.
+"""Measure whether the time for a durable credit, and the memory of the process, grow with the credits in the file.
 
-Files of a thousand credits up to ten million are filled by plain SQL, in the store's own schema and with ids as they
-are: a tenth of the credits in one payment, the others in payments of a hundred. Then real credits are booked into each
-through the store, in turns, by a process a file: into the one large payment, alone and 64 in flight, and into 64 new
-payments, which is what a service has under way.
+Plain SQL fills files with a thousand to ten million credits, in the schema of the store and with ids of the usual form.
+One payment has a tenth of the credits, and each other payment has a hundred. Then one process for each file credits
+payments through the store, in turns. It credits the large payment, with 1 and with 64 credits in flight. It also
+credits 64 new payments, as a service in operation does.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, PaymentId,
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 SIZES: Final = (1_000, 100_000, 1_000_000, 10_000_000)
-EACH: Final = 100  # credits in a payment, but for the large one
+EACH: Final = 100  # credits in each payment except the large one
 TURNS: Final = 15
 TURN_S: Final = 0.15
-PAYMENTS: Final = 64  # new ones, each turn
-KINDS: Final = ((False, 1), (False, IN_FLIGHT), (True, IN_FLIGHT))  # into the new ones, or the large one; in flight
+PAYMENTS: Final = 64  # new payments in each turn
+KINDS: Final = ((False, 1), (False, IN_FLIGHT), (True, IN_FLIGHT))  # whether into the new payments; in flight
 NAMES: Final = tuple(
     f"{f'{PAYMENTS} payments' if spread else 'large payment'}, {in_flight} in flight" for spread, in_flight in KINDS
 )
@@ -60,7 +60,7 @@ _CREDITED: Final = """
 
 
 def fill(path: Path, credits: int) -> PaymentId:
-    """A file with so many credits, in order, and the payment that holds a tenth of them."""
+    """Fill a new file with `credits` credits in order. Return the id of the payment that has a tenth of them."""
     with SqliteStore(path) as store:
         pattern = endless(store)
     began = datetime.now(UTC) - timedelta(days=30)
@@ -83,12 +83,12 @@ def fill(path: Path, credits: int) -> PaymentId:
             connection.execute(statement, (int(began.timestamp()) * 1_000_000,))
         connection.execute("COMMIT")
     with path.open("rb") as file:
-        os.fsync(file.fileno())  # now, and not while something is measured
+        os.fsync(file.fileno())  # now, so that the disk is idle during the measurement
     return ids[0]
 
 
-async def book(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[float, float]:
-    """Microseconds of one credit of that kind, and the most memory that this process has had, in MB."""
+async def credit(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[float, float]:
+    """Return the microseconds of one credit of the kind, and the peak memory of this process in MB."""
     spread, in_flight = KINDS[kind]
     ids: Iterator[PaymentId] = itertools.repeat(large)
     if spread:
@@ -99,30 +99,30 @@ async def book(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[floa
     return 1e6 / rate, _memory_mb()
 
 
-def book_in_turn(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[float, float]:
-    """`book`, for a process of its own."""
-    return asyncio.run(book(path, large, kind, turn))
+def credit_in_turn(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[float, float]:
+    """Run `credit` in a process of its own."""
+    return asyncio.run(credit(path, large, kind, turn))
 
 
 def _memory_mb() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise AssertionError("Linux says how much memory a process has had")
+    raise AssertionError("/proc/self/status has no VmHWM: run this benchmark on Linux")
 
 
 def measure(folder: Path, credits_max: int) -> tuple[dict[int, list[list[float]]], dict[int, float]]:
-    """By how many credits the file held: microseconds by kind and turn; and the memory in MB."""
+    """Return the microseconds by kind and turn, and the memory in MB, both by the number of credits in the file."""
     sizes = [size for size in SIZES if size < credits_max] + [credits_max]
     filled = {size: fill(folder / f"{size}.db", size) for size in sizes}
     spent: dict[int, list[list[float]]] = {size: [[] for _ in KINDS] for size in sizes}
     memory: dict[int, float] = {}
     fresh = multiprocessing.get_context("spawn")
     pools = {size: ProcessPoolExecutor(1, fresh) for size in sizes}
-    # Those that are compared come one after the other, as the speed of a disk changes from second to second.
+    # The sizes to compare follow each other directly, because the speed of a disk changes from second to second.
     for turn, kind, (size, large) in itertools.product(range(TURNS), range(len(KINDS)), filled.items()):
-        asked = pools[size].submit(book_in_turn, folder / f"{size}.db", large, kind, turn)
-        time, memory[size] = asked.result()
+        result = pools[size].submit(credit_in_turn, folder / f"{size}.db", large, kind, turn)
+        time, memory[size] = result.result()
         spent[size][kind].append(time)
     for pool in pools.values():
         pool.shutdown()
@@ -130,12 +130,15 @@ def measure(folder: Path, credits_max: int) -> tuple[dict[int, list[list[float]]
 
 
 def medians(kinds: Sequence[Sequence[float]]) -> list[float]:
-    """The median of each kind over the turns."""
+    """Return the median of the turns for each kind."""
     return [statistics.median(times) for times in kinds]
 
 
 def figures_of(spent: Mapping[int, list[list[float]]], memory: Mapping[int, float]) -> dict[str, object]:
-    """`flatness` is what the dearest kind of credit costs in the largest file, beside the same in the smallest."""
+    """Return the figures.
+
+    `flatness` compares the time of a credit in the largest and the smallest file, for the worst kind of credit.
+    """
     least, most = min(spent), max(spent)
     ratios = {
         name: round(statistics.median(big / small for small, big in zip(smaller, bigger, strict=True)), 3)

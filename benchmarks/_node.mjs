@@ -1,6 +1,6 @@
-// Verifies one signed request with npm @interledger/http-signature-utils, for as long as it is asked to.
-// It reads lines of JSON: first {"jwk", "request"}, and then {"seconds": S}, each of which it answers with {"seconds": of one
-// verification, over a turn of so many}.
+// Verifies one signed request with npm @interledger/http-signature-utils.
+// It reads lines of JSON. The first line is {"jwk", "request"}. Each later line is {"seconds": S}: the program verifies the
+// request for S seconds, and answers {"seconds": the time of one verification}.
 
 import { createInterface } from 'node:readline'
 import { createRequire } from 'node:module'
@@ -18,7 +18,7 @@ const mean = async (seconds) => {
   const start = now
   while (now < start + seconds * 1000) {
     for (let count = 0; count < 50; count++) {
-      if (!(await validateSignature(given.jwk, given.request))) throw new Error('it did not verify')
+      if (!(await validateSignature(given.jwk, given.request))) throw new Error('the signature was refused')
     }
     done += 50
     now = performance.now()
@@ -27,7 +27,7 @@ const mean = async (seconds) => {
 }
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const asked = JSON.parse(line)
-  if (asked.jwk) given = asked
-  console.log(JSON.stringify(asked.jwk ? { ready: true } : { seconds: await mean(asked.seconds) }))
+  const input = JSON.parse(line)
+  if (input.jwk) given = input
+  console.log(JSON.stringify(input.jwk ? { ready: true } : { seconds: await mean(input.seconds) }))
 }

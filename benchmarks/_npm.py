@@ -1,4 +1,4 @@
-"""A Node program with packages from npm, to measure beside: asked by lines of JSON, and answering so."""
+"""Run a Node program with packages from npm, for a comparison. It reads and writes lines of JSON."""
 
 import json
 import shutil
@@ -14,9 +14,10 @@ Ask = Callable[[Mapping[str, Any]], Any]
 
 @contextmanager
 def node(script: Path, packages: Mapping[str, str]) -> Iterator[Ask | str]:
-    """A running `script`, to be asked; or why there is none. `packages` are exact versions by name.
+    """Run `script`. Yield a function that sends it a line and returns the answer, or the reason why it cannot run.
 
-    They are installed once into the environment that this program runs in, outside of the project.
+    `packages` maps names to exact versions. They are installed once, into the environment of this program and outside
+    the project.
     """
     npm, executable = shutil.which("npm"), shutil.which("node")
     if npm is None or executable is None:
@@ -44,7 +45,7 @@ def node(script: Path, packages: Mapping[str, str]) -> Iterator[Ask | str]:
 
 
 def _install(npm: str, folder: Path, packages: Mapping[str, str]) -> str | None:
-    """Install `packages` into `folder`, unless they are there; or why that cannot be."""
+    """Install `packages` into `folder` if they are missing. Return the reason if the installation fails."""
     if (folder / "installed").exists():
         return None
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,5 +54,5 @@ def _install(npm: str, folder: Path, packages: Mapping[str, str]) -> str | None:
     done = subprocess.run([npm, "install", *options], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"npm could not install {', '.join(packages)}: {done.stderr.strip().splitlines()[-1:]}"
-    (folder / "installed").touch()  # only now: an installation that was broken off is begun again
+    (folder / "installed").touch()  # last, so that an interrupted installation starts again
     return None

@@ -1,4 +1,4 @@
-"""ILP Prepares as senders make them in the middle of a payment: one frame, for the money."""
+"""Make ILP Prepares as senders do in the middle of a payment, with one frame for the money."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from incoming_payments.ilp.stream import StreamKeys, StreamMoney, StreamPacket, 
 def prepares(
     methods: DerivedMethods, ids: Sequence[PaymentId], count: int, *, amount: int, now: datetime, first: int = 1
 ) -> list[bytes]:
-    """`count` of them, of `amount` each, into the payments `ids` in turn; their sequence numbers begin with `first`."""
+    """Return `count` Prepares of `amount` each to the payments `ids` in turn. Sequence numbers begin with `first`."""
     credentials = [methods.derive(id) for id in ids]
     keys = [StreamKeys(each.shared_secret) for each in credentials]
     made = []

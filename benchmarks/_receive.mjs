@@ -1,6 +1,6 @@
-// Takes packets with npm @interledger/stream-receiver: createReply and accept, from bytes to bytes.
-// It reads lines of JSON: first {"payments", "packets", "amount"}, of which it makes the packets, and then {"turn": true},
-// for each of which it takes them all once, and answers with the seconds of one.
+// Receives packets with npm @interledger/stream-receiver (createReply and accept), from bytes to bytes.
+// It reads lines of JSON. From the first line, {"payments", "packets", "amount"}, it makes the packets. For each later line,
+// {"turn": true}, it receives all packets once, and answers {"seconds": the time of one packet}.
 
 import { createHash, createHmac, randomBytes } from 'node:crypto'
 import { createInterface } from 'node:readline'
@@ -36,22 +36,22 @@ const make = async ({ payments, packets, amount }) => {
   return made
 }
 
-const take = (packet) => {
+const receive = (packet) => {
   const money = server.createReply(deserializeIlpPrepare(packet))
   return serializeIlpFulfill(money.accept())
 }
 
 let packets = []
 for await (const line of createInterface({ input: process.stdin })) {
-  const asked = JSON.parse(line)
-  if (asked.packets) {
-    packets = await make(asked)
+  const input = JSON.parse(line)
+  if (input.packets) {
+    packets = await make(input)
     console.log(JSON.stringify({ made: packets.length }))
     continue
   }
   const start = performance.now()
   for (const packet of packets) {
-    if (take(packet)[0] !== 13) throw new Error('it was not fulfilled')
+    if (receive(packet)[0] !== 13) throw new Error('a packet was not fulfilled')
   }
   console.log(JSON.stringify({ seconds: (performance.now() - start) / 1000 / packets.length }))
 }

@@ -1,4 +1,4 @@
-"""What the benchmarks share: measure a rate, and print a table for people or JSON for programs."""
+"""Helpers of the benchmarks: measure a rate, and print a table for readers or JSON for programs."""
 
 import json
 import time
@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def rate(action: Callable[[], object], *, seconds: float, count: int = 1) -> float:
-    """How often `action` ran in a second, counted as `count` each time; the best of three, as other work only slows."""
+    """Return the rate of `action` a second; each run counts as `count`.
+
+    The rate is the best of three, because other work on the machine can only slow the action down.
+    """
     action()
     best = 0.0
     for _ in range(3):
@@ -20,7 +23,7 @@ def rate(action: Callable[[], object], *, seconds: float, count: int = 1) -> flo
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, the first column to the left and the others to the right."""
+    """Print a table with the first column aligned to the left, and the others to the right."""
     widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
     print(f"\n{title}\n")
     for row in [head, ["-" * width for width in widths], *rows]:
@@ -32,6 +35,6 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
 
 
 def finish(figures: Mapping[str, object], *, as_json: bool) -> None:
-    """Print the figures as one JSON object on the last line, if that was asked for."""
+    """Print the figures as one JSON object on the last line if `as_json` is set."""
     if as_json:
         print(json.dumps(figures))

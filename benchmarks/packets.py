@@ -1,8 +1,8 @@
-"""ILP packets over HTTP, from a Prepare to a durable Fulfill: through `serve`, a process of its own, on SQLite.
+"""Measure ILP packets over HTTP, from a Prepare to a durable Fulfill, through a process of `serve` on SQLite.
 
-With 1, 16 and 64 packets in flight, each on a connection of its own, into one payment and into 200. Beside it, in the
-same run, what the HTTP server alone can do: uvicorn, on the same parser, with an application that reads the body and
-answers as many bytes.
+The benchmark keeps 1, 16 and 64 packets in flight, each on a connection of its own, to one payment and to 200 payments.
+The same run measures the HTTP server alone: uvicorn, with the same parser and an application that reads the body and
+answers with the same number of bytes.
 
     nox -s bench -- packets [--json] [--packets N]
 """
@@ -32,11 +32,11 @@ IN_FLIGHT: Final = (1, 16, 64)
 PAYMENTS: Final = (1, 200)
 ANSWER: Final = bytes((PacketType.FULFILL,)) + bytes(100)
 Measured = Mapping[tuple[str, int], tuple[float, float, float]]
-RAFIKI: Final = {1: 63, 16: 79, 64: 71}  # packets a second of its backend, measured elsewhere on such a machine
+RAFIKI: Final = {1: 63, 16: 79, 64: 71}  # packets a second of its backend, measured on a similar machine
 
 
 async def bare(_scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-    """An ASGI application that costs next to nothing."""
+    """Answer a request with `ANSWER`: an ASGI application that does no other work."""
     while (await receive()).get("more_body"):
         pass
     length = str(len(ANSWER)).encode()
@@ -46,7 +46,7 @@ async def bare(_scope: Any, receive: Callable[[], Any], send: Callable[[Any], An
 
 
 class Connection(asyncio.Protocol):
-    """Sends one request after the other, each when the one before was answered."""
+    """A connection that sends requests, each when the request before it has its response."""
 
     def __init__(self, requests: list[bytes], seconds: list[float]) -> None:
         self.requests, self.seconds = requests, seconds
@@ -55,12 +55,12 @@ class Connection(asyncio.Protocol):
         self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Send the first request."""
         self.transport = transport
         self._next()
 
     def data_received(self, data: bytes) -> None:
-        """Go on when the answer is there."""
+        """Send the next request when the response is complete."""
         self.answer += data
         head, _, body = self.answer.partition(b"\r\n\r\n")
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It was to be kept."""
+        """Fail if requests are left."""
         if not self.done.done():
             self.done.set_exception(RuntimeError(f"the connection was closed: {error}"))
 
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
 
 
 async def drive(port: int, requests: list[bytes], in_flight: int) -> tuple[float, float, float]:
-    """Requests a second, and the median and the 99th percentile of their milliseconds."""
+    """Return the requests a second, and the median and the 99th percentile of their milliseconds."""
     loop, count, seconds = asyncio.get_running_loop(), len(requests), list[float]()
     start = time.perf_counter()
     made = [
@@ -103,7 +103,7 @@ async def drive(port: int, requests: list[bytes], in_flight: int) -> tuple[float
 
 @contextmanager
 def server(command: Sequence[str], port: int) -> Iterator[None]:
-    """A server process that takes connections; stopped at the end."""
+    """Run a server process that accepts connections, and stop it at the end."""
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(200):
@@ -119,13 +119,13 @@ def server(command: Sequence[str], port: int) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that is not in use."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def bodies(settings: Settings, payments: int, packets: int) -> list[bytes]:
-    """New payments in the file, without a limit, and the Prepares that pay one unit into each in turn."""
+    """Store new payments without a limit. Return Prepares of one unit each, to these payments in turn."""
     now = datetime.now(UTC)
     with SqliteStore(settings.database) as store:
         created = [a_creation(limit=None, now=now) for _ in range(payments)]
@@ -135,7 +135,7 @@ def bodies(settings: Settings, payments: int, packets: int) -> list[bytes]:
 
 
 def measure(folder: Path, packets: int) -> Measured:
-    """What `drive` says, by what was asked of whom, and how many were in flight."""
+    """Return the results of `drive`, by the name of the row and the number in flight."""
     port, bare_port = free_port(), free_port()
     init = ["-m", "incoming_payments.server.command", "init", str(folder), "--port", str(port)]
     subprocess.run([sys.executable, *init], check=True, stdout=subprocess.DEVNULL)
@@ -155,7 +155,7 @@ def measure(folder: Path, packets: int) -> Measured:
 
 
 def post(port: int, token: str, body: bytes) -> bytes:
-    """The bytes of one request."""
+    """Return the bytes of one request."""
     head = (
         f"POST /ilp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/octet-stream\r\n"
         f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -164,7 +164,7 @@ def post(port: int, token: str, body: bytes) -> bytes:
 
 
 def show(measured: Measured) -> None:
-    """Print all of it."""
+    """Print the table."""
     rows = [
         [f"{name}, {in_flight} in flight", f"{rate:,.0f}", f"{median:.2f}", f"{late:.2f}"]
         for (name, in_flight), (rate, median, late) in measured.items()
@@ -173,7 +173,7 @@ def show(measured: Measured) -> None:
 
 
 def figures_of(measured: Measured) -> dict[str, object]:
-    """Packets a second and their milliseconds, by how many were in flight, and the ratios."""
+    """Return the packets a second and their milliseconds by the number in flight, and the ratios."""
     names = {"": "1 payment", "_into_200": "200 payments"}
     figures: dict[str, object] = {
         f"http_{figure}": {
@@ -191,10 +191,10 @@ def figures_of(measured: Measured) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure and report; or be the bare server."""
-    parser = argparse.ArgumentParser(description="ILP packets over HTTP, to a durable Fulfill")
+    """Measure and report. With `--bare`, run the bare server instead."""
+    parser = argparse.ArgumentParser(description="Measure ILP packets over HTTP, to a durable Fulfill.")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
-    parser.add_argument("--packets", type=int, default=4000, help="how many for each row (4000)")
+    parser.add_argument("--packets", type=int, default=4000, help="the number of packets for each row (4000)")
     parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.bare:

@@ -1,19 +1,20 @@
-"""What it costs to be paid by ILP packets: every figure of it, in four parts.
+"""Measure the cost of receiving money by ILP packets, in four parts.
 
-`node`: from the bytes of a Prepare to those of its Fulfill, on one core: decoded, decrypted, decided on the payment at
-hand, fulfilled and encoded; beside npm `@interledger/stream-receiver` (`createReply` and `accept`, between the codecs
-of `ilp-packet`), which does the same but for the decision, as it knows no payments. `booked_vs_node` is more than it
-does: through the flow and its driver into a memory store, with credits and events. All take packets of the same kind,
-each addressed to itself, in turns in one run. What is compared is a rate: no packet comes twice in a turn, and there
-are so many that everyone collects their own garbage in it. The best turn counts, as other work on the machine only
-slows.
+`node` measures the time from the bytes of a Prepare to the bytes of its Fulfill, on one core. Our side decodes and
+decrypts the packet, decides about the payment, fulfills and encodes. npm `@interledger/stream-receiver` (`createReply`
+and `accept`, between the codecs of `ilp-packet`) does the same without the decision, because it knows no payments.
+`booked_vs_node` compares more work with the same Node program: our side also runs the flow and its driver, and stores
+credits and events in memory. All sides receive packets of the same kind, in turns in one run. No packet is repeated in
+a turn, and a turn is long enough to include garbage collection. The best turn counts, because other work on the machine
+can only slow it down.
 
-`http`: packets a second through `serve`, as `packets.py` measures them, in short.
+`http` is a short run of `packets.py`: packets a second through `serve`.
 
-`durable`: credits and whole packets on SQLite, one and 64 in flight, beside a raw `sqlite3` loop (`_durable.py`).
+`durable` measures credits and whole packets on SQLite, with 1 and 64 in flight, beside a raw `sqlite3` loop
+(`_durable.py`).
 
-`flat`: what a durable credit costs with a thousand credits in the file and with ten million, and the memory
-(`_flat.py`). It writes some 3.3 GB to the folder for temporary files, and removes them.
+`flat` compares the time for a durable credit, and the memory, with a thousand and with ten million credits in the file
+(`_flat.py`). It writes 3.3 GB to the folder for temporary files, and removes them.
 
     nox -s bench -- receive [--json] [--only PART...] [--turns N] [--credits N] [--http-packets N]
 """
@@ -53,18 +54,18 @@ CREATED: Final = [a_creation(limit=10**12, now=NOW) for _ in range(PAYMENTS)]
 
 
 def clock() -> datetime:
-    """The one moment of the run: to read the real clock is the host's part."""
+    """Return the one time of the run. Reading the real clock is not part of the measurement."""
     return NOW
 
 
 def packets() -> list[bytes]:
-    """Packets as senders make them in the middle of a payment: one frame, for the money."""
+    """Return packets as senders make them in the middle of a payment, with one frame for the money."""
     ids = [created.answer.id for created in CREATED]
     return prepares(METHODS, ids, PACKETS, amount=AMOUNT, now=NOW)
 
 
-def take(packets: Sequence[bytes]) -> float:
-    """The seconds of one packet, taken into a store with nothing received."""
+def receive(packets: Sequence[bytes]) -> float:
+    """Return the seconds of one packet, with a new store in memory."""
     store = MemoryStore()
     for created in CREATED:
         store.insert(created)
@@ -79,7 +80,7 @@ def take(packets: Sequence[bytes]) -> float:
 
 
 def decide(packets: Sequence[bytes]) -> float:
-    """The seconds of one packet without driver and store."""
+    """Return the seconds of one packet without driver and store."""
     payments = {created.answer.id: created.answer for created in CREATED}
     start = time.perf_counter()
     for packet in packets:
@@ -92,13 +93,13 @@ def decide(packets: Sequence[bytes]) -> float:
 
 
 def measure(turns: int) -> tuple[dict[str, float], str | None]:
-    """The seconds of one packet by each, in turns; and why Node is missing, if it is."""
+    """Return the seconds of one packet for each side, and the reason if Node is missing."""
     made = packets()
-    actions: dict[str, Callable[[], float]] = {"decided": lambda: decide(made), "booked": lambda: take(made)}
+    actions: dict[str, Callable[[], float]] = {"decided": lambda: decide(made), "credited": lambda: receive(made)}
     with node(Path(__file__).with_name("_receive.mjs"), PACKAGES) as other:
         if not isinstance(other, str):
-            asked = other({"payments": PAYMENTS, "packets": PACKETS, "amount": AMOUNT})
-            assert asked == {"made": PACKETS}
+            answer = other({"payments": PAYMENTS, "packets": PACKETS, "amount": AMOUNT})
+            assert answer == {"made": PACKETS}
             actions["Node"] = lambda: float(other({"turn": True})["seconds"])
         times = dict.fromkeys(actions, float("inf"))
         for _ in range(turns):
@@ -108,7 +109,7 @@ def measure(turns: int) -> tuple[dict[str, float], str | None]:
 
 
 def measure_node(options: argparse.Namespace) -> dict[str, object]:
-    """The first part."""
+    """Measure the part `node`."""
     times, missing = measure(options.turns)
     rows = [[name, f"{seconds * 1e6:.1f}", f"{1 / seconds:,.0f}"] for name, seconds in times.items()]
     table(f"{PACKETS} packets into {PAYMENTS} payments, bytes to bytes", ["", "us", "per second"], rows)
@@ -117,13 +118,13 @@ def measure_node(options: argparse.Namespace) -> dict[str, object]:
     theirs = times.get("Node")
     return {
         "packets_vs_node": theirs and round(theirs / times["decided"], 3),
-        "booked_vs_node": theirs and round(theirs / times["booked"], 3),
+        "booked_vs_node": theirs and round(theirs / times["credited"], 3),
         **{f"us {name}": round(seconds * 1e6, 2) for name, seconds in times.items()},
     }
 
 
 def measure_durable(_options: argparse.Namespace) -> dict[str, object]:
-    """The second part."""
+    """Measure the part `durable`."""
     with tempfile.TemporaryDirectory() as folder:
         rates = asyncio.run(_durable.measure(Path(folder), DURABLE_TURNS))
     rows = [[name, f"{1e6 / rate:.1f}", f"{rate:,.0f}"] for name, rate in _durable.medians(rates).items()]
@@ -132,7 +133,7 @@ def measure_durable(_options: argparse.Namespace) -> dict[str, object]:
 
 
 def measure_http(options: argparse.Namespace) -> dict[str, object]:
-    """The third part."""
+    """Measure the part `http`."""
     with tempfile.TemporaryDirectory() as folder:
         measured = over_http.measure(Path(folder), options.http_packets)
     over_http.show(measured)
@@ -140,7 +141,7 @@ def measure_http(options: argparse.Namespace) -> dict[str, object]:
 
 
 def measure_flat(options: argparse.Namespace) -> dict[str, object]:
-    """The last part."""
+    """Measure the part `flat`."""
     with tempfile.TemporaryDirectory() as folder:
         spent, memory = _flat.measure(Path(folder), options.credits)
     rows = [
@@ -151,7 +152,7 @@ def measure_flat(options: argparse.Namespace) -> dict[str, object]:
     return _flat.figures_of(spent, memory)
 
 
-# In this order, as a disk that was written to is slow for a while.
+# In this order, because a disk is slow for some time after many writes.
 PARTS: Final = {"node": measure_node, "http": measure_http, "durable": measure_durable, "flat": measure_flat}
 WANTED: Final = {
     "packets_vs_node": ">= 2",
@@ -164,12 +165,16 @@ WANTED: Final = {
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description="what it costs to be paid by ILP packets")
+    parser = argparse.ArgumentParser(description="Measure the cost of receiving money by ILP packets.")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts (all of them)")
-    parser.add_argument("--turns", type=int, default=8, help="how often each of them takes all packets (8)")
-    parser.add_argument("--credits", type=int, default=10**7, help="how many the largest file holds (10000000)")
-    parser.add_argument("--http-packets", type=int, default=3000, help="how many for each row over HTTP (3000)")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="the parts to run (all)")
+    parser.add_argument("--turns", type=int, default=8, help="the number of turns of each side (8)")
+    parser.add_argument(
+        "--credits", type=int, default=10**7, help="the number of credits in the largest file (10000000)"
+    )
+    parser.add_argument(
+        "--http-packets", type=int, default=3000, help="the number of packets for each row over HTTP (3000)"
+    )
     options = parser.parse_args()
     figures: dict[str, object] = {}
     for part in options.only:

@@ -1,7 +1,8 @@
-"""Operations per second of the whole service without HTTP: verify, create, get and credit, on memory and on SQLite.
+"""Measure operations a second of the whole service without HTTP: verify, create, get and credit.
 
-Beside them, in the same run, what they cannot be faster than: the raw Ed25519 verification, and a raw `sqlite3` loop
-doing the same statements with the same batches. And the import time, beside that of the dependencies.
+The stores are memory and SQLite. The same run measures two upper limits: the raw Ed25519 verification, and a raw
+`sqlite3` loop with the same statements in batches of the same size. It also measures the import time, beside that of
+the dependencies.
 
     nox -s bench -- service [--json] [--seconds S]
 """
@@ -60,7 +61,7 @@ from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 CALLERS = 64
-PAYMENTS = 2_000  # that credits are spread over
+PAYMENTS = 2_000  # the payments that share the credits of one row
 USD = Asset("USD", 2)
 BASE_URL = "https://bank.example"
 POLICY = ServicePolicy(base_url=BASE_URL, auth_server="https://auth.bank.example")
@@ -71,10 +72,10 @@ NOW = datetime.now(UTC)
 
 
 class Bank:
-    """One wallet address."""
+    """A `WalletAddresses` port with one wallet address."""
 
     def find(self, url: WalletAddressUrl) -> WalletAddress | None:
-        """Alice, or nobody."""
+        """Return the wallet address of Alice, or `None`."""
         return ALICE if url == ALICE.url else None
 
 
@@ -85,7 +86,7 @@ METHODS = DerivedMethods("g.bank", [secrets.token_bytes(32)])
 
 
 def signed(method: str, path: str, body: bytes = b"") -> SignedRequest:
-    """A request as the Node client of the field sends it."""
+    """Return a signed request in the form that the usual Node client sends."""
     headers = (("authorization", f"GNAP {TOKEN}"),)
     if body:
         headers += (("content-type", "application/json"), ("content-length", str(len(body))))  # type: ignore[assignment]
@@ -93,7 +94,7 @@ def signed(method: str, path: str, body: bytes = b"") -> SignedRequest:
 
 
 def received(request: SignedRequest) -> Request:
-    """The same, as a host passes it to the service."""
+    """Return `request` as a host passes it to the service."""
     return Request(request.method, request.target_uri.removeprefix(BASE_URL), "", request.headers, request.body)
 
 
@@ -108,7 +109,7 @@ CREATE = signed("POST", "/incoming-payments", CREATE_BODY)
 
 
 def endless_payment() -> lifecycle.Decision[IncomingPayment]:
-    """A payment without limit, so that it takes any number of credits."""
+    """Create a payment without a limit, so that it takes any number of credits."""
     return lifecycle.create(
         id=new_payment_id(datetime.now(UTC), secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES)),
         wallet_address=ALICE,
@@ -121,7 +122,7 @@ def endless_payment() -> lifecycle.Decision[IncomingPayment]:
 
 
 def measure_verify(seconds: float) -> dict[str, float]:
-    """Verifying the signed POST with all checks, beside the raw curve by the same library."""
+    """Measure the verification of the signed POST with all checks, and the raw verification by the same library."""
     private = Ed25519PrivateKey.generate()
     message = b"x" * 400  # about the length of the signature base of that request
     signature, public = private.sign(message), ed25519.public_key(private.public_key().public_bytes_raw())
@@ -132,7 +133,7 @@ def measure_verify(seconds: float) -> dict[str, float]:
 
 
 def measure_sync(store: MemoryStore | SqliteStore, seconds: float) -> dict[str, float]:
-    """Each operation by one caller."""
+    """Measure each operation with one caller."""
     ports = Ports(store=store, wallet_addresses=Bank(), introspector=INTROSPECTOR, methods=METHODS)
     id = _insert(store)
     get = received(signed("GET", f"/incoming-payments/{id}"))
@@ -162,7 +163,7 @@ def _insert(store: MemoryStore | SqliteStore) -> PaymentId:
 
 
 async def measure_async(store: AsyncSqliteStore | MemoryStore, id: PaymentId, seconds: float) -> dict[str, float]:
-    """Each operation by 64 callers at once, as tasks of one event loop."""
+    """Measure each operation with 64 callers, as tasks of one event loop."""
     ports = AsyncPorts(store=store, wallet_addresses=Bank(), introspector=INTROSPECTOR, methods=METHODS)
     create, get = received(CREATE), received(signed("GET", f"/incoming-payments/{id}"))
     public = Request("GET", f"/incoming-payments/{id}")
@@ -185,7 +186,7 @@ async def measure_async(store: AsyncSqliteStore | MemoryStore, id: PaymentId, se
 
 
 async def measure_spread(store: AsyncSqliteStore, ids: list[PaymentId], seconds: float) -> dict[str, float]:
-    """Credits by 64 callers at once, each to the next of many payments: little for them to share but the commit."""
+    """Measure credits by 64 callers, each to the next of many payments, so that they share little but the commit."""
     ports = AsyncPorts(store=store)
     names = itertools.count()
 
@@ -212,15 +213,18 @@ async def _rate_of_many(action: Callable[[], Awaitable[None]], seconds: float) -
 
 
 def measure_raw_sqlite(folder: Path, seconds: float) -> dict[str, float]:
-    """A bare `sqlite3` loop: the statements of a credit, one credit to a commit and 64 to a commit."""
+    """Measure the raw `sqlite3` loop, with 1 and with 64 credits in a commit."""
     with closing(Raw(folder / "raw.sqlite3")) as raw:
-        one = rate(partial(raw.book, 1), seconds=seconds)
-        many = rate(partial(raw.book, CALLERS), seconds=seconds, count=CALLERS)
+        one = rate(partial(raw.credit, 1), seconds=seconds)
+        many = rate(partial(raw.credit, CALLERS), seconds=seconds, count=CALLERS)
     return {"raw_sqlite_credit_1": one, f"raw_sqlite_credit_{CALLERS}": many}
 
 
 def measure_imports() -> dict[str, float]:
-    """Milliseconds to import the library, and to import what it depends on; the best of seven, less a bare start."""
+    """Return the milliseconds to import the library, and to import its dependencies alone.
+
+    Each is the best of seven, less the time of a bare start.
+    """
     dependencies = (
         "attrs, cattrs, http_sf, dateutil.parser, "
         "cryptography.hazmat.primitives.asymmetric.ed25519, cryptography.hazmat.primitives.asymmetric.rsa, "
@@ -242,7 +246,7 @@ def _start_ms(code: str) -> float:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description="operations per second of the service")
+    parser = argparse.ArgumentParser(description="Measure operations a second of the service.")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each measurement takes (2)")
     options = parser.parse_args()
@@ -296,7 +300,7 @@ def _show(figures: dict[str, float]) -> None:
     head = ["operations per second", "memory, 1 caller", f"memory, {CALLERS}", "SQLite, 1", f"SQLite, {CALLERS}"]
     table("The service, without HTTP", head, rows)
     table(
-        "Against what it cannot be faster than",
+        "Against the upper limits",
         ["", "raw, per second", "ours, per second", "ratio"],
         [
             [
@@ -307,7 +311,7 @@ def _show(figures: dict[str, float]) -> None:
             ],
             *(
                 [
-                    f"credit, {callers} to a commit : raw sqlite3",
+                    f"credit, {callers} in a commit : raw sqlite3",
                     f"{figures[f'raw_sqlite_credit_{callers}']:,.0f}",
                     f"{figures[f'sqlite_credit_{callers}']:,.0f}",
                     f"{figures[f'credit_{callers}_vs_raw_sqlite']:.2f} of the rate",

@@ -1,11 +1,9 @@
-"""What it costs to verify the POST that the Node client sends, with all checks, beside what it cannot cost less than.
+"""Measure the verification of the POST that the Node client sends, with all checks.
 
-Beside it, in the same run and in turns: the raw Ed25519 verification on both libraries, npm
-`@interledger/http-signature-utils` (`validateSignature`) and PyPI `http-message-signatures`, on the same request. What
-is compared is a rate: a turn is long enough that everyone collects their own garbage in it, all take one after the
-other, and the median of the turns counts. What is timed begins with a request at hand, as all of them take one. In
-Python each verification gets an object of its own, as a server has it: nothing about the request is remembered from the
-one before.
+The same run measures, in turns and on the same request, the raw Ed25519 verification with both libraries, npm
+`@interledger/http-signature-utils` (`validateSignature`) and PyPI `http-message-signatures`. A turn is long enough to
+include garbage collection, and the median of the turns counts. Each side starts with a parsed request. In Python each
+verification gets a new request object, as in a server, so that no result of an earlier verification is reused.
 
     nox -s bench -- verify [--json] [--seconds S] [--without-fast-paths]
 
@@ -79,14 +77,14 @@ POLICY: Final = Policy()
 
 @frozen
 class Job:
-    """What is timed: `run`, on what `make` gives it."""
+    """A function to time: `run` is timed, with the result of `make` as its argument."""
 
     run: Callable[[Any], object]
     make: Callable[[], object] = lambda: None
 
 
 def ours(backend: str) -> Job:
-    """The whole verification on one of the two libraries."""
+    """Return the job of the whole verification with one of the two libraries."""
     chosen, ed25519.BACKEND = ed25519.BACKEND, backend
     keys: dict[str, PublicKey] = {"key-1": load_jwk(KEY.public_jwk())}
     ed25519.BACKEND = chosen
@@ -97,7 +95,7 @@ def ours(backend: str) -> Job:
 
 
 def raw(backend: str) -> Job | None:
-    """The bare verification of the same signature by the same library, as its users call it."""
+    """Return the job of the raw verification of the same signature, or `None` if the library is not installed."""
     encoded = KEY._key.public_key().public_bytes_raw()
     if backend == "OpenSSL":
         public = Ed25519PublicKey.from_public_bytes(encoded)
@@ -111,7 +109,7 @@ def raw(backend: str) -> Job | None:
 
 
 class _Message:
-    """A request as PyPI http-message-signatures takes it."""
+    """The request in the form of PyPI http-message-signatures."""
 
     def __init__(self) -> None:
         self.method, self.url = SIGNED.method, SIGNED.target_uri
@@ -120,23 +118,23 @@ class _Message:
 
 
 class _Resolver(HTTPSignatureKeyResolver):
-    """The one key, in the form of that library."""
+    """The one key, in the form of PyPI http-message-signatures."""
 
     def __init__(self) -> None:
         self._public = KEY._key.public_key()
 
     def resolve_public_key(self, key_id: str) -> Any:
-        """The key by its id."""
+        """Return the public key."""
         assert key_id == "key-1"
         return self._public
 
     def resolve_private_key(self, key_id: str) -> Any:
-        """There is none."""
+        """Raise `LookupError`, because no private key is needed."""
         raise LookupError(key_id)
 
 
 def pyauth() -> Job:
-    """PyPI http-message-signatures, digest included."""
+    """Return the job of PyPI http-message-signatures, with the digest."""
     verifier = HTTPMessageVerifier(signature_algorithm=ED25519, key_resolver=_Resolver())
     return Job(lambda message: verifier.verify(message, body=SIGNED.body), _Message)
 
@@ -147,7 +145,7 @@ def _node_request() -> dict[str, Any]:
 
 
 def mean(job: Job, seconds: float) -> float:
-    """The seconds of one run of `job`, over a turn of so many."""
+    """Return the seconds of one run of `job`, measured over a turn of `seconds`."""
     run, spent, count = job.run, 0.0, 0
     while spent < seconds:
         given = [job.make() for _ in range(50)]
@@ -160,7 +158,7 @@ def mean(job: Job, seconds: float) -> float:
 
 
 def measure(seconds: float) -> tuple[dict[str, float], str | None]:
-    """The seconds of one verification by each, in turns; and why Node is missing, if it is."""
+    """Return the seconds of one verification for each side, and the reason if Node is missing."""
     jobs: dict[str, Job] = {}
     for backend in ("OpenSSL", "PyNaCl"):
         if bare := raw(backend):
@@ -180,7 +178,7 @@ def measure(seconds: float) -> tuple[dict[str, float], str | None]:
 
 
 def figures_of(times: dict[str, float]) -> dict[str, float | str | None]:
-    """The ratios. `times_raw` and the comparisons are for the library that is in use."""
+    """Return the ratios. `times_raw` and the comparisons are for the library in use."""
     backend = ed25519.BACKEND
     own = times[f"ours, {backend}"]
     times_raw = {
@@ -199,7 +197,7 @@ def figures_of(times: dict[str, float]) -> dict[str, float | str | None]:
 
 
 def without_fast_paths(seconds: float) -> None:
-    """Print how much longer a verification takes without each of the fast paths, by the best of many short turns."""
+    """Print how much longer a verification takes without each fast path, as the best of many short turns."""
     package = "incoming_payments.httpsig"
     verifier, fast, base, digest, fields = (
         importlib.import_module(f"{package}.{name}") for name in ("verify", "fast", "base", "digest", "fields")
@@ -216,10 +214,10 @@ def without_fast_paths(seconds: float) -> None:
     turns: dict[str, list[float]] = {name: [] for name in slow}
     for _ in range(10 * TURNS):
         for name, (module, function, instead) in slow.items():
-            kept = getattr(module, function)
+            original = getattr(module, function)
             setattr(module, function, instead)
             turns[name].append(mean(job, seconds / TURNS / 10))
-            setattr(module, function, kept)
+            setattr(module, function, original)
     times = {name: min(each) for name, each in turns.items()}
     whole = times["with all of them"]
     rows = [[name, f"{time_s * 1e6:.1f}", f"{time_s / whole:.2f}"] for name, time_s in times.items()]
@@ -228,9 +226,9 @@ def without_fast_paths(seconds: float) -> None:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description="what it costs to verify one signed POST")
+    parser = argparse.ArgumentParser(description="Measure the verification of one signed POST.")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
-    parser.add_argument("--seconds", type=float, default=4.0, help="how long each of them is measured (4)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="the seconds for each side (4)")
     parser.add_argument("--without-fast-paths", action="store_true", help="measure what each fast path saves")
     options = parser.parse_args()
     if options.without_fast_paths:

@@ -146,7 +146,7 @@ def hypothesis_table() -> str:
 
 
 def nginx_configuration() -> str:
-    """The configuration of nginx, as the tests run it."""
+    """Return the configuration of nginx, which the tests run."""
     return f"```nginx\n{(ROOT / 'docs' / 'nginx.conf').read_text('utf-8')}```"
 
 

@@ -1,6 +1,6 @@
-"""A client that signs what it sends: `python examples/client.py FOLDER`, with a folder that `init` filled.
+"""A client that signs its requests. Run `python examples/client.py FOLDER`, with a folder that `init` has filled.
 
-It asks the service of that folder, which has to be running, for an incoming payment of 25.00 USD, and reads it.
+The service of that folder must be running. The client creates an incoming payment of 25.00 USD, and reads it.
 """
 
 import http.client
@@ -24,7 +24,7 @@ key = PrivateKey.from_pem((folder / "client-key.pem").read_bytes(), kid=key_id)
 
 
 def send(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Send a signed request, print what comes back, and return it."""
+    """Send a signed request, print the response, and return its body."""
     content = b"" if body is None else json.dumps(body).encode("utf-8")
     headers = [("Authorization", f"GNAP {token}")]
     if content:

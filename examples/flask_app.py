@@ -3,10 +3,10 @@
     pip install . flask
     incoming-payments init my-bank --port 5000
     FOLDER=my-bank flask --app examples/flask_app run --port 5000
-    python examples/client.py my-bank          # elsewhere, once it runs
+    python examples/client.py my-bank          # in a second terminal
 
-`Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. Base
-URL, tokens and keys are those that `incoming-payments init` makes.
+`Bank` and the static introspector stand for systems that an ASE already has: its accounts and its authorization server.
+The base URL, the tokens and the keys are those that `incoming-payments init` has written.
 """
 
 import json
@@ -36,7 +36,7 @@ from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.stores.sqlite import SqliteStore
 
-FOLDER = Path(os.environ.get("FOLDER", "."))  # where `incoming-payments init` wrote; the database goes there too
+FOLDER = Path(os.environ.get("FOLDER", "."))  # the folder of `incoming-payments init`, also for the database
 settings = tomllib.loads((FOLDER / "incoming-payments.toml").read_text("utf-8"))
 BASE_URL = settings["base_url"]
 TOKEN = settings["token"][0]["value"]
@@ -44,10 +44,10 @@ AUTH_SERVER = "https://auth.bank.example"
 
 
 class Bank:
-    """Which wallet addresses are ours: a `WalletAddresses` port. A real one looks into the accounts."""
+    """The wallet addresses of this ASE: a `WalletAddresses` port. In production it queries the accounts."""
 
     def find(self, url: WalletAddressUrl) -> WalletAddress | None:
-        """The wallet address with this URL, or `None`."""
+        """Return the wallet address with this URL, or `None`."""
         alice = wallet_address_url(f"{BASE_URL}/alice")
         return WalletAddress(url, Asset("USD", 2), AUTH_SERVER) if url == alice else None
 
@@ -58,7 +58,7 @@ client = AccessTokenInfo(
     jwk=json.loads((FOLDER / "client-key.jwk").read_text("utf-8")),
     rights=[AccessRight(["create", "read"], f"{BASE_URL}/alice")],
 )
-connector = HttpPeer(  # who sends us ILP packets
+connector = HttpPeer(  # the peer that sends ILP packets
     Peer("test.bank.connector", Asset("USD", 2)),
     tokens=[AccessToken((FOLDER / "peer-token.txt").read_text("ascii").strip())],
 )
@@ -78,13 +78,13 @@ service = WsgiApplication(
 )
 
 app = flask.Flask(__name__)
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # the service itself says 405
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # for other methods, the service answers 405
 
 
 @app.route("/ilp", methods=METHODS, provide_automatic_options=False)
 @app.route("/incoming-payments", methods=METHODS, provide_automatic_options=False)
 @app.route("/incoming-payments/<path:_>", methods=METHODS, provide_automatic_options=False)
 def incoming_payments(_: str = "") -> flask.Response:
-    """Everything below /incoming-payments goes to the service, and the packets of peers."""
+    """Pass every request below /incoming-payments, and every packet of a peer, to the service."""
     answer = service.answer(flask.request.environ)
     return flask.Response(answer.body, answer.status, answer.headers)

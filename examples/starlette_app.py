@@ -3,10 +3,10 @@
     pip install . starlette uvicorn
     incoming-payments init my-bank --port 8000
     FOLDER=my-bank uvicorn --app-dir examples starlette_app:app --port 8000
-    python examples/client.py my-bank          # elsewhere, once it runs
+    python examples/client.py my-bank          # in a second terminal
 
-`Bank` and the static introspector stand for what an ASE has already: its accounts, and its authorization server. Base
-URL, tokens and keys are those that `incoming-payments init` makes.
+`Bank` and the static introspector stand for systems that an ASE already has: its accounts and its authorization server.
+The base URL, the tokens and the keys are those that `incoming-payments init` has written.
 """
 
 import json
@@ -41,7 +41,7 @@ from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
-FOLDER = Path(os.environ.get("FOLDER", "."))  # where `incoming-payments init` wrote; the database goes there too
+FOLDER = Path(os.environ.get("FOLDER", "."))  # the folder of `incoming-payments init`, also for the database
 settings = tomllib.loads((FOLDER / "incoming-payments.toml").read_text("utf-8"))
 BASE_URL = settings["base_url"]
 TOKEN = settings["token"][0]["value"]
@@ -49,10 +49,10 @@ AUTH_SERVER = "https://auth.bank.example"
 
 
 class Bank:
-    """Which wallet addresses are ours: a `WalletAddresses` port. A real one asks the accounts, and may wait."""
+    """The wallet addresses of this ASE: a `WalletAddresses` port. In production it queries the accounts."""
 
     async def find(self, url: WalletAddressUrl) -> WalletAddress | None:
-        """The wallet address with this URL, or `None`."""
+        """Return the wallet address with this URL, or `None`."""
         alice = wallet_address_url(f"{BASE_URL}/alice")
         return WalletAddress(url, Asset("USD", 2), AUTH_SERVER) if url == alice else None
 
@@ -63,7 +63,7 @@ client = AccessTokenInfo(
     jwk=json.loads((FOLDER / "client-key.jwk").read_text("utf-8")),
     rights=[AccessRight(["create", "read"], f"{BASE_URL}/alice")],
 )
-connector = HttpPeer(  # who sends us ILP packets
+connector = HttpPeer(  # the peer that sends ILP packets
     Peer("test.bank.connector", Asset("USD", 2)),
     tokens=[AccessToken((FOLDER / "peer-token.txt").read_text("ascii").strip())],
 )
@@ -84,19 +84,19 @@ service = AsgiApplication(
 
 
 async def incoming_payments(request: Request) -> Response:
-    """Everything below /incoming-payments goes to the service, and the packets of peers."""
+    """Pass every request below /incoming-payments, and every packet of a peer, to the service."""
     answer = await service.answer(request.scope, request.receive)
     return Response(answer.body, answer.status, dict(answer.headers))
 
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[None]:
-    """The store is closed when the server stops."""
+    """Close the store when the server stops."""
     async with store:
         yield
 
 
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # the service itself says 405
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]  # for other methods, the service answers 405
 app = Starlette(
     routes=[
         Route("/ilp", incoming_payments, methods=METHODS),

@@ -340,3 +340,23 @@ def test_contract_suites_on_the_pages_pass(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert run.returncode == 0, run.stdout
     assert int(re.findall(r"(\d+) passed", run.stdout)[0]) > 30
+
+
+def test_recipes_name_existing_files() -> None:
+    """Every path on the page about extending exists, except the files that the reader adds."""
+    named = re.findall(r"`((?:src|tests|docs)/[^`]+|\w+\.toml)`", PAGES["docs/extending.md"].read_text("utf-8"))
+    added = {path for path in named if "FILE" in path}
+    assert [path for path in named if path not in added and not (ROOT / path).exists()] == []
+    assert [path for path in added if not (ROOT / path).parent.is_dir()] == []
+
+
+def test_recipes_show_the_present_code() -> None:
+    """Each line of code on the page about extending begins a line of a file that the same step names."""
+    wrong = []
+    for step in re.split(r"^\d\. ", PAGES["docs/extending.md"].read_text("utf-8"), flags=re.MULTILINE):
+        files = [ROOT / path for path in re.findall(r"`((?:src|tests)/[^`]+\.py)`", step)]
+        code = {line.strip() for path in files if path.is_file() for line in path.read_text("utf-8").splitlines()}
+        for block in re.findall(r"^ *```py\n(.*?)^ *```$", step, re.MULTILINE | re.DOTALL):
+            shown = [line.strip() for line in block.splitlines() if line.strip() not in {"", "..."}]
+            wrong += [line for line in shown if not any(existing.startswith(line) for existing in code)]
+    assert wrong == []

@@ -31,6 +31,7 @@ class StoryEnds(Exception):
 
 
 def run_command(*arguments: str) -> None:
+    """Run a command of `incoming-payments`. Raise `StoryEnds` with its error when it fails."""
     done = subprocess.run([*_COMMAND, *arguments], check=False, capture_output=True, text=True)  # noqa: S603 - our own
     if done.returncode:
         raise StoryEnds(done.stderr.strip())
@@ -59,24 +60,24 @@ class CoreBanking:
 
     def __call__(self, id: str, credit: str, value: int) -> dict[str, Any]:
         """Credit an amount, and return the outcome once it is durable."""
-        return self._ask(f"{id} {credit} {value}")
+        return self._request(f"{id} {credit} {value}")
 
     def ledger(self, id: str) -> dict[str, Any]:
         """Return the amount that a payment has `received`, and the number of `credits` from packets."""
-        return self._ask(id)
+        return self._request(id)
 
-    def _ask(self, line: str) -> dict[str, Any]:
+    def _request(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None  # noqa: S101 - our own pipe
         assert self._process.stdout is not None  # noqa: S101 - our own pipe
         try:
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-            said = self._process.stdout.readline()
+            line = self._process.stdout.readline()
         except BrokenPipeError:
-            said = ""
-        if not said:
+            line = ""
+        if not line:
             raise StoryEnds("The core banking process ended; its error is above.")
-        answer: dict[str, Any] = json.loads(said)
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
 
@@ -131,6 +132,7 @@ def decimal(value: int, scale: int) -> str:
 
 
 def free_port() -> int:
+    """Return a port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,7 +1,7 @@
 """The settings of `serve`, each declared once.
 
-From these tables come the configuration that `init` writes, the reader with its errors, and the table in
-`docs/server.md`.
+These tables are the source of the configuration that `init` writes, of the reader with its errors, and of the table in
+`docs/server.md`. `docs/extending.md` explains how to add a setting.
 """
 
 import textwrap
@@ -26,16 +26,17 @@ from incoming_payments.limits import (
     SIGNATURE_AGE_SETTING_S_MAX,
 )
 
-REQUIRED: Final = object()  # as a default: there is none
+REQUIRED: Final = object()  # the default of a setting that must be given
 
 
 @frozen
 class Setting:
     """One setting.
 
-    `default` is its value when it is left out: `REQUIRED` for an error, or `None` for what `otherwise` describes.
-    `bounds` are its least and greatest value. `written` is its value in the configuration of `init`, as TOML with
-    placeholders in braces; an optional setting is written as a comment. Without `written` the default is shown.
+    `default` is its value when it is left out. `REQUIRED` means that this is an error, and `None` that `otherwise`
+    describes the value. `bounds` are its least and greatest value. `written` is its value in the configuration of
+    `init`, as TOML with placeholders in braces. Without `written`, `init` writes the default. `init` writes an optional
+    setting as a comment.
     """
 
     name: str
@@ -46,18 +47,18 @@ class Setting:
     bounds: tuple[int, int] | None = None
     written: str | None = None
     is_active: bool = False  # whether `init` sets it although it is optional
-    example: str = ""  # for an array of tables, of which there has to be one: how to write it
+    example: str = ""  # for an array of tables with at least one table: how to write it
 
     @property
     def line(self) -> str:
-        """The line of `init` for this setting."""
+        """Return the line of `init` for this setting."""
         line = f"{self.name} = {self.written if self.written is not None else toml(self.default)}"
         return line if self.default is REQUIRED or self.is_active else f"# {line}"
 
 
 @frozen
 class TableOf:
-    """One TOML table of settings. `header` is its name with brackets, and `least` says how many there have to be."""
+    """One TOML table of settings. `header` is its name with brackets, and `least` is the required number of tables."""
 
     name: str
     header: str
@@ -138,15 +139,15 @@ WALLET_ADDRESS: Final = TableOf(
 TOKEN: Final = TableOf(
     "token",
     "[[token]]",
-    "An access token for development. In production an introspector asks the authorization server.",
+    "An access token for development. In production, an introspector queries the authorization server.",
     (
         Setting("value", str, "the access token", written='"{token}"'),
         Setting("client", str, "the client: it sees the payments of its own `client`", written='"{base_url}/a-client"'),
         Setting(
             "jwk_file",
             str,
-            "the client's public key, a JWK, which has to sign requests with this token; `sign` looks for the private "
-            "key in the file of the same name that ends in .pem",
+            "a file with the client's public key, a JWK, for the signatures of requests with this token; `sign` "
+            "expects the private key in the file of the same name that ends in .pem",
             written='"{jwk}"',
         ),
         Setting(

@@ -73,7 +73,7 @@ class _Story:
             self._pay_by_stream(client, bank)
             with service(self._folder, self._port):
                 self._forge(forger, self._pay_otherwise(client, bank))
-                self._ask_for_euros(client)
+                self._request_euros(client)
         return self._conclude()
 
     def _pay_by_stream(self, client: "_Client", bank: "CoreBanking") -> None:
@@ -84,7 +84,7 @@ class _Story:
                 resource = self._read(client, path, received="0", completed=False)
                 self._read_publicly(client, path, received="0")
                 link, payee = over_http(f"{client.base_url}/ilp", self._token()), Payee.of(resource)
-                self._ask(link, payee)
+                self._quote(link, payee)
                 self._say(
                     f"The payer sends {_usd(_TOTAL)} by STREAM over HTTP, in packets of {_usd(_PACKET_MAX)}, "
                     f"{_IN_FLIGHT} at a time."
@@ -115,17 +115,17 @@ class _Story:
         """Return the peer's token that `init` has written."""
         return (self._folder / "peer-token.txt").read_text("utf-8").strip()
 
-    def _ask(self, link: Link, payee: Payee) -> None:
+    def _quote(self, link: Link, payee: Payee) -> None:
         self._say("A payer with the address and the secret gets a quote before any money moves.")
         print(shown(">", f"a packet of {_usd(_TOTAL)} without a fulfillment, to {payee.address}"))
         quoted = quote(link, payee, _TOTAL)
         print(shown("<", f"{_usd(quoted.arrives)} would arrive; the payment takes {_usd(quoted.receive_max)} in all"))
-        self._same("what would arrive", (quoted.arrives, quoted.asset), (_TOTAL, USD))
+        self._same("the amount that would arrive", (quoted.arrives, quoted.asset), (_TOTAL, USD))
 
     def _show_totals(self, totals: SenderTotals) -> None:
         ending = [totals.ending.value if totals.ending else "", totals.reason]
-        said = f"{_usd(totals.delivered)} delivered in {totals.packets} packets, {totals.repeats} of them repeated"
-        print(shown("<", f"{': '.join(filter(None, ending))}: {said}"))
+        text = f"{_usd(totals.delivered)} delivered in {totals.packets} packets, {totals.repeats} of them repeated"
+        print(shown("<", f"{': '.join(filter(None, ending))}: {text}"))
 
     def _compare(self, bank: "CoreBanking", path: str, totals: SenderTotals) -> None:
         self._say("The payer's ledger is compared with the payee's, which core banking reads from the file.")
@@ -188,7 +188,7 @@ class _Story:
         self._same("status", answer.status, 401)
         self._same("challenge", answer.challenge, f"GNAP as_uri={forger.base_url}/auth")
 
-    def _ask_for_euros(self, client: "_Client") -> None:
+    def _request_euros(self, client: "_Client") -> None:
         self._say("The client requests a payment in the wrong asset.")
         answer = self._send(client, "POST", "/incoming-payments", _wanted(client, "EUR"))
         self._same("status", answer.status, 400)
@@ -212,11 +212,11 @@ class _Story:
         print(shown("<", f"{answer.status} {_summary(answer.body)}"))
         return answer
 
-    def _same(self, what: str, actual: object, expected: object) -> None:
+    def _same(self, name: str, actual: object, expected: object) -> None:
         self._checks += 1
         if actual != expected:
             self._wrong += 1
-            print(f"     WRONG: {what} should be {expected!r}, but is {actual!r}")
+            print(f"     WRONG: {name} should be {expected!r}, but is {actual!r}")
 
 
 # --- output -------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The files that a configuration names: secrets, tokens and keys."""
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +11,11 @@ from incoming_payments.errors import InvalidValue
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.limits import SERVER_SECRET_BYTES_MIN
 
-POSIX = os.name == "posix"  # elsewhere the mode of a file does not say which users have access
+POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
 PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
 PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: a user that can write it is the client
+_FILE_NAME: Final = re.compile(r"[\w/-]{1,64}\.[a-z]{2,5}")  # the short extension tells it from a secret
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 
 
@@ -33,9 +35,8 @@ class Files:
         try:
             content = path.read_bytes()
         except (OSError, ValueError) as error:  # a ValueError: NUL in the name
-            # The name is not shown: it may be a secret in the place of the name of its file.
             why = getattr(error, "strerror", None) or "no file has such a name"
-            raise InvalidValue(f"names a file that cannot be read: {why}") from None
+            raise InvalidValue(f"{self._shown(name)} cannot be read: {why}") from None
         self.warn_of(path, denied)
         return content
 
@@ -45,6 +46,10 @@ class Files:
         text = f"{path}: other users have access (mode {mode:04o}): chmod go-{_DENIED[denied]} it"
         if POSIX and mode & denied and text not in self.warnings:
             self.warnings.append(text)
+
+    def _shown(self, name: str) -> str:
+        """Return the path of a file for an error message, unless `name` may be a secret in the wrong place."""
+        return str(self.folder / name) if _FILE_NAME.fullmatch(name) else "the file (with a name that is not shown)"
 
     def server_secret(self, name: str) -> bytes:
         """Return the server secret in a file of hexadecimal digits."""

@@ -22,8 +22,8 @@ PEER_TOKEN: Final = "peer-token.txt"  # noqa: S105 - the name of a file
 def init(folder: Path, port: int) -> int:
     """Write the files for a service on `port` to `folder`, and return the exit status.
 
-    Raises `ConfigurationError` when the port is impossible, a file exists already, or a file cannot be written. No file
-    is left behind then.
+    Raises `ConfigurationError` when the port is out of range, a file exists, or a file cannot be written. Then no new
+    file remains.
     """
     if not 1 <= port <= 65535:
         raise ConfigurationError(f"--port must be from 1 to 65535, not {port}", setting="port")
@@ -56,7 +56,7 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in files:
             if (folder / name).exists():
-                raise ConfigurationError(f"{folder / name} exists already: choose another folder, or move it away")
+                raise ConfigurationError(f"{folder / name} exists: choose another folder, or move the file away")
         for name, text in files.items():
             _write_private(folder / name, text.rstrip("\n") + "\n", written)
     except OSError as error:

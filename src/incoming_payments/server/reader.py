@@ -34,8 +34,8 @@ def naming(setting: str, **members: str) -> Iterator[None]:
     except InvalidValue as error:
         member = str(error.details.get("member", ""))
         name = _joined(setting, members.get(member, ""))
-        said = error.description.removeprefix(f"{member} ")
-        text = f"{name}: {said}" if said == error.description else f"{name} {said}"
+        rest = error.description.removeprefix(f"{member} ")
+        text = f"{name}: {rest}" if rest == error.description else f"{name} {rest}"
         raise ConfigurationError(text, setting=name) from None
 
 
@@ -76,8 +76,8 @@ class Table:
                 raise self.wrong(name, f"is missing: give {_NAMES[setting.type]}{self._misspelt(name)}")
             return setting.default
         value = self._left.pop(name)
-        if complaint := wrong_type(value, setting.type, _NAMES):
-            raise self.wrong(name, complaint)
+        if reason := wrong_type(value, setting.type, _NAMES):
+            raise self.wrong(name, reason)
         if setting.bounds is not None and not setting.bounds[0] <= value <= setting.bounds[1]:
             raise self.wrong(name, f"must be an integer from {setting.bounds[0]} to {setting.bounds[1]}, not {value}")
         return value
@@ -88,19 +88,18 @@ class Table:
         if name not in self._left and (hint := self._misspelt(name)):
             raise self.wrong(name, f"is missing{hint}")
         members = self._left.pop(name, {})
-        if complaint := wrong_type(members, dict, _NAMES):
-            raise self.wrong(name, complaint)
+        if reason := wrong_type(members, dict, _NAMES):
+            raise self.wrong(name, reason)
         return Table(members, _joined(self.name, name))
 
     def tables(self, name: str, *, least: str | None = None) -> list["Table"]:
         """Return a member that is an array of tables. It may be empty, unless `least` shows how to write one."""
         self._known.append(name)
-        entries = self._left.get(name, [])
+        entries = self._left.pop(name, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise self.wrong(name, f"must be an array of tables, such as {least or f'[[{name}]]'}")
         if least is not None and not entries:
             raise self.wrong(name, f"is missing: give at least one, as {least}{self._misspelt(name)}")
-        self._left.pop(name, None)
         path = _joined(self.name, name)
         return [Table(entry, f"{path}[{place}]") for place, entry in enumerate(entries)]
 

@@ -120,7 +120,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX)
     except (OSError, UnicodeError) as error:  # a UnicodeError: an impossible host name
         why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the rest repeats the address
-        text = f"listen: cannot listen on {host} port {port}: {why}"
+        text = f"listen: cannot listen on {host} port {port}: {why}; change listen.host or listen.port"
         raise ConfigurationError(text, setting="listen") from None
     # Accepted sockets inherit this. uvicorn writes head and body apart, and asyncio sets it only for sockets that were
     # made with a protocol number: without it a response can wait 40 ms for the client's acknowledgement.

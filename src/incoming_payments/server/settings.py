@@ -99,8 +99,8 @@ def _document(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         # The message may quote a key, and a key may be a secret in the wrong place.
-        said = re.sub(r"['\"].*['\"]", "...", str(error), flags=re.DOTALL)
-        raise ConfigurationError(f"{path}: is not TOML: {said}") from None
+        reason = re.sub(r"['\"].*['\"]", "...", str(error), flags=re.DOTALL)
+        raise ConfigurationError(f"{path}: is not TOML: {reason}") from None
     except ValueError as error:  # not UTF-8, or a number of thousands of digits
         raise ConfigurationError(f"{path}: is not TOML: {error}") from None
 
@@ -218,6 +218,8 @@ def _in_utc(table: Table, name: str, time: datetime) -> datetime:
 
 def _jwk(files: Files, name: str) -> Any:
     text = files.read(name, PUBLIC)
+    if text.startswith(b"-----BEGIN"):
+        raise InvalidValue(f"{files.folder / name} holds PEM: give a file with the public key as a JWK, which is JSON")
     try:
         load_jwk(text)
     except Malformed as error:

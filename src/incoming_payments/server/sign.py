@@ -248,10 +248,10 @@ def _key(path: Path, key_id: str, algorithm: Algorithm | None) -> PrivateKey:
     try:
         return PrivateKey.from_pem(pem, kid=key_id, algorithm=algorithm)
     except MalformedKey as error:
-        raise _key_complaint(path, algorithm, error) from None
+        raise _key_error(path, algorithm, error) from None
 
 
-def _key_complaint(path: Path, algorithm: Algorithm | None, error: MalformedKey) -> ConfigurationError:
+def _key_error(path: Path, algorithm: Algorithm | None, error: MalformedKey) -> ConfigurationError:
     member = error.details.get("member")
     if member == "kid":
         return _wrong("--key-id", f"--key-id must be 1 to {KEY_ID_CHARS_MAX} printable ASCII characters")

@@ -26,8 +26,8 @@ def test_help_shows_every_command_and_option(
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert [text for text in shown if text not in said] == []
+    output = capsys.readouterr().out
+    assert [text for text in shown if text not in output] == []
 
 
 def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:

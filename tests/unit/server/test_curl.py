@@ -47,7 +47,7 @@ def sent(server: Recorder, request: Request, **options: str) -> Request:
         "https://bank.example/a?b?",
     ],
 )
-def test_urls_that_can_be_sent(url: str) -> None:
+def test_unchanged_url_is_accepted(url: str) -> None:
     """A URL that curl sends unchanged is accepted with any path."""
     check_url(url)
 
@@ -85,7 +85,7 @@ WRONG_URLS: Final = [
 
 
 @pytest.mark.parametrize(("url", "why"), WRONG_URLS)
-def test_urls_that_would_change(url: str, why: str) -> None:
+def test_url_that_would_change_is_refused(url: str, why: str) -> None:
     """A URL that curl or the service would change is refused, and the error says what to change."""
     with pytest.raises(InvalidValue) as refused:
         check_url(url)
@@ -110,7 +110,7 @@ def test_urls_that_would_change(url: str, why: str) -> None:
         "/$HOME`id`\"'!!",
     ],
 )
-def test_the_url_arrives(server: Recorder, suffix: str) -> None:
+def test_url_arrives_unchanged(server: Recorder, suffix: str) -> None:
     """Path and query arrive as written: no dot segment is resolved, and nothing is expanded."""
     url = f"{server.base_url}{suffix}"
     check_url(url)
@@ -122,14 +122,14 @@ def test_the_url_arrives(server: Recorder, suffix: str) -> None:
 
 @needs_curl
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
-def test_the_method_arrives(server: Recorder, method: str) -> None:
-    """Each method is sent as itself, and curl does not wait for the content of an answer to HEAD."""
+def test_method_arrives_unchanged(server: Recorder, method: str) -> None:
+    """Each method arrives unchanged, and curl does not wait for the content of a response to HEAD."""
     assert method == sent(server, Request(method, f"{server.base_url}/", ())).method
 
 
 @needs_curl
-def test_fields_arrive(server: Recorder) -> None:
-    """Fields arrive in their order with their bytes, the empty and the repeated ones too, and not twice."""
+def test_fields_arrive_unchanged(server: Recorder) -> None:
+    """Fields arrive in order and with their bytes, also empty and repeated fields, and none arrives twice."""
     headers = (
         ("X-Quoted", 'it\'s "$HOME" `id` \\ !! %s'),
         ("X-Empty", ""),
@@ -147,8 +147,8 @@ def test_fields_arrive(server: Recorder) -> None:
 
 
 @needs_curl
-def test_an_empty_body_has_a_length(server: Recorder) -> None:
-    """Without a body the length is given by a field of its own, if at all."""
+def test_length_of_an_empty_body(server: Recorder) -> None:
+    """Without a body, the request has a length only if a field gives it."""
     length = (("Content-Length", "0"),)
     got = sent(server, Request("POST", f"{server.base_url}/", length))
     assert (got.values("content-length"), got.body) == (("0",), b"")
@@ -180,15 +180,15 @@ BODIES: Final = [
 
 @needs_curl
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:20]))
-def test_the_body_arrives(server: Recorder, body: bytes) -> None:
+def test_body_arrives_unchanged(server: Recorder, body: bytes) -> None:
     """Any bytes arrive unchanged: quotes, newlines, shell expansions, binary data, and text like an option."""
     assert body == sent(server, Request("POST", f"{server.base_url}/", (), body)).body
 
 
 @needs_curl
 @pytest.mark.parametrize("name", ["body.json", "my body.json", "it's $HOME", "@-", "ü"])
-def test_a_body_from_a_file(server: Recorder, tmp_path: Path, name: str) -> None:
-    """The command names the file, and curl sends its bytes as they are."""
+def test_body_from_a_file(server: Recorder, tmp_path: Path, name: str) -> None:
+    """The command names the file, and curl sends the bytes of the file unchanged."""
     (tmp_path / name).write_bytes(b"\r\n\0\n")
     command = curl_command(Request("POST", f"{server.base_url}/", (), b"\r\n\0\n"), body_file=name)
     done = sh(command, tmp_path)
@@ -197,14 +197,14 @@ def test_a_body_from_a_file(server: Recorder, tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:20]))
-def test_a_command_can_be_pasted(body: bytes) -> None:
-    """The command has printable characters and ends of lines only, for any body."""
+def test_command_can_be_pasted(body: bytes) -> None:
+    """For any body, the command has only printable characters and newlines."""
     command = curl_command(Request("POST", "https://bank.example/", (), body))
     assert {character for character in command if not character.isprintable()} <= {"\n"}
 
 
-def test_a_body_that_is_too_large_for_a_command() -> None:
-    """A body that would make an argument longer than systems take is refused, unless it is in a file."""
+def test_body_that_is_too_large_for_a_command_is_refused() -> None:
+    """A body that makes an argument too long for the system is refused, unless it is in a file."""
     request = Request("POST", "https://bank.example/", (), b"a" * (COMMAND_BODY_BYTES_MAX + 1))
     with pytest.raises(InvalidValue, match=f"more than {COMMAND_BODY_BYTES_MAX} bytes .*: put it in a file"):
         curl_command(request)

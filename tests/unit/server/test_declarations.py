@@ -1,4 +1,4 @@
-"""The declarations of the settings: what is made from them agrees with what is read."""
+"""The declarations of the settings. Everything that is generated from them agrees with the reader."""
 
 import tomllib
 
@@ -22,14 +22,14 @@ def test_template_holds_every_setting() -> None:
             assert is_set or f"\n# {setting.name} = " in text
 
 
-def test_lines_of_the_template_are_not_too_long() -> None:
-    """Comments are wrapped."""
+def test_lines_of_the_template_have_a_maximum_length() -> None:
+    """The template wraps its comments at 120 characters."""
     text = template(base_url="http://x", port=1, token="T", jwk="j", secret="s", peer_token="p")
     assert max(map(len, text.splitlines())) <= 120
 
 
 def test_table_of_the_docs_holds_every_setting() -> None:
-    """Each setting has one row, with its bounds and the value that counts when it is left out."""
+    """Each setting has one row, with its bounds and its default."""
     rows = documented().splitlines()[2:]
     assert len(rows) == sum(len(table.settings) for table in TABLES)
     settings = [setting for table in TABLES for setting in table.settings]
@@ -41,8 +41,8 @@ def test_table_of_the_docs_holds_every_setting() -> None:
     assert port.endswith("| integer | the port; from 1 to 65535 | `8080` |")
 
 
-def test_each_setting_without_a_default_says_what_counts_instead() -> None:
-    """An optional setting has a default, or words for it, and only one of the two."""
+def test_setting_without_a_default_describes_its_absence() -> None:
+    """An optional setting has either a default or a text in `otherwise`."""
     for table in TABLES:
         for setting in table.settings:
             assert (setting.default is None) == bool(setting.otherwise), setting.name

@@ -87,7 +87,7 @@ def test_every_step_of_the_demo_holds() -> None:
 
 
 def bars(text: str) -> list[float]:
-    """The amounts beside the bars, which are as long as they should be."""
+    """Return the amounts beside the bars. Each bar has the right length."""
     found = re.findall(r"^     \[(#*)(-*)\] +(\d+\.\d\d) USD$", text, re.MULTILINE)
     assert [round(60 * float(amount) / 25) for *_, amount in found] == [len(done) for done, _, _ in found]
     assert {60} == {len(done + left) for done, left, _ in found}
@@ -95,15 +95,15 @@ def bars(text: str) -> list[float]:
 
 
 class Terminal(io.StringIO):
-    """A terminal, which keeps what is written to it."""
+    """A terminal that keeps its output."""
 
     def isatty(self) -> bool:
         """It is one."""
         return True
 
 
-def test_the_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the bar is drawn again in its line after each packet, and the line ends with the payment."""
+def test_progress_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, each packet redraws the bar in the same line. The line ends when the payment ends."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     progress = demo.Progress(1000)
@@ -119,7 +119,7 @@ def test_the_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_halfway_the_payer_waits() -> None:
+def test_payer_pauses_halfway() -> None:
     """The payer pauses, so that the service is killed halfway. A payment that ends early releases the wait."""
     progress = demo.Progress(1000)
     progress(SenderTotals(1000, delivered=499))
@@ -134,9 +134,7 @@ def test_halfway_the_payer_waits() -> None:
     assert over.halfway.is_set()
 
 
-def test_a_payer_whose_packets_are_not_taken(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_payer_ends_the_demo(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """When the service refuses the payer's packets, the demo prints the refusal and exits with status 1."""
     run = processes.run_command
 
@@ -147,12 +145,12 @@ def test_a_payer_whose_packets_are_not_taken(
     monkeypatch.setattr(demo, "run_command", spoil)
 
     assert demo.main() == 1
-    said = capfd.readouterr()
-    assert "refuses packets from this sender: status 401" in said.err
-    assert "Traceback" not in said.err
+    output = capfd.readouterr()
+    assert "refuses packets from this sender: status 401" in output.err
+    assert "Traceback" not in output.err
 
 
-def test_lines_are_not_too_wide() -> None:
+def test_lines_have_a_maximum_width() -> None:
     """No line of the demo is wider than a terminal."""
     folder = "a" * 300
     lines = demo.shown("<", f"401 signature_invalid: {folder} words " + "and more words " * 30).splitlines()
@@ -171,8 +169,8 @@ def test_failed_checks_are_reported(monkeypatch: pytest.MonkeyPatch, capfd: pyte
     monkeypatch.setattr(demo, "_wanted", too_much)
 
     assert demo.main() == 1
-    said = capfd.readouterr().out
-    wrong = [line.strip() for line in said.splitlines() if "WRONG" in line]
+    output = capfd.readouterr().out
+    wrong = [line.strip() for line in output.splitlines() if "WRONG" in line]
     assert wrong == [
         "WRONG: completed should be True, but is False",
         "WRONG: methods should be 0, but is 1",
@@ -181,10 +179,12 @@ def test_failed_checks_are_reported(monkeypatch: pytest.MonkeyPatch, capfd: pyte
         "WRONG: methods should be 0, but is 1",
         "WRONG: outcome should be 'payment_completed', but is 'credited'",
     ]
-    assert said.splitlines()[-1] == "33 of 39 checks held. Something is wrong."
+    assert output.splitlines()[-1] == "33 of 39 checks held. Something is wrong."
 
 
-def test_a_service_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_service_that_does_not_start_ends_the_demo(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """When the service ends at once, the demo prints its log, and exits with status 1 and no traceback."""
     run = processes.run_command
 
@@ -196,20 +196,20 @@ def test_a_service_that_does_not_start(monkeypatch: pytest.MonkeyPatch, capfd: p
     monkeypatch.setattr(demo, "run_command", spoil)
 
     assert demo.main() == 1
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert "The service did not start:\n" in said.err
-    assert "limits.colour is not a setting" in said.err
-    assert "Traceback" not in said.err
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert "The service did not start:\n" in output.err
+    assert "limits.colour is not a setting" in output.err
+    assert "Traceback" not in output.err
 
 
-def test_a_command_that_fails(tmp_path: Path) -> None:
+def test_error_of_a_command_is_passed_on(tmp_path: Path) -> None:
     """The error of a failed command is passed on."""
     with pytest.raises(StoryEnds, match="incoming-payments: --port must be from 1 to 65535, not 0"):
         processes.run_command("init", str(tmp_path), "--port", "0")
 
 
-def test_a_service_that_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_that_does_not_listen_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait for a service that does not listen has a time limit."""
     monkeypatch.setattr(processes, "START_S_MAX", 0.1)
     log = tmp_path / "log"
@@ -262,7 +262,7 @@ def a_client(base_url: str) -> demo._Client:
     return demo._Client(base_url, "TOKEN", PrivateKey.generate_ed25519("key-1"))
 
 
-def test_a_refusal_instead_of_a_payment(
+def test_refused_creation_ends_the_demo(
     answering: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """When the service refuses to create the payment, every failed check is printed before the demo ends."""
@@ -271,14 +271,14 @@ def test_a_refusal_instead_of_a_payment(
 
     with pytest.raises(StoryEnds, match="The service created no payment"):
         demo._Story(tmp_path)._create(client)
-    said = capsys.readouterr().out
-    assert "     < 401 invalid_token: the access token is not active\n" in said
-    assert "     WRONG: status should be 201, but is 401\n" in said
-    assert said.count("WRONG") == 4
+    output = capsys.readouterr().out
+    assert "     < 401 invalid_token: the access token is not active\n" in output
+    assert "     WRONG: status should be 201, but is 401\n" in output
+    assert output.count("WRONG") == 4
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>"])
-def test_an_answer_that_is_not_json(answering: Answering, content: bytes) -> None:
+def test_response_that_is_not_json_is_reported(answering: Answering, content: bytes) -> None:
     """The error for an unreadable response names the request."""
     base_url = answering(502, content)
 
@@ -286,14 +286,14 @@ def test_an_answer_that_is_not_json(answering: Answering, content: bytes) -> Non
         a_client(base_url).send("GET", "/incoming-payments/1")
 
 
-def test_no_answer_at_all() -> None:
+def test_missing_response_is_reported() -> None:
     """The error for a missing service names the request."""
     with pytest.raises(StoryEnds, match=r"did not answer GET /incoming-payments/1 with JSON: ConnectionRefused"):
         a_client(f"http://127.0.0.1:{free_port()}").send("GET", "/incoming-payments/1")
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "output"),
     [
         ({"receivedAmount": {"value": "5", "assetCode": "JPY", "assetScale": 0}}, "received 5 JPY"),
         ({"receivedAmount": {"value": "5", "assetCode": "XRP", "assetScale": 9}}, "received 0.000000005 XRP"),
@@ -302,9 +302,9 @@ def test_no_answer_at_all() -> None:
         ({"error": {}}, "None: None"),
     ],
 )
-def test_response_in_a_few_words(body: dict[str, Any], said: str) -> None:
+def test_summary_of_a_response(body: dict[str, Any], output: str) -> None:
     """Amounts are shown in major units; an incomplete response is shown as it is."""
-    assert demo._summary(body).startswith(said)
+    assert demo._summary(body).startswith(output)
 
 
 # --- core banking ----------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def test_core_banking_reports_the_ledger(tmp_path: Path) -> None:
     ]
 
 
-def test_core_banking_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failure_of_core_banking_ends_the_demo(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The demo ends, and leaves no process, when the core banking process dies during a call or before it."""
     with processes.core_banking(tmp_path / "payments.sqlite3") as bank:
         with pytest.raises(StoryEnds, match="The core banking process ended"):

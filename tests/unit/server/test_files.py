@@ -10,7 +10,7 @@ from incoming_payments.server.files import PRIVATE, PUBLIC, Files
 
 
 def test_secrets_and_tokens_are_read(tmp_path: Path) -> None:
-    """White space around the content does not count."""
+    """White space around the content of a file is ignored."""
     (tmp_path / "secret").write_text("5f" * 32 + "\n", "ascii")
     (tmp_path / "token").write_text(" a-token-of-a-peer\r\n", "ascii")
     files = Files(tmp_path)
@@ -18,16 +18,25 @@ def test_secrets_and_tokens_are_read(tmp_path: Path) -> None:
     assert files.peer_token("token").value == "a-token-of-a-peer"
 
 
-def test_the_name_of_a_missing_file_is_not_shown(tmp_path: Path) -> None:
-    """It may be a secret in the place of a file name."""
+@pytest.mark.parametrize("secret", ["5f" * 32, "a.token.of-a-peer", "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "{}\n.jwk"])
+def test_secret_instead_of_a_file_name_is_not_shown(tmp_path: Path, secret: str) -> None:
+    """The error about a missing file shows a name only if the name cannot be a secret in the wrong place."""
     with pytest.raises(InvalidValue) as refused:
-        Files(tmp_path).server_secret("5f" * 32)
-    assert "5f" not in refused.value.description
+        Files(tmp_path).server_secret(secret)
+    message = "the file (with a name that is not shown) cannot be read: No such file or directory"
+    assert refused.value.description == message
+
+
+def test_name_of_a_missing_file_is_shown(tmp_path: Path) -> None:
+    """A name with a short extension is the name of a file."""
+    with pytest.raises(InvalidValue) as refused:
+        Files(tmp_path).server_secret("keys/secret.hex")
+    assert refused.value.description == f"{tmp_path / 'keys/secret.hex'} cannot be read: No such file or directory"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 def test_each_file_has_one_warning(tmp_path: Path) -> None:
-    """A file that is used twice is not warned of twice, and a public key may be readable."""
+    """A file that is used twice gets one warning. A public key that others can read gets none."""
     path = tmp_path / "file"
     path.write_text("", "ascii")
     path.chmod(0o644)

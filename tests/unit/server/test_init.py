@@ -22,7 +22,7 @@ from incoming_payments.server.settings import load_settings
 FILES: Final = [SERVER_SECRET, PEER_TOKEN, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
 
 
-def test_init_writes_what_serve_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_the_files_for_serve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`init` creates the folder, writes configuration, secret, token and client key, and prints the next command."""
     folder = tmp_path / "deep" / "folder"
     status = main(["init", str(folder)])
@@ -35,14 +35,14 @@ def test_init_writes_what_serve_needs(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
-def test_what_init_writes_is_private(folder: Path) -> None:
+def test_files_of_init_are_private(folder: Path) -> None:
     """Only the owner can enter the folder, or read a file with a key, a secret or a token."""
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [0o600] * len(FILES) == [stat.S_IMODE((folder / name).stat().st_mode) for name in FILES]
 
 
-def test_what_init_writes_can_be_loaded(folder: Path) -> None:
-    """The configuration is good as it is: the address, one wallet address, and a token for the key beside it."""
+def test_configuration_of_init_can_be_loaded(folder: Path) -> None:
+    """The configuration loads unchanged. It has an address, one wallet address, and a token for the client's key."""
     settings = load_settings(folder / CONFIGURATION)
 
     base_url = "http://127.0.0.1:9002"
@@ -61,7 +61,7 @@ def test_what_init_writes_can_be_loaded(folder: Path) -> None:
     assert settings.packets.peer_of([f"Bearer {peer_token}"]) == Peer("test.bank.connector", Asset("USD", 2))
 
 
-def test_the_keys_belong_together(folder: Path) -> None:
+def test_keys_of_init_match(folder: Path) -> None:
     """The public key verifies signatures of the private key."""
     public = load_jwk((folder / CLIENT_JWK).read_bytes())
     private = PrivateKey.from_pem((folder / CLIENT_KEY).read_bytes(), kid=public.kid)
@@ -69,8 +69,8 @@ def test_the_keys_belong_together(folder: Path) -> None:
     assert public.verify(private.sign(b"data"), b"data")
 
 
-def test_two_services_share_no_secret(folder: Path, tmp_path: Path) -> None:
-    """Key, secret and token are new each time."""
+def test_secrets_of_init_are_new_each_time(folder: Path, tmp_path: Path) -> None:
+    """Each call makes a new key, a new secret and a new token."""
     main(["init", str(tmp_path / "other"), "--port", "9002"])
 
     same = [name for name in FILES if (folder / name).read_bytes() == (tmp_path / "other" / name).read_bytes()]
@@ -90,7 +90,7 @@ def test_each_optional_setting_can_be_uncommented(folder: Path) -> None:
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
     lines = list(OPTIONAL)
-    assert len(lines) == 17
+    assert lines
     for chosen in [[line] for line in lines] + [lines]:
         changed = text
         for line in chosen:
@@ -101,7 +101,7 @@ def test_each_optional_setting_can_be_uncommented(folder: Path) -> None:
 
 
 def test_optional_settings_show_their_defaults(folder: Path) -> None:
-    """To uncomment a setting that has a default changes nothing."""
+    """Removing the `#` in front of a setting with a default changes nothing."""
     path = folder / CONFIGURATION
     text = path.read_text("utf-8")
     before = load_settings(path)
@@ -117,20 +117,20 @@ def test_optional_settings_show_their_defaults(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """When one of the files is there already, it stays as it is, and none of the others is written."""
+    """When one of the files exists, it stays unchanged, and no other file is written."""
     (tmp_path / name).write_text("precious", "utf-8")
 
     assert main(["init", str(tmp_path)]) == 1
     assert [name] == [path.name for path in tmp_path.iterdir()]
     assert (tmp_path / name).read_text("utf-8") == "precious"
-    says = f"incoming-payments: {tmp_path / name} exists already: choose another folder, or move it away\n"
+    says = f"incoming-payments: {tmp_path / name} exists: choose another folder, or move the file away\n"
     assert says == capsys.readouterr().err
 
 
-def test_init_leaves_nothing_half_done(
+def test_failed_init_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """When the third file cannot be written, the first two are taken away again."""
+    """When the third file cannot be written, the first two are removed."""
     really_open, seen = os.open, list[str]()
 
     def fill_up(path: Any, *arguments: Any, **options: Any) -> int:
@@ -147,8 +147,8 @@ def test_init_leaves_nothing_half_done(
     assert f"incoming-payments: {tmp_path}: cannot be written: No space left on device\n" == capsys.readouterr().err
 
 
-def test_init_where_no_folder_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A path below a file is refused with the path."""
+def test_init_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error for a path below a file names the path."""
     (tmp_path / "file").write_text("", "utf-8")
 
     assert main(["init", str(tmp_path / "file" / "folder")]) == 1
@@ -157,7 +157,9 @@ def test_init_where_no_folder_can_be(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])
-def test_init_with_a_port_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], port: int) -> None:
+def test_init_with_a_port_out_of_range_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], port: int
+) -> None:
     """A port out of range is refused before anything is written."""
     assert main(["init", str(tmp_path / "folder"), f"--port={port}"]) == 1
     assert f"incoming-payments: --port must be from 1 to 65535, not {port}\n" == capsys.readouterr().err

@@ -34,8 +34,8 @@ from kits.raw_http import answers, exchange
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serve_answers_and_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
-    """A real process serves the folder of `init`; SIGTERM or Ctrl-C ends it with status 0 and a closed database."""
+def test_serve_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    """A real process serves the folder of `init`. SIGTERM or Ctrl-C ends it with status 0 and a closed database."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
@@ -57,13 +57,13 @@ def test_serve_answers_and_stops_when_told(tmp_path: Path, number: signal.Signal
     assert status == 0
     # SQLite removes its log when the last connection is closed in good order.
     assert {file.name for file in tmp_path.glob("payments.sqlite3*")} == {"payments.sqlite3", "payments.sqlite3-lock"}
-    said = log.read_text("utf-8")
-    assert f"Serving {base_url}/incoming-payments on 127.0.0.1 port {port}.\n" in said
-    assert "Traceback" not in said
+    output = log.read_text("utf-8")
+    assert f"Serving {base_url}/incoming-payments on 127.0.0.1 port {port}.\n" in output
+    assert "Traceback" not in output
 
 
-def test_serve_remembers_nonces_in_the_database(tmp_path: Path) -> None:
-    """So that the next process knows those of the one before it."""
+def test_used_nonces_survive_a_restart(tmp_path: Path) -> None:
+    """A nonce that one process has accepted is refused by the next process on the same database."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     base_url = f"http://127.0.0.1:{port}"
@@ -79,8 +79,8 @@ def test_serve_remembers_nonces_in_the_database(tmp_path: Path) -> None:
     assert [code_of(answer) for answer in answers[1:]] == [(401, "nonce_used")] * 3
 
 
-def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
-    """With the setting the log has the reason and no token; the response stays the same."""
+def test_explain_signatures_logs_the_reason(tmp_path: Path) -> None:
+    """With `explain_signatures`, the log has the reason and no token. The response stays the same."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     path = tmp_path / CONFIGURATION
@@ -99,14 +99,14 @@ def test_serve_explains_refused_signatures_when_told(tmp_path: Path) -> None:
     assert answers[0].content == answers[1].content
     assert "proved" not in logs[0]
     assert logs[1].count("incoming payments: signature refused, signature_invalid: ") == 1
-    said = f"  proved: the client signed http://localhost:{port}/incoming-payments: another host than the service"
-    assert said in logs[1]
+    output = f"  proved: the client signed http://localhost:{port}/incoming-payments: another host than the service"
+    assert output in logs[1]
     assert '    "authorization": GNAP <redacted, 43 characters>\n' in logs[1]
     assert [log for log in logs if token_in(tmp_path)[:8] in log] == []
 
 
 def test_clients_cannot_fill_the_log(tmp_path: Path) -> None:
-    """Requests that are not HTTP, or ask for another protocol, leave a limited number of lines and no traceback."""
+    """Requests that are not HTTP, or request another protocol, leave a limited number of lines and no traceback."""
     port = free_port()
     assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
     start = f"POST /ilp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n".encode()
@@ -161,7 +161,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.mark.parametrize("name", SMUGGLING)
 @pytest.mark.parametrize("pause_s", [0, 0.05])
 def test_a_request_in_the_body_of_another_is_not_answered(running: int, name: str, pause_s: float) -> None:
-    """The connection ends behind a request whose end two programs could see in different places. RFC 9112 §11.2."""
+    """The connection closes after a request with an ambiguous end. RFC 9112 §11.2."""
     fields, expected = SMUGGLING[name]
     head = b"POST /incoming-payments HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + fields
     received = b""
@@ -178,8 +178,8 @@ def test_a_request_in_the_body_of_another_is_not_answered(running: int, name: st
     assert found == expected
 
 
-def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
-    """Accepted connections have TCP_NODELAY, as head and body of an answer are written apart."""
+def test_response_does_not_wait_for_an_acknowledgement() -> None:
+    """Accepted connections have TCP_NODELAY, because head and body of a response are written separately."""
     with open_listener("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
@@ -211,7 +211,9 @@ def test_serve_on_a_port_in_use(folder: Path) -> None:
         path.write_text(path.read_text("utf-8").replace("port = 9002", f"port = {port}"), "utf-8")
         done = run_command("serve", "--config", path)
 
-    says = f"incoming-payments: listen: cannot listen on 127.0.0.1 port {port}: {os.strerror(errno.EADDRINUSE)}\n"
+    why = os.strerror(errno.EADDRINUSE)
+    how = "change listen.host or listen.port"
+    says = f"incoming-payments: listen: cannot listen on 127.0.0.1 port {port}: {why}; {how}\n"
     assert (1, "", says) == (done.returncode, done.stdout, done.stderr)
     assert not (folder / "payments.sqlite3").exists()
 
@@ -240,7 +242,7 @@ def test_serve_without_httptools(
 def test_serve_configures_uvicorn(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The limits of uvicorn are ours, the loaded modules are frozen, and a signal stops the server."""
+    """uvicorn gets the documented limits, the loaded modules are frozen, and a signal stops the server."""
     made: list[uvicorn.Server] = []
 
     class Unstarted(uvicorn.Server):
@@ -287,7 +289,7 @@ def test_serve_configures_uvicorn(
 @pytest.mark.parametrize(
     ("host", "warns"),
     [
-        ("0.0.0.0", True),  # noqa: S104 - it is what the warning is about
+        ("0.0.0.0", True),  # noqa: S104 - the address that gets the warning
         ("::", True),
         ("192.0.2.1", True),
         ("bank.example", True),
@@ -297,10 +299,10 @@ def test_serve_configures_uvicorn(
         ("localhost", False),
     ],
 )
-def test_serve_warns_when_it_listens_on_more_than_loopback(
+def test_address_other_than_loopback_gets_a_warning(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, warns: bool
 ) -> None:
-    """`serve` has neither TLS nor limits for each client, and says that it belongs behind a proxy."""
+    """A warning recommends a reverse proxy, because `serve` has no TLS and no limits for each client."""
 
     def stop(*_: object) -> Any:
         raise ConfigurationError("stop here")
@@ -315,8 +317,8 @@ def test_serve_warns_when_it_listens_on_more_than_loopback(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
-def test_serve_warns_of_files_that_others_can_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each file with a secret that is open to others is said in one line on stderr, and the server starts."""
+def test_files_that_others_can_read_get_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each file with a secret that others can read gets one line on stderr, and the server starts."""
     (folder / SERVER_SECRET).chmod(0o644)
     path = folder / CONFIGURATION
     text = path.read_text("utf-8").replace('host = "127.0.0.1"', 'host = "no.such.host.invalid"')
@@ -329,7 +331,7 @@ def test_serve_warns_of_files_that_others_can_read(folder: Path, capsys: pytest.
     assert refusal.startswith("incoming-payments: listen: cannot listen on no.such.host.invalid")
 
 
-def test_serve_with_a_wrong_configuration(folder: Path) -> None:
+def test_wrong_configuration_ends_serve(folder: Path) -> None:
     """A wrong setting ends the process with status 1 and one line on stderr that names file and setting."""
     path = folder / CONFIGURATION
     path.write_text(path.read_text("utf-8").replace("asset_scale = 2", "asset_scale = 2.0"), "utf-8")
@@ -342,7 +344,7 @@ def test_serve_with_a_wrong_configuration(folder: Path) -> None:
 def test_serve_without_a_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`serve` alone looks for `incoming-payments.toml` where it is called, and says how to get one."""
+    """Without `--config`, `serve` reads `incoming-payments.toml` in the current folder. The error names `init`."""
     monkeypatch.chdir(tmp_path)
 
     assert main(["serve"]) == 1
@@ -350,8 +352,8 @@ def test_serve_without_a_configuration(
     assert f"incoming-payments: {says}" == capsys.readouterr().err
 
 
-def test_serve_with_a_database_that_cannot_be(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A database in a folder that is not there is refused in one line."""
+def test_database_in_a_missing_folder_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A database in a missing folder is refused in one line."""
     path = folder / CONFIGURATION
     text = path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}")
     path.write_text(text.replace("payments.sqlite3", "none/payments.sqlite3"), "utf-8")
@@ -362,8 +364,8 @@ def test_serve_with_a_database_that_cannot_be(folder: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", f"{'a' * 64}.example"])
-def test_serve_on_a_host_that_is_none(host: str) -> None:
-    """A host name that does not resolve, or cannot be one, is refused by name."""
+def test_unusable_host_is_refused(host: str) -> None:
+    """The error for a host name that is invalid, or does not resolve, contains the name."""
     with pytest.raises(ConfigurationError, match=f"listen: cannot listen on {host} port 9002: ") as refused:
         open_listener(host, 9002)
     assert refused.value.details == {"setting": "listen"}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
-from incoming_payments.server import files
+from incoming_payments.server import declarations, files
 from incoming_payments.server.settings import Settings, load_settings
 
 JWK: Final = {
@@ -110,7 +111,7 @@ Load = Callable[[str | bytes], Settings]
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    """Loads a configuration that lies beside the files which it names."""
+    """Return a function that loads a configuration from the folder of its files."""
     (tmp_path / "client.jwk").write_text(json.dumps(JWK), "utf-8")
     for name, secret in zip(("new.hex", "old.hex"), SECRETS, strict=True):
         (tmp_path / name).write_text(secret.hex() + "\n", "ascii")
@@ -126,7 +127,7 @@ def load(tmp_path: Path) -> Load:
 
 
 def changed(line: str, new: str, text: str = FULL) -> str:
-    """`text` with `new` in place of the first line that begins with `line`."""
+    """Return `text` with `new` in place of the first line that begins with `line`."""
     lines = text.splitlines()
     place = next(place for place, old in enumerate(lines) if old.startswith(line))
     return "\n".join([*lines[:place], new, *lines[place + 1 :]])
@@ -135,8 +136,18 @@ def changed(line: str, new: str, text: str = FULL) -> str:
 # --- correct files -------------------------------------------------------------------------------
 
 
-def test_every_setting_is_what_the_file_says(load: Load, tmp_path: Path) -> None:
-    """A file with every setting loads to exactly its values, in the library's own types and spelling."""
+def test_full_configuration_has_every_setting() -> None:
+    """`FULL` sets every setting, so that the test below checks each of them."""
+    document = tomllib.loads(FULL)
+    rights = [right for token in document["token"] for right in token["rights"]]
+    for table in declarations.TABLES:
+        found = rights if table is declarations.RIGHT else document.get(table.name, document)
+        given = set().union(*found) if isinstance(found, list) else set(found)
+        assert {setting.name for setting in table.settings} - given == set()
+
+
+def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
+    """A file with every setting loads to these values, in the types and the spelling of the library."""
     settings = load(FULL)
 
     alice = WalletAddress(
@@ -162,12 +173,13 @@ def test_every_setting_is_what_the_file_says(load: Load, tmp_path: Path) -> None
     )
     assert (policy, tmp_path / "data/payments.sqlite3") == (settings.policy, settings.database)
     assert (settings.host, settings.port, settings.mount) == ("::1", 9001, "/proxied")
+    assert settings.explain_signatures
     assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
     assert [first, second] == [settings.introspector.introspect(AccessToken(token)) for token in ("TOKEN1", "TOKEN2")]
     assert DerivedMethods("g.bank", SECRETS) == settings.methods
 
 
-def test_what_is_left_out_has_the_documented_value(load: Load, tmp_path: Path) -> None:
+def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) -> None:
     """Without optional settings, the service listens on loopback, at the path of `base_url`, with the usual limits."""
     settings = load(LEAST)
 
@@ -178,8 +190,8 @@ def test_what_is_left_out_has_the_documented_value(load: Load, tmp_path: Path) -
     assert settings.introspector.introspect(AccessToken("TOKEN1")) is None
 
 
-def test_peers_are_what_the_file_says(load: Load) -> None:
-    """Each peer has its tokens, its asset and an address: the one that is given, or one below that of the service."""
+def test_peers_are_loaded(load: Load) -> None:
+    """Each peer has its tokens, its asset, and the configured address or one below the address of the service."""
     packets = load(FULL).packets
     assert packets is not None
     first, second = Peer("g.elsewhere.us", Asset("EUR", 3)), Peer("g.bank.other_1", Asset("JPY", 0))
@@ -189,8 +201,8 @@ def test_peers_are_what_the_file_says(load: Load) -> None:
     assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS), Tolerance(0, 5), 250)
 
 
-def test_without_peers_no_packets(load: Load) -> None:
-    """A service without peers takes no packets; with one, it takes them at `/ilp`."""
+def test_service_without_peers_accepts_no_packets(load: Load) -> None:
+    """A service without peers accepts no packets. A service with a peer accepts them at `/ilp`."""
     peer = '[[peer]]\nname = "c"\nasset_code = "USD"\nasset_scale = 2\ntoken_files = ["peer.txt"]\n'
     packets = load(LEAST + peer).packets
     assert packets is not None
@@ -199,8 +211,8 @@ def test_without_peers_no_packets(load: Load) -> None:
     assert load(LEAST).packets is None
 
 
-def test_one_of_the_two_windows_alone(load: Load) -> None:
-    """A setting of the signature window leaves the other at its default."""
+def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
+    """Either of the two settings leaves the other one at its default."""
     older = load(LEAST + "[limits]\nsignature_age_s = 500").policy.signature
     ahead = load(LEAST + "[limits]\nclock_skew_s = 7").policy.signature
 
@@ -209,23 +221,23 @@ def test_one_of_the_two_windows_alone(load: Load) -> None:
 
 
 @pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/"])
-def test_a_service_at_the_root_is_mounted_there(load: Load, base_url: str) -> None:
-    """Without a path in `base_url`, requests arrive with none in front."""
+def test_mount_of_a_service_at_the_root_is_empty(load: Load, base_url: str) -> None:
+    """Without a path in `base_url`, the mount is empty."""
     assert load(changed("base_url", f'base_url = "{base_url}"', LEAST)).mount == ""
 
 
-def test_a_mount_may_be_empty(load: Load) -> None:
+def test_mount_may_be_empty(load: Load) -> None:
     """An empty `mount` is for a proxy that removes the path of `base_url`."""
     assert load(LEAST + '[listen]\nmount = ""').mount == ""
 
 
-def test_a_byte_order_mark_is_no_error(load: Load) -> None:
-    """A file from an editor that begins UTF-8 with a mark loads like any other."""
+def test_byte_order_mark_is_ignored(load: Load) -> None:
+    """A file that begins with a byte order mark loads like a file without it."""
     assert load(b"\xef\xbb\xbf" + LEAST.encode()).policy == load(LEAST).policy
 
 
-def test_absolute_paths_stay_what_they_are(load: Load, tmp_path: Path) -> None:
-    """A file named by its whole path is looked for there."""
+def test_absolute_paths_stay_unchanged(load: Load, tmp_path: Path) -> None:
+    """An absolute path is not resolved against the folder of the configuration."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "secret.hex").write_text(SECRETS[1].hex(), "ascii")
@@ -272,7 +284,12 @@ WRONG: Final = [
     ("client", "", "token[0].client", "is missing: give a string"),
     ("jwk_file", "", "token[0].jwk_file", "is missing: give a string"),
     ("rights", "", "token[0].rights", 'is missing: give at least one, as rights = [{ actions = ["create"] }]'),
-    ("rights", "rights = []", "token[0].rights", "is missing: give at least one"),
+    (
+        "rights",
+        "rights = []",
+        "token[0].rights",
+        'is missing: give at least one, as rights = [{ actions = ["create"] }]',
+    ),
     ("rights", "rights = [{}]", "token[0].rights[0].actions", "is missing: give an array"),
     ("address", "", "ilp.address", "is missing: give a string"),
     ("secret_files", "", "ilp.secret_files", "is missing: give an array"),
@@ -422,8 +439,8 @@ WRONG: Final = [
 
 
 @pytest.mark.parametrize(("line", "new", "setting", "says"), WRONG)
-def test_a_wrong_setting_is_named(load: Load, tmp_path: Path, line: str, new: str, setting: str, says: str) -> None:
-    """The error names file and setting, and the change to make, in one line."""
+def test_error_names_the_setting(load: Load, tmp_path: Path, line: str, new: str, setting: str, says: str) -> None:
+    """The error names the file, the setting and the change to make, in one line."""
     with pytest.raises(ConfigurationError) as refused:
         load(changed(line, new))
 
@@ -437,15 +454,15 @@ TABLES: Final = ["listen", "ilp", "limits"]
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_that_is_none(load: Load, name: str) -> None:
-    """A value where a table belongs is refused by its name."""
+def test_value_instead_of_a_table_is_refused(load: Load, name: str) -> None:
+    """The error for a value in place of a table names the table."""
     with pytest.raises(ConfigurationError, match=f"{name} must be a table") as refused:
         load(f"{name} = 1\n" + FULL.replace(f"[{name}]", "[other]"))
     assert {"setting": name} == refused.value.details
 
 
-def test_a_table_where_several_belong(load: Load) -> None:
-    """`[wallet_address]` with one pair of brackets is answered with how it is written."""
+def test_table_instead_of_an_array_is_refused(load: Load) -> None:
+    """The error for `[wallet_address]` shows `[[wallet_address]]`."""
     text = LEAST.replace("[[wallet_address]]", "[wallet_address]")
 
     with pytest.raises(
@@ -462,8 +479,8 @@ def test_a_table_where_several_belong(load: Load) -> None:
         ("wallet_address = []\n" + LEAST[: LEAST.index("[[wallet")], "give at least one, as [[wallet_address]]"),
     ],
 )
-def test_a_service_needs_a_wallet_address(load: Load, text: str, says: str) -> None:
-    """A file that lists no wallet address is refused."""
+def test_configuration_without_a_wallet_address_is_refused(load: Load, text: str, says: str) -> None:
+    """A configuration needs at least one wallet address."""
     with pytest.raises(ConfigurationError) as refused:
         load(text)
     assert refused.value.details == {"setting": "wallet_address"}
@@ -478,17 +495,17 @@ JWKS: Final[list[tuple[Any, str]]] = [
     ({name: value for name, value in JWK.items() if name != "kid"}, "the JWK's kid"),
     ({"keys": [JWK]}, "the JWK's alg"),
     ([JWK], "the JWK is not a JSON object"),
-    (b"-----BEGIN PUBLIC KEY-----", "the JWK is not JSON"),
+    (b"-----BEGIN PUBLIC KEY-----", "holds PEM: give a file with the public key as a JWK, which is JSON"),
     (b'{"kty": "OKP", "kty": "OKP"}', "the JWK has a member twice"),
     (b"\xff\xfe", "the JWK is not JSON"),
     (b"", "the JWK is not JSON"),
-    (None, "names a file that cannot be read: No such file or directory"),
+    (None, "client.jwk cannot be read: No such file or directory"),
 ]
 
 
 @pytest.mark.parametrize(("content", "says"), JWKS)
-def test_a_client_key_that_cannot_be_used(load: Load, tmp_path: Path, content: Any, says: str) -> None:
-    """A key file that is missing, malformed or holds a private key is named, with its setting and the reason."""
+def test_unusable_client_key_is_refused(load: Load, tmp_path: Path, content: Any, says: str) -> None:
+    """The error names the file of the key, its setting and the reason."""
     path = tmp_path / "client.jwk"
     path.unlink()
     if content is not None:
@@ -498,7 +515,7 @@ def test_a_client_key_that_cannot_be_used(load: Load, tmp_path: Path, content: A
         load(FULL)
     assert refused.value.details == {"setting": "token[0].jwk_file"}
     assert "token[0].jwk_file: " in refused.value.description
-    assert (str(path) in refused.value.description) == (content is not None)
+    assert str(path) in refused.value.description
     assert says in refused.value.description
 
 
@@ -511,7 +528,7 @@ SECRET_FILES: Final = [
     ("ä".encode() * 32, HEX),
     (bytes(range(32)), HEX),
     (b"", HEX),
-    (None, "names a file that cannot be read: No such file or directory"),
+    (None, "{path} cannot be read: No such file or directory"),
 ]
 
 
@@ -525,13 +542,13 @@ TOKEN_FILES: Final = [
     ("ä".encode() * 32, TOKEN_IN),
     (b"t" * 4097, TOKEN_IN),
     (b"t" * 15, "peer[1].token_files: a peer token must be at least 16 random characters"),
-    (None, "peer[1].token_files[0]: names a file that cannot be read: No such file or directory"),
+    (None, "peer[1].token_files[0]: {path} cannot be read: No such file or directory"),
 ]
 
 
 @pytest.mark.parametrize(("content", "says"), TOKEN_FILES)
-def test_a_peers_token_that_cannot_be_used(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
-    """The error names a token file that is missing, or holds no token or a short one, and not its content."""
+def test_unusable_peer_token_is_refused(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
+    """The error names the file of the token and the reason, but not the content."""
     path = tmp_path / "other.txt"
     path.unlink()
     if content is not None:
@@ -544,8 +561,8 @@ def test_a_peers_token_that_cannot_be_used(load: Load, tmp_path: Path, content: 
 
 
 @pytest.mark.parametrize("before", ["", "\r\n", " \t"])
-def test_a_peers_token_may_have_space_around(load: Load, tmp_path: Path, before: str) -> None:
-    """Editors put line ends into files, which are not of the token."""
+def test_peer_token_may_have_surrounding_space(load: Load, tmp_path: Path, before: str) -> None:
+    """White space around a token, such as the newline of an editor, is not part of the token."""
     (tmp_path / "other.txt").write_bytes(f"{before}{PEER_TOKENS['other.txt']}\r\n".encode())
     packets = load(FULL).packets
     assert packets is not None
@@ -553,8 +570,8 @@ def test_a_peers_token_may_have_space_around(load: Load, tmp_path: Path, before:
 
 
 @pytest.mark.parametrize(("content", "says"), SECRET_FILES)
-def test_a_server_secret_that_cannot_be_used(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
-    """The error names a secret file that is missing, too short or not hexadecimal, and not its content."""
+def test_unusable_server_secret_is_refused(load: Load, tmp_path: Path, content: bytes | None, says: str) -> None:
+    """The error names the file of the secret and the reason, but not the content."""
     path = tmp_path / "old.hex"
     path.unlink()
     if content is not None:
@@ -567,8 +584,8 @@ def test_a_server_secret_that_cannot_be_used(load: Load, tmp_path: Path, content
     assert expected == refused.value.description
 
 
-def test_a_file_name_with_nul(load: Load) -> None:
-    """A file name that no system can have is refused like one that is not there."""
+def test_file_name_with_nul_is_refused(load: Load) -> None:
+    """An impossible file name is refused like the name of a missing file."""
     for line, new, setting in (
         ("jwk_file", r'jwk_file = "a\u0000b"', "token[0].jwk_file"),
         ("secret_files", r'secret_files = ["a\u0000b"]', "ilp.secret_files[0]"),
@@ -608,8 +625,8 @@ MISPLACED: Final = [
 
 
 @pytest.mark.parametrize(("line", "new"), MISPLACED)
-def test_a_complaint_never_shows_a_secret(load: Load, line: str, new: str) -> None:
-    """A token or a server secret in the wrong place, as a name or for a file's, is refused and not repeated."""
+def test_error_never_shows_a_secret(load: Load, line: str, new: str) -> None:
+    """The error for a token or a server secret in the wrong place does not repeat it."""
     with pytest.raises(ConfigurationError) as refused:
         load(changed(line, new))
     shown = f"{refused.value.description} {refused.value.details}"
@@ -634,8 +651,10 @@ MODES: Final = [
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 @pytest.mark.parametrize(("name", "mode", "denied"), MODES)
-def test_files_that_others_have_access_to(load: Load, tmp_path: Path, name: str, mode: int, denied: str | None) -> None:
-    """A secret that others can read or write, or a client's key that they can write, is warned of, and used."""
+def test_files_with_access_for_others_get_a_warning(
+    load: Load, tmp_path: Path, name: str, mode: int, denied: str | None
+) -> None:
+    """A secret that others can read, or a client's key that they can write, is used and gets a warning."""
     load(LEAST)
     for path in tmp_path.iterdir():
         path.chmod(0o600)
@@ -647,8 +666,8 @@ def test_files_that_others_have_access_to(load: Load, tmp_path: Path, name: str,
     assert load(all_can_pay).warnings == (() if denied is None else (says,))
 
 
-def test_peer_that_can_pay_nobody(load: Load) -> None:
-    """A peer with an asset that no wallet address has gets a warning: code and scale have to agree."""
+def test_peer_without_a_payable_wallet_address_gets_a_warning(load: Load) -> None:
+    """A peer gets a warning if no wallet address has the same asset code and scale."""
     says = "peer[0] has the asset {} at scale {}, and no wallet address has it: this peer can pay no payment"
     for code in ("EUR", "USD"):
         assert says.format(code, 3) in load(FULL.replace('"EUR"', f'"{code}"')).warnings
@@ -673,30 +692,30 @@ def test_no_warnings_without_modes(load: Load, monkeypatch: pytest.MonkeyPatch) 
         (f"port = {'9' * 5000}", "is not TOML: "),
     ],
 )
-def test_a_file_that_is_not_toml(load: Load, tmp_path: Path, text: str | bytes, says: str) -> None:
-    """A file that cannot be parsed is named, with the place of the error."""
+def test_file_that_is_not_toml_is_refused(load: Load, tmp_path: Path, text: str | bytes, says: str) -> None:
+    """The error names the file and the position."""
     with pytest.raises(ConfigurationError) as refused:
         load(text)
     assert f"{tmp_path / 'configuration.toml'}: {says}" in refused.value.description
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """A missing configuration is answered with the command that writes one."""
+def test_missing_configuration_is_refused(tmp_path: Path) -> None:
+    """The error for a missing configuration names the command that creates one."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path / "none.toml")
     says = "does not exist; create it with `incoming-payments init FOLDER`"
     assert f"{tmp_path / 'none.toml'}: {says}" == refused.value.description
 
 
-def test_a_folder_for_a_file(tmp_path: Path) -> None:
-    """A folder instead of the file in it is refused."""
+def test_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
+    """A folder is refused, even if it contains a configuration."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path)
     assert f"{tmp_path}: is a folder; give the file in it" == refused.value.description
 
 
-def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:
-    """Any other error of the operating system is passed on."""
+def test_error_of_the_operating_system_is_passed_on(tmp_path: Path) -> None:
+    """The error contains the reason of the operating system."""
     (tmp_path / "file").write_text("", "utf-8")
 
     with pytest.raises(ConfigurationError, match="cannot be read: Not a directory"):

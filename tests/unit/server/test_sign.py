@@ -32,7 +32,7 @@ NO_CONFIGURATION: Final = "/nowhere/incoming-payments.toml"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, which `init` has filled."""
+    """Return the current folder, which `init` has filled."""
     monkeypatch.chdir(tmp_path)
     with redirect_stdout(io.StringIO()):
         assert main(["init", ".", "--port", "9002"]) == 0
@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @frozen
 class Signer:
-    """Runs `sign` in this process."""
+    """Return a function that runs `sign` in this process."""
 
     capture: pytest.CaptureFixture[bytes]
 
@@ -64,7 +64,7 @@ class Signer:
 
 @pytest.fixture
 def sign(capsysbinary: pytest.CaptureFixture[bytes]) -> Signer:
-    """The command, to be run in `folder`."""
+    """Return the command of a shell that runs in `folder`."""
     return Signer(capsysbinary)
 
 
@@ -88,7 +88,7 @@ def warning_of(base_url: str) -> str:
 
 
 def covered(request: Request) -> str:
-    """The covered components, as the signature has them."""
+    """Return the covered components, as the signature lists them."""
     [field] = request.values("signature-input")
     return field[field.index("(") + 1 : field.index(")")]
 
@@ -97,7 +97,7 @@ def covered(request: Request) -> str:
 
 
 def answer(command: str | bytes) -> tuple[int, Any]:
-    """Status and JSON that the service answers with when a shell runs the command."""
+    """Run the command in a shell, and return the status and the JSON of the response."""
     text = command if isinstance(command, str) else command.decode()
     done = sh(f"{text.rstrip()} -w '\\n%{{http_code}}'")
     assert (done.returncode, done.stderr) == (0, b"")
@@ -107,7 +107,7 @@ def answer(command: str | bytes) -> tuple[int, Any]:
 
 @pytest.fixture
 def collection(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of the payments of a running service; the current folder is the one it runs in."""
+    """Return the URL of the collection of a service that runs in the current folder."""
     folder, port = tmp_path_factory.mktemp("bank"), free_port()
     monkeypatch.chdir(folder)
     assert run_command("init", ".", "--port", str(port)).returncode == 0
@@ -116,7 +116,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @needs_curl
-def test_a_payment_is_created_and_read(sign: Signer, collection: str) -> None:
+def test_signed_commands_create_and_read_a_payment(sign: Signer, collection: str) -> None:
     """After `init` and `serve`, the output of `sign` creates a payment with any body, and reads it."""
     odd = 'it\'s "odd"\n$HOME `id` !! \\ € %s'
     body = {"walletAddress": collection.replace("incoming-payments", "alice"), "metadata": {"note": odd}}
@@ -139,7 +139,7 @@ def test_a_payment_is_created_and_read(sign: Signer, collection: str) -> None:
 
 
 @needs_curl
-def test_what_a_service_refuses_can_be_tried(sign: Signer, collection: str) -> None:
+def test_options_provoke_refusals(sign: Signer, collection: str) -> None:
     """Options make a request wrong on purpose, and the service refuses it with the right code."""
     payment = f"{collection}/019b76da-a800-7000-8000-000000000000"
     elsewhere, base_url = payment.replace("127.0.0.1", "localhost"), collection.removesuffix("/incoming-payments")
@@ -179,7 +179,7 @@ def test_what_a_service_refuses_can_be_tried(sign: Signer, collection: str) -> N
         ("/", ["POST", "--data", "x=1", "--header", "content-type: application/x-www-form-urlencoded"]),
     ],
 )
-def test_what_arrives_is_what_was_signed(
+def test_received_request_is_the_signed_one(
     folder: Path, sign: Signer, server: Recorder, suffix: str, arguments: list[str]
 ) -> None:
     """The signature is valid for the received request, which is the same as in `--format http`."""
@@ -202,8 +202,8 @@ def proof_fields(request: Request) -> list[tuple[str, str]]:
     return [field for field in request.headers if field[0].lower() not in by_curl]
 
 
-def test_the_command_is_as_documented(folder: Path, sign: Signer) -> None:
-    """One field a line, and the body last, so that it can be read, changed and added to."""
+def test_command_has_the_documented_form(folder: Path, sign: Signer) -> None:
+    """The command has one field a line, and the body last."""
     lines = sign("POST", URL, "--data", '{"a": 1}').decode().splitlines()
     fields = [f"Authorization: GNAP {token_in(folder)}", "Content-Type: application/json"]
     assert [f"curl -sS -X POST {URL} \\", *(f"  -H '{field}' \\" for field in fields)] == lines[:3]
@@ -215,7 +215,7 @@ def test_the_command_is_as_documented(folder: Path, sign: Signer) -> None:
     assert lines[6:] == ["  --data-raw '{\"a\": 1}'"]
 
 
-def test_the_fields_alone(folder: Path, sign: Signer) -> None:
+def test_format_headers_prints_the_fields(folder: Path, sign: Signer) -> None:
     """`--format headers` prints each field on a line, for other clients."""
     lines = sign("POST", URL, "--data", "{}", "--format", "headers").decode().splitlines()
     names = ["Authorization", "Content-Type", "Content-Length", "Content-Digest", "Signature-Input", "Signature"]
@@ -224,14 +224,14 @@ def test_the_fields_alone(folder: Path, sign: Signer) -> None:
     assert proof_of(Request("POST", URL, headers, b"{}"), folder).label == "sig1"
 
 
-def test_host_and_connection_can_be_given(sign: Signer) -> None:
-    """In a whole request there is one Host and one Connection, those that were given."""
+def test_given_host_and_connection_replace_the_defaults(sign: Signer) -> None:
+    """A whole request has one Host and one Connection, with the given values."""
     request = sign.request("GET", URL, "--header", "Host: other.example", "--header", "Connection: keep-alive")
     assert (request.values("host"), request.values("connection")) == (("other.example",), ("keep-alive",))
 
 
-def test_a_body_from_standard_input(folder: Path, sign: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--data @-` takes the bytes as they come, and they become part of the command."""
+def test_body_from_standard_input(folder: Path, sign: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--data @-` puts the bytes of standard input into the command, unchanged."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a":\t1}\r\n')))
     request = sign.request("POST", URL, "--data", "@-")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a":\t1}\r\n')))
@@ -243,8 +243,8 @@ def test_a_body_from_standard_input(folder: Path, sign: Signer, monkeypatch: pyt
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such files")
-def test_a_body_from_a_pipe(sign: Signer) -> None:
-    """A body from a pipe, which can be read once, becomes part of the command."""
+def test_body_from_a_pipe(sign: Signer) -> None:
+    """A body from a pipe becomes part of the command, because a pipe can be read only once."""
     reading, writing = os.pipe()
     os.write(writing, b"{}")
     os.close(writing)
@@ -278,7 +278,7 @@ WITH_BODY: Final = '"@method" "@target-uri" "authorization" "content-digest" "co
         ),
     ],
 )
-def test_what_is_covered(sign: Signer, arguments: list[str], components: str) -> None:
+def test_covered_components(sign: Signer, arguments: list[str], components: str) -> None:
     """The defaults are those of Open Payments clients. `--cover` adds components, `--only` drops the defaults."""
     assert components == covered(sign.request(*arguments))
 
@@ -293,15 +293,15 @@ def test_what_is_covered(sign: Signer, arguments: list[str], components: str) ->
         (["--key-id", "other"], ""),
     ],
 )
-def test_parameters(sign: Signer, arguments: list[str], parameters: str) -> None:
-    """Each parameter is there when it was asked for, and not otherwise."""
+def test_signature_parameters(sign: Signer, arguments: list[str], parameters: str) -> None:
+    """The signature has exactly the parameters that the options request."""
     [field] = sign.request("GET", URL, "--created", "1000000", "--label", "a", *arguments).values("signature-input")
     key_id = "other" if "other" in arguments else "client-key-1"
     assert f'a=("@method" "@target-uri" "authorization");keyid="{key_id}";created=1000000{parameters}' == field
 
 
-def test_times_and_nonces(folder: Path, sign: Signer) -> None:
-    """A signature is made now, and its nonce, if it is to have one, is another each time."""
+def test_default_time_and_nonce(folder: Path, sign: Signer) -> None:
+    """`created` is the current time, and each signature with `--nonce` has a new nonce."""
     proofs = [proof_of(sign.request("GET", URL, "--nonce"), folder) for _ in range(2)]
     assert proofs[0].nonce != proofs[1].nonce
     assert all(re.fullmatch(r"[\w-]{22}", proof.nonce or "") for proof in proofs)
@@ -309,8 +309,8 @@ def test_times_and_nonces(folder: Path, sign: Signer) -> None:
 
 
 @pytest.mark.parametrize("digest", ["sha-256", "sha-512"])
-def test_the_digest_can_be_chosen(folder: Path, sign: Signer, digest: str) -> None:
-    """The body is digested by the algorithm asked for."""
+def test_digest_algorithm_can_be_chosen(folder: Path, sign: Signer, digest: str) -> None:
+    """`--digest` sets the algorithm of the digest."""
     request = sign.request("POST", URL, "--data", "{}", "--digest", digest)
     assert request.values("content-digest")[0].startswith(f"{digest}=:")
     assert proof_of(request, folder).key_id == "client-key-1"
@@ -320,7 +320,7 @@ def test_the_digest_can_be_chosen(folder: Path, sign: Signer, digest: str) -> No
 
 
 def second_token(folder: Path, key: Any, alg: str = "EdDSA") -> PrivateKey:
-    """A second `[[token]]`, TOKEN2, with a key of its own in second.pem."""
+    """Add a second `[[token]]`, TOKEN2, with a key of its own in second.pem."""
     private = PrivateKey.from_pem(pem(key), kid="second", algorithm=Algorithm(alg))
     (folder / "second.pem").write_bytes(pem(key))
     (folder / "second.jwk").write_text(json.dumps(private.public_jwk()), "utf-8")
@@ -331,13 +331,13 @@ def second_token(folder: Path, key: Any, alg: str = "EdDSA") -> PrivateKey:
 
 
 def authorization(request: Request) -> str:
-    """The value of the one `Authorization`."""
+    """Return the value of the only `Authorization` field."""
     [value] = request.values("authorization")
     return value
 
 
-def test_a_token_brings_its_key(folder: Path, sign: Signer) -> None:
-    """Of several tokens the first is taken, or the one that is given, and the key is that of its client."""
+def test_token_selects_its_key(folder: Path, sign: Signer) -> None:
+    """The default is the first token; `--token` selects another one. The key is that of the token's client."""
     second = second_token(folder, rsa_key(), "PS256")
     first, other = sign.request("GET", URL), sign.request("GET", URL, "--token", "TOKEN2")
 
@@ -348,15 +348,15 @@ def test_a_token_brings_its_key(folder: Path, sign: Signer) -> None:
     assert proof.algorithm is Algorithm.PS256
 
 
-def test_another_token_is_signed_with_the_first_key(folder: Path, sign: Signer) -> None:
-    """A token that the configuration does not know can be tried."""
+def test_unknown_token_is_signed_with_the_first_key(folder: Path, sign: Signer) -> None:
+    """A token that is not in the configuration is sent with a signature by the first key."""
     request = sign.request("GET", URL, "--token", "UNKNOWN")
     assert authorization(request) == "GNAP UNKNOWN"
     assert proof_of(request, folder).key_id == "client-key-1"
 
 
-def test_an_authorization_of_ones_own(sign: Signer) -> None:
-    """`--header` can bring another Authorization, which is then the only one, and covered."""
+def test_given_authorization_replaces_the_token(sign: Signer) -> None:
+    """An Authorization from `--header` replaces the token, and the signature covers it."""
     request = sign.request("GET", URL, "--header", "authorization: Bearer x")
     assert authorization(request) == "Bearer x"
     assert covered(request) == '"@method" "@target-uri" "authorization"'
@@ -372,8 +372,8 @@ def test_each_kind_of_key(folder: Path, sign: Signer, algorithm: Algorithm) -> N
     }
     private = (kinds.get(algorithm.value) or kinds.get(algorithm.value[:2]) or rsa_key)()
     (folder / "other.pem").write_bytes(pem(private))
-    who = ["--config", NO_CONFIGURATION, "--key", "other.pem", "--key-id", "k", "--algorithm", algorithm.value]
-    request = sign.request("GET", URL, *who, "--token", "T0")
+    key_options = ["--config", NO_CONFIGURATION, "--key", "other.pem", "--key-id", "k", "--algorithm", algorithm.value]
+    request = sign.request("GET", URL, *key_options, "--token", "T0")
 
     key = PrivateKey.from_pem(pem(private), kid="k", algorithm=algorithm).public_key()
     proof = verify(request, {"k": key}, policy=Policy(), now=datetime.now(UTC))
@@ -381,14 +381,14 @@ def test_each_kind_of_key(folder: Path, sign: Signer, algorithm: Algorithm) -> N
 
 
 @pytest.mark.parametrize("arguments", [["--no-token"], ["--header", "Authorization: Bearer x"]])
-def test_no_configuration_for_no_token(sign: Signer, arguments: list[str]) -> None:
-    """Where no token is missing, key and key id are enough."""
-    who = ["--config", NO_CONFIGURATION, "--key", CLIENT_KEY, "--key-id", "k"]
-    assert sign.request("GET", URL, *who, *arguments).values("signature") != ()
+def test_request_without_a_token_needs_no_configuration(sign: Signer, arguments: list[str]) -> None:
+    """If no token is needed, `--key` and `--key-id` are enough."""
+    key_options = ["--config", NO_CONFIGURATION, "--key", CLIENT_KEY, "--key-id", "k"]
+    assert sign.request("GET", URL, *key_options, *arguments).values("signature") != ()
 
 
-def test_another_key_for_a_configured_token(folder: Path, sign: Signer) -> None:
-    """`--key` alone signs with another key under the configured key id, which a service has to refuse."""
+def test_another_key_for_a_configured_token_is_used(folder: Path, sign: Signer) -> None:
+    """`--key` alone signs with that key and the configured key id. A service must refuse the signature."""
     (folder / "other.pem").write_bytes(pem(ed25519.Ed25519PrivateKey.generate()))
     request = sign.request("GET", URL, "--key", "other.pem")
     assert authorization(request) == f"GNAP {token_in(folder)}"
@@ -396,7 +396,7 @@ def test_another_key_for_a_configured_token(folder: Path, sign: Signer) -> None:
 
 
 @pytest.mark.parametrize("form", ["curl", "headers", "http"])
-def test_the_private_key_is_not_printed(folder: Path, sign: Signer, form: str) -> None:
+def test_private_key_is_not_printed(folder: Path, sign: Signer, form: str) -> None:
     """Each format contains the token, and nothing of the private key."""
     printed = sign("POST", URL, "--data", "{}", "--format", form)
     secret = "".join((folder / CLIENT_KEY).read_text("ascii").splitlines()[1:-1])
@@ -404,8 +404,8 @@ def test_the_private_key_is_not_printed(folder: Path, sign: Signer, form: str) -
     assert secret[-43:].encode() not in printed
 
 
-def test_a_url_of_another_service(sign: Signer) -> None:
-    """A URL that is not below the configured base URL is signed, and it is said why that service will refuse it."""
+def test_url_of_another_service_gets_a_warning(sign: Signer) -> None:
+    """A URL that is not below `base_url` is signed, with a warning that the configured service will refuse it."""
     for url in ("http://localhost:9002/incoming-payments", "http://127.0.0.1:9003/"):
         assert sign("GET", url, warning=warning_of("http://127.0.0.1:9002")).startswith(b"curl ")
 
@@ -415,7 +415,7 @@ def test_a_url_of_another_service(sign: Signer) -> None:
 
 @cache
 def useless_keys() -> dict[str, bytes]:
-    """Files that are of no use as a private key, by name."""
+    """Return files that are no usable private key, by name."""
     key = ed25519.Ed25519PrivateKey.generate()
     pkcs8, encoding = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
     password = serialization.BestAvailableEncryption(b"secret")
@@ -526,7 +526,7 @@ WRONG: Final = [
     (["GET", URL, "--key-id", "é"], "--key-id must be 1 to 256 printable ASCII characters"),
     (["GET", URL, "--token", "a b"], TOKEN),
     (["GET", URL, "--token", ""], TOKEN),
-    # what the signature says
+    # parameters of the signature
     (["GET", URL, "--cover", "x-a"], "--cover: x-a is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"),
     (["GET", URL, "--cover", ""], "--cover: a covered component is not a field name in lower case (RFC 9421 §2.1)"),
     (["GET", URL, "--cover", "X-A"], "--cover: X-A is not a field name in lower case (RFC 9421 §2.1)"),
@@ -555,14 +555,14 @@ WRONG: Final = [
 
 
 @pytest.mark.parametrize(("arguments", "why"), WRONG, ids=lambda value: "" if isinstance(value, list) else value[:40])
-def test_what_is_wrong(folder: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], why: str) -> None:
+def test_mistake_is_explained(folder: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], why: str) -> None:
     """Each mistake exits with status 1, no output, and one line with the change to make."""
     write_files(folder)
     assert main(["sign", *arguments]) == 1
     assert capfd.readouterr() == ("", f"incoming-payments: {why}\n")
 
 
-def test_alg_without_a_name(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_alg_without_a_registered_name_is_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The parameter alg of an algorithm that has no registered name is refused."""
     (folder / "rsa.pem").write_bytes(pem(rsa_key()))
     assert main(["sign", "GET", URL, "--key", "rsa.pem", "--algorithm", "PS256", "--alg"]) == 1
@@ -570,8 +570,8 @@ def test_alg_without_a_name(folder: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert f"incoming-payments: {says}\n" == capfd.readouterr().err
 
 
-def test_a_key_that_is_not_the_clients(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A private key beside the public one that does not belong to it is found before the service refuses it."""
+def test_key_that_does_not_match_the_public_key_is_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A private key that does not match the client's public key is refused before a request is signed."""
     for key in (ed25519.Ed25519PrivateKey.generate(), rsa_key()):
         (folder / CLIENT_KEY).write_bytes(pem(key))
         assert main(["sign", "GET", URL]) == 1
@@ -580,7 +580,7 @@ def test_a_key_that_is_not_the_clients(folder: Path, capfd: pytest.CaptureFixtur
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such terminals")
-def test_a_body_from_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_from_a_terminal_is_refused(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """`--data @-` does not wait for a terminal, and does not read a closed input."""
     says = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
     controller, terminal = os.openpty()
@@ -607,19 +607,19 @@ def test_a_body_from_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: 
         ["GET", URL, "--dat", "{}"],
     ],
 )
-def test_wrong_usage(capfd: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """Options that make no sense end with status 2 and the usage; none can be abbreviated."""
+def test_wrong_usage_exits_with_status_2(capfd: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """Wrong options exit with status 2 and print the usage. No option can be abbreviated."""
     with pytest.raises(SystemExit) as ended:
         main(["sign", *arguments])
     assert ended.value.code == 2
     assert capfd.readouterr().err.startswith("usage: incoming-payments")
 
 
-def test_the_help_says_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The help says that the token is in the command, and the private key is not."""
+def test_help_describes_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help says that the command contains the token, and not the private key."""
     with pytest.raises(SystemExit) as ended:
         main(["sign", "--help"])
     assert ended.value.code == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "The command contains the access token" in said
-    assert "The private key is never printed" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "The command contains the access token" in output
+    assert "The private key is never printed" in output

@@ -315,13 +315,13 @@ class LogWatch:
             os.close(self._log)
 
     def before_write(self) -> bool:
-        """Check the mark and the log. SQLite's write lock is held. Returns whether the log was emptied since the last
+        """Check the mark and the log, by its descriptor. SQLite's write lock is held. Returns whether the log was emptied since the last
         commit.
 
         Another process may have emptied it in a checkpoint, or another program by mistake: `forget` or stop.
         """
         self._files.check_mark()
-        size_bytes, header, last = self._size(), self._header(), self._last
+        size_bytes, header, last = os.fstat(self._log).st_size, self._header(), self._last
         self._was_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
         if not self._was_empty and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
