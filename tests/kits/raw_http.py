@@ -9,13 +9,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from campaigns.attacks.rows import Answer
-from incoming_payments.httpsig import Request
+from incoming_payments.httpsig import RequestMessage
 
 _DEADLINE_S: Final = 30.0  # ends a test that would hang
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
-def as_bytes(request: Request, base_url: str) -> bytes:
+def as_bytes(request: RequestMessage, base_url: str) -> bytes:
     """`request` as a client sends it to the service at `base_url`, on a connection that is closed afterwards.
 
     A target that is not at the service goes in absolute form. `Host` and, with a body, `Content-Length` are added where

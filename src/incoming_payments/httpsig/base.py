@@ -16,7 +16,7 @@ from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.codes import Code
-from incoming_payments.httpsig.message import Request, Response
+from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
 Parameters = tuple[tuple[str, BareItemType], ...]  # in the order sent, because the order is signed too
@@ -47,7 +47,7 @@ _FIELD_TYPES: Final[Mapping[str, str]] = {
 }
 
 
-def _method_of(request: Request) -> str:
+def _method_of(request: RequestMessage) -> str:
     method = request.method
     if not _METHOD.fullmatch(method):
         text = "@method is not an HTTP method: send a token (RFC 9110 §9.1)"
@@ -55,7 +55,7 @@ def _method_of(request: Request) -> str:
     return method
 
 
-_DERIVED: Final[Mapping[str, Callable[[Request], str]]] = {
+_DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@method": _method_of,  # §2.2.1
     "@target-uri": lambda request: request.target.uri,  # §2.2.2: unchanged, after `target` has checked it
     "@authority": lambda request: request.target.authority,  # §2.2.3
@@ -179,14 +179,16 @@ def _serialise(value: BareItemType) -> str:
 # --- the signature base ------------------------------------------------------------------------
 
 
-def signature_base(message: Request | Response, components: Sequence[Component], params: Parameters) -> bytes:
+def signature_base(
+    message: RequestMessage | ResponseMessage, components: Sequence[Component], params: Parameters
+) -> bytes:
     """Return the bytes to sign over `components` of `message`, with the signature parameters `params`. RFC 9421 §2.5.
 
     Raises `MalformedField`, with a `Code` as its `code`, when a component is unknown, repeated or absent, or
     has a parameter that does not apply to it. A value with control characters is refused too, and so is a value that is
     not ASCII, unless the component has `;bs`.
 
-    >>> request = Request("GET", "https://ase.example/pay", (("Accept", " text/html "),))
+    >>> request = RequestMessage("GET", "https://ase.example/pay", (("Accept", " text/html "),))
     >>> print(signature_base(request, [Component("@path"), Component("accept")], (("created", 1),)).decode())
     "@path": /pay
     "accept": text/html
@@ -199,7 +201,7 @@ def signature_base(message: Request | Response, components: Sequence[Component],
 class BaseBuilder:
     """Builds the signature bases of one message. It parses each field once, even if several components name it."""
 
-    def __init__(self, message: Request | Response) -> None:
+    def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message
         self._structured_bytes = 0
 
@@ -236,7 +238,11 @@ class BaseBuilder:
     def _of_request(self, component: Component) -> str:
         """Return the value of a component with `;req`: a component of the request that was answered. RFC 9421 §2.4."""
         message = self.message
-        if isinstance(message, Request) or message.request is None or dict(component.parameters)["req"] is not True:
+        if (
+            isinstance(message, RequestMessage)
+            or message.request is None
+            or dict(component.parameters)["req"] is not True
+        ):
             text = "has ;req, which only the signature of a response can have (RFC 9421 §2.4): cover it without ;req"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         without = tuple(parameter for parameter in component.parameters if parameter[0] != "req")
@@ -325,7 +331,7 @@ class BaseBuilder:
 
     def _derived(self, component: Component) -> str:
         message = self.message
-        if isinstance(message, Response):
+        if isinstance(message, ResponseMessage):
             if component.name != "@status" or component.parameters:
                 text = "is not a component of a response: do not cover it (RFC 9421 §2.2)"
                 _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
@@ -338,7 +344,7 @@ class BaseBuilder:
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         return derive(message)
 
-    def _query_param(self, request: Request, component: Component) -> str:
+    def _query_param(self, request: RequestMessage, component: Component) -> str:
         parameters = dict(component.parameters)
         name = parameters.get("name")
         if parameters.keys() != {"name"} or type(name) is not str:

@@ -46,14 +46,14 @@ class Target:
 
 
 @frozen
-class Request:
+class RequestMessage:
     """An HTTP request exactly as received: nothing is decoded or serialised again.
 
     `target_uri` is absolute. The application builds it from its own configuration and the raw path and query, never
     from `Host`. Header values are latin-1 text, as in WSGI. `body` is the bytes received. The constructor checks
     nothing: a malformed part is refused when a signature covers it.
 
-    >>> request = Request("GET", "https://ase.example/pay?x=1", (("Accept", "a"), ("ACCEPT", "b")))
+    >>> request = RequestMessage("GET", "https://ase.example/pay?x=1", (("Accept", "a"), ("ACCEPT", "b")))
     >>> request.values("accept")
     ('a', 'b')
     """
@@ -89,17 +89,17 @@ class Request:
 
 
 @frozen
-class Response:
+class ResponseMessage:
     """An HTTP response, for which `signature_base` builds a base. Components with `;req` come from `request`.
 
-    >>> Response(200, (("Content-Length", "2"),), b"{}").values("content-length")
+    >>> ResponseMessage(200, (("Content-Length", "2"),), b"{}").values("content-length")
     ('2',)
     """
 
     status: int
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     body: bytes = field(default=b"", repr=False)
-    request: Request | None = None
+    request: RequestMessage | None = None
     fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, eq=False, default=_FIELDS)
 
     def values(self, name: str) -> tuple[str, ...]:

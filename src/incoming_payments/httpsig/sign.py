@@ -12,7 +12,7 @@ from incoming_payments.httpsig.base import SF_KEY, Component, Parameters, serial
 from incoming_payments.httpsig.digest import DigestAlgorithm, content_digest
 from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey
-from incoming_payments.httpsig.message import Request
+from incoming_payments.httpsig.message import RequestMessage
 
 # The components that npm @interledger/open-payments covers: always, if the request has the field, and if the request
 # has both the field and a body.
@@ -22,7 +22,7 @@ _IF_PRESENT_WITH_BODY: Final = ("content-digest", "content-length", "content-typ
 
 
 def sign(
-    request: Request,
+    request: RequestMessage,
     key: PrivateKey,
     *,
     created: datetime | int,
@@ -33,7 +33,7 @@ def sign(
     tag: str | None = None,
     alg_param: bool = False,
     digest: DigestAlgorithm | None = "sha-512",
-) -> Request:
+) -> RequestMessage:
     """Return `request` with a signature: `Signature-Input` and `Signature` follow its header fields.
 
     If the request has a body, `sign` sets `Content-Digest` with the algorithm `digest`, and replaces an existing one.
@@ -49,7 +49,7 @@ def sign(
     written.
 
     >>> key = PrivateKey.generate_ed25519("key-1")
-    >>> signed = sign(Request("GET", "https://ase.example/pay", ()), key, created=1_700_000_000)
+    >>> signed = sign(RequestMessage("GET", "https://ase.example/pay", ()), key, created=1_700_000_000)
     >>> signed.values("signature-input")
     ('sig1=("@method" "@target-uri");keyid="key-1";created=1700000000',)
     """
@@ -72,17 +72,17 @@ def sign(
     return evolve(request, headers=(*request.headers, *fields))
 
 
-def _labels(request: Request) -> Iterable[str]:
+def _labels(request: RequestMessage) -> Iterable[str]:
     inputs = parse_signature_input(request.values("signature-input"))
     return inputs.keys() | parse_signature(request.values("signature")).keys()
 
 
-def default_components(request: Request) -> tuple[str, ...]:
+def default_components(request: RequestMessage) -> tuple[str, ...]:
     """Return the names of the components that `sign` covers by default in `request`.
 
     The result depends on the fields that `request` has now: `sign` calls this after it has set `Content-Digest`.
 
-    >>> default_components(Request("GET", "https://ase.example/pay", (("Authorization", "GNAP t"),)))
+    >>> default_components(RequestMessage("GET", "https://ase.example/pay", (("Authorization", "GNAP t"),)))
     ('@method', '@target-uri', 'authorization')
     """
     names = _IF_PRESENT + (_IF_PRESENT_WITH_BODY if request.body else ())

@@ -18,7 +18,7 @@ from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.fast import build_base, parse_signature, parse_signature_input, verify_digest
 from incoming_payments.httpsig.fields import SignatureInput
 from incoming_payments.httpsig.keys import PublicKey
-from incoming_payments.httpsig.message import Request
+from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import Shape, StrictForm, strict_form
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
 
@@ -134,7 +134,7 @@ def _immutable(keys: Mapping[str, PublicKey]) -> Mapping[str, PublicKey]:
 class Evidence:
     """The arguments of one call of `verify`, kept so that a refusal can be diagnosed later."""
 
-    request: Request
+    request: RequestMessage
     keys: Mapping[str, PublicKey] = field(converter=_immutable)
     policy: Policy
     now: datetime
@@ -144,7 +144,7 @@ class Evidence:
 _Candidate = tuple[SignatureInput, PublicKey, bytes, bytes]
 
 
-def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, now: datetime) -> Proof:
+def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Policy, now: datetime) -> Proof:
     """Verify the signatures of `request` and return what a valid one proves under `policy`. RFC 9421 §3.2.
 
     `keys` are the acceptable keys by `kid`; the `keyid` of a signature must equal one of them. `now` is the current
@@ -160,7 +160,7 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
     >>> from datetime import timedelta
     >>> from incoming_payments.httpsig import PrivateKey, sign
     >>> key, now = PrivateKey.generate_ed25519("key-1"), datetime(2030, 1, 1, tzinfo=UTC)
-    >>> request = sign(Request("GET", "https://ase.example/", (("Authorization", "GNAP t"),)), key, created=now)
+    >>> request = sign(RequestMessage("GET", "https://ase.example/", (("Authorization", "GNAP t"),)), key, created=now)
     >>> verify(request, {"key-1": key.public_key()}, policy=Policy(), now=now + timedelta(seconds=2)).key_id
     'key-1'
     >>> verify(request, {"key-1": key.public_key()}, policy=Policy(), now=now + timedelta(hours=1))
@@ -193,7 +193,7 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
 
 
 def _by_known_keys(
-    request: Request, keys: Mapping[str, PublicKey], policy: Policy
+    request: RequestMessage, keys: Mapping[str, PublicKey], policy: Policy
 ) -> list[tuple[SignatureInput, bytes, PublicKey]]:
     """Return the signatures whose `keyid` is in `keys`; at least one."""
     inputs, signatures = _read_fields(request, policy)
@@ -216,7 +216,7 @@ def _by_known_keys(
     return known
 
 
-def _read_fields(request: Request, policy: Policy) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
+def _read_fields(request: RequestMessage, policy: Policy) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
     input_lines, signature_lines = request.fields.get("signature-input"), request.fields.get("signature")
     if not input_lines or not signature_lines:
         raise SignatureRefused(
@@ -258,7 +258,7 @@ def _of_shape(shapes: Iterable[Shape], input_lines: Sequence[str], signature_lin
 
 
 def _admit(
-    request: Request,
+    request: RequestMessage,
     given: SignatureInput,
     signature: bytes,
     key: PublicKey,
@@ -325,7 +325,7 @@ def _check_times(given: SignatureInput, policy: Policy, time_s: float) -> None:
             raise SignatureRefused(Code.EXPIRED, text)
 
 
-def _check_body(request: Request) -> None:
+def _check_body(request: RequestMessage) -> None:
     # Check a digest even without a body, so that a wrong field does not reach the application.
     digests = request.fields.get("content-digest", ())
     if digests or request.body:

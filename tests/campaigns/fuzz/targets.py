@@ -49,7 +49,7 @@ from incoming_payments.httpsig import (
     PrivateKey,
     Proof,
     PublicKey,
-    Request,
+    RequestMessage,
     Shape,
     SignatureInput,
     ed25519,
@@ -345,7 +345,7 @@ def whole_verify(data: bytes) -> str:
 
 
 def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Code:
-    request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
+    request = RequestMessage(draft.method, draft.uri, tuple(draft.headers), draft.body)
     try:
         return verify(request, _keys(backend), policy=policy, now=draft.now)
     except SignatureRefused as error:
@@ -374,7 +374,7 @@ def explanation(data: bytes) -> str:
     """Every refused request gets a `Diagnosis` in printable ASCII, bounded, without the token, and no exception."""
     draft, choice = play(data, EXPLAINED)
     policy = POLICIES[choice % len(POLICIES)]
-    request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
+    request = RequestMessage(draft.method, draft.uri, tuple(draft.headers), draft.body)
     keys = _keys(ed25519.BACKEND)
     try:
         verify(request, keys, policy=policy, now=draft.now)

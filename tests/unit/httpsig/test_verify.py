@@ -19,7 +19,7 @@ from incoming_payments.httpsig import (
     Policy,
     Proof,
     PublicKey,
-    Request,
+    RequestMessage,
     Shape,
     content_digest,
     load_jwk,
@@ -51,7 +51,7 @@ ALSO_OTHER = {**KEYS, OTHER.kid: OTHER.public_key()}
 
 
 def check(
-    request: Request,
+    request: RequestMessage,
     *,
     keys: Mapping[str, PublicKey] = KEYS,
     policy: Policy = Policy(),  # noqa: B008 - frozen
@@ -62,7 +62,7 @@ def check(
 
 
 def code_of(
-    request: Request,
+    request: RequestMessage,
     *,
     keys: Mapping[str, PublicKey] = KEYS,
     policy: Policy = Policy(),  # noqa: B008 - frozen
@@ -131,7 +131,9 @@ def test_proof_has_the_signed_parameters() -> None:
 
 def test_complete_request_of_the_node_client() -> None:
     """The Node client sends `complete` with a Content-Type and no body, and does not cover the Content-Type."""
-    request = Request("POST", f"{URL}/1/complete", (("Authorization", "GNAP t"), ("Content-Type", "application/json")))
+    request = RequestMessage(
+        "POST", f"{URL}/1/complete", (("Authorization", "GNAP t"), ("Content-Type", "application/json"))
+    )
     assert len(check(sign(request, KEY, created=NOW)).components) == 3
 
 
@@ -227,7 +229,7 @@ def test_two_failing_signatures_report_the_later_check() -> None:
         assert code_of(both(relabelled(first.request), second.request)) is last, (first.id, second.id)
 
 
-def relabelled(request: Request) -> Request:
+def relabelled(request: RequestMessage) -> RequestMessage:
     """Return `request` with another label on its signature. A label is not signed."""
     return replace(replace(request, "Signature-Input", "sig1=", "sig2="), "Signature", "sig1=", "sig2=")
 
@@ -254,7 +256,7 @@ PARTIAL = forge(get(), lines()[:1], label="partial")
 
 
 @pytest.mark.parametrize("other", [STALE, WRONG, STRANGER, PARTIAL], ids=["stale", "wrong", "stranger", "partial"])
-def test_one_valid_signature_is_enough(other: Request) -> None:
+def test_one_valid_signature_is_enough(other: RequestMessage) -> None:
     """A valid signature is found before or after an invalid one."""
     assert check(both(other, GOOD)).label == "good"
     assert check(both(GOOD, other)).label == "good"
@@ -276,7 +278,9 @@ def test_valid_signature_by_an_unknown_key_is_refused() -> None:
         (STALE, WRONG, Code.SIGNATURE_INVALID),
     ],
 )
-def test_refusal_has_the_reason_of_the_latest_check(first: Request, second: Request, expected: Code) -> None:
+def test_refusal_has_the_reason_of_the_latest_check(
+    first: RequestMessage, second: RequestMessage, expected: Code
+) -> None:
     """If all signatures fail, the reported code is that of the signature that passed most checks."""
     assert code_of(both(first, second)) is expected
 
@@ -378,7 +382,7 @@ def test_policy_with_another_window() -> None:
 def test_policy_with_other_components() -> None:
     """A policy may require other components, for a route without tokens. A body must be covered all the same."""
     policy = Policy(required=("@method", "@path", "x-a"))
-    request = Request("POST", URL, (("X-A", "1"),), b"{}")
+    request = RequestMessage("POST", URL, (("X-A", "1"),), b"{}")
     good = sign(request, KEY, created=NOW, components=("@path", "x-a", "@method", "content-digest"))
     assert check(good, policy=policy).key_id == "key-1"
     for components, expected in (
@@ -457,7 +461,7 @@ def test_default_policy() -> None:
     ],
     ids=["component", "body", "stale", "ahead", "input", "signature"],
 )
-def test_refusal_has_details(request_: Request, details: dict[str, object]) -> None:
+def test_refusal_has_details(request_: RequestMessage, details: dict[str, object]) -> None:
     """The details of a refusal name the component, field or position at fault, for programs."""
     with pytest.raises(SignatureRefused) as caught:
         check(request_)

@@ -37,9 +37,10 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
 
     >>> from datetime import UTC, datetime
     >>> from attrs import evolve
-    >>> from incoming_payments.httpsig import Policy, PrivateKey, Request, sign, verify
+    >>> from incoming_payments.httpsig import Policy, PrivateKey, RequestMessage, sign, verify
     >>> key, now = PrivateKey.generate_ed25519("key-1"), datetime(2030, 1, 1, tzinfo=UTC)
-    >>> sent = sign(Request("GET", "http://ase.example/pay", (("Authorization", "GNAP OS9M2PMH"),)), key, created=now)
+    >>> request = RequestMessage("GET", "http://ase.example/pay", (("Authorization", "GNAP OS9M2PMH"),))
+    >>> sent = sign(request, key, created=now)
     >>> arrived = evolve(sent, target_uri="https://ase.example/pay")
     >>> evidence = Evidence(arrived, {"key-1": key.public_key()}, Policy(), now)
     >>> try:  # doctest: +ELLIPSIS

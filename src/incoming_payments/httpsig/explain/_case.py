@@ -10,7 +10,7 @@ from incoming_payments.httpsig.base import BaseBuilder, Component
 from incoming_payments.httpsig.explain._redaction import Redactor
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PublicKey
-from incoming_payments.httpsig.message import Request
+from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import strict_form
 from incoming_payments.httpsig.verify import Evidence, as_signed
 from incoming_payments.limits import HEADER_BYTES_MAX, SIGNATURES_MAX
@@ -51,7 +51,7 @@ class Draft:
         """Return a draft with other values for the plain components of these names."""
         return self._with(lambda component: None if component.parameters else values.get(component.name))
 
-    def of_target(self, request: Request) -> "Draft":
+    def of_target(self, request: RequestMessage) -> "Draft":
         """Return a draft with the derived components of `request`."""
         builder = BaseBuilder(request)
         try:

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from incoming_payments.httpsig.base import Component, Parameters
-from incoming_payments.httpsig.message import Request
+from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX
 
 PIECE_CHARS: Final = 8  # no piece of a secret that is as long as this is ever shown
@@ -24,7 +24,7 @@ _LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # in `Signature`, it 
 class Redactor:
     """Show pieces of one request. Its methods raise nothing."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: RequestMessage) -> None:
         secrets = [value for name in _SECRET_FIELDS for value in request.values(name)]
         secrets += [octets for value in request.values("signature") for octets in _LONG.findall(value)]
         self._pieces = {piece for secret in secrets for piece in _pieces(secret.lower())}
@@ -38,7 +38,7 @@ class Redactor:
     def show(self, text: str, chars_max: int = EXPLAIN_VALUE_CHARS_MAX) -> str:
         r"""Return `text` from outside as printable ASCII of bounded length, without secrets.
 
-        >>> Redactor(Request("GET", "", ())).show("x\n")
+        >>> Redactor(RequestMessage("GET", "", ())).show("x\n")
         'x\\n'
         """
         shown = ascii(self.mask(text[:chars_max]))[1:-1]
@@ -53,7 +53,7 @@ class Redactor:
     def value(self, component: Component, value: str) -> str:
         """Return the value of a covered component.
 
-        >>> Redactor(Request("GET", "", ())).value(Component("authorization"), "GNAP OS9M2PMH")
+        >>> Redactor(RequestMessage("GET", "", ())).value(Component("authorization"), "GNAP OS9M2PMH")
         'GNAP <redacted, 8 characters>'
         """
         name = component.name
