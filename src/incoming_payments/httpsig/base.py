@@ -203,15 +203,9 @@ class BaseBuilder:
 
     def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message
+        self._structures: dict[str, http_sf.StructuredType] = {}
         self._structured_bytes = 0
-
-    @cached_property
-    def _structures(self) -> dict[str, http_sf.StructuredType]:
-        return {}
-
-    @cached_property
-    def _values(self) -> dict[object, str]:
-        return {}  # of components with parameters, which take longer
+        self._values: dict[object, str] = {}  # of components with parameters, which take longer
 
     def build(self, coverage: Coverage, signature_params: str) -> bytes:
         """Return the signature base, as `signature_base` does. `signature_params` is the value of its last line."""

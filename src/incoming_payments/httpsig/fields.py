@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 
 import http_sf
-from attrs import frozen
+from attrs import Factory, field, frozen
 from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
@@ -44,19 +44,32 @@ _BYTE_SEQUENCES: Final = re.compile(
 )
 
 
+def _parameter(name: str) -> Any:
+    # `signature_input` checks the type.
+    return field(
+        init=False, repr=False, eq=False, default=Factory(lambda given: given.values.get(name), takes_self=True)
+    )
+
+
 @frozen
 class SignatureInput:
     """One member of `Signature-Input`: the components that a signature covers, and its parameters. RFC 9421 §2.3.
 
     `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
     the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
-    form, in the order sent. `created` and `expires` are POSIX times in seconds.
+    form, in the order sent. The other attributes are the known parameters; None stands for an absent one.
     """
 
     label: str
     coverage: Coverage
     values: Mapping[str, BareItemType]
     signature_params: str
+    created: int | None = _parameter("created")  # the time of signing, a POSIX time in seconds
+    expires: int | None = _parameter("expires")  # a POSIX time in seconds
+    key_id: str | None = _parameter("keyid")
+    alg: str | None = _parameter("alg")  # a name in the registry of RFC 9421 §6.2
+    nonce: str | None = _parameter("nonce")
+    tag: str | None = _parameter("tag")  # the application that the signature is for
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -67,36 +80,6 @@ class SignatureInput:
     def parameters(self) -> Parameters:
         """All parameters, in the order sent."""
         return tuple(self.values.items())
-
-    @property
-    def created(self) -> int | None:
-        """The time of signing, a POSIX time in seconds; None if the signer gave none."""
-        return self.values.get("created")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def expires(self) -> int | None:
-        """The time at which the signature expires, a POSIX time in seconds; None if the signer gave none."""
-        return self.values.get("expires")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def key_id(self) -> str | None:
-        """The `keyid` parameter, which names the key; None if the signer gave none."""
-        return self.values.get("keyid")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def alg(self) -> str | None:
-        """The name of the algorithm in the registry of RFC 9421 §6.2; None if the signer gave none."""
-        return self.values.get("alg")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def nonce(self) -> str | None:
-        """A string that is unique to this signature; None if the signer gave none."""
-        return self.values.get("nonce")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def tag(self) -> str | None:
-        """The application that the signature is for; None if the signer gave none."""
-        return self.values.get("tag")  # type: ignore[return-value] # `_signature_input` has checked the type
 
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:

@@ -69,22 +69,14 @@ class RequestMessage:
         """Return the values of the field `name` (lower case) in the order received; empty if it is absent."""
         return self.fields.get(name, ())
 
-    @property
+    @cached_property
     def target(self) -> Target:
         """The parts of `target_uri`. Raises `MalformedField` unless it is an absolute http or https URI."""
-        return self._target
-
-    @property
-    def query_parameters(self) -> Mapping[str, list[str]]:
-        """Encoded values by encoded name, RFC 9421 §2.2.8. Raises `MalformedField` when the query is not UTF-8."""
-        return self._query_parameters
-
-    @cached_property
-    def _target(self) -> Target:
         return _parse_target(self.target_uri)
 
     @cached_property
-    def _query_parameters(self) -> dict[str, list[str]]:
+    def query_parameters(self) -> Mapping[str, list[str]]:
+        """Encoded values by encoded name, RFC 9421 §2.2.8. Raises `MalformedField` when the query is not UTF-8."""
         return _parse_query(self.target.query or "")
 
 
