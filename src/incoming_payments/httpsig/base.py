@@ -89,11 +89,6 @@ class Component:
         return FIELD_NAME.fullmatch(self.name) is not None
 
     @cached_property
-    def is_plain_field(self) -> bool:
-        """Whether it is a field without parameters."""
-        return self.is_field and not self.parameters
-
-    @cached_property
     def identifier(self) -> str:
         """The component identifier in its strict form. Raises `MalformedField` if it cannot be written."""
         try:
@@ -124,17 +119,14 @@ class Coverage:
 
     @cached_property
     def inner_list(self) -> str:
-        """The identifiers, as an inner list in the strict form of RFC 9651 §4.1.1.1.
-
-        Raises `MalformedField` if one of them cannot be written.
-        """
+        """The identifiers as an inner list, RFC 9651 §4.1.1.1. Raises `MalformedField` if one cannot be written."""
         return f"({' '.join([component.identifier for component in self.components])})"
 
     @cached_property
     def lines(self) -> tuple[tuple[str, Component], ...]:
-        """The start of each line of a signature base, and the component that its value comes from.
+        """The start of each line of a signature base, and the component of that line.
 
-        Raises `MalformedField`, with a `Code` as its code, when there are too many components or one is repeated.
+        Raises `MalformedField` with a `Code` when there are too many components or one is repeated.
         """
         if len(self.components) > COMPONENTS_MAX:
             text = f"the signature covers more than {COMPONENTS_MAX} components: cover fewer"
@@ -152,9 +144,7 @@ class Coverage:
 
 
 def serialise_parameters(parameters: Parameters) -> str:
-    """Return `parameters` in the strict form of RFC 9651 §4.1.1.2.
-
-    Raises `MalformedField` if one of them cannot be written.
+    """Return `parameters` in the form of RFC 9651 §4.1.1.2. Raises `MalformedField` if one cannot be written.
 
     >>> serialise_parameters((("created", 1), ("keyid", "k"), ("sf", True)))
     ';created=1;keyid="k";sf'
@@ -162,8 +152,7 @@ def serialise_parameters(parameters: Parameters) -> str:
     text = ""
     for key, value in parameters:
         if not SF_KEY.fullmatch(key):
-            text = "the name of a parameter must be lower case letters, digits and _-.* (RFC 9651 §3.1.2)"
-            raise MalformedField(text)
+            raise MalformedField("a parameter must be named in lower case letters, digits and _-.* (RFC 9651 §3.1.2)")
         text += f";{key}" if value is True else f";{key}={_serialise(value)}"
     return text
 
@@ -223,11 +212,9 @@ class BaseBuilder:
         return self._values[key]
 
     def _with_parameters(self, component: Component) -> str:
-        if any(key == "req" for key, _ in component.parameters):
+        if "req" in dict(component.parameters):
             return self._of_request(component)
-        if component.name.startswith("@"):
-            return self._derived(component)
-        return self._field_with_parameters(component)
+        return self._derived(component) if component.name.startswith("@") else self._field_with_parameters(component)
 
     def _of_request(self, component: Component) -> str:
         """Return the value of a component with `;req`: a component of the request that was answered. RFC 9421 §2.4."""
@@ -257,8 +244,9 @@ class BaseBuilder:
             _refuse(component, Code.COMPONENT_UNSUPPORTED, "is not a field name in lower case (RFC 9421 §2.1)")
         lines = self.message.values(component.name)
         if not lines:
-            text = "is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"
-            _refuse(component, Code.COMPONENT_ABSENT, text)
+            _refuse(
+                component, Code.COMPONENT_ABSENT, "is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"
+            )
         if len(lines) > 1 and component.name in _SINGLETONS:
             _refuse(component, Code.FIELD_REPEATED, "occurs more than once: send it once (RFC 9110 §5.3)")
         if sum(map(len, lines)) > HEADER_BYTES_MAX:
@@ -286,9 +274,8 @@ class BaseBuilder:
         # RFC 9421 §2.1.3: encode each line by itself, so that a comma in a line differs from a comma between lines.
         lines = [_strip(line) for line in self._lines(component)]
         if any(map(_UNSIGNABLE_BYTES.search, lines)):
-            _refuse(
-                component, Code.COMPONENT_VALUE, "has control characters, or characters outside latin-1: send others"
-            )
+            text = "has control characters, or characters outside latin-1: send others"
+            _refuse(component, Code.COMPONENT_VALUE, text)
         return ", ".join([f":{b64encode(line.encode('latin-1')).decode()}:" for line in lines])
 
     def _structure(self, component: Component) -> http_sf.StructuredType:
@@ -302,23 +289,7 @@ class BaseBuilder:
                     "cover it without them"
                 )
                 _refuse(component, Code.COMPONENT_VALUE, text)
-            kind = _FIELD_TYPES.get(name)
-            if kind is None:
-                text = "is not a known structured field: cover it without ;sf and ;key (RFC 9421 §2.1.1)"
-                _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
-
-            def repeated(_key: str, _where: str) -> NoReturn:
-                # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.
-                _refuse(component, Code.COMPONENT_VALUE, "repeats a key, so readers may differ: send each key once")
-
-            try:
-                self._structures[name] = http_sf.parse(value.encode("ascii"), None, kind, repeated)
-            except http_sf.StructuredFieldError as error:
-                text = (
-                    f"cannot be parsed as a structured {kind} from position {error.position} on (RFC 9651 §4.2): "
-                    "correct it, or cover it without ;sf and ;key"
-                )
-                _refuse(component, Code.COMPONENT_VALUE, text)
+            self._structures[name] = _parse(component, value)
         return self._structures[name]
 
     # --- derived components, RFC 9421 §2.2 ---
@@ -326,7 +297,7 @@ class BaseBuilder:
     def _derived(self, component: Component) -> str:
         message = self.message
         if isinstance(message, ResponseMessage):
-            if component.name != "@status" or component.parameters:
+            if component != Component("@status"):
                 text = "is not a component of a response: do not cover it (RFC 9421 §2.2)"
                 _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
             return f"{message.status:03d}"  # §2.2.9
@@ -352,6 +323,26 @@ class BaseBuilder:
             text = "names a query parameter that occurs more than once: cover @query instead (RFC 9421 §2.2.8)"
             _refuse(component, Code.COMPONENT_VALUE, text)
         return values[0]
+
+
+def _parse(component: Component, value: str) -> http_sf.StructuredType:
+    kind = _FIELD_TYPES.get(component.name)
+    if kind is None:
+        text = "is not a known structured field: cover it without ;sf and ;key (RFC 9421 §2.1.1)"
+        _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
+
+    def repeated(_key: str, _where: str) -> NoReturn:
+        # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.
+        _refuse(component, Code.COMPONENT_VALUE, "repeats a key, so readers may differ: send each key once")
+
+    try:
+        return http_sf.parse(value.encode("ascii"), None, kind, repeated)
+    except http_sf.StructuredFieldError as error:
+        text = (
+            f"cannot be parsed as a structured {kind} from position {error.position} on (RFC 9651 §4.2): "
+            "correct it, or cover it without ;sf and ;key"
+        )
+        _refuse(component, Code.COMPONENT_VALUE, text)
 
 
 def _check_field_parameters(component: Component, parameters: Mapping[str, BareItemType]) -> None:

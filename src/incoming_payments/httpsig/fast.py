@@ -76,7 +76,8 @@ def build_base(builder: base.BaseBuilder, coverage: Coverage, signature_params: 
         values = values_of.get(component.name, ())
         if (
             len(values) == 1
-            and component.is_plain_field
+            and component.is_field
+            and not component.parameters
             and values[0].isascii()
             and values[0].isprintable()
             and len(values[0]) <= HEADER_BYTES_MAX

@@ -45,10 +45,8 @@ _BYTE_SEQUENCES: Final = re.compile(
 
 
 def _parameter(name: str) -> Any:
-    # `signature_input` checks the type.
-    return field(
-        init=False, repr=False, eq=False, default=Factory(lambda given: given.values.get(name), takes_self=True)
-    )
+    value = Factory(lambda given: given.values.get(name), takes_self=True)  # `signature_input` checks the type
+    return field(init=False, repr=False, eq=False, default=value)
 
 
 @frozen

@@ -6,12 +6,13 @@ a strict signature follow. A shape has one signature, in one line of each field.
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from incoming_payments.httpsig.base import SF_KEY
+from incoming_payments.httpsig.fields import SignatureInput
 
 
 class Shape(enum.StrEnum):
@@ -39,15 +40,12 @@ class StrictForm:
     signature: str
     components: str | None
 
-    def signature_params(self, inner_list: str, strict: str) -> str:
-        """Return the value of `@signature-params` that the signer signed.
-
-        `strict` is that value in the strict form. It begins with `inner_list`, the strict list of components.
-
-        >>> StrictForm("", "", "(@method)").signature_params('("@method")', '("@method");created=1')
-        '(@method);created=1'
-        """
-        return strict if self.components is None else self.components + strict.removeprefix(inner_list)
+    def as_signed(self, given: SignatureInput) -> SignatureInput:
+        """Return `given`, which was parsed from the strict form, with the text that the signer signed."""
+        if self.components is None:
+            return given
+        parameters = given.signature_params.removeprefix(given.coverage.inner_list)
+        return evolve(given, signature_params=self.components + parameters)
 
 
 _LABEL: Final = SF_KEY.pattern
@@ -55,6 +53,14 @@ _BASE64: Final = r"[A-Za-z0-9+/]+={0,2}"
 _PHP_SIGNATURE: Final = re.compile(f"({_LABEL})=({_BASE64})")
 _RUST_SIGNATURE: Final = re.compile(_BASE64)
 _RUST_INPUT: Final = re.compile(rf"({_LABEL})=\((@?[a-z][a-z0-9\-]*(?: @?[a-z][a-z0-9\-]*)*)\)(;[ -~]*)")
+
+
+def any_strict_form(
+    shapes: Iterable[Shape], input_lines: Sequence[str], signature_lines: Sequence[str]
+) -> StrictForm | None:
+    """Return the field lines in their strict form, or None unless they have one of `shapes`; they can have only one."""
+    forms = (strict_form(shape, input_lines, signature_lines) for shape in shapes)
+    return next(filter(None, forms), None)
 
 
 def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:

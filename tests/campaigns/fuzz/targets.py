@@ -338,7 +338,7 @@ def whole_verify(data: bytes) -> str:
             assert _verified(draft, policy, "OpenSSL") is outcome, "both libraries give the same answer"
         return outcome
     wanted = _wanted(policy)
-    given = received(draft, wanted)[outcome.label]
+    given = received(draft, wanted)[outcome.signature_input.label]
     assert list(faults(draft, given, wanted, signers())) == []
     _check_proof(outcome, draft, given)
     return "proven"
@@ -360,7 +360,7 @@ def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
     assert _keys("OpenSSL")[proof.key_id].algorithm is proof.algorithm
     expires = None if proof.expires is None else proof.expires.timestamp()
     facts = {"created": proof.created.timestamp(), "expires": expires, "keyid": proof.key_id}
-    for name, fact in {**facts, "nonce": proof.nonce, "tag": proof.tag}.items():
+    for name, fact in {**facts, "nonce": proof.nonce, "tag": proof.signature_input.tag}.items():
         assert given.parameters.get(name) == fact
 
 

@@ -127,7 +127,7 @@ def code_of(request: RequestMessage, policy: Policy) -> Code:
 def test_named_shape_is_accepted(request_: RequestMessage, policy: Policy) -> None:
     """A policy that names a shape accepts it, and the proof has the same facts as for a strict signature."""
     proof = verify(request_, KEYS, policy=policy, now=NOW)
-    assert (proof.label, proof.key_id, proof.created) == ("sig1", "key-1", NOW)
+    assert (proof.signature_input.label, proof.key_id, proof.created) == ("sig1", "key-1", NOW)
     assert {"@method", "@target-uri", "authorization"} <= {component.name for component in proof.components}
 
 

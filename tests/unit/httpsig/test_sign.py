@@ -100,8 +100,8 @@ def test_second_signature_needs_another_label() -> None:
     other = PrivateKey.generate_ed25519("other")
     signed = sign(signed_get(), other, created=NOW, label="sig2")
     assert len(signed.values("signature")) == 2
-    assert verify(signed, KEYS, policy=Policy(), now=NOW).label == "sig1"
-    assert verify(signed, {"other": other.public_key()}, policy=Policy(), now=NOW).label == "sig2"
+    assert verify(signed, KEYS, policy=Policy(), now=NOW).signature_input.label == "sig1"
+    assert verify(signed, {"other": other.public_key()}, policy=Policy(), now=NOW).signature_input.label == "sig2"
     with pytest.raises(InvalidValue, match="label"):
         sign(signed, other, created=NOW, label="sig2")
 

@@ -89,9 +89,9 @@ def test_proof_of_a_post_by_the_node_client() -> None:
         "sig1=(" + " ".join(f'"{name}"' for name in names) + f');keyid="key-1";created={NOW_S}',
     )
     proof = check(request)
-    assert (proof.label, proof.key_id, proof.algorithm) == ("sig1", "key-1", Algorithm.ED25519)
+    assert (proof.signature_input.label, proof.key_id, proof.algorithm) == ("sig1", "key-1", Algorithm.ED25519)
     assert proof.components == tuple(Component(name) for name in names)
-    assert (proof.created, proof.expires, proof.nonce, proof.tag) == (NOW, None, None, None)
+    assert (proof.created, proof.expires, proof.nonce, proof.signature_input.tag) == (NOW, None, None, None)
 
 
 def test_policy_and_proof_are_immutable() -> None:
@@ -126,7 +126,7 @@ def test_proof_has_the_signed_parameters() -> None:
     proof = check(request, now=NOW.astimezone(timezone(timedelta(hours=-7))))
     assert (proof.created, proof.expires) == (NOW, NOW + timedelta(seconds=9))
     assert repr(proof.expires).endswith("tzinfo=datetime.timezone.utc)")
-    assert (proof.nonce, proof.tag) == ("n", "t")
+    assert (proof.nonce, proof.signature_input.tag) == ("n", "t")
 
 
 def test_complete_request_of_the_node_client() -> None:
@@ -152,7 +152,7 @@ def test_order_and_additional_components_are_free() -> None:
 
 def test_any_label_is_accepted() -> None:
     """A label carries no meaning, so any label is accepted."""
-    assert check(sign(get(), KEY, created=NOW, label="*anything")).label == "*anything"
+    assert check(sign(get(), KEY, created=NOW, label="*anything")).signature_input.label == "*anything"
 
 
 def test_unchanged_request_of_the_attack_helpers_is_accepted() -> None:
@@ -258,8 +258,8 @@ PARTIAL = forge(get(), lines()[:1], label="partial")
 @pytest.mark.parametrize("other", [STALE, WRONG, STRANGER, PARTIAL], ids=["stale", "wrong", "stranger", "partial"])
 def test_one_valid_signature_is_enough(other: RequestMessage) -> None:
     """A valid signature is found before or after an invalid one."""
-    assert check(both(other, GOOD)).label == "good"
-    assert check(both(GOOD, other)).label == "good"
+    assert check(both(other, GOOD)).signature_input.label == "good"
+    assert check(both(GOOD, other)).signature_input.label == "good"
 
 
 def test_valid_signature_by_an_unknown_key_is_refused() -> None:
@@ -299,7 +299,7 @@ def test_number_of_signatures_is_limited() -> None:
     for number in range(SIGNATURES_MAX):
         stranger = forge(get(), lines(), f';keyid="stranger";created={NOW_S}', label=f"x{number}")
         request = both(request, stranger)
-    assert check(request).label == "good"
+    assert check(request).signature_input.label == "good"
     assert code_of(both(request, PARTIAL)) is Code.TOO_MANY_SIGNATURES
 
 
@@ -395,7 +395,7 @@ def test_policy_with_other_components() -> None:
 def test_policy_with_a_tag() -> None:
     """A policy with a tag refuses a signature without that tag."""
     policy = Policy(tag="pay")
-    assert check(sign(get(), KEY, created=NOW, tag="pay"), policy=policy).tag == "pay"
+    assert check(sign(get(), KEY, created=NOW, tag="pay"), policy=policy).signature_input.tag == "pay"
     for tag in (None, "Pay", ""):
         assert code_of(sign(get(), KEY, created=NOW, tag=tag), policy=policy) is Code.TAG_MISMATCH
 

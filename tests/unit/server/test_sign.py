@@ -221,7 +221,7 @@ def test_the_fields_alone(folder: Path, sign: Signer) -> None:
     names = ["Authorization", "Content-Type", "Content-Length", "Content-Digest", "Signature-Input", "Signature"]
     assert names == [line.partition(": ")[0] for line in lines]
     headers = tuple((name, value) for name, _, value in (line.partition(": ") for line in lines))
-    assert proof_of(RequestMessage("POST", URL, headers, b"{}"), folder).label == "sig1"
+    assert proof_of(RequestMessage("POST", URL, headers, b"{}"), folder).signature_input.label == "sig1"
 
 
 def test_host_and_connection_can_be_given(sign: Signer) -> None:

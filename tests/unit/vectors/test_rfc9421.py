@@ -88,8 +88,8 @@ def _verify(section: str, *required: str) -> Proof:
 
 def test_examples_that_cover_the_body_are_accepted() -> None:
     """The verifier accepts B.2.2 and B.2.3, which cover the body."""
-    assert _verify("B.2.2", "@authority", "content-digest").label == "sig-b22"
-    assert _verify("B.2.3", "@method", "@path", "@query", "content-digest").label == "sig-b23"
+    assert _verify("B.2.2", "@authority", "content-digest").signature_input.label == "sig-b22"
+    assert _verify("B.2.3", "@method", "@path", "@query", "content-digest").signature_input.label == "sig-b23"
 
 
 @pytest.mark.parametrize(("section", "reason"), [("B.2.1", "component_not_covered"), ("B.2.6", "body_not_covered")])

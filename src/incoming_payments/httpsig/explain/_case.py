@@ -11,8 +11,8 @@ from incoming_payments.httpsig.explain._redaction import Redactor
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
-from incoming_payments.httpsig.shapes import strict_form
-from incoming_payments.httpsig.verify import Evidence, as_signed
+from incoming_payments.httpsig.shapes import any_strict_form
+from incoming_payments.httpsig.verify import Evidence
 from incoming_payments.limits import HEADER_BYTES_MAX, SIGNATURES_MAX
 
 
@@ -107,9 +107,10 @@ def open_case(evidence: Evidence, code: str) -> Case:
     """Take the request apart. Raises nothing."""
     request, shapes = evidence.request, evidence.policy.shapes
     lines = request.values("signature-input"), request.values("signature")
-    form = next(filter(None, [strict_form(shape, *lines) for shape in shapes]), None)
-    strict = ([form.signature_input], [form.signature]) if form else lines
-    read = read_signatures(evidence, strict[0], strict[1], lambda one: as_signed(form, one) if form else one)
+    if form := any_strict_form(shapes, *lines):
+        read = read_signatures(evidence, [form.signature_input], [form.signature], form.as_signed)
+    else:
+        read = read_signatures(evidence, *lines)
     return Case(evidence, code, Redactor(request), tuple(read))
 
 
