@@ -26,11 +26,6 @@ def content_digest(body: bytes, algorithm: DigestAlgorithm = "sha-512") -> str:
     """
     if algorithm not in _HASHES:
         raise InvalidValue(f"algorithm must be {' or '.join(_HASHES)}, not {algorithm!r}", member="algorithm")
-    return digest_text(algorithm, body)
-
-
-def digest_text(algorithm: str, body: bytes) -> str:
-    """Return the member of `Content-Digest` by an algorithm that is known to be active."""
     return f"{algorithm}=:{b2a_base64(_HASHES[algorithm](body).digest(), newline=False).decode()}:"
 
 

@@ -32,8 +32,7 @@ _STRINGS: Final = {
     "nonce": NONCE_CHARS_MAX,
     "tag": NONCE_CHARS_MAX,
 }
-# An item, or a list of items that are such pairs again; and its parameters
-Member = tuple[Any, Mapping[str, BareItemType]]
+Member = tuple[Any, Mapping[str, BareItemType]]  # an item, or a list of such pairs; and its parameters
 
 # The parts of a well-formed field that may contain a colon, to find the byte sequences among them
 _BYTE_SEQUENCES: Final = re.compile(
@@ -81,9 +80,7 @@ class SignatureInput:
 
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
-    """Return the members of `Signature-Input` by label, in order.
-
-    `lines` are the values of the field, one for each line received.
+    """Return the members of `Signature-Input` by label, in order. `lines` are its values, one for each line received.
 
     Raises `MalformedField` when the field is not a dictionary of inner lists of strings, a label or parameter is
     repeated, a parameter of RFC 9421 §2.3 has the wrong type, or the field exceeds a bound in `limits`.
@@ -140,22 +137,17 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     members = cast("dict[str, Member]", parsed)
     if len(members) > SF_MEMBERS_MAX:
         raise MalformedField(f"{name} has more than {SF_MEMBERS_MAX} members: send fewer", field=name)
-    if ":" in text:
-        _check_base64(text, name)
+    _check_base64(text, name)
     return members
 
 
-def _check_base64(text: str, name: str) -> None:
+def _check_base64(field_text: str, name: str) -> None:
     # http_sf accepts missing padding and bits set past the last byte, as RFC 9651 §4.2.7 recommends to parsers.
-    for match in _BYTE_SEQUENCES.finditer(text):
+    for match in _BYTE_SEQUENCES.finditer(field_text):
         base64 = match[1]
         if base64 and b64encode(b64decode(base64 + "==")) != base64.encode():
-            raise MalformedField(
-                f"{name} has base64 that is not canonical: pad it with = and set no bit past the last byte "
-                "(RFC 4648 §3.5)",
-                field=name,
-                position=match.start(1),
-            )
+            text = f"{name} has base64 that is not canonical: pad it with = and set no bit past the last byte"
+            raise MalformedField(f"{text} (RFC 4648 §3.5)", field=name, position=match.start(1))
 
 
 def _member(label: str, member: Member) -> SignatureInput:
@@ -186,8 +178,6 @@ def signature_input(
 def _component(name: BareItemType, parameters: Mapping[str, BareItemType]) -> Component:
     if type(name) is not str:
         raise _malformed("a component must be a string in double quotes")
-    if not parameters:
-        return Component(name)
     _check_count(parameters)
     return Component(name, tuple(parameters.items()))
 

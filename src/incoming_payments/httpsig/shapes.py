@@ -67,9 +67,6 @@ def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Seque
     """Return the field lines in their strict form, or None unless they have exactly this `shape`.
 
     The result is not validated yet: parse it like fields from outside.
-
-    >>> strict_form(Shape.PHP_SDK, ['sig1=("@method")'], ["sig1=AQID"]).signature
-    'sig1=:AQID:'
     """
     if len(input_lines) != 1 or len(signature_lines) != 1:
         return None

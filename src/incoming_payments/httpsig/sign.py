@@ -1,6 +1,6 @@
 """Sign requests, for clients, tools and tests. `verify` accepts what `sign` returns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -8,7 +8,7 @@ import http_sf
 from attrs import evolve
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.httpsig.base import SF_KEY, Component, Parameters, serialise_parameters, signature_base
+from incoming_payments.httpsig.base import SF_KEY, BaseBuilder, Component, Coverage, Parameters, serialise_parameters
 from incoming_payments.httpsig.digest import DigestAlgorithm, content_digest
 from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey
@@ -40,9 +40,8 @@ def sign(
     With `digest=None` it leaves that field alone. It changes no other field. `created` and `expires` are POSIX times in
     seconds, or datetimes with a time zone, whose fraction of a second is dropped. `alg_param` adds the `alg` parameter.
 
-    `components` defaults to the components that the Open Payments clients cover: `@method`, `@target-uri` and, if
-    present, `authorization`. For a request with a body they also cover `content-digest`, `content-length` and
-    `content-type`, if present.
+    `components` defaults to what the Open Payments clients cover: `@method`, `@target-uri` and, if present,
+    `authorization`. With a body, they also cover `content-digest`, `content-length` and `content-type`, if present.
 
     Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no
     registered name for `alg`. Raises `MalformedField` when a component cannot be signed or a parameter cannot be
@@ -53,38 +52,27 @@ def sign(
     >>> signed.values("signature-input")
     ('sig1=("@method" "@target-uri");keyid="key-1";created=1700000000',)
     """
-    if not SF_KEY.fullmatch(label) or label in _labels(request):
+    inputs, signatures = request.values("signature-input"), request.values("signature")
+    labels = {*parse_signature_input(inputs), *parse_signature(signatures)}
+    if not SF_KEY.fullmatch(label) or label in labels:
         text = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
         raise InvalidValue(text, member="label")
     if request.body and digest is not None:
         others = tuple(header for header in request.headers if header[0].lower() != "content-digest")
         request = evolve(request, headers=(*others, ("Content-Digest", content_digest(request.body, digest))))
     chosen = default_components(request) if components is None else components
-    covered = [component if isinstance(component, Component) else Component(component) for component in chosen]
+    coverage = Coverage(tuple([one if isinstance(one, Component) else Component(one) for one in chosen]))
     parameters = _parameters(key, created, expires, nonce, tag, alg_param=alg_param)
-    signature = key.sign(signature_base(request, covered, parameters))
-    inner_list = f"({' '.join([component.identifier for component in covered])}){serialise_parameters(parameters)}"
-    fields = (
-        ("Signature-Input", f"{label}={inner_list}"),
-        ("Signature", f"{label}={http_sf.ser(signature)}"),
-    )
-    parse_signature_input([fields[0][1]])  # refuses what a receiver would refuse
+    signature_params = coverage.inner_list + serialise_parameters(parameters)
+    signature_input = f"{label}={signature_params}"
+    signature = key.sign(BaseBuilder(request).build(coverage, signature_params))
+    parse_signature_input([signature_input])  # refuses what a receiver would refuse
+    fields = ("Signature-Input", signature_input), ("Signature", f"{label}={http_sf.ser(signature)}")
     return evolve(request, headers=(*request.headers, *fields))
 
 
-def _labels(request: RequestMessage) -> Iterable[str]:
-    inputs = parse_signature_input(request.values("signature-input"))
-    return inputs.keys() | parse_signature(request.values("signature")).keys()
-
-
 def default_components(request: RequestMessage) -> tuple[str, ...]:
-    """Return the names of the components that `sign` covers by default in `request`.
-
-    The result depends on the fields that `request` has now: `sign` calls this after it has set `Content-Digest`.
-
-    >>> default_components(RequestMessage("GET", "https://ase.example/pay", (("Authorization", "GNAP t"),)))
-    ('@method', '@target-uri', 'authorization')
-    """
+    """Return the names of the components that `sign` covers by default, once `request` has a `Content-Digest`."""
     names = _IF_PRESENT + (_IF_PRESENT_WITH_BODY if request.body else ())
     return _ALWAYS + tuple(name for name in names if request.values(name))
 
