@@ -20,8 +20,6 @@ from incoming_payments.domain.payment import IncomingPayment, WalletAddressUrl
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AccessForbidden, InvalidValue, PaymentNotFound, TokenRefused
 
-RIGHT_TYPE: Final = "incoming-payment"
-
 
 class Action(enum.StrEnum):
     """An action that a right allows, spelled as in JSON."""
@@ -38,8 +36,7 @@ def _actions(actions: Iterable[str]) -> frozenset[Action]:
     try:
         return frozenset(Action(action) for action in actions)
     except ValueError:
-        known = ", ".join(Action)
-        raise InvalidValue(f"actions must be among {known}", member="actions") from None
+        raise InvalidValue(f"actions must be among {', '.join(Action)}", member="actions") from None
 
 
 def _identifier(identifier: str | None) -> WalletAddressUrl | None:
@@ -71,10 +68,10 @@ class AccessRight:
 
 
 class Reach(enum.Enum):
-    """The payments that a right covers."""
+    """The payments that a right covers: those that this client created, or those of all clients."""
 
-    OWN = "own"  # the payments that this client created
-    ALL = "all"  # the payments of all clients
+    OWN = "own"
+    ALL = "all"
 
 
 _ALL_FORM: Final = {Action.READ: Action.READ_ALL, Action.LIST: Action.LIST_ALL}
@@ -97,20 +94,14 @@ class Allowance:
 
 
 def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
-    """Return what `rights` allow for `action`.
-
-    Raises `TokenRefused` (`insufficient_rights`) when no right names the action.
-    """
+    """Return what `rights` allow for `action`. Raises `TokenRefused` (`insufficient_rights`) if they do not name it."""
     rights = tuple(rights)
     wide = _ALL_FORM.get(action)
     own = tuple(right for right in rights if action in right.actions)
     every = tuple(right for right in rights if wide in right.actions)
     if not own and not every:
-        raise TokenRefused(
-            "insufficient_rights",
-            f"the access token has no right to {action}: request a grant with that action",
-            action=str(action),
-        )
+        text = f"the access token has no right to {action}: request a grant with that action"
+        raise TokenRefused("insufficient_rights", text, action=str(action))
     return Allowance(own, every)
 
 

@@ -48,10 +48,6 @@ class AccessTokenInfo:
         if expires_at is not None and expires_at.tzinfo is None:
             raise InvalidValue("expires_at must have a time zone, such as UTC", member="expires_at")
 
-    def is_expired(self, now: datetime) -> bool:
-        """Return whether the token has expired at `now`."""
-        return self.expires_at is not None and now >= self.expires_at
-
 
 def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenInfo:
     """Return `info` if its token is active at `now`.
@@ -61,7 +57,7 @@ def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenIn
     """
     if info is None:
         raise TokenRefused("invalid_token", "the access token is not active: request a new grant")
-    if info.is_expired(now):
+    if info.expires_at is not None and now >= info.expires_at:
         raise TokenRefused("token_expired", "the access token has expired: rotate it or request a new grant")
     return info
 

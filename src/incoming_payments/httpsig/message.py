@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl, quote
 
 from attrs import Factory, field, frozen
 
@@ -18,9 +18,6 @@ _TARGET: Final = re.compile(
     r"(?P<path>/[!\"$->@-~]*)?(?P<query>\?[!\"$-~]*)?"
 )
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
-# The URL standard percent-encodes all bytes but these in application/x-www-form-urlencoded.
-_UNENCODED: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789*-._"
-_ENCODED: Final = tuple(chr(byte) if byte in _UNENCODED else f"%{byte:02X}" for byte in range(256))
 
 
 def _index(headers: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
@@ -115,20 +112,19 @@ def _parse_target(uri: str) -> Target:
 
 
 def _parse_query(query: str) -> dict[str, list[str]]:
-    """Decode and encode again as a form of the URL standard, so that each parameter has one spelling: §2.2.8."""
-    parameters: dict[str, list[str]] = {}
-    for pair in query[1:].split("&"):
-        if pair:
-            name, _, value = pair.partition("=")
-            parameters.setdefault(_reencode(name), []).append(_reencode(value))
-    return parameters
-
-
-def _reencode(text: str) -> str:
-    octets = unquote_to_bytes(text.replace("+", " "))
+    """Return values by name, each decoded and encoded again, so that it has one spelling. RFC 9421 §2.2.8."""
     try:
-        octets.decode()  # the URL standard writes U+FFFD for invalid bytes, so different queries would look the same
+        # The URL standard writes U+FFFD for invalid bytes, so different queries would look the same.
+        pairs = parse_qsl(query[1:], keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
         text = "the query of the target URI is not UTF-8 after percent-decoding: encode its text as UTF-8"
         raise MalformedField(text, code=Code.COMPONENT_VALUE) from error
-    return "".join([_ENCODED[octet] for octet in octets])
+    parameters: dict[str, list[str]] = {}
+    for name, value in pairs:
+        parameters.setdefault(_encode(name), []).append(_encode(value))
+    return parameters
+
+
+def _encode(text: str) -> str:
+    """Return `text` as a form of the URL standard has it, but with %20 for a space."""
+    return quote(text, safe="*").replace("~", "%7E")

@@ -133,10 +133,8 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
 
     `keys` are the acceptable keys by `kid`; the `keyid` of a signature must equal one of them. `now` is the current
     time, with a time zone. One valid signature is enough, and labels carry no meaning. A request may have at most
-    `limits.SIGNATURES_MAX` signatures by these keys.
-
-    If the request has a body or a `Content-Digest`, the two must match. Clock skew does not extend `expires`, because
-    the signer chose that time.
+    `limits.SIGNATURES_MAX` signatures by these keys. If it has a body or a `Content-Digest`, the two must match.
+    Clock skew does not extend `expires`, because the signer chose that time.
 
     Raises `SignatureRefused` with a `Code`, and no other exception for any content of the request. Raises
     `InvalidValue` when `now` has no time zone.
@@ -187,10 +185,9 @@ def _by_known_keys(
     inputs, signatures = _read_fields(request, policy)
     known = []
     for label, given in inputs.items():
-        key_id = given.key_id
-        key = None if key_id is None else keys.get(key_id)
+        key = keys.get(given.key_id or "")
         # Spec section 5: `keyid` equals the `kid` of the key, even if the mapping has the key under another name.
-        if key is not None and key.kid == key_id:
+        if key is not None and key.kid == given.key_id:
             known.append((given, signatures[label], key))
     if not known:
         if all(given.key_id is None for given in inputs.values()):
@@ -231,12 +228,7 @@ def _read_fields(request: RequestMessage, policy: Policy) -> tuple[dict[str, Sig
 
 
 def _check(
-    request: RequestMessage,
-    given: SignatureInput,
-    key: PublicKey,
-    policy: Policy,
-    time_s: float,
-    builder: BaseBuilder,
+    request: RequestMessage, given: SignatureInput, key: PublicKey, policy: Policy, time_s: float, builder: BaseBuilder
 ) -> bytes:
     """Return the base of a signature after all its cheap checks, in the order of `Code`."""
     if given.alg is not None and given.alg != key.algorithm.registered:

@@ -7,7 +7,6 @@ import pytest
 from incoming_payments.domain.payment import ClientId, WalletAddressUrl
 from incoming_payments.errors import AccessForbidden, InvalidValue, PaymentNotFound, TokenRefused
 from incoming_payments.gnap.access import (
-    RIGHT_TYPE,
     AccessRight,
     Action,
     Allowance,
@@ -30,8 +29,7 @@ NOT_FOUND = "there is no such incoming payment: check the id"
 
 
 def test_names_in_json() -> None:
-    """The type and the actions are spelled as Open Payments spells them."""
-    assert RIGHT_TYPE == "incoming-payment"
+    """The actions are spelled as Open Payments spells them."""
     assert [action.value for action in Action] == ["create", "read", "read-all", "complete", "list", "list-all"]
     assert [reach.value for reach in Reach] == ["own", "all"]
 
