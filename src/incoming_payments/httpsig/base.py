@@ -32,18 +32,16 @@ _SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
 _OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")  # RFC 9112 §5.2; matching the blanks before it would take quadratic time
 
 # The types of structured fields, which `;sf` and `;key` need: RFC 9421 §2.1.1.
+_DICTIONARIES: Final = (
+    *("accept-signature", "signature", "signature-input"),  # RFC 9421
+    *("content-digest", "repr-digest", "want-content-digest", "want-repr-digest"),  # RFC 9530
+)
 _FIELD_TYPES: Final[Mapping[str, str]] = {
     **retrofit,
-    "accept-signature": "dictionary",  # RFC 9421 §5.1
-    "client-cert": "item",  # RFC 9440
+    **dict.fromkeys(_DICTIONARIES, "dictionary"),
+    "client-cert": "item",
     "client-cert-chain": "list",
-    "content-digest": "dictionary",  # RFC 9530
-    "deprecation": "item",  # RFC 9745
-    "repr-digest": "dictionary",
-    "signature": "dictionary",
-    "signature-input": "dictionary",
-    "want-content-digest": "dictionary",
-    "want-repr-digest": "dictionary",
+    "deprecation": "item",  # RFC 9440 and RFC 9745
 }
 
 
@@ -197,13 +195,15 @@ class BaseBuilder:
         # The key has the types, because True == 1 but ;sf and ;sf=1 are different parameters.
         key = component.name, tuple([(name, type(value), value) for name, value in component.parameters])
         if key not in self._values:
-            self._values[key] = self._with_parameters(component)
+            self._values[key] = self._with_parameters(component, dict(component.parameters))
         return self._values[key]
 
-    def _with_parameters(self, component: Component) -> str:
-        if "req" in dict(component.parameters):
+    def _with_parameters(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
+        if "req" in parameters:
             return self._of_request(component)
-        return self._derived(component) if component.name.startswith("@") else self._field_with_parameters(component)
+        if component.name.startswith("@"):
+            return self._derived(component)
+        return self._field_with_parameters(component, parameters)
 
     def _of_request(self, component: Component) -> str:
         """Return the value of a component with `;req`: a component of the request that was answered. RFC 9421 §2.4."""
@@ -242,8 +242,7 @@ class BaseBuilder:
             _refuse(component, Code.COMPONENT_VALUE, f"is longer than {HEADER_BYTES_MAX} bytes: send a shorter value")
         return lines
 
-    def _field_with_parameters(self, component: Component) -> str:
-        parameters = dict(component.parameters)
+    def _field_with_parameters(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
         _check_field_parameters(component, parameters)
         if "bs" in parameters:
             return self._binary(component)

@@ -215,9 +215,8 @@ class PrivateKey:
 
     def to_pem(self) -> bytes:
         """Return the key as unencrypted PKCS #8 PEM. Protect the file from other users."""
-        pem: bytes = self._key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        pem: bytes = self._key.private_bytes(serialization.Encoding.PEM, pkcs8, plain)
         return pem
 
 

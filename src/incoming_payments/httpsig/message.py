@@ -79,11 +79,7 @@ class RequestMessage:
 
 @frozen
 class ResponseMessage:
-    """An HTTP response, for which `signature_base` builds a base. Components with `;req` come from `request`.
-
-    >>> ResponseMessage(200, (("Content-Length", "2"),), b"{}").values("content-length")
-    ('2',)
-    """
+    """An HTTP response, for which `signature_base` builds a base. Components with `;req` come from `request`."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = field(repr=False)
@@ -99,13 +95,10 @@ class ResponseMessage:
 def _parse_target(uri: str) -> Target:
     match = _TARGET.fullmatch(uri)
     if match is None:
-        raise MalformedField(
-            "the target URI is not an absolute http or https URI in ASCII, without userinfo or fragment (RFC 9110 §4)",
-            code=Code.COMPONENT_VALUE,
-        )
+        text = "the target URI is not an absolute http or https URI in ASCII, without userinfo or fragment"
+        raise MalformedField(f"{text} (RFC 9110 §4)", code=Code.COMPONENT_VALUE)
     scheme, host, port, path, query = match.groups()
-    scheme = scheme.lower()
-    authority = host.lower()
+    scheme, authority = scheme.lower(), host.lower()
     if port and port.lstrip("0") != _DEFAULT_PORTS[scheme]:  # RFC 9421 §2.2.3: the default port is left out
         authority = f"{authority}:{port}"
     return Target(uri, scheme, authority, path or "/", query)  # RFC 9421 §2.2.6: an empty path is a slash

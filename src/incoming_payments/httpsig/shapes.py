@@ -16,11 +16,7 @@ from incoming_payments.httpsig.fields import SignatureInput
 
 
 class Shape(enum.StrEnum):
-    """A way to write `Signature-Input` and `Signature` that deviates from RFC 9421 §4, named after its SDK.
-
-    >>> Shape("php-sdk")
-    <Shape.PHP_SDK: 'php-sdk'>
-    """
+    """A way to write `Signature-Input` and `Signature` that deviates from RFC 9421 §4, named after its SDK."""
 
     # interledger/open-payments-php writes no colons around the base64: `Signature: sig1=bGFiZWw=`
     PHP_SDK = "php-sdk"

@@ -2,23 +2,16 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
 
 import http_sf
 from attrs import evolve
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.httpsig.base import SF_KEY, BaseBuilder, Component, Coverage, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import SF_KEY, BaseBuilder, Component, Coverage, serialise_parameters
 from incoming_payments.httpsig.digest import DigestAlgorithm, content_digest
 from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey
 from incoming_payments.httpsig.message import RequestMessage
-
-# The components that npm @interledger/open-payments covers: always, if the request has the field, and if the request
-# has both the field and a body.
-_ALWAYS: Final = ("@method", "@target-uri")
-_IF_PRESENT: Final = ("authorization",)
-_IF_PRESENT_WITH_BODY: Final = ("content-digest", "content-length", "content-type")
 
 
 def sign(
@@ -62,7 +55,13 @@ def sign(
         request = evolve(request, headers=(*others, ("Content-Digest", content_digest(request.body, digest))))
     chosen = default_components(request) if components is None else components
     coverage = Coverage(tuple([one if isinstance(one, Component) else Component(one) for one in chosen]))
-    parameters = _parameters(key, created, expires, nonce, tag, alg_param=alg_param)
+    alg = key.algorithm.registered if alg_param else None
+    if alg_param and alg is None:
+        text = f"{key.algorithm.value} has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
+        raise InvalidValue(text, member="alg_param")
+    times = {"created": _posix_time(created, "created"), "expires": _posix_time(expires, "expires")}
+    given = {"keyid": key.kid, **times, "nonce": nonce, "alg": alg, "tag": tag}
+    parameters = tuple([(name, value) for name, value in given.items() if value is not None])
     signature_params = coverage.inner_list + serialise_parameters(parameters)
     signature_input = f"{label}={signature_params}"
     signature = key.sign(BaseBuilder(request).build(coverage, signature_params))
@@ -73,34 +72,11 @@ def sign(
 
 def default_components(request: RequestMessage) -> tuple[str, ...]:
     """Return the names of the components that `sign` covers by default, once `request` has a `Content-Digest`."""
-    names = _IF_PRESENT + (_IF_PRESENT_WITH_BODY if request.body else ())
-    return _ALWAYS + tuple(name for name in names if request.values(name))
+    fields = ("authorization", *(("content-digest", "content-length", "content-type") if request.body else ()))
+    return "@method", "@target-uri", *(name for name in fields if request.values(name))
 
 
-def _parameters(
-    key: PrivateKey,
-    created: datetime | int,
-    expires: datetime | int | None,
-    nonce: str | None,
-    tag: str | None,
-    *,
-    alg_param: bool,
-) -> Parameters:
-    if alg_param and key.algorithm.registered is None:
-        text = f"{key.algorithm.value} has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
-        raise InvalidValue(text, member="alg_param")
-    given = (
-        ("keyid", key.kid),
-        ("created", _posix_time(created, "created")),
-        ("expires", None if expires is None else _posix_time(expires, "expires")),
-        ("nonce", nonce),
-        ("alg", key.algorithm.registered if alg_param else None),
-        ("tag", tag),
-    )
-    return tuple((name, value) for name, value in given if value is not None)
-
-
-def _posix_time(time: datetime | int, member: str) -> int:
+def _posix_time(time: datetime | int | None, member: str) -> int | None:
     if not isinstance(time, datetime):
         return time
     if time.utcoffset() is None:

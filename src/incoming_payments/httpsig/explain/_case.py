@@ -11,7 +11,7 @@ from incoming_payments.httpsig.explain._redaction import Redactor
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
-from incoming_payments.httpsig.shapes import any_strict_form
+from incoming_payments.httpsig.shapes import StrictForm, any_strict_form
 from incoming_payments.httpsig.verify import Evidence
 from incoming_payments.limits import HEADER_BYTES_MAX, SIGNATURES_MAX
 
@@ -107,28 +107,18 @@ def open_case(evidence: Evidence, code: str) -> Case:
     """Take the request apart. Raises nothing."""
     request, shapes = evidence.request, evidence.policy.shapes
     lines = request.values("signature-input"), request.values("signature")
-    if form := any_strict_form(shapes, *lines):
-        read = read_signatures(evidence, [form.signature_input], [form.signature], form.as_signed)
-    else:
-        read = read_signatures(evidence, *lines)
+    form = any_strict_form(shapes, *lines) or StrictForm(", ".join(lines[0]), ", ".join(lines[1]), None)
+    read = read_signatures(evidence, form)
     return Case(evidence, code, Redactor(request), tuple(read))
 
 
-def read_signatures(
-    evidence: Evidence,
-    inputs: Sequence[str],
-    signatures: Sequence[str],
-    signed: Callable[[SignatureInput], SignatureInput] = lambda one: one,
-) -> list[ReadSignature]:
-    """Return the signatures in the two fields, those by known keys first; none when a field cannot be read.
-
-    `signed` replaces what was read by what the client signed.
-    """
+def read_signatures(evidence: Evidence, form: StrictForm) -> list[ReadSignature]:
+    """Return the signatures in the two fields, those by known keys first; none when a field cannot be read."""
     try:
-        given, octets_of = parse_signature_input(inputs), parse_signature(signatures)
+        given, octets_of = parse_signature_input([form.signature_input]), parse_signature([form.signature])
     except MalformedField:
         return []
-    both = [signed(one) for label, one in given.items() if label in octets_of]
+    both = [form.as_signed(one) for label, one in given.items() if label in octets_of]
     both.sort(key=lambda one: one.key_id not in evidence.keys)
     builder = BaseBuilder(evidence.request)
     return [

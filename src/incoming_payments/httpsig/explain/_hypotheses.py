@@ -12,7 +12,7 @@ from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.explain import _trials
 from incoming_payments.httpsig.explain._bodies import claims, is_digest_of, other_bodies
 from incoming_payments.httpsig.explain._case import Case, ReadSignature, Trial, read_signatures
-from incoming_payments.httpsig.shapes import Shape, strict_form
+from incoming_payments.httpsig.shapes import Shape, StrictForm, strict_form
 from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_MAX
 
 _HOUR_S: Final = 3600
@@ -101,8 +101,8 @@ def _form(case: Case) -> Iterator[Trial]:
     flaws += ["the label has upper-case letters"] if written[1] != written[1].lower() else []
     flaws += ["Signature is not written label=:base64:"] if signatures.strip() != f"{signature[1]}{strict}" else []
     flaws += ["the two fields have different labels"] if signature[1] not in (None, written[1]) else []
-    said = "; ".join(flaws)
-    for one in read_signatures(case.evidence, [f"sig1={params}"], [f"sig1{strict}"]) if flaws else ():
+    said, form = "; ".join(flaws), StrictForm(f"sig1={params}", f"sig1{strict}", None)
+    for one in read_signatures(case.evidence, form) if flaws else ():
         for signed in (written[2], one.draft.params):
             if one.key is not None:
                 yield one.made_over(evolve(one.draft, params=signed).base(), said)
