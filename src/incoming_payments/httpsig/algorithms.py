@@ -39,16 +39,13 @@ class Algorithm(enum.Enum):
 
 @frozen
 class Scheme:
-    """How an algorithm works: the `kty` and `crv` of its JWKs, and how it signs and verifies.
-
-    `verify` takes key, signature and data, and raises `InvalidSignature`. `sign` takes key and data.
-    """
+    """How an algorithm works, and the `kty` and `crv` of its JWKs."""
 
     registered: str | None
     kty: str
     crv: str | None
-    verify: Callable[[Any, bytes, bytes], None]
-    sign: Callable[[Any, bytes], bytes]
+    verify: Callable[[Any, bytes, bytes], None]  # key, signature and data; raises `InvalidSignature`
+    sign: Callable[[Any, bytes], bytes]  # key and data
 
 
 CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {  # by `crv`: the curve, and the bytes of a coordinate

@@ -175,7 +175,7 @@ def signature_base(
 
 
 class BaseBuilder:
-    """Builds the signature bases of one message. It parses each field once, even if several components name it."""
+    """Build the signature bases of one message. Each field is parsed once, even if several components name it."""
 
     def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message

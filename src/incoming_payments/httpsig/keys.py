@@ -39,10 +39,7 @@ _ALGORITHMS: Final = {algorithm.value: algorithm for algorithm in Algorithm} | {
 
 @frozen
 class PublicKey:
-    """A checked public key and the one algorithm that it is for. `load_jwk` makes it.
-
-    The `keyid` of a signature must equal `kid`.
-    """
+    """A checked public key and the one algorithm that it is for. The `keyid` of a signature must equal `kid`."""
 
     kid: str
     algorithm: Algorithm

@@ -27,14 +27,11 @@ class Shape(enum.StrEnum):
 
 @frozen
 class StrictForm:
-    """The two field lines in the form of RFC 9421 §4.
-
-    `components` is the list of components as the signer signed it, or None if that is the strict form.
-    """
+    """The two field lines in the form of RFC 9421 §4."""
 
     signature_input: str
     signature: str
-    components: str | None
+    components: str | None  # the list of components as the signer signed it, or None if that is the strict form
 
     def as_signed(self, given: SignatureInput) -> SignatureInput:
         """Return `given`, which was parsed from the strict form, with the text that the signer signed."""
@@ -60,10 +57,7 @@ def any_strict_form(
 
 
 def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
-    """Return the field lines in their strict form, or None unless they have exactly this `shape`.
-
-    The result is not validated yet: parse it like fields from outside.
-    """
+    """Return the field lines in their strict form, not validated yet, or None unless they have exactly this `shape`."""
     if len(input_lines) != 1 or len(signature_lines) != 1:
         return None
     [input_line], [signature_line] = input_lines, signature_lines

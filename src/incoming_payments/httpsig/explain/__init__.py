@@ -17,13 +17,10 @@ __all__ = ["HYPOTHESES", "Cause", "Diagnosis", "Hypothesis", "explain"]
 
 @frozen
 class Diagnosis:
-    """Why a request was refused. `str(diagnosis)` goes into a log as it is: printable ASCII, bounded, no secret.
-
-    `causes` are the likeliest, the proved ones first; there is at least one.
-    """
+    """Why a request was refused. `str(diagnosis)` goes into a log as it is: printable ASCII, bounded, no secret."""
 
     code: str
-    causes: tuple[Cause, ...]
+    causes: tuple[Cause, ...]  # at least one; the likeliest, and the proved ones first
     text: str
 
     def __str__(self) -> str:

@@ -18,24 +18,18 @@ from incoming_payments.limits import HEADER_BYTES_MAX, SIGNATURES_MAX
 
 @frozen
 class Trial:
-    """A possible cause; `said` completes the words of its hypothesis.
+    """A possible cause of the refusal."""
 
-    `holds` proves the cause or refutes it. Without `holds` the cause was only recognised, so it is likely.
-    """
-
-    said: str = ""
-    holds: Callable[[], bool] | None = None
+    said: str = ""  # completes the words of the hypothesis
+    holds: Callable[[], bool] | None = None  # proves or refutes the cause; None when the cause is only likely
 
 
 @frozen
 class Draft:
-    """A signature base whose values can be replaced. RFC 9421 §2.5.
+    """A signature base whose values can be replaced. RFC 9421 §2.5."""
 
-    Each line is a component and its value, or None if the component has none. `params` is the text of the last line.
-    """
-
-    lines: tuple[tuple[Component, str | None], ...]
-    params: str
+    lines: tuple[tuple[Component, str | None], ...]  # each component and its value, or None if it has none
+    params: str  # the value of the last line
 
     @property
     def missing(self) -> list[str]:
@@ -73,9 +67,7 @@ class ReadSignature:
     key: PublicKey | None
     draft: Draft
 
-    def made_over(
-        self, base: bytes, said: str = "", *, key: PublicKey | None = None, octets: bytes | None = None
-    ) -> Trial:
+    def made_over(self, base: bytes, said: str = "", key: PublicKey | None = None, octets: bytes = b"") -> Trial:
         """Return the trial that the key signed `base`; without a key nothing can be proved."""
         signer = key or self.key
         return Trial(said, partial(signer.verify, octets or self.octets, base) if signer else None)

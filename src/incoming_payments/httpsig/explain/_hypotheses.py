@@ -23,14 +23,11 @@ _PARTS_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@aut
 
 @frozen
 class Cause:
-    """A cause of a refusal. `proved`: with this mistake made on purpose the signature holds, or the digest matches.
+    """A cause of a refusal."""
 
-    `name` is stable, and `text` is for people.
-    """
-
-    name: str
-    proved: bool
-    text: str
+    name: str  # stable
+    proved: bool  # with this mistake made on purpose, the signature holds or the digest matches
+    text: str  # for people
 
     def __str__(self) -> str:
         return f"{'proved' if self.proved else 'likely'}: {self.text}"
