@@ -12,7 +12,7 @@ A right with an `identifier` applies to that wallet address only. A right withou
 
 import enum
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from attrs import field, frozen
 
@@ -67,13 +67,7 @@ class AccessRight:
         return self.identifier is None or self.identifier == url
 
 
-class Reach(enum.Enum):
-    """The payments that a right covers: those that this client created, or those of all clients."""
-
-    OWN = "own"
-    ALL = "all"
-
-
+Reach = Literal["own", "all"]  # the payments that this client created, or those of all clients
 _ALL_FORM: Final = {Action.READ: Action.READ_ALL, Action.LIST: Action.LIST_ALL}
 
 
@@ -87,9 +81,9 @@ class Allowance:
     def reach(self, url: WalletAddressUrl) -> Reach | None:
         """Return which payments of this wallet address the rights cover; `None` if they cover none."""
         if any(right.covers(url) for right in self.all):
-            return Reach.ALL
+            return "all"
         if any(right.covers(url) for right in self.own):
-            return Reach.OWN
+            return "own"
         return None
 
 
@@ -121,7 +115,7 @@ def require_payment(allowance: Allowance, payment: IncomingPayment, client: str)
     reach = allowance.reach(payment.wallet_address)
     if reach is None:
         raise payment_not_found()
-    if reach is Reach.OWN and payment.client != client:
+    if reach == "own" and payment.client != client:
         text = "another client created this payment, and the access token covers only payments of your own client"
         raise AccessForbidden(text)
     return payment

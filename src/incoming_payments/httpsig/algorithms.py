@@ -17,11 +17,7 @@ from incoming_payments.httpsig import ed25519
 
 
 class Algorithm(enum.Enum):
-    """A signature algorithm. The value is its JOSE name, and `registered` its name in RFC 9421 §6.2.2, if any.
-
-    >>> Algorithm.PS512.registered
-    'rsa-pss-sha512'
-    """
+    """A signature algorithm. The value is its JOSE name, and `registered` its name in RFC 9421 §6.2.2, if any."""
 
     ED25519 = "EdDSA"  # RFC 8037; `load_jwk` also accepts Ed25519, its name in RFC 9864
     ES256 = "ES256"  # RFC 7518

@@ -64,9 +64,6 @@ _DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
 REQUEST_COMPONENTS: Final = frozenset(_DERIVED)  # the derived components of a request that need no parameters
 
 
-# --- components --------------------------------------------------------------------------------
-
-
 @frozen
 class Component:
     """A covered component: a field or a derived component, known or not, with its parameters in the order sent.
@@ -150,9 +147,6 @@ def _serialise(value: BareItemType) -> str:
     except (ValueError, TypeError) as error:
         text = "a parameter value cannot be written as a structured field item (RFC 9651 §4.1.3)"
         raise MalformedField(text) from error
-
-
-# --- the signature base ------------------------------------------------------------------------
 
 
 def signature_base(

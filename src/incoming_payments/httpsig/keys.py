@@ -34,9 +34,6 @@ _KID: Final = re.compile(rf"[ -~]{{1,{KEY_ID_CHARS_MAX}}}")  # `keyid` is a Stri
 _ALGORITHMS: Final = {algorithm.value: algorithm for algorithm in Algorithm} | {"Ed25519": Algorithm.ED25519}
 
 
-# --- public keys -------------------------------------------------------------------------------
-
-
 @frozen
 class PublicKey:
     """A checked public key and the one algorithm that it is for. The `keyid` of a signature must equal `kid`."""
@@ -144,11 +141,7 @@ def _rsa_numbers(members: Mapping[str, object]) -> rsa.RSAPublicNumbers:
 
 @frozen
 class PrivateKey:
-    """A private key to sign with, and its `kid`. Its `repr` does not show the key.
-
-    >>> PrivateKey.generate_ed25519("key-1")
-    PrivateKey(kid='key-1', algorithm=<Algorithm.ED25519: 'EdDSA'>)
-    """
+    """A private key to sign with, and its `kid`. Its `repr` does not show the key."""
 
     kid: str
     algorithm: Algorithm

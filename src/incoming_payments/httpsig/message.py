@@ -20,15 +20,15 @@ _TARGET: Final = re.compile(
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 
 
-def _index(headers: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
+def _index(message: "RequestMessage | ResponseMessage") -> dict[str, tuple[str, ...]]:
     lists: dict[str, list[str]] = {}
-    for name, value in headers:
+    for name, value in message.headers:
         lists.setdefault(name.lower(), []).append(value)
     return {name: tuple(values) for name, values in lists.items()}
 
 
 # Each verification needs the index, so each message builds it at once. Equality ignores it: it repeats the headers.
-_FIELDS: Final = Factory(lambda message: _index(message.headers), takes_self=True)
+_FIELDS: Final = Factory(_index, takes_self=True)
 
 
 @frozen

@@ -41,9 +41,6 @@ class Policy:
 
     Raises `InvalidValue` for a component that cannot be required, no component, a number of seconds that is not an
     integer in range, or an unknown shape.
-
-    >>> Policy(required=("@method", "@path"), max_age_s=60).clock_skew_s
-    60
     """
 
     required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"))

@@ -1,6 +1,6 @@
 """A refused request taken apart: its signatures, and for each one the lines of its signature base."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from attrs import evolve, frozen
@@ -89,10 +89,6 @@ class Case:
     def names(self, names: Sequence[str]) -> str:
         """Return a few names from outside in quotes."""
         return ", ".join([self.redactor.quote(name) for name in names[:4]])
-
-    def by_known_keys(self, *, complete: bool = True) -> Iterator[ReadSignature]:
-        """Yield the signatures by known keys whose base could be built, or else those whose base could not."""
-        return (one for one in self.signatures if one.key and bool(one.draft.missing) is not complete)
 
 
 def open_case(evidence: Evidence, code: str) -> Case:
