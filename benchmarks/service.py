@@ -55,8 +55,7 @@ from incoming_payments.domain.payment import (
     new_payment_id,
 )
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.httpsig import PrivateKey, ed25519, load_jwk, sign, verify
-from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.httpsig import PrivateKey, RequestMessage, ed25519, load_jwk, sign, verify
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
@@ -85,15 +84,15 @@ INTROSPECTOR = StaticIntrospector(
 METHODS = DerivedMethods("g.bank", [secrets.token_bytes(32)])
 
 
-def signed(method: str, path: str, body: bytes = b"") -> SignedRequest:
+def signed(method: str, path: str, body: bytes = b"") -> RequestMessage:
     """Return a signed request in the form that the usual Node client sends."""
     headers = (("authorization", f"GNAP {TOKEN}"),)
     if body:
         headers += (("content-type", "application/json"), ("content-length", str(len(body))))  # type: ignore[assignment]
-    return sign(SignedRequest(method, f"{BASE_URL}{path}", headers, body), KEY, created=NOW)
+    return sign(RequestMessage(method, f"{BASE_URL}{path}", headers, body), KEY, created=NOW)
 
 
-def received(request: SignedRequest) -> Request:
+def received(request: RequestMessage) -> Request:
     """Return `request` as a host passes it to the service."""
     return Request(request.method, request.target_uri.removeprefix(BASE_URL), "", request.headers, request.body)
 

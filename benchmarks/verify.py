@@ -32,7 +32,7 @@ from incoming_payments.httpsig import (
     Policy,
     PrivateKey,
     PublicKey,
-    Request,
+    RequestMessage,
     ed25519,
     load_jwk,
     parse_signature,
@@ -55,7 +55,7 @@ BODY: Final = json.dumps(
     separators=(",", ":"),  # as JSON.stringify writes it, which the other side digests
 ).encode()
 SIGNED: Final = sign(
-    Request(
+    RequestMessage(
         "POST",
         "https://bank.example/incoming-payments",
         (
@@ -90,7 +90,8 @@ def ours(backend: str) -> Job:
     ed25519.BACKEND = chosen
     method, uri, headers, body = SIGNED.method, SIGNED.target_uri, SIGNED.headers, SIGNED.body
     return Job(
-        lambda request: verify(request, keys, policy=POLICY, now=NOW), lambda: Request(method, uri, headers, body)
+        lambda request: verify(request, keys, policy=POLICY, now=NOW),
+        lambda: RequestMessage(method, uri, headers, body),
     )
 
 

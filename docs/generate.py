@@ -19,7 +19,7 @@ from campaigns.attacks.everything import all_rows
 from campaigns.attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import api, errors
 from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row
-from incoming_payments.httpsig import Evidence, Policy, PrivateKey, Request, sign, verify
+from incoming_payments.httpsig import Evidence, Policy, PrivateKey, RequestMessage, sign, verify
 from incoming_payments.httpsig.explain import HYPOTHESES, explain
 from incoming_payments.ilp import receive
 from incoming_payments.server import declarations
@@ -126,7 +126,7 @@ def report() -> str:
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
     )
-    sent = sign(Request("POST", "http://bank.example/op/incoming-payments", headers, body), key, created=now)
+    sent = sign(RequestMessage("POST", "http://bank.example/op/incoming-payments", headers, body), key, created=now)
     received = evolve(sent, target_uri=sent.target_uri.replace("http:", "https:"))
     evidence = Evidence(received, {key.kid: key.public_key()}, Policy(), now + timedelta(seconds=2))
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from incoming_payments.httpsig import PrivateKey, Request, sign
+from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 
 if len(sys.argv) != 2:
     sys.exit(__doc__)
@@ -29,7 +29,7 @@ def send(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str,
     headers = [("Authorization", f"GNAP {token}")]
     if content:
         headers += [("Content-Type", "application/json"), ("Content-Length", str(len(content)))]
-    signed = sign(Request(method, url, tuple(headers), content), key, created=datetime.now(UTC))
+    signed = sign(RequestMessage(method, url, tuple(headers), content), key, created=datetime.now(UTC))
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.netloc, timeout=10)
     try:

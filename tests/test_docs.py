@@ -126,7 +126,7 @@ def test_middlewares_of_the_signatures_page_admit_only_signed_requests() -> None
 
 def signed_fields(namespace: dict[str, Any], method: str, url: str) -> tuple[tuple[str, str], ...]:
     """Return the header fields of a request that the partner of the signatures page signs."""
-    request = namespace["Request"](method, url, ())
+    request = namespace["RequestMessage"](method, url, ())
     signed = namespace["sign"](
         request, namespace["signer"], created=datetime.now(UTC), nonce=namespace["token_urlsafe"]()
     )

@@ -34,7 +34,7 @@ from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.gnap.access import payment_not_found
 from incoming_payments.gnap.token import challenge
-from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import (
     BODY_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -181,9 +181,9 @@ def _claims_identity(request: Request) -> bool:
     return any(request.values(name) for name in ("authorization", "signature", "signature-input"))
 
 
-def _signed(request: Request, policy: ServicePolicy) -> SignedRequest:
+def _signed(request: Request, policy: ServicePolicy) -> RequestMessage:
     query = f"?{request.query}" if request.query else ""
-    return SignedRequest(request.method, f"{policy.base_url}{request.path}{query}", request.headers, request.body)
+    return RequestMessage(request.method, f"{policy.base_url}{request.path}{query}", request.headers, request.body)
 
 
 # --- what HTTP itself asks for ---------------------------------------------------------------------

@@ -17,7 +17,7 @@ from incoming_payments.flows.effects import DrawRandomness, Flow, LoadEvents, Lo
 from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
-from incoming_payments.httpsig import Request
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Reply, encode
 from incoming_payments.ilp.receive import Arrival, Receiver, open_packet
@@ -109,7 +109,9 @@ def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, now: d
     return credited
 
 
-def get_that_completes(request: Request, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+def get_that_completes(
+    request: RequestMessage, id: PaymentId, policy: ServicePolicy, now: datetime
+) -> Flow[PaymentView]:
     """Complete the payment in a read request."""
     yield from UpdatePayment(id, partial(lifecycle.complete, now=now))
     return (yield from get_payment(request, id, policy, now))

@@ -16,7 +16,7 @@ from typing import Any, Final
 import httpx
 from attrs import frozen
 
-from incoming_payments.httpsig import PrivateKey, Request, sign
+from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ class HttpClient:
         headers: tuple[tuple[str, str], ...] = (("authorization", f"GNAP {self.token}"),)
         if content:
             headers += (("content-type", "application/json"), ("content-length", str(len(content))))
-        request = Request(method, f"{self.base_url}{path}", headers, content)
+        request = RequestMessage(method, f"{self.base_url}{path}", headers, content)
         signed = sign(request, self.key, created=datetime.now(UTC), nonce=nonce)
         return unsigned(method, signed.target_uri, headers=list(signed.headers), content=content)
 

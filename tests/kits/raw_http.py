@@ -9,13 +9,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from campaigns.attacks.rows import Answer
-from incoming_payments.httpsig import Request
 
 _DEADLINE_S: Final = 30.0  # ends a test that would hang
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
-def as_bytes(request: Request, base_url: str) -> bytes:
+def as_bytes(request: RequestMessage, base_url: str) -> bytes:
     """Return the bytes of `request` for the service at `base_url`, with `Connection: close`.
 
     A target outside the service is in absolute form. A missing `Host` is added, and a missing `Content-Length` if there

@@ -20,8 +20,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.run import run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
-from incoming_payments.httpsig import PrivateKey, sign
-from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ports import Ports
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
@@ -177,7 +176,7 @@ class Client:
         query = f"?{request.query}" if request.query else ""
         target = f"{self.base_url}{request.path}{query}"
         headers = (("Authorization", f"GNAP {self.token}"), *request.headers)
-        unsigned = SignedRequest(request.method, target, headers, request.body)
+        unsigned = RequestMessage(request.method, target, headers, request.body)
         signed = sign(unsigned, self.key, **{"created": self.service.now, **options})
         return evolve(request, headers=signed.headers)
 

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 import pytest
 from attrs import field, frozen
 
-from incoming_payments.httpsig import Request
+from incoming_payments.httpsig import RequestMessage
 
 needs_curl: Final = pytest.mark.skipif(
     os.name != "posix" or shutil.which("curl") is None, reason="the command needs a POSIX system with curl"
@@ -40,14 +40,14 @@ class Recorder:
     """A server on loopback that records each request byte for byte."""
 
     port: int
-    _requests: list[Request] = field(factory=list)
+    _requests: list[RequestMessage] = field(factory=list)
 
     @property
     def base_url(self) -> str:
         """Return the URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
-    def taken(self) -> Request:
+    def taken(self) -> RequestMessage:
         """Return the only recorded request, and remove it."""
         [request] = self._requests
         self._requests.clear()
@@ -66,13 +66,13 @@ class Recorder:
                     connection.sendall(_ANSWER)
 
 
-def _request(line: bytes, lines: Iterator[bytes], file: BinaryIO) -> Request:
+def _request(line: bytes, lines: Iterator[bytes], file: BinaryIO) -> RequestMessage:
     method, target, _ = line.decode("latin-1").split(" ")
     pairs = [field_line.decode("latin-1").rstrip("\r\n").split(":", 1) for field_line in lines]
     headers = tuple((name, value.strip(" ")) for name, value in pairs)
     lengths = [int(value) for name, value in headers if name.lower() == "content-length"]
     host = next(value for name, value in headers if name.lower() == "host")
-    return Request(method, f"http://{host}{target}", headers, file.read(sum(lengths)))
+    return RequestMessage(method, f"http://{host}{target}", headers, file.read(sum(lengths)))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from attrs import evolve, frozen
 from http_sf.types import BareItemType
 
-from incoming_payments.httpsig import Algorithm, Code, Component, PrivateKey, Request, content_digest
+from incoming_payments.httpsig import Algorithm, Code, Component, PrivateKey, RequestMessage, content_digest
 from incoming_payments.httpsig.base import serialise_parameters
 from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
 from kits.signed_requests import put
@@ -64,7 +64,7 @@ class Range:
 class Case:
     """A request and how to sign it. `order` is the order of all signature parameters, including absent ones."""
 
-    request: Request
+    request: RequestMessage
     key: PrivateKey
     label: str
     components: tuple[Component, ...]
@@ -340,7 +340,7 @@ def a_case(random: Random, range_: Range) -> Case:
         fields.setdefault(name.lower(), []).append(line)
     components = _components(random, range_, fields, names)
     missing = [component for component in _required_components(range_, fields) if component not in components]
-    request = Request(random.choice(range_.methods), target, tuple(_headers(random, fields)), body)
+    request = RequestMessage(random.choice(range_.methods), target, tuple(_headers(random, fields)), body)
     if range_.foreign and random.random() < 0.2:
         request = _signed_before(request)
         if "key" in range_.field_parameters:
@@ -369,7 +369,7 @@ def an_open_payments_case(random: Random, range_: Range) -> Case:
     names = ["@method", "@target-uri", *(["authorization"] if headers != other else [])]
     names += ["content-digest", "content-length", "content-type"] if framing else []
     target, _ = _target(random, range_)
-    request = Request(random.choice(range_.methods), target, tuple(headers), body)
+    request = RequestMessage(random.choice(range_.methods), target, tuple(headers), body)
     key = evolve(private(Algorithm.ED25519), kid=_some(random, _PRINTABLE, 1, 20))
     return Case(
         request=request,
@@ -380,7 +380,7 @@ def an_open_payments_case(random: Random, range_: Range) -> Case:
     )
 
 
-def _signed_before(request: Request) -> Request:
+def _signed_before(request: RequestMessage) -> RequestMessage:
     fields = (
         ("Signature-Input", f'{FOREIGN}=("@method");created=1;keyid="nobody\'s"'),
         ("Signature", f"{FOREIGN}=:AQID:"),
@@ -390,14 +390,14 @@ def _signed_before(request: Request) -> Request:
 
 # --- changes -----------------------------------------------------------------------------------
 
-Change = tuple[str, Request, set[Code]]  # the name of the change, the changed request, and its possible reasons
+Change = tuple[str, RequestMessage, set[Code]]  # the name of the change, the changed request, and its possible reasons
 
 _INVALID: Final = {Code.SIGNATURE_INVALID}
 _SINGLE: Final = {"authorization", "content-type"}
 _CHECKED: Final = {"content-digest", "content-length"}  # also compared with the body
 
 
-def changes(random: Random, case: Case, signed: Request) -> list[Change]:
+def changes(random: Random, case: Case, signed: RequestMessage) -> list[Change]:
     """Return changed copies of `signed`. Each change makes the signature of `case` invalid."""
     return [
         *_changed_parts(case, signed),
@@ -406,7 +406,7 @@ def changes(random: Random, case: Case, signed: Request) -> list[Change]:
     ]
 
 
-def _changed_parts(case: Case, signed: Request) -> Iterator[Change]:
+def _changed_parts(case: Case, signed: RequestMessage) -> Iterator[Change]:
     covered = {component.name for component in case.components}
     before, mark, query = signed.target_uri.partition("?")
     scheme, _, rest = before.partition("://")
@@ -425,7 +425,7 @@ def _changed_parts(case: Case, signed: Request) -> Iterator[Change]:
         yield "body", evolve(signed, body=signed.body + b"x"), {Code.DIGEST_MISMATCH, Code.CONTENT_LENGTH_MISMATCH}
 
 
-def _changed_fields(random: Random, case: Case, signed: Request) -> Iterator[Change]:
+def _changed_fields(random: Random, case: Case, signed: RequestMessage) -> Iterator[Change]:
     plain = {component.name for component in case.components if not component.parameters}
     names = sorted({component.name for component in case.components if component.is_field} - {"signature"})
     if not names:
@@ -441,11 +441,11 @@ def _changed_fields(random: Random, case: Case, signed: Request) -> Iterator[Cha
         yield "field with one more line", put(signed, name, *lines, "x"), reasons
 
 
-def _changed_coverage(random: Random, case: Case, signed: Request) -> Iterator[Change]:
+def _changed_coverage(random: Random, case: Case, signed: RequestMessage) -> Iterator[Change]:
     inputs = parse_signature_input(signed.values("signature-input"))
     components, parameters = list(case.components), dict(inputs[case.label].parameters)
 
-    def rewritten(components: Sequence[Component], parameters: Mapping[str, BareItemType]) -> Request:
+    def rewritten(components: Sequence[Component], parameters: Mapping[str, BareItemType]) -> RequestMessage:
         others = {label: _written(given.components, dict(given.parameters)) for label, given in inputs.items()}
         members = {**others, case.label: _written(components, parameters)}
         return put(signed, "Signature-Input", ", ".join([f"{label}={member}" for label, member in members.items()]))

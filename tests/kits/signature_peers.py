@@ -20,7 +20,7 @@ from http_message_signatures import (
     algorithms,
 )
 
-from incoming_payments.httpsig import Algorithm, Component, Request
+from incoming_payments.httpsig import Algorithm, Component, RequestMessage
 from incoming_payments.httpsig.base import REQUEST_COMPONENTS
 from kits.signature_cases import ORDER, Case, Range, a_case, an_open_payments_case
 from kits.signing_keys import pem, private
@@ -45,10 +45,10 @@ class Peer(Protocol):
     def to_verify(self, random: Random) -> Case:
         """Return a random case that the peer can verify after this library has signed it."""
 
-    def sign(self, case: Case) -> Request:
+    def sign(self, case: Case) -> RequestMessage:
         """Return the request of `case`, signed by the peer."""
 
-    def verify(self, request: Request, case: Case) -> bool:
+    def verify(self, request: RequestMessage, case: Case) -> bool:
         """Return whether the peer accepts the signature of `case` on `request`."""
 
 
@@ -83,7 +83,7 @@ def running_node(installed: Path) -> Iterator[Node]:
         yield Node(process)
 
 
-def _message(request: Request) -> dict[str, object]:
+def _message(request: RequestMessage) -> dict[str, object]:
     return {
         "method": request.method,
         "url": request.target_uri,
@@ -122,7 +122,7 @@ class Dhensby:
         """As `Peer` defines."""
         return a_case(random, evolve(_DHENSBY, parameters=ORDER))
 
-    def sign(self, case: Case, *, as_it_comes: bool = False) -> Request:
+    def sign(self, case: Case, *, as_it_comes: bool = False) -> RequestMessage:
         """Sign as `Peer.sign` does. With `as_it_comes`, the peer chooses its own salt length for rsa-pss-sha512."""
         headers = self._node.run(
             DHENSBY,
@@ -136,11 +136,11 @@ class Dhensby:
         )
         return evolve(case.request, headers=tuple((name, line) for name, line in headers))
 
-    def verify(self, request: Request, case: Case) -> bool:
+    def verify(self, request: RequestMessage, case: Case) -> bool:
         """As `Peer` defines."""
         return _verdict(self._node, DHENSBY, case, message=_message(request), key=_key(case))
 
-    def value(self, request: Request, component: Component) -> str | None:
+    def value(self, request: RequestMessage, component: Component) -> str | None:
         """Return the value that the peer signs for `component`; None if the peer refuses it."""
         case = Case(request=request, key=private(Algorithm.ED25519), label="sig1", components=(component,), created=1)
         try:
@@ -176,12 +176,12 @@ class Interledger:
         """As `Peer` defines."""
         return a_case(random, _INTERLEDGER)
 
-    def sign(self, case: Case) -> Request:
+    def sign(self, case: Case) -> RequestMessage:
         """As `Peer` defines."""
         headers = self._node.run(INTERLEDGER, "sign", case, message=_message(case.request), key=_key(case))
         return evolve(case.request, headers=tuple((name, line) for name, line in headers))
 
-    def verify(self, request: Request, case: Case) -> bool:
+    def verify(self, request: RequestMessage, case: Case) -> bool:
         """As `Peer` defines."""
         return _verdict(self._node, INTERLEDGER, case, message=_message(request), jwk=case.key.public_jwk())
 
@@ -230,7 +230,7 @@ class _Message:
     headers: _Lines
 
     @classmethod
-    def of(cls, request: Request) -> Self:
+    def of(cls, request: RequestMessage) -> Self:
         """Convert `request` to this form."""
         return cls(request.method, request.target_uri, _Lines(request.headers))
 
@@ -273,7 +273,7 @@ class PyAuth:
         """As `Peer` defines."""
         return a_case(random, _PYAUTH)
 
-    def sign(self, case: Case) -> Request:
+    def sign(self, case: Case) -> RequestMessage:
         """As `Peer` defines."""
         algorithm = _PYPI_ALGORITHMS[case.key.algorithm]
         keys = MappingKeyResolver(public_keys={}, private_keys={case.key.kid: case.key._key})
@@ -293,7 +293,7 @@ class PyAuth:
         )
         return evolve(case.request, headers=tuple(message.headers.items()))
 
-    def verify(self, request: Request, case: Case) -> bool:
+    def verify(self, request: RequestMessage, case: Case) -> bool:
         """As `Peer` defines."""
         algorithm = _PYPI_ALGORITHMS[case.key.algorithm]
         keys = MappingKeyResolver(public_keys={case.key.kid: case.key._key.public_key()}, private_keys={})
@@ -306,7 +306,7 @@ class PyAuth:
                 return False
         return True
 
-    def value(self, request: Request, component: Component) -> str | None:
+    def value(self, request: RequestMessage, component: Component) -> str | None:
         """Return the value that the peer signs for `component`; None if the peer refuses it."""
         signer = HTTPMessageSigner(signature_algorithm=algorithms.ED25519)
         try:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from attrs import evolve, frozen
 from http_sf import ser
 
-from incoming_payments.httpsig import Algorithm, PrivateKey, Request, content_digest, load_private_jwk, sign
+from incoming_payments.httpsig import Algorithm, PrivateKey, RequestMessage, content_digest, load_private_jwk, sign
 from kits.signing_keys import private
 
 NOW: Final = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -68,21 +68,23 @@ class Scene:
 
     # --- requests of a client ---
 
-    def get(self, *headers: tuple[str, str], url: str | None = None) -> Request:
+    def get(self, *headers: tuple[str, str], url: str | None = None) -> RequestMessage:
         """Return an unsigned GET with a token, as the Node client builds it, and `headers`."""
-        return Request("GET", url or self.url, (("Authorization", self.authorization), *headers))
+        return RequestMessage("GET", url or self.url, (("Authorization", self.authorization), *headers))
 
-    def post(self, *headers: tuple[str, str], body: bytes | None = None) -> Request:
+    def post(self, *headers: tuple[str, str], body: bytes | None = None) -> RequestMessage:
         """Return an unsigned POST with a token, as the Node client builds it, and `headers`."""
         body = self.body if body is None else body
         framing = (("Content-Type", "application/json"), ("Content-Length", str(len(body))))
-        return Request("POST", self.collection, (("Authorization", self.authorization), *framing, *headers), body)
+        return RequestMessage(
+            "POST", self.collection, (("Authorization", self.authorization), *framing, *headers), body
+        )
 
-    def signed_get(self, **options: Any) -> Request:
+    def signed_get(self, **options: Any) -> RequestMessage:
         """Return a GET as the Node client signs it. `options` go to `sign`."""
         return sign(self.get(), self.key, **{"created": self.now, **options})
 
-    def signed_post(self, body: bytes | None = None, **options: Any) -> Request:
+    def signed_post(self, body: bytes | None = None, **options: Any) -> RequestMessage:
         """Return a POST as the Node client signs it. `options` go to `sign`."""
         return sign(self.post(body=body), self.key, **{"created": self.now, **options})
 
@@ -102,13 +104,13 @@ class Scene:
 
     def forge(
         self,
-        request: Request,
+        request: RequestMessage,
         lines: Iterable[tuple[str, str]],
         params: str | None = None,
         *,
         by: Callable[[bytes], bytes] | None = None,
         label: str = "sig1",
-    ) -> Request:
+    ) -> RequestMessage:
         """Return `request` with a signature over exactly `lines`, by `by` or else by the client's key.
 
         Only the raw signature comes from the library, so this can sign requests that the library refuses to sign.
@@ -120,28 +122,34 @@ class Scene:
         fields = (("Signature-Input", f"{label}={inner_list}"), ("Signature", f"{label}={signature}"))
         return evolve(request, headers=(*request.headers, *fields))
 
-    def get_with(self, params: str) -> Request:
+    def get_with(self, params: str) -> RequestMessage:
         """Return a GET with the signature parameters `params`."""
         return self.forge(self.get(), self.lines(), params)
 
-    def get_by(self, by: Callable[[bytes], bytes], more: str = "") -> Request:
+    def get_by(self, by: Callable[[bytes], bytes], more: str = "") -> RequestMessage:
         """Return a GET whose signature is the result of `by` for the signature base."""
         return self.forge(self.get(), self.lines(), self.params(more), by=by)
 
-    def get_covering(self, *lines: tuple[str, str], headers: Sequence[tuple[str, str]] = (), url: str = "") -> Request:
+    def get_covering(
+        self, *lines: tuple[str, str], headers: Sequence[tuple[str, str]] = (), url: str = ""
+    ) -> RequestMessage:
         """Return a GET with `headers` whose signature also covers `lines`, with the values given there."""
         return self.forge(self.get(*headers, url=url or self.url), [*self.lines(url or self.url), *lines])
 
-    def meant_for(self, url: str) -> Request:
+    def meant_for(self, url: str) -> RequestMessage:
         """Return a GET that was signed for `url`, but is sent to the service."""
         return self.forge(self.get(), self.lines(url))
 
-    def digested(self, *headers: tuple[str, str], body: bytes | None = None, digest: str | None = None) -> Request:
+    def digested(
+        self, *headers: tuple[str, str], body: bytes | None = None, digest: str | None = None
+    ) -> RequestMessage:
         """Return an unsigned POST with `digest`, or else with the correct digest."""
         body = self.body if body is None else body
         return self.post(("Content-Digest", content_digest(body) if digest is None else digest), *headers, body=body)
 
-    def post_covering(self, request: Request, *names: str, lines: Sequence[tuple[str, str]] = ()) -> Request:
+    def post_covering(
+        self, request: RequestMessage, *names: str, lines: Sequence[tuple[str, str]] = ()
+    ) -> RequestMessage:
         """Return a POST that covers the required components, the fields `names`, and `lines`."""
         fields = [(f'"{name}"', ", ".join(request.values(name))) for name in ("authorization", *names)]
         return self.forge(request, [('"@method"', "POST"), ('"@target-uri"', self.collection), *fields, *lines])
@@ -151,26 +159,26 @@ SCENE: Final = Scene()
 get, post, signed_get, signed_post = SCENE.get, SCENE.post, SCENE.signed_get, SCENE.signed_post
 
 
-def put(request: Request, name: str, *values: str) -> Request:
+def put(request: RequestMessage, name: str, *values: str) -> RequestMessage:
     """Return `request` with one line of the field `name` for each of `values`, in place of its lines."""
     others = tuple(header for header in request.headers if header[0].lower() != name.lower())
     return evolve(request, headers=(*others, *((name, value) for value in values)))
 
 
-def field(request: Request, name: str) -> str:
+def field(request: RequestMessage, name: str) -> str:
     """Return the single value of the field `name` (in lower case)."""
     (value,) = request.values(name)
     return value
 
 
-def replace(request: Request, name: str, old: str, new: str) -> Request:
+def replace(request: RequestMessage, name: str, old: str, new: str) -> RequestMessage:
     """Return `request` with `old` replaced by `new` in the field `name`."""
     value = field(request, name.lower())
     assert old in value, f"{old!r} is not in {value!r}"
     return put(request, name, value.replace(old, new))
 
 
-def both(first: Request, second: Request) -> Request:
+def both(first: RequestMessage, second: RequestMessage) -> RequestMessage:
     """Return `first` with the signatures of `second` after its own."""
     fields = [(name, value) for name, value in second.headers if name.startswith("Signature")]
     return evolve(first, headers=(*first.headers, *fields))

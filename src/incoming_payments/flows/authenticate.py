@@ -11,7 +11,16 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, require_active
 from incoming_payments.gnap.token import parse_authorization
-from incoming_payments.httpsig import Evidence, Proof, PublicKey, Request, fresh_until, load_jwk, replay_key, verify
+from incoming_payments.httpsig import (
+    Evidence,
+    Proof,
+    PublicKey,
+    RequestMessage,
+    fresh_until,
+    load_jwk,
+    replay_key,
+    verify,
+)
 
 
 @frozen
@@ -23,7 +32,7 @@ class Caller:
     proof: Proof
 
 
-def authenticate(request: Request, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
+def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
     """The caller of `request`. Contract section 5.
 
     Raises `TokenRefused`, or `SignatureRefused` with its `evidence`; `StoreUnavailable` when there is no room for

@@ -15,11 +15,11 @@ from incoming_payments.flows.effects import AllocateMethods, DrawRandomness, Fin
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, require_wallet_address
-from incoming_payments.httpsig import Request
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.wire import PaymentView, read_create_request
 
 
-def create_payment(request: Request, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
     """Create the payment that the signed `request` describes, and return the resource.
 
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment

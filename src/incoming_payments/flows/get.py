@@ -12,11 +12,11 @@ from incoming_payments.flows.effects import AllocateMethods, FindWalletAddress, 
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, payment_not_found, require_payment
-from incoming_payments.httpsig import Request
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.wire import PaymentView, PublicView
 
 
-def get_payment(request: Request, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
     """Return the full resource for a signed `request` with a token that may read it.
 
     Raises `TokenRefused`, `SignatureRefused`, `PaymentNotFound`, `AccessForbidden`.

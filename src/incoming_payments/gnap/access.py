@@ -12,15 +12,13 @@ A right with an `identifier` applies to that wallet address only. A right withou
 
 import enum
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from attrs import field, frozen
 
 from incoming_payments.domain.payment import IncomingPayment, WalletAddressUrl
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AccessForbidden, InvalidValue, PaymentNotFound, TokenRefused
-
-RIGHT_TYPE: Final = "incoming-payment"
 
 
 class Action(enum.StrEnum):
@@ -38,8 +36,7 @@ def _actions(actions: Iterable[str]) -> frozenset[Action]:
     try:
         return frozenset(Action(action) for action in actions)
     except ValueError:
-        known = ", ".join(Action)
-        raise InvalidValue(f"actions must be among {known}", member="actions") from None
+        raise InvalidValue(f"actions must be among {', '.join(Action)}", member="actions") from None
 
 
 def _identifier(identifier: str | None) -> WalletAddressUrl | None:
@@ -70,13 +67,7 @@ class AccessRight:
         return self.identifier is None or self.identifier == url
 
 
-class Reach(enum.Enum):
-    """The payments that a right covers."""
-
-    OWN = "own"  # the payments that this client created
-    ALL = "all"  # the payments of all clients
-
-
+Reach = Literal["own", "all"]  # the payments that this client created, or those of all clients
 _ALL_FORM: Final = {Action.READ: Action.READ_ALL, Action.LIST: Action.LIST_ALL}
 
 
@@ -90,27 +81,21 @@ class Allowance:
     def reach(self, url: WalletAddressUrl) -> Reach | None:
         """Return which payments of this wallet address the rights cover; `None` if they cover none."""
         if any(right.covers(url) for right in self.all):
-            return Reach.ALL
+            return "all"
         if any(right.covers(url) for right in self.own):
-            return Reach.OWN
+            return "own"
         return None
 
 
 def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
-    """Return what `rights` allow for `action`.
-
-    Raises `TokenRefused` (`insufficient_rights`) when no right names the action.
-    """
+    """Return what `rights` allow for `action`. Raises `TokenRefused` (`insufficient_rights`) if they do not name it."""
     rights = tuple(rights)
     wide = _ALL_FORM.get(action)
     own = tuple(right for right in rights if action in right.actions)
     every = tuple(right for right in rights if wide in right.actions)
     if not own and not every:
-        raise TokenRefused(
-            "insufficient_rights",
-            f"the access token has no right to {action}: request a grant with that action",
-            action=str(action),
-        )
+        text = f"the access token has no right to {action}: request a grant with that action"
+        raise TokenRefused("insufficient_rights", text, action=str(action))
     return Allowance(own, every)
 
 
@@ -130,7 +115,7 @@ def require_payment(allowance: Allowance, payment: IncomingPayment, client: str)
     reach = allowance.reach(payment.wallet_address)
     if reach is None:
         raise payment_not_found()
-    if reach is Reach.OWN and payment.client != client:
+    if reach == "own" and payment.client != client:
         text = "another client created this payment, and the access token covers only payments of your own client"
         raise AccessForbidden(text)
     return payment

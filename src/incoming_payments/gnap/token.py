@@ -30,11 +30,8 @@ class AccessToken:
     @value.validator
     def _token68(self, _: object, value: object) -> None:
         if not isinstance(value, str) or len(value) > TOKEN_CHARS_MAX or not _TOKEN68.fullmatch(value):
-            raise InvalidValue(
-                f"the access token must be 1 to {TOKEN_CHARS_MAX} letters, digits and -._~+/, with = only at the end "
-                "(RFC 9110 §11.2)",
-                member="token",
-            )
+            text = f"the access token must be 1 to {TOKEN_CHARS_MAX} letters, digits and -._~+/, with = only at the end"
+            raise InvalidValue(f"{text} (RFC 9110 §11.2)", member="token")
 
     def __repr__(self) -> str:
         return "AccessToken(<hidden>)"

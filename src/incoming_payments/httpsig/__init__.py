@@ -10,7 +10,7 @@ from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.digest import content_digest, verify_digest
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey, PublicKey, load_jwk, load_private_jwk
-from incoming_payments.httpsig.message import Request, Response
+from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
 from incoming_payments.httpsig.replay import fresh_until, replay_key
 from incoming_payments.httpsig.shapes import Shape
 from incoming_payments.httpsig.sign import sign
@@ -25,8 +25,8 @@ __all__ = [
     "PrivateKey",
     "Proof",
     "PublicKey",
-    "Request",
-    "Response",
+    "RequestMessage",
+    "ResponseMessage",
     "Shape",
     "SignatureInput",
     "content_digest",

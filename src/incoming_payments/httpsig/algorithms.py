@@ -1,4 +1,4 @@
-"""The signature algorithms of RFC 9421 §3.3: how each one signs and verifies.
+"""The signature algorithms of RFC 9421 §3.3: the keys that each one needs, and how it signs and verifies.
 
 Each algorithm has exactly one encoding of a signature, with a fixed length.
 """
@@ -7,6 +7,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from attrs import frozen
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding
@@ -16,11 +17,7 @@ from incoming_payments.httpsig import ed25519
 
 
 class Algorithm(enum.Enum):
-    """A signature algorithm. The value is its JOSE name, and `registered` its name in RFC 9421 §6.2.2, if any.
-
-    >>> Algorithm.PS512.registered
-    'rsa-pss-sha512'
-    """
+    """A signature algorithm. The value is its JOSE name, and `registered` its name in RFC 9421 §6.2.2, if any."""
 
     ED25519 = "EdDSA"  # RFC 8037; `load_jwk` also accepts Ed25519, its name in RFC 9864
     ES256 = "ES256"  # RFC 7518
@@ -33,30 +30,28 @@ class Algorithm(enum.Enum):
     @property
     def registered(self) -> str | None:
         """The only value that the `alg` parameter of a signature may have; None if `alg` must be absent."""
-        return _REGISTERED.get(self)
+        return SCHEMES[self].registered
 
 
-_REGISTERED: Final = {
-    Algorithm.ED25519: "ed25519",
-    Algorithm.ES256: "ecdsa-p256-sha256",
-    Algorithm.ES384: "ecdsa-p384-sha384",
-    Algorithm.PS512: "rsa-pss-sha512",
-    Algorithm.RS256: "rsa-v1_5-sha256",
-}
+@frozen
+class Scheme:
+    """How an algorithm works, and the `kty` and `crv` of its JWKs."""
 
-# How to verify and how to sign. Verifying raises `InvalidSignature` when the signature is wrong.
-Scheme = tuple[Callable[[Any, bytes, bytes], None], Callable[[Any, bytes], bytes]]
+    registered: str | None
+    kty: str
+    crv: str | None
+    verify: Callable[[Any, bytes, bytes], None]  # key, signature and data; raises `InvalidSignature`
+    sign: Callable[[Any, bytes], bytes]  # key and data
 
 
-# --- ECDSA: RFC 9421 §3.3.4 and §3.3.5; a signature is r || s ----------------------------------
-
-CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {
+CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {  # by `crv`: the curve, and the bytes of a coordinate
     "P-256": (ec.SECP256R1(), 32),
     "P-384": (ec.SECP384R1(), 48),
 }
 
 
-def _ecdsa(crv: str, hash_: hashes.HashAlgorithm) -> Scheme:
+def _ecdsa(registered: str, crv: str, hash_: hashes.HashAlgorithm) -> Scheme:
+    """Return ECDSA, whose signatures are r || s. RFC 9421 §3.3.4 and §3.3.5."""
     octets = CURVES[crv][1]
     ecdsa = ec.ECDSA(hash_)
 
@@ -70,33 +65,30 @@ def _ecdsa(crv: str, hash_: hashes.HashAlgorithm) -> Scheme:
         r, s = decode_dss_signature(key.sign(data, ecdsa))
         return r.to_bytes(octets) + s.to_bytes(octets)
 
-    return verify, sign
+    return Scheme(registered, "EC", crv, verify, sign)
 
 
-# --- RSA: RFC 9421 §3.3.1 and §3.3.2, RFC 7518 §3.5 ---------------------------------------------
+def _rsa(registered: str | None, pad: padding.AsymmetricPadding, hash_: hashes.HashAlgorithm) -> Scheme:
+    """Return RSA with one padding. RFC 9421 §3.3.1 and §3.3.2, RFC 7518 §3.5."""
+    return Scheme(
+        registered,
+        "RSA",
+        None,
+        lambda key, signature, data: key.verify(signature, data, pad, hash_),
+        lambda key, data: key.sign(data, pad, hash_),
+    )
 
 
-def _rsa(pad: padding.AsymmetricPadding, hash_: hashes.HashAlgorithm) -> Scheme:
-    def verify(key: Any, signature: bytes, data: bytes) -> None:
-        key.verify(signature, data, pad, hash_)
-
-    def sign(key: Any, data: bytes) -> bytes:
-        signature: bytes = key.sign(data, pad, hash_)
-        return signature
-
-    return verify, sign
-
-
-def _pss(hash_: hashes.HashAlgorithm) -> Scheme:
-    return _rsa(padding.PSS(padding.MGF1(hash_), salt_length=hash_.digest_size), hash_)
+def _pss(registered: str | None, hash_: hashes.HashAlgorithm) -> Scheme:
+    return _rsa(registered, padding.PSS(padding.MGF1(hash_), salt_length=hash_.digest_size), hash_)
 
 
 SCHEMES: Final[Mapping[Algorithm, Scheme]] = {
-    Algorithm.ED25519: (ed25519.verify, lambda key, data: key.sign(data)),
-    Algorithm.ES256: _ecdsa("P-256", hashes.SHA256()),
-    Algorithm.ES384: _ecdsa("P-384", hashes.SHA384()),
-    Algorithm.PS256: _pss(hashes.SHA256()),
-    Algorithm.PS384: _pss(hashes.SHA384()),
-    Algorithm.PS512: _pss(hashes.SHA512()),
-    Algorithm.RS256: _rsa(padding.PKCS1v15(), hashes.SHA256()),
+    Algorithm.ED25519: Scheme("ed25519", "OKP", "Ed25519", ed25519.verify, lambda key, data: key.sign(data)),
+    Algorithm.ES256: _ecdsa("ecdsa-p256-sha256", "P-256", hashes.SHA256()),
+    Algorithm.ES384: _ecdsa("ecdsa-p384-sha384", "P-384", hashes.SHA384()),
+    Algorithm.PS256: _pss(None, hashes.SHA256()),
+    Algorithm.PS384: _pss(None, hashes.SHA384()),
+    Algorithm.PS512: _pss("rsa-pss-sha512", hashes.SHA512()),
+    Algorithm.RS256: _rsa("rsa-v1_5-sha256", padding.PKCS1v15(), hashes.SHA256()),
 }

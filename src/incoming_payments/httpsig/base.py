@@ -16,7 +16,7 @@ from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.codes import Code
-from incoming_payments.httpsig.message import Request, Response
+from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
 Parameters = tuple[tuple[str, BareItemType], ...]  # in the order sent, because the order is signed too
@@ -32,30 +32,27 @@ _SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
 _OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")  # RFC 9112 §5.2; matching the blanks before it would take quadratic time
 
 # The types of structured fields, which `;sf` and `;key` need: RFC 9421 §2.1.1.
+_DICTIONARIES: Final = (
+    *("accept-signature", "signature", "signature-input"),  # RFC 9421
+    *("content-digest", "repr-digest", "want-content-digest", "want-repr-digest"),  # RFC 9530
+)
 _FIELD_TYPES: Final[Mapping[str, str]] = {
     **retrofit,
-    "accept-signature": "dictionary",  # RFC 9421 §5.1
-    "client-cert": "item",  # RFC 9440
+    **dict.fromkeys(_DICTIONARIES, "dictionary"),
+    "client-cert": "item",
     "client-cert-chain": "list",
-    "content-digest": "dictionary",  # RFC 9530
-    "deprecation": "item",  # RFC 9745
-    "repr-digest": "dictionary",
-    "signature": "dictionary",
-    "signature-input": "dictionary",
-    "want-content-digest": "dictionary",
-    "want-repr-digest": "dictionary",
+    "deprecation": "item",  # RFC 9440 and RFC 9745
 }
 
 
-def _method_of(request: Request) -> str:
-    method = request.method
-    if not _METHOD.fullmatch(method):
+def _method_of(request: RequestMessage) -> str:
+    if not _METHOD.fullmatch(request.method):
         text = "@method is not an HTTP method: send a token (RFC 9110 §9.1)"
         raise MalformedField(text, code=Code.COMPONENT_VALUE, component="@method")
-    return method
+    return request.method
 
 
-_DERIVED: Final[Mapping[str, Callable[[Request], str]]] = {
+_DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@method": _method_of,  # §2.2.1
     "@target-uri": lambda request: request.target.uri,  # §2.2.2: unchanged, after `target` has checked it
     "@authority": lambda request: request.target.authority,  # §2.2.3
@@ -67,14 +64,9 @@ _DERIVED: Final[Mapping[str, Callable[[Request], str]]] = {
 REQUEST_COMPONENTS: Final = frozenset(_DERIVED)  # the derived components of a request that need no parameters
 
 
-# --- components --------------------------------------------------------------------------------
-
-
 @frozen
 class Component:
-    """A covered component: a field or a derived component, with its parameters in the order sent. RFC 9421 §2.
-
-    The component may be unknown: `signature_base` refuses it.
+    """A covered component: a field or a derived component, known or not, with its parameters in the order sent.
 
     >>> Component("@query-param", (("name", "Pet"),)).identifier
     '"@query-param";name="Pet"'
@@ -89,11 +81,6 @@ class Component:
         return FIELD_NAME.fullmatch(self.name) is not None
 
     @cached_property
-    def is_plain_field(self) -> bool:
-        """Whether it is a field without parameters."""
-        return self.is_field and not self.parameters
-
-    @cached_property
     def identifier(self) -> str:
         """The component identifier in its strict form. Raises `MalformedField` if it cannot be written."""
         try:
@@ -104,11 +91,7 @@ class Component:
 
 @frozen
 class Coverage:
-    """The components that a signature covers, in order, and the properties that do not depend on a message.
-
-    >>> Coverage((Component("@method"), Component("date"))).inner_list
-    '("@method" "date")'
-    """
+    """The components that a signature covers, in order, and the properties that do not depend on a message."""
 
     components: tuple[Component, ...]
 
@@ -124,17 +107,14 @@ class Coverage:
 
     @cached_property
     def inner_list(self) -> str:
-        """The identifiers, as an inner list in the strict form of RFC 9651 §4.1.1.1.
-
-        Raises `MalformedField` if one of them cannot be written.
-        """
+        """The identifiers as an inner list, RFC 9651 §4.1.1.1. Raises `MalformedField` if one cannot be written."""
         return f"({' '.join([component.identifier for component in self.components])})"
 
     @cached_property
     def lines(self) -> tuple[tuple[str, Component], ...]:
-        """The start of each line of a signature base, and the component that its value comes from.
+        """The start of each line of a signature base, and the component of that line.
 
-        Raises `MalformedField`, with a `Code` as its code, when there are too many components or one is repeated.
+        Raises `MalformedField` with a `Code` when there are too many components or one is repeated.
         """
         if len(self.components) > COMPONENTS_MAX:
             text = f"the signature covers more than {COMPONENTS_MAX} components: cover fewer"
@@ -152,18 +132,11 @@ class Coverage:
 
 
 def serialise_parameters(parameters: Parameters) -> str:
-    """Return `parameters` in the strict form of RFC 9651 §4.1.1.2.
-
-    Raises `MalformedField` if one of them cannot be written.
-
-    >>> serialise_parameters((("created", 1), ("keyid", "k"), ("sf", True)))
-    ';created=1;keyid="k";sf'
-    """
+    """Return `parameters` in the form of RFC 9651 §4.1.1.2. Raises `MalformedField` if one cannot be written."""
     text = ""
     for key, value in parameters:
         if not SF_KEY.fullmatch(key):
-            text = "the name of a parameter must be lower case letters, digits and _-.* (RFC 9651 §3.1.2)"
-            raise MalformedField(text)
+            raise MalformedField("a parameter must be named in lower case letters, digits and _-.* (RFC 9651 §3.1.2)")
         text += f";{key}" if value is True else f";{key}={_serialise(value)}"
     return text
 
@@ -176,17 +149,16 @@ def _serialise(value: BareItemType) -> str:
         raise MalformedField(text) from error
 
 
-# --- the signature base ------------------------------------------------------------------------
-
-
-def signature_base(message: Request | Response, components: Sequence[Component], params: Parameters) -> bytes:
+def signature_base(
+    message: RequestMessage | ResponseMessage, components: Sequence[Component], params: Parameters
+) -> bytes:
     """Return the bytes to sign over `components` of `message`, with the signature parameters `params`. RFC 9421 §2.5.
 
     Raises `MalformedField`, with a `Code` as its `code`, when a component is unknown, repeated or absent, or
     has a parameter that does not apply to it. A value with control characters is refused too, and so is a value that is
     not ASCII, unless the component has `;bs`.
 
-    >>> request = Request("GET", "https://ase.example/pay", (("Accept", " text/html "),))
+    >>> request = RequestMessage("GET", "https://ase.example/pay", (("Accept", " text/html "),))
     >>> print(signature_base(request, [Component("@path"), Component("accept")], (("created", 1),)).decode())
     "@path": /pay
     "accept": text/html
@@ -197,19 +169,13 @@ def signature_base(message: Request | Response, components: Sequence[Component],
 
 
 class BaseBuilder:
-    """Builds the signature bases of one message. It parses each field once, even if several components name it."""
+    """Build the signature bases of one message. Each field is parsed once, even if several components name it."""
 
-    def __init__(self, message: Request | Response) -> None:
+    def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message
+        self._structures: dict[str, http_sf.StructuredType] = {}
         self._structured_bytes = 0
-
-    @cached_property
-    def _structures(self) -> dict[str, http_sf.StructuredType]:
-        return {}
-
-    @cached_property
-    def _values(self) -> dict[object, str]:
-        return {}  # of components with parameters, which take longer
+        self._values: dict[object, str] = {}  # of components with parameters, which take longer
 
     def build(self, coverage: Coverage, signature_params: str) -> bytes:
         """Return the signature base, as `signature_base` does. `signature_params` is the value of its last line."""
@@ -223,20 +189,24 @@ class BaseBuilder:
         # The key has the types, because True == 1 but ;sf and ;sf=1 are different parameters.
         key = component.name, tuple([(name, type(value), value) for name, value in component.parameters])
         if key not in self._values:
-            self._values[key] = self._with_parameters(component)
+            self._values[key] = self._with_parameters(component, dict(component.parameters))
         return self._values[key]
 
-    def _with_parameters(self, component: Component) -> str:
-        if any(key == "req" for key, _ in component.parameters):
+    def _with_parameters(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
+        if "req" in parameters:
             return self._of_request(component)
         if component.name.startswith("@"):
             return self._derived(component)
-        return self._field_with_parameters(component)
+        return self._field_with_parameters(component, parameters)
 
     def _of_request(self, component: Component) -> str:
         """Return the value of a component with `;req`: a component of the request that was answered. RFC 9421 §2.4."""
         message = self.message
-        if isinstance(message, Request) or message.request is None or dict(component.parameters)["req"] is not True:
+        if (
+            isinstance(message, RequestMessage)
+            or message.request is None
+            or dict(component.parameters)["req"] is not True
+        ):
             text = "has ;req, which only the signature of a response can have (RFC 9421 §2.4): cover it without ;req"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         without = tuple(parameter for parameter in component.parameters if parameter[0] != "req")
@@ -257,16 +227,16 @@ class BaseBuilder:
             _refuse(component, Code.COMPONENT_UNSUPPORTED, "is not a field name in lower case (RFC 9421 §2.1)")
         lines = self.message.values(component.name)
         if not lines:
-            text = "is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"
-            _refuse(component, Code.COMPONENT_ABSENT, text)
+            _refuse(
+                component, Code.COMPONENT_ABSENT, "is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"
+            )
         if len(lines) > 1 and component.name in _SINGLETONS:
             _refuse(component, Code.FIELD_REPEATED, "occurs more than once: send it once (RFC 9110 §5.3)")
         if sum(map(len, lines)) > HEADER_BYTES_MAX:
             _refuse(component, Code.COMPONENT_VALUE, f"is longer than {HEADER_BYTES_MAX} bytes: send a shorter value")
         return lines
 
-    def _field_with_parameters(self, component: Component) -> str:
-        parameters = dict(component.parameters)
+    def _field_with_parameters(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
         _check_field_parameters(component, parameters)
         if "bs" in parameters:
             return self._binary(component)
@@ -286,9 +256,8 @@ class BaseBuilder:
         # RFC 9421 §2.1.3: encode each line by itself, so that a comma in a line differs from a comma between lines.
         lines = [_strip(line) for line in self._lines(component)]
         if any(map(_UNSIGNABLE_BYTES.search, lines)):
-            _refuse(
-                component, Code.COMPONENT_VALUE, "has control characters, or characters outside latin-1: send others"
-            )
+            text = "has control characters, or characters outside latin-1: send others"
+            _refuse(component, Code.COMPONENT_VALUE, text)
         return ", ".join([f":{b64encode(line.encode('latin-1')).decode()}:" for line in lines])
 
     def _structure(self, component: Component) -> http_sf.StructuredType:
@@ -302,31 +271,15 @@ class BaseBuilder:
                     "cover it without them"
                 )
                 _refuse(component, Code.COMPONENT_VALUE, text)
-            kind = _FIELD_TYPES.get(name)
-            if kind is None:
-                text = "is not a known structured field: cover it without ;sf and ;key (RFC 9421 §2.1.1)"
-                _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
-
-            def repeated(_key: str, _where: str) -> NoReturn:
-                # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.
-                _refuse(component, Code.COMPONENT_VALUE, "repeats a key, so readers may differ: send each key once")
-
-            try:
-                self._structures[name] = http_sf.parse(value.encode("ascii"), None, kind, repeated)
-            except http_sf.StructuredFieldError as error:
-                text = (
-                    f"cannot be parsed as a structured {kind} from position {error.position} on (RFC 9651 §4.2): "
-                    "correct it, or cover it without ;sf and ;key"
-                )
-                _refuse(component, Code.COMPONENT_VALUE, text)
+            self._structures[name] = _parse(component, value)
         return self._structures[name]
 
     # --- derived components, RFC 9421 §2.2 ---
 
     def _derived(self, component: Component) -> str:
         message = self.message
-        if isinstance(message, Response):
-            if component.name != "@status" or component.parameters:
+        if isinstance(message, ResponseMessage):
+            if component != Component("@status"):
                 text = "is not a component of a response: do not cover it (RFC 9421 §2.2)"
                 _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
             return f"{message.status:03d}"  # §2.2.9
@@ -338,7 +291,7 @@ class BaseBuilder:
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         return derive(message)
 
-    def _query_param(self, request: Request, component: Component) -> str:
+    def _query_param(self, request: RequestMessage, component: Component) -> str:
         parameters = dict(component.parameters)
         name = parameters.get("name")
         if parameters.keys() != {"name"} or type(name) is not str:
@@ -352,6 +305,26 @@ class BaseBuilder:
             text = "names a query parameter that occurs more than once: cover @query instead (RFC 9421 §2.2.8)"
             _refuse(component, Code.COMPONENT_VALUE, text)
         return values[0]
+
+
+def _parse(component: Component, value: str) -> http_sf.StructuredType:
+    kind = _FIELD_TYPES.get(component.name)
+    if kind is None:
+        text = "is not a known structured field: cover it without ;sf and ;key (RFC 9421 §2.1.1)"
+        _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
+
+    def repeated(_key: str, _where: str) -> NoReturn:
+        # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.
+        _refuse(component, Code.COMPONENT_VALUE, "repeats a key, so readers may differ: send each key once")
+
+    try:
+        return http_sf.parse(value.encode("ascii"), None, kind, repeated)
+    except http_sf.StructuredFieldError as error:
+        text = (
+            f"cannot be parsed as a structured {kind} from position {error.position} on (RFC 9651 §4.2): "
+            "correct it, or cover it without ;sf and ;key"
+        )
+        _refuse(component, Code.COMPONENT_VALUE, text)
 
 
 def _check_field_parameters(component: Component, parameters: Mapping[str, BareItemType]) -> None:

@@ -8,9 +8,6 @@ class Code(enum.StrEnum):
 
     The members are in the order of the checks, cheapest first. When several signatures fail, the refusal has the code
     of the signature that passed most checks.
-
-    >>> Code("signature_expired") is Code.EXPIRED
-    True
     """
 
     # the header fields as a whole

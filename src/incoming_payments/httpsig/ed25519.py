@@ -6,7 +6,7 @@ cryptography (OpenSSL), which is always installed. PyNaCl is used if it can be i
     python -c "from incoming_payments.httpsig import ed25519; print(ed25519.BACKEND)"
 """
 
-from typing import Final, Protocol
+from typing import Any, Final
 
 from attrs import frozen
 from cryptography.exceptions import InvalidSignature
@@ -22,19 +22,12 @@ else:
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493
 P: Final = 2**255 - 19
+D: Final = -121665 * pow(121666, -1, P) % P
 _Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 # The y coordinates of the eight points of small order: 1, -1, 0 (orders 1, 2, 4) and two of order 8. Under such a key
 # one signature is valid for many messages. RFC 8032 does not forbid these points, and OpenSSL accepts them.
 SMALL_ORDER_Y: Final = frozenset({0, 1, P - 1, _Y8, P - _Y8})
 _SMALL_ORDER: Final = frozenset((y + sign).to_bytes(32, "little") for y in SMALL_ORDER_Y for sign in (0, 1 << 255))
-
-
-class Verifier(Protocol):
-    """A public key of either library."""
-
-    def verify(self, signature: bytes, data: bytes) -> None:
-        """Raise `InvalidSignature` unless `signature`, of 64 bytes, is by this key over `data`."""
-        ...
 
 
 @frozen
@@ -48,7 +41,7 @@ class _SodiumKey:
             raise InvalidSignature from None
 
 
-def public_key(encoded: bytes) -> Verifier:
+def public_key(encoded: bytes) -> Ed25519PublicKey | _SodiumKey:
     """Return the key for the 32 bytes of a point.
 
     The caller has checked that the point is on the curve, canonical and not of small order.
@@ -56,12 +49,11 @@ def public_key(encoded: bytes) -> Verifier:
     return _SodiumKey(encoded) if BACKEND == "PyNaCl" else Ed25519PublicKey.from_public_bytes(encoded)
 
 
-def verify(key: Verifier, signature: bytes, data: bytes) -> None:
+def verify(key: Any, signature: bytes, data: bytes) -> None:
     """Raise `InvalidSignature` unless `signature` is by `key` over `data`, in its only encoding."""
-    # RFC 8032 §5.1.7: refuse S >= L, or each signature would have a second encoding. Refuse an R of small order too,
-    # which an honest signer never produces: libsodium refuses it, OpenSSL does not.
-    if len(signature) != 64 or signature[:32] in _SMALL_ORDER:
-        raise InvalidSignature
-    if int.from_bytes(signature[32:], "little") >= ORDER:
+    # Refuse an R of small order, which an honest signer never produces: libsodium refuses it, OpenSSL does not.
+    # RFC 8032 §5.1.7: refuse S >= L, or each signature would have a second encoding.
+    r, s = signature[:32], int.from_bytes(signature[32:], "little")
+    if len(signature) != 64 or r in _SMALL_ORDER or s >= ORDER:
         raise InvalidSignature
     key.verify(signature, data)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 
 import http_sf
-from attrs import frozen
+from attrs import Factory, field, frozen
 from http_sf.types import BareItemType
 
 from incoming_payments.errors import MalformedField
@@ -32,8 +32,7 @@ _STRINGS: Final = {
     "nonce": NONCE_CHARS_MAX,
     "tag": NONCE_CHARS_MAX,
 }
-# An item, or a list of items that are such pairs again; and its parameters
-Member = tuple[Any, Mapping[str, BareItemType]]
+Member = tuple[Any, Mapping[str, BareItemType]]  # an item, or a list of such pairs; and its parameters
 
 # The parts of a well-formed field that may contain a colon, to find the byte sequences among them
 _BYTE_SEQUENCES: Final = re.compile(
@@ -44,19 +43,30 @@ _BYTE_SEQUENCES: Final = re.compile(
 )
 
 
+def _parameter(name: str) -> Any:
+    value = Factory(lambda given: given.values.get(name), takes_self=True)  # `signature_input` checks the type
+    return field(init=False, repr=False, eq=False, default=value)
+
+
 @frozen
 class SignatureInput:
     """One member of `Signature-Input`: the components that a signature covers, and its parameters. RFC 9421 §2.3.
 
     `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
     the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
-    form, in the order sent. `created` and `expires` are POSIX times in seconds.
+    form, in the order sent. The other attributes are the known parameters; None stands for an absent one.
     """
 
     label: str
     coverage: Coverage
     values: Mapping[str, BareItemType]
     signature_params: str
+    created: int | None = _parameter("created")  # the time of signing, a POSIX time in seconds
+    expires: int | None = _parameter("expires")  # a POSIX time in seconds
+    key_id: str | None = _parameter("keyid")
+    alg: str | None = _parameter("alg")  # a name in the registry of RFC 9421 §6.2
+    nonce: str | None = _parameter("nonce")
+    tag: str | None = _parameter("tag")  # the application that the signature is for
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -68,41 +78,9 @@ class SignatureInput:
         """All parameters, in the order sent."""
         return tuple(self.values.items())
 
-    @property
-    def created(self) -> int | None:
-        """The time of signing, a POSIX time in seconds; None if the signer gave none."""
-        return self.values.get("created")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def expires(self) -> int | None:
-        """The time at which the signature expires, a POSIX time in seconds; None if the signer gave none."""
-        return self.values.get("expires")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def key_id(self) -> str | None:
-        """The `keyid` parameter, which names the key; None if the signer gave none."""
-        return self.values.get("keyid")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def alg(self) -> str | None:
-        """The name of the algorithm in the registry of RFC 9421 §6.2; None if the signer gave none."""
-        return self.values.get("alg")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def nonce(self) -> str | None:
-        """A string that is unique to this signature; None if the signer gave none."""
-        return self.values.get("nonce")  # type: ignore[return-value] # `_signature_input` has checked the type
-
-    @property
-    def tag(self) -> str | None:
-        """The application that the signature is for; None if the signer gave none."""
-        return self.values.get("tag")  # type: ignore[return-value] # `_signature_input` has checked the type
-
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
-    """Return the members of `Signature-Input` by label, in order.
-
-    `lines` are the values of the field, one for each line received.
+    """Return the members of `Signature-Input` by label, in order. `lines` are its values, one for each line received.
 
     Raises `MalformedField` when the field is not a dictionary of inner lists of strings, a label or parameter is
     repeated, a parameter of RFC 9421 §2.3 has the wrong type, or the field exceeds a bound in `limits`.
@@ -159,22 +137,17 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     members = cast("dict[str, Member]", parsed)
     if len(members) > SF_MEMBERS_MAX:
         raise MalformedField(f"{name} has more than {SF_MEMBERS_MAX} members: send fewer", field=name)
-    if ":" in text:
-        _check_base64(text, name)
+    _check_base64(text, name)
     return members
 
 
-def _check_base64(text: str, name: str) -> None:
+def _check_base64(field_text: str, name: str) -> None:
     # http_sf accepts missing padding and bits set past the last byte, as RFC 9651 §4.2.7 recommends to parsers.
-    for match in _BYTE_SEQUENCES.finditer(text):
+    for match in _BYTE_SEQUENCES.finditer(field_text):
         base64 = match[1]
         if base64 and b64encode(b64decode(base64 + "==")) != base64.encode():
-            raise MalformedField(
-                f"{name} has base64 that is not canonical: pad it with = and set no bit past the last byte "
-                "(RFC 4648 §3.5)",
-                field=name,
-                position=match.start(1),
-            )
+            text = f"{name} has base64 that is not canonical: pad it with = and set no bit past the last byte"
+            raise MalformedField(f"{text} (RFC 4648 §3.5)", field=name, position=match.start(1))
 
 
 def _member(label: str, member: Member) -> SignatureInput:
@@ -205,8 +178,6 @@ def signature_input(
 def _component(name: BareItemType, parameters: Mapping[str, BareItemType]) -> Component:
     if type(name) is not str:
         raise _malformed("a component must be a string in double quotes")
-    if not parameters:
-        return Component(name)
     _check_count(parameters)
     return Component(name, tuple(parameters.items()))
 

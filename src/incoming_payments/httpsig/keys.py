@@ -7,8 +7,8 @@ is loaded, because the libraries that verify accept some weak keys.
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
-from functools import cached_property, lru_cache
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NoReturn, Self
 
 from attrs import field, frozen
@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from incoming_payments.errors import MalformedKey
-from incoming_payments.httpsig.algorithms import CURVES, SCHEMES, Algorithm
-from incoming_payments.httpsig.ed25519 import SMALL_ORDER_Y, P, public_key
+from incoming_payments.httpsig.algorithms import CURVES, SCHEMES, Algorithm, Scheme
+from incoming_payments.httpsig.ed25519 import SMALL_ORDER_Y, D, P, public_key
 from incoming_payments.limits import (
     JWK_CHARS_MAX,
     KEY_ID_CHARS_MAX,
@@ -31,62 +31,21 @@ from incoming_payments.limits import (
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9\-_]*")
 _KID: Final = re.compile(rf"[ -~]{{1,{KEY_ID_CHARS_MAX}}}")  # `keyid` is a String: printable ASCII, RFC 9651 §3.3.3
 
-# By the `alg` of a JWK: the algorithm, and the `kty` and `crv` that the JWK must have
-_ALGORITHMS: Final[Mapping[str, tuple[Algorithm, str, str | None]]] = {
-    "EdDSA": (Algorithm.ED25519, "OKP", "Ed25519"),
-    "Ed25519": (Algorithm.ED25519, "OKP", "Ed25519"),
-    "ES256": (Algorithm.ES256, "EC", "P-256"),
-    "ES384": (Algorithm.ES384, "EC", "P-384"),
-    "PS256": (Algorithm.PS256, "RSA", None),
-    "PS384": (Algorithm.PS384, "RSA", None),
-    "PS512": (Algorithm.PS512, "RSA", None),
-    "RS256": (Algorithm.RS256, "RSA", None),
-}
-
-
-# --- Ed25519: RFC 8032 §5.1 --------------------------------------------------------------------
-
-_D: Final = -121665 * pow(121666, -1, P) % P
-
-
-@lru_cache(maxsize=KEYS_REMEMBERED_MAX)  # a check costs more than a verification, and each request loads its key again
-def _check_ed25519(encoded: bytes) -> None:
-    y = int.from_bytes(encoded, "little") & (2**255 - 1)  # the highest bit is the sign of x
-    if y >= P:
-        _refuse(
-            "x", "is not the canonical encoding of a point (RFC 8032 §5.1.3): send the key as its library encodes it"
-        )
-    if y in SMALL_ORDER_Y:
-        _refuse("x", "is a point of small order, for which signatures can be forged: generate another key")
-    # x² = (y² - 1) / (dy² + 1) has a root exactly when numerator times denominator has one: Euler's criterion.
-    if pow((y * y - 1) * (_D * y * y + 1), (P - 1) // 2, P) != 1:
-        _refuse(
-            "x", "is not a point on the curve Ed25519 (RFC 8032 §5.1.3): compare it with the key that you generated"
-        )
-
-
-# --- public keys -------------------------------------------------------------------------------
+_ALGORITHMS: Final = {algorithm.value: algorithm for algorithm in Algorithm} | {"Ed25519": Algorithm.ED25519}
 
 
 @frozen
 class PublicKey:
-    """A checked public key and the one algorithm that it is for. `load_jwk` makes it.
-
-    The `keyid` of a signature must equal `kid`.
-    """
+    """A checked public key and the one algorithm that it is for. The `keyid` of a signature must equal `kid`."""
 
     kid: str
     algorithm: Algorithm
     _key: Any = field(repr=False, hash=False)
 
-    @cached_property
-    def _verify(self) -> Callable[[Any, bytes, bytes], None]:
-        return SCHEMES[self.algorithm][0]
-
     def verify(self, signature: bytes, data: bytes) -> bool:
-        """Return whether `signature` is by this key over `data`. Raises no exception, whatever the bytes are."""
+        """Return whether `signature` is by this key over `data`, for any bytes."""
         try:
-            self._verify(self._key, signature, data)
+            SCHEMES[self.algorithm].verify(self._key, signature, data)
         except InvalidSignature:
             return False
         return True
@@ -95,8 +54,8 @@ class PublicKey:
 def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
     """Return the public key in a JWK, given as a mapping or as JSON text. RFC 7517, RFC 7518 §6, RFC 8037.
 
-    `alg` and `kid` are required. Raises `MalformedKey`, and no other exception, when the key is incomplete, not
-    canonical, weak, private, symmetric or for another use. `details["member"]` names the member at fault.
+    Raises `MalformedKey`, and no other exception, when the key is incomplete, not canonical, weak, private, symmetric
+    or for another use. `alg` and `kid` are required. `details["member"]` names the member at fault.
 
     >>> load_jwk('{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "k",'
     ...          ' "x": "JrQLj5P_89iXES9-vFgrIy29clF9CC_oPPsw3c5D0bs"}')
@@ -105,15 +64,13 @@ def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
     members = _members(jwk)
     alg = members.get("alg")
     if members.get("kty") == "oct" or (isinstance(alg, str) and alg.startswith("HS")):
-        text = "or alg is that of a shared secret, with which each verifier can sign as well: use a key pair"
-        _refuse("kty", text)
-    for member in _PRIVATE:
-        if member in members:
-            text = (
-                f"the JWK has the private member {member}, but must hold a public key only: "
-                "the private key is disclosed now, so generate a new key pair"
-            )
-            raise MalformedKey(text, member=member, rule="private_key_disclosed")
+        _refuse("kty", "or alg is that of a shared secret, with which each verifier could sign too: use a key pair")
+    if private := [member for member in _PRIVATE if member in members]:
+        text = (
+            f"the JWK has the private member {private[0]}, but must hold a public key only: "
+            "the private key is disclosed now, so generate a new key pair"
+        )
+        raise MalformedKey(text, member=private[0], rule="private_key_disclosed")
     _check_use(members, "verify")
     return _load_public(members)
 
@@ -125,37 +82,39 @@ def _load_public(members: Mapping[str, object]) -> PublicKey:
     alg = _text(members, "alg")
     if alg not in _ALGORITHMS:
         _refuse("alg", f"must be one of {', '.join(_ALGORITHMS)}")
-    algorithm, kty, crv = _ALGORITHMS[alg]
-    if members.get("kty") != kty:
-        _refuse("kty", f"must be {kty} for the algorithm {alg}")
-    if crv is not None and members.get("crv") != crv:
-        _refuse("crv", f"must be {crv} for the algorithm {alg}")
-    return PublicKey(_kid(members), algorithm, _LOADERS[kty](members))
+    algorithm = _ALGORITHMS[alg]
+    scheme = SCHEMES[algorithm]
+    if members.get("kty") != scheme.kty:
+        _refuse("kty", f"must be {scheme.kty} for the algorithm {alg}")
+    if scheme.crv is not None and members.get("crv") != scheme.crv:
+        _refuse("crv", f"must be {scheme.crv} for the algorithm {alg}")
+    return PublicKey(_kid(members), algorithm, _public_key(members, scheme))
 
 
-def _load_okp(members: Mapping[str, object]) -> object:
-    encoded = _octets(members, "x", 32)
-    _check_ed25519(encoded)
-    return public_key(encoded)
-
-
-def _load_ec(members: Mapping[str, object]) -> object:
-    return _ec_numbers(members).public_key()
-
-
-def _load_rsa(members: Mapping[str, object]) -> object:
+def _public_key(members: Mapping[str, object], scheme: Scheme) -> object:
+    if scheme.kty == "OKP":
+        encoded = _octets(members, "x", 32)
+        _check_ed25519(encoded)
+        return public_key(encoded)
+    if scheme.crv is not None:
+        return _ec_numbers(members, scheme.crv).public_key()
     return _rsa_numbers(members).public_key()
 
 
-_LOADERS: Final[Mapping[str, Callable[[Mapping[str, object]], object]]] = {
-    "OKP": _load_okp,
-    "EC": _load_ec,
-    "RSA": _load_rsa,
-}
+@lru_cache(maxsize=KEYS_REMEMBERED_MAX)  # a check costs more than a verification, and each request loads its key again
+def _check_ed25519(encoded: bytes) -> None:
+    y = int.from_bytes(encoded, "little") & (2**255 - 1)  # the highest bit is the sign of x
+    if y >= P:
+        _refuse("x", "is not a canonical encoding of a point (RFC 8032 §5.1.3): send the key as its library encodes it")
+    if y in SMALL_ORDER_Y:
+        _refuse("x", "is a point of small order, for which signatures can be forged: generate another key")
+    # x² = (y² - 1) / (dy² + 1) has a root exactly when numerator times denominator has one: Euler's criterion.
+    if pow((y * y - 1) * (D * y * y + 1), (P - 1) // 2, P) != 1:
+        _refuse("x", "is not a point on the curve Ed25519 (RFC 8032 §5.1.3): compare it with your key")
 
 
-def _ec_numbers(members: Mapping[str, object]) -> ec.EllipticCurvePublicNumbers:
-    curve, octets = CURVES[_text(members, "crv")]
+def _ec_numbers(members: Mapping[str, object], crv: str) -> ec.EllipticCurvePublicNumbers:
+    curve, octets = CURVES[crv]
     # RFC 7518 §6.2.1.2: a coordinate has its full size, leading zeros included.
     x, y = (int.from_bytes(_octets(members, member, octets)) for member in ("x", "y"))
     numbers = ec.EllipticCurvePublicNumbers(x, y, curve)
@@ -182,11 +141,7 @@ def _rsa_numbers(members: Mapping[str, object]) -> rsa.RSAPublicNumbers:
 
 @frozen
 class PrivateKey:
-    """A private key to sign with, and its `kid`. Its `repr` does not show the key.
-
-    >>> PrivateKey.generate_ed25519("key-1")
-    PrivateKey(kid='key-1', algorithm=<Algorithm.ED25519: 'EdDSA'>)
-    """
+    """A private key to sign with, and its `kid`. Its `repr` does not show the key."""
 
     kid: str
     algorithm: Algorithm
@@ -224,10 +179,10 @@ class PrivateKey:
 
     def sign(self, data: bytes) -> bytes:
         """Return the signature over `data`, encoded as in RFC 9421 §3.3."""
-        return SCHEMES[self.algorithm][1](self._key, data)
+        return SCHEMES[self.algorithm].sign(self._key, data)
 
     def public_key(self) -> PublicKey:
-        """Return the key to verify with."""
+        """Return the public key, to verify with."""
         public = self._key.public_key()
         if isinstance(public, ed25519.Ed25519PublicKey):
             public = public_key(public.public_bytes_raw())
@@ -240,10 +195,9 @@ class PrivateKey:
         if isinstance(public, ed25519.Ed25519PublicKey):
             return {"kty": "OKP", "crv": "Ed25519", **names, "x": _base64url(public.public_bytes_raw())}
         if isinstance(public, ec.EllipticCurvePublicKey):
-            crv = _ALGORITHMS[self.algorithm.value][2] or ""
-            octets = CURVES[crv][1]
+            crv = SCHEMES[self.algorithm].crv or ""
             point = public.public_numbers()
-            x, y = (_base64url(number.to_bytes(octets)) for number in (point.x, point.y))
+            x, y = (_base64url(number.to_bytes(CURVES[crv][1])) for number in (point.x, point.y))
             return {"kty": "EC", "crv": crv, **names, "x": x, "y": y}
         numbers = public.public_numbers()
         n, e = (_base64url(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
@@ -251,9 +205,8 @@ class PrivateKey:
 
     def to_pem(self) -> bytes:
         """Return the key as unencrypted PKCS #8 PEM. Protect the file from other users."""
-        pem: bytes = self._key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        pem: bytes = self._key.private_bytes(serialization.Encoding.PEM, pkcs8, plain)
         return pem
 
 
@@ -267,7 +220,7 @@ def load_private_jwk(jwk: Mapping[str, object] | str | bytes) -> PrivateKey:
     _check_use(members, "sign")
     public = _load_public({name: value for name, value in members.items() if name not in _PRIVATE})
     try:
-        key = _PRIVATE_LOADERS[public.algorithm.value[:2]](members)
+        key = _private_key(members, SCHEMES[public.algorithm])
     except ValueError as error:
         text = "the JWK's private members do not belong to its public members: export the key pair again"
         raise MalformedKey(text, member="d") from error
@@ -277,27 +230,14 @@ def load_private_jwk(jwk: Mapping[str, object] | str | bytes) -> PrivateKey:
     return private
 
 
-def _load_private_okp(members: Mapping[str, object]) -> object:
-    return ed25519.Ed25519PrivateKey.from_private_bytes(_octets(members, "d", 32))
-
-
-def _load_private_ec(members: Mapping[str, object]) -> object:
-    public = _ec_numbers(members)
-    d = int.from_bytes(_octets(members, "d", CURVES[_text(members, "crv")][1]))
-    return ec.EllipticCurvePrivateNumbers(d, public).private_key()
-
-
-def _load_private_rsa(members: Mapping[str, object]) -> object:
+def _private_key(members: Mapping[str, object], scheme: Scheme) -> object:
+    if scheme.kty == "OKP":
+        return ed25519.Ed25519PrivateKey.from_private_bytes(_octets(members, "d", 32))
+    if scheme.crv is not None:
+        d = int.from_bytes(_octets(members, "d", CURVES[scheme.crv][1]))
+        return ec.EllipticCurvePrivateNumbers(d, _ec_numbers(members, scheme.crv)).private_key()
     d, p, q, dp, dq, qi = (_unsigned(members, member) for member in ("d", "p", "q", "dp", "dq", "qi"))
     return rsa.RSAPrivateNumbers(p, q, d, dp, dq, qi, _rsa_numbers(members)).private_key()
-
-
-_PRIVATE_LOADERS: Final[Mapping[str, Callable[[Mapping[str, object]], object]]] = {
-    "Ed": _load_private_okp,
-    "ES": _load_private_ec,
-    "PS": _load_private_rsa,
-    "RS": _load_private_rsa,
-}
 
 
 def _algorithms_of(key: object) -> tuple[Algorithm, ...]:
@@ -382,8 +322,7 @@ def _base64url_octets(members: Mapping[str, object], member: str) -> bytes:
     if len(text) <= JWK_CHARS_MAX and _BASE64URL.fullmatch(text) and len(text) % 4 != 1:
         octets = urlsafe_b64decode(text + "==")
     if _base64url(octets) != text:
-        text = "is not base64url: write no padding, and set no bit past the last byte (RFC 7515 §2)"
-        _refuse(member, text)
+        _refuse(member, "is not base64url: write no padding, and set no bit past the last byte (RFC 7515 §2)")
     return octets
 
 

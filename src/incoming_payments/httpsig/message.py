@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl, quote
 
 from attrs import Factory, field, frozen
 
@@ -18,20 +18,17 @@ _TARGET: Final = re.compile(
     r"(?P<path>/[!\"$->@-~]*)?(?P<query>\?[!\"$-~]*)?"
 )
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
-# The URL standard percent-encodes all bytes but these in application/x-www-form-urlencoded.
-_UNENCODED: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789*-._"
-_ENCODED: Final = tuple(chr(byte) if byte in _UNENCODED else f"%{byte:02X}" for byte in range(256))
 
 
-def _index(headers: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, ...]]:
+def _index(message: "RequestMessage | ResponseMessage") -> dict[str, tuple[str, ...]]:
     lists: dict[str, list[str]] = {}
-    for name, value in headers:
+    for name, value in message.headers:
         lists.setdefault(name.lower(), []).append(value)
     return {name: tuple(values) for name, values in lists.items()}
 
 
 # Each verification needs the index, so each message builds it at once. Equality ignores it: it repeats the headers.
-_FIELDS: Final = Factory(lambda message: _index(message.headers), takes_self=True)
+_FIELDS: Final = Factory(_index, takes_self=True)
 
 
 @frozen
@@ -46,14 +43,14 @@ class Target:
 
 
 @frozen
-class Request:
+class RequestMessage:
     """An HTTP request exactly as received: nothing is decoded or serialised again.
 
     `target_uri` is absolute. The application builds it from its own configuration and the raw path and query, never
     from `Host`. Header values are latin-1 text, as in WSGI. `body` is the bytes received. The constructor checks
     nothing: a malformed part is refused when a signature covers it.
 
-    >>> request = Request("GET", "https://ase.example/pay?x=1", (("Accept", "a"), ("ACCEPT", "b")))
+    >>> request = RequestMessage("GET", "https://ase.example/pay?x=1", (("Accept", "a"), ("ACCEPT", "b")))
     >>> request.values("accept")
     ('a', 'b')
     """
@@ -69,37 +66,25 @@ class Request:
         """Return the values of the field `name` (lower case) in the order received; empty if it is absent."""
         return self.fields.get(name, ())
 
-    @property
+    @cached_property
     def target(self) -> Target:
         """The parts of `target_uri`. Raises `MalformedField` unless it is an absolute http or https URI."""
-        return self._target
-
-    @property
-    def query_parameters(self) -> Mapping[str, list[str]]:
-        """Encoded values by encoded name, RFC 9421 §2.2.8. Raises `MalformedField` when the query is not UTF-8."""
-        return self._query_parameters
-
-    @cached_property
-    def _target(self) -> Target:
         return _parse_target(self.target_uri)
 
     @cached_property
-    def _query_parameters(self) -> dict[str, list[str]]:
+    def query_parameters(self) -> Mapping[str, list[str]]:
+        """Encoded values by encoded name, RFC 9421 §2.2.8. Raises `MalformedField` when the query is not UTF-8."""
         return _parse_query(self.target.query or "")
 
 
 @frozen
-class Response:
-    """An HTTP response, for which `signature_base` builds a base. Components with `;req` come from `request`.
-
-    >>> Response(200, (("Content-Length", "2"),), b"{}").values("content-length")
-    ('2',)
-    """
+class ResponseMessage:
+    """An HTTP response, for which `signature_base` builds a base. Components with `;req` come from `request`."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     body: bytes = field(default=b"", repr=False)
-    request: Request | None = None
+    request: RequestMessage | None = None
     fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, eq=False, default=_FIELDS)
 
     def values(self, name: str) -> tuple[str, ...]:
@@ -110,33 +95,29 @@ class Response:
 def _parse_target(uri: str) -> Target:
     match = _TARGET.fullmatch(uri)
     if match is None:
-        raise MalformedField(
-            "the target URI is not an absolute http or https URI in ASCII, without userinfo or fragment (RFC 9110 §4)",
-            code=Code.COMPONENT_VALUE,
-        )
+        text = "the target URI is not an absolute http or https URI in ASCII, without userinfo or fragment"
+        raise MalformedField(f"{text} (RFC 9110 §4)", code=Code.COMPONENT_VALUE)
     scheme, host, port, path, query = match.groups()
-    scheme = scheme.lower()
-    authority = host.lower()
+    scheme, authority = scheme.lower(), host.lower()
     if port and port.lstrip("0") != _DEFAULT_PORTS[scheme]:  # RFC 9421 §2.2.3: the default port is left out
         authority = f"{authority}:{port}"
     return Target(uri, scheme, authority, path or "/", query)  # RFC 9421 §2.2.6: an empty path is a slash
 
 
 def _parse_query(query: str) -> dict[str, list[str]]:
-    """Decode and encode again as a form of the URL standard, so that each parameter has one spelling: §2.2.8."""
-    parameters: dict[str, list[str]] = {}
-    for pair in query[1:].split("&"):
-        if pair:
-            name, _, value = pair.partition("=")
-            parameters.setdefault(_reencode(name), []).append(_reencode(value))
-    return parameters
-
-
-def _reencode(text: str) -> str:
-    octets = unquote_to_bytes(text.replace("+", " "))
+    """Return values by name, each decoded and encoded again, so that it has one spelling. RFC 9421 §2.2.8."""
     try:
-        octets.decode()  # the URL standard writes U+FFFD for invalid bytes, so different queries would look the same
+        # The URL standard writes U+FFFD for invalid bytes, so different queries would look the same.
+        pairs = parse_qsl(query[1:], keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
         text = "the query of the target URI is not UTF-8 after percent-decoding: encode its text as UTF-8"
         raise MalformedField(text, code=Code.COMPONENT_VALUE) from error
-    return "".join([_ENCODED[octet] for octet in octets])
+    parameters: dict[str, list[str]] = {}
+    for name, value in pairs:
+        parameters.setdefault(_encode(name), []).append(_encode(value))
+    return parameters
+
+
+def _encode(text: str) -> str:
+    """Return `text` as a form of the URL standard has it, but with %20 for a space."""
+    return quote(text, safe="*").replace("~", "%7E")

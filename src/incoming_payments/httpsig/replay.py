@@ -13,10 +13,10 @@ from incoming_payments.httpsig.verify import Policy, Proof
 def replay_key(proof: Proof, signer: str) -> str:
     """Return the name to record for this signature: 64 hexadecimal digits.
 
-    The name stands for the nonce of this signer and key. Without a nonce, it stands for what was signed. `signer`
-    identifies the owner of the key, so that two signers may use the same nonce.
+    The name stands for the nonce of this signer and key, or else for the signed bytes. `signer` identifies the owner
+    of the key, so that two signers may use the same nonce.
     """
-    # What was signed, not the signature: a second valid ECDSA signature can be computed from the first without the key.
+    # Not for the signature: a second valid ECDSA signature can be computed from the first without the key.
     subject = ["base", hashlib.sha256(proof.base).hexdigest()] if proof.nonce is None else ["nonce", proof.nonce]
     return hashlib.sha256(json.dumps([signer, proof.key_id, *subject]).encode()).hexdigest()
 

@@ -6,20 +6,17 @@ a strict signature follow. A shape has one signature, in one line of each field.
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from incoming_payments.httpsig.base import SF_KEY
+from incoming_payments.httpsig.fields import SignatureInput
 
 
 class Shape(enum.StrEnum):
-    """A way to write `Signature-Input` and `Signature` that deviates from RFC 9421 §4, named after its SDK.
-
-    >>> Shape("php-sdk")
-    <Shape.PHP_SDK: 'php-sdk'>
-    """
+    """A way to write `Signature-Input` and `Signature` that deviates from RFC 9421 §4, named after its SDK."""
 
     # interledger/open-payments-php writes no colons around the base64: `Signature: sig1=bGFiZWw=`
     PHP_SDK = "php-sdk"
@@ -30,24 +27,18 @@ class Shape(enum.StrEnum):
 
 @frozen
 class StrictForm:
-    """The two field lines in the form of RFC 9421 §4.
-
-    `components` is the list of components as the signer signed it, or None if that is the strict form.
-    """
+    """The two field lines in the form of RFC 9421 §4."""
 
     signature_input: str
     signature: str
-    components: str | None
+    components: str | None  # the list of components as the signer signed it, or None if that is the strict form
 
-    def signature_params(self, inner_list: str, strict: str) -> str:
-        """Return the value of `@signature-params` that the signer signed.
-
-        `strict` is that value in the strict form. It begins with `inner_list`, the strict list of components.
-
-        >>> StrictForm("", "", "(@method)").signature_params('("@method")', '("@method");created=1')
-        '(@method);created=1'
-        """
-        return strict if self.components is None else self.components + strict.removeprefix(inner_list)
+    def as_signed(self, given: SignatureInput) -> SignatureInput:
+        """Return `given`, which was parsed from the strict form, with the text that the signer signed."""
+        if self.components is None:
+            return given
+        parameters = given.signature_params.removeprefix(given.coverage.inner_list)
+        return evolve(given, signature_params=self.components + parameters)
 
 
 _LABEL: Final = SF_KEY.pattern
@@ -57,14 +48,16 @@ _RUST_SIGNATURE: Final = re.compile(_BASE64)
 _RUST_INPUT: Final = re.compile(rf"({_LABEL})=\((@?[a-z][a-z0-9\-]*(?: @?[a-z][a-z0-9\-]*)*)\)(;[ -~]*)")
 
 
+def any_strict_form(
+    shapes: Iterable[Shape], input_lines: Sequence[str], signature_lines: Sequence[str]
+) -> StrictForm | None:
+    """Return the field lines in their strict form, or None unless they have one of `shapes`; they can have only one."""
+    forms = (strict_form(shape, input_lines, signature_lines) for shape in shapes)
+    return next(filter(None, forms), None)
+
+
 def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
-    """Return the field lines in their strict form, or None unless they have exactly this `shape`.
-
-    The result is not validated yet: parse it like fields from outside.
-
-    >>> strict_form(Shape.PHP_SDK, ['sig1=("@method")'], ["sig1=AQID"]).signature
-    'sig1=:AQID:'
-    """
+    """Return the field lines in their strict form, not validated yet, or None unless they have exactly this `shape`."""
     if len(input_lines) != 1 or len(signature_lines) != 1:
         return None
     [input_line], [signature_line] = input_lines, signature_lines

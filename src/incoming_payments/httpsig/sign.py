@@ -1,28 +1,21 @@
 """Sign requests, for clients, tools and tests. `verify` accepts what `sign` returns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
 
 import http_sf
 from attrs import evolve
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.httpsig.base import SF_KEY, Component, Parameters, serialise_parameters, signature_base
+from incoming_payments.httpsig.base import SF_KEY, BaseBuilder, Component, Coverage, serialise_parameters
 from incoming_payments.httpsig.digest import DigestAlgorithm, content_digest
 from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey
-from incoming_payments.httpsig.message import Request
-
-# The components that npm @interledger/open-payments covers: always, if the request has the field, and if the request
-# has both the field and a body.
-_ALWAYS: Final = ("@method", "@target-uri")
-_IF_PRESENT: Final = ("authorization",)
-_IF_PRESENT_WITH_BODY: Final = ("content-digest", "content-length", "content-type")
+from incoming_payments.httpsig.message import RequestMessage
 
 
 def sign(
-    request: Request,
+    request: RequestMessage,
     key: PrivateKey,
     *,
     created: datetime | int,
@@ -33,86 +26,57 @@ def sign(
     tag: str | None = None,
     alg_param: bool = False,
     digest: DigestAlgorithm | None = "sha-512",
-) -> Request:
+) -> RequestMessage:
     """Return `request` with a signature: `Signature-Input` and `Signature` follow its header fields.
 
     If the request has a body, `sign` sets `Content-Digest` with the algorithm `digest`, and replaces an existing one.
     With `digest=None` it leaves that field alone. It changes no other field. `created` and `expires` are POSIX times in
     seconds, or datetimes with a time zone, whose fraction of a second is dropped. `alg_param` adds the `alg` parameter.
 
-    `components` defaults to the components that the Open Payments clients cover: `@method`, `@target-uri` and, if
-    present, `authorization`. For a request with a body they also cover `content-digest`, `content-length` and
-    `content-type`, if present.
+    `components` defaults to what the Open Payments clients cover: `@method`, `@target-uri` and, if present,
+    `authorization`. With a body, they also cover `content-digest`, `content-length` and `content-type`, if present.
 
     Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no
     registered name for `alg`. Raises `MalformedField` when a component cannot be signed or a parameter cannot be
     written.
 
     >>> key = PrivateKey.generate_ed25519("key-1")
-    >>> signed = sign(Request("GET", "https://ase.example/pay", ()), key, created=1_700_000_000)
+    >>> signed = sign(RequestMessage("GET", "https://ase.example/pay", ()), key, created=1_700_000_000)
     >>> signed.values("signature-input")
     ('sig1=("@method" "@target-uri");keyid="key-1";created=1700000000',)
     """
-    if not SF_KEY.fullmatch(label) or label in _labels(request):
+    inputs, signatures = request.values("signature-input"), request.values("signature")
+    labels = {*parse_signature_input(inputs), *parse_signature(signatures)}
+    if not SF_KEY.fullmatch(label) or label in labels:
         text = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
         raise InvalidValue(text, member="label")
     if request.body and digest is not None:
         others = tuple(header for header in request.headers if header[0].lower() != "content-digest")
         request = evolve(request, headers=(*others, ("Content-Digest", content_digest(request.body, digest))))
     chosen = default_components(request) if components is None else components
-    covered = [component if isinstance(component, Component) else Component(component) for component in chosen]
-    parameters = _parameters(key, created, expires, nonce, tag, alg_param=alg_param)
-    signature = key.sign(signature_base(request, covered, parameters))
-    inner_list = f"({' '.join([component.identifier for component in covered])}){serialise_parameters(parameters)}"
-    fields = (
-        ("Signature-Input", f"{label}={inner_list}"),
-        ("Signature", f"{label}={http_sf.ser(signature)}"),
-    )
-    parse_signature_input([fields[0][1]])  # refuses what a receiver would refuse
+    coverage = Coverage(tuple([one if isinstance(one, Component) else Component(one) for one in chosen]))
+    alg = key.algorithm.registered if alg_param else None
+    if alg_param and alg is None:
+        text = f"{key.algorithm.value} has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
+        raise InvalidValue(text, member="alg_param")
+    times = {"created": _posix_time(created, "created"), "expires": _posix_time(expires, "expires")}
+    given = {"keyid": key.kid, **times, "nonce": nonce, "alg": alg, "tag": tag}
+    parameters = tuple([(name, value) for name, value in given.items() if value is not None])
+    signature_params = coverage.inner_list + serialise_parameters(parameters)
+    signature_input = f"{label}={signature_params}"
+    signature = key.sign(BaseBuilder(request).build(coverage, signature_params))
+    parse_signature_input([signature_input])  # refuses what a receiver would refuse
+    fields = ("Signature-Input", signature_input), ("Signature", f"{label}={http_sf.ser(signature)}")
     return evolve(request, headers=(*request.headers, *fields))
 
 
-def _labels(request: Request) -> Iterable[str]:
-    inputs = parse_signature_input(request.values("signature-input"))
-    return inputs.keys() | parse_signature(request.values("signature")).keys()
+def default_components(request: RequestMessage) -> tuple[str, ...]:
+    """Return the names of the components that `sign` covers by default, once `request` has a `Content-Digest`."""
+    fields = ("authorization", *(("content-digest", "content-length", "content-type") if request.body else ()))
+    return "@method", "@target-uri", *(name for name in fields if request.values(name))
 
 
-def default_components(request: Request) -> tuple[str, ...]:
-    """Return the names of the components that `sign` covers by default in `request`.
-
-    The result depends on the fields that `request` has now: `sign` calls this after it has set `Content-Digest`.
-
-    >>> default_components(Request("GET", "https://ase.example/pay", (("Authorization", "GNAP t"),)))
-    ('@method', '@target-uri', 'authorization')
-    """
-    names = _IF_PRESENT + (_IF_PRESENT_WITH_BODY if request.body else ())
-    return _ALWAYS + tuple(name for name in names if request.values(name))
-
-
-def _parameters(
-    key: PrivateKey,
-    created: datetime | int,
-    expires: datetime | int | None,
-    nonce: str | None,
-    tag: str | None,
-    *,
-    alg_param: bool,
-) -> Parameters:
-    if alg_param and key.algorithm.registered is None:
-        text = f"{key.algorithm.value} has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
-        raise InvalidValue(text, member="alg_param")
-    given = (
-        ("keyid", key.kid),
-        ("created", _posix_time(created, "created")),
-        ("expires", None if expires is None else _posix_time(expires, "expires")),
-        ("nonce", nonce),
-        ("alg", key.algorithm.registered if alg_param else None),
-        ("tag", tag),
-    )
-    return tuple((name, value) for name, value in given if value is not None)
-
-
-def _posix_time(time: datetime | int, member: str) -> int:
+def _posix_time(time: datetime | int | None, member: str) -> int | None:
     if not isinstance(time, datetime):
         return time
     if time.utcoffset() is None:

@@ -3,13 +3,13 @@
 The checks run in the order of `Code`, with the cryptographic verification last because it costs most.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final, cast
 
 import attrs
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
 from incoming_payments.httpsig.algorithms import Algorithm
@@ -18,11 +18,9 @@ from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.fast import build_base, parse_signature, parse_signature_input, verify_digest
 from incoming_payments.httpsig.fields import SignatureInput
 from incoming_payments.httpsig.keys import PublicKey
-from incoming_payments.httpsig.message import Request
-from incoming_payments.httpsig.shapes import Shape, StrictForm, strict_form
+from incoming_payments.httpsig.message import RequestMessage
+from incoming_payments.httpsig.shapes import Shape, any_strict_form
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
-
-__all__ = ["Code", "Evidence", "Policy", "Proof", "verify"]
 
 _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
@@ -43,9 +41,6 @@ class Policy:
 
     Raises `InvalidValue` for a component that cannot be required, no component, a number of seconds that is not an
     integer in range, or an unknown shape.
-
-    >>> Policy(required=("@method", "@path"), max_age_s=60).clock_skew_s
-    60
     """
 
     required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"))
@@ -97,7 +92,7 @@ class Proof:
     @property
     def components(self) -> tuple[Component, ...]:
         """The covered components, in the order signed."""
-        return self.signature_input.coverage.components
+        return self.signature_input.components
 
     @property
     def created(self) -> datetime:
@@ -111,19 +106,9 @@ class Proof:
         return None if expires is None else datetime.fromtimestamp(expires, UTC)
 
     @property
-    def label(self) -> str:
-        """The signature's label, which carries no meaning."""
-        return self.signature_input.label
-
-    @property
     def nonce(self) -> str | None:
-        """The nonce, which is unique to this signature; None if the signer gave none."""
+        """A string that is unique to this signature; None if the signer gave none."""
         return self.signature_input.nonce
-
-    @property
-    def tag(self) -> str | None:
-        """The application that the signature is for; None if the signer gave none."""
-        return self.signature_input.tag
 
 
 def _immutable(keys: Mapping[str, PublicKey]) -> Mapping[str, PublicKey]:
@@ -134,25 +119,19 @@ def _immutable(keys: Mapping[str, PublicKey]) -> Mapping[str, PublicKey]:
 class Evidence:
     """The arguments of one call of `verify`, kept so that a refusal can be diagnosed later."""
 
-    request: Request
+    request: RequestMessage
     keys: Mapping[str, PublicKey] = field(converter=_immutable)
     policy: Policy
     now: datetime
 
 
-# A signature that has passed all checks but those of the body and of the signature itself; its key and its base
-_Candidate = tuple[SignatureInput, PublicKey, bytes, bytes]
-
-
-def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, now: datetime) -> Proof:
+def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Policy, now: datetime) -> Proof:
     """Verify the signatures of `request` and return what a valid one proves under `policy`. RFC 9421 §3.2.
 
     `keys` are the acceptable keys by `kid`; the `keyid` of a signature must equal one of them. `now` is the current
     time, with a time zone. One valid signature is enough, and labels carry no meaning. A request may have at most
-    `limits.SIGNATURES_MAX` signatures by these keys.
-
-    If the request has a body or a `Content-Digest`, the two must match. Clock skew does not extend `expires`, because
-    the signer chose that time.
+    `limits.SIGNATURES_MAX` signatures by these keys. If it has a body or a `Content-Digest`, the two must match.
+    Clock skew does not extend `expires`, because the signer chose that time.
 
     Raises `SignatureRefused` with a `Code`, and no other exception for any content of the request. Raises
     `InvalidValue` when `now` has no time zone.
@@ -160,7 +139,7 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
     >>> from datetime import timedelta
     >>> from incoming_payments.httpsig import PrivateKey, sign
     >>> key, now = PrivateKey.generate_ed25519("key-1"), datetime(2030, 1, 1, tzinfo=UTC)
-    >>> request = sign(Request("GET", "https://ase.example/", (("Authorization", "GNAP t"),)), key, created=now)
+    >>> request = sign(RequestMessage("GET", "https://ase.example/", (("Authorization", "GNAP t"),)), key, created=now)
     >>> verify(request, {"key-1": key.public_key()}, policy=Policy(), now=now + timedelta(seconds=2)).key_id
     'key-1'
     >>> verify(request, {"key-1": key.public_key()}, policy=Policy(), now=now + timedelta(hours=1))
@@ -172,37 +151,40 @@ def verify(request: Request, keys: Mapping[str, PublicKey], *, policy: Policy, n
         raise InvalidValue("now has no time zone: pass a datetime with tzinfo, such as UTC", member="now")
     time_s = now.timestamp()
     builder = BaseBuilder(request)
-    candidates: list[_Candidate] = []
-    refusals: list[SignatureRefused] = []
+    candidates = []
+    refusals = []
     for given, signature, key in _by_known_keys(request, keys, policy):
         try:
-            candidates.append(_admit(request, given, signature, key, policy, time_s, builder))
+            base = _check(request, given, key, policy, time_s, builder)
+            candidates.append((given, key, signature, base))
         except SignatureRefused as refusal:
             refusals.append(refusal)
     if not candidates:
         raise max(refusals, key=lambda refusal: _RANKS[Code(refusal.code)])
-    _check_body(request)
+    # Check a digest even without a body, so that a wrong field does not reach the application.
+    digests = request.fields.get("content-digest", ())
+    if digests or request.body:
+        verify_digest(digests, request.body)
     for given, key, signature, base in candidates:
         if key.verify(signature, base):
             return Proof(key.kid, key.algorithm, given, base)
-    raise SignatureRefused(
-        Code.SIGNATURE_INVALID,
+    text = (
         "the signature does not fit the key and the request received: compare the covered components, first "
-        "@target-uri, with those that you signed (RFC 9421 §3.2)",
+        "@target-uri, with those that you signed (RFC 9421 §3.2)"
     )
+    raise SignatureRefused(Code.SIGNATURE_INVALID, text)
 
 
 def _by_known_keys(
-    request: Request, keys: Mapping[str, PublicKey], policy: Policy
+    request: RequestMessage, keys: Mapping[str, PublicKey], policy: Policy
 ) -> list[tuple[SignatureInput, bytes, PublicKey]]:
     """Return the signatures whose `keyid` is in `keys`; at least one."""
     inputs, signatures = _read_fields(request, policy)
     known = []
     for label, given in inputs.items():
-        key_id = given.key_id
-        key = None if key_id is None else keys.get(key_id)
+        key = keys.get(given.key_id or "")
         # Spec section 5: `keyid` equals the `kid` of the key, even if the mapping has the key under another name.
-        if key is not None and key.kid == key_id:
+        if key is not None and key.kid == given.key_id:
             known.append((given, signatures[label], key))
     if not known:
         if all(given.key_id is None for given in inputs.values()):
@@ -216,14 +198,12 @@ def _by_known_keys(
     return known
 
 
-def _read_fields(request: Request, policy: Policy) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
+def _read_fields(request: RequestMessage, policy: Policy) -> tuple[dict[str, SignatureInput], dict[str, bytes]]:
     input_lines, signature_lines = request.fields.get("signature-input"), request.fields.get("signature")
     if not input_lines or not signature_lines:
-        raise SignatureRefused(
-            Code.SIGNATURE_MISSING,
-            "the request is not signed: add the fields Signature-Input and Signature (RFC 9421 §4)",
-        )
-    shaped = _of_shape(policy.shapes, input_lines, signature_lines) if policy.shapes else None
+        text = "the request is not signed: add the fields Signature-Input and Signature (RFC 9421 §4)"
+        raise SignatureRefused(Code.SIGNATURE_MISSING, text)
+    shaped = any_strict_form(policy.shapes, input_lines, signature_lines)
     if shaped:
         input_lines, signature_lines = (shaped.signature_input,), (shaped.signature,)
     code = Code.SIGNATURE_INPUT_MALFORMED
@@ -234,41 +214,21 @@ def _read_fields(request: Request, policy: Policy) -> tuple[dict[str, SignatureI
     except MalformedField as error:
         raise SignatureRefused(code, error.description, **error.details) from error
     if inputs.keys() != signatures.keys():  # RFC 9421 §4: a label in one field only is an error
-        raise SignatureRefused(
-            Code.LABELS_DIFFER,
-            "Signature-Input and Signature have different labels: write each label in both fields (RFC 9421 §4)",
-        )
+        text = "Signature-Input and Signature have different labels: write each label in both fields (RFC 9421 §4)"
+        raise SignatureRefused(Code.LABELS_DIFFER, text)
     if not inputs:
         text = "the fields Signature-Input and Signature are empty: sign the request (RFC 9421 §4)"
         raise SignatureRefused(Code.SIGNATURE_MISSING, text)
     if shaped:
-        inputs = {label: as_signed(shaped, given) for label, given in inputs.items()}
+        inputs = {label: shaped.as_signed(given) for label, given in inputs.items()}
     return inputs, signatures
 
 
-def as_signed(form: StrictForm, given: SignatureInput) -> SignatureInput:
-    """Return `given`, which was parsed from the strict form, with the text that the signer signed."""
-    params = form.signature_params(given.coverage.inner_list, given.signature_params)
-    return evolve(given, signature_params=params)
-
-
-def _of_shape(shapes: Iterable[Shape], input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
-    forms = [strict_form(shape, input_lines, signature_lines) for shape in shapes]
-    return next(filter(None, forms), None)  # fields have at most one shape, and strict fields have none
-
-
-def _admit(
-    request: Request,
-    given: SignatureInput,
-    signature: bytes,
-    key: PublicKey,
-    policy: Policy,
-    time_s: float,
-    builder: BaseBuilder,
-) -> _Candidate:
-    """Run all cheap checks of one signature, in the order of `Code`."""
-    alg = given.alg
-    if alg is not None and alg != key.algorithm.registered:
+def _check(
+    request: RequestMessage, given: SignatureInput, key: PublicKey, policy: Policy, time_s: float, builder: BaseBuilder
+) -> bytes:
+    """Return the base of a signature after all its cheap checks, in the order of `Code`."""
+    if given.alg is not None and given.alg != key.algorithm.registered:
         text = "alg is not the algorithm of the key: leave it out, because the alg of the JWK decides (RFC 9421 §3.2)"
         raise SignatureRefused(Code.ALGORITHM_MISMATCH, text)
     size = len(request.body)
@@ -281,7 +241,7 @@ def _admit(
     if "content-length" in given.coverage.names and request.values("content-length")[0].strip(" \t") != str(size):
         text = f"Content-Length does not match the {size} bytes of body received: send the length of the body"
         raise SignatureRefused(Code.CONTENT_LENGTH_MISMATCH, text)
-    return given, key, signature, base
+    return base
 
 
 def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) -> None:
@@ -323,10 +283,3 @@ def _check_times(given: SignatureInput, policy: Policy, time_s: float) -> None:
         if time_s > expires:
             text = f"the signature expired {time_s - expires:.0f} s ago: sign again (RFC 9421 §2.3)"
             raise SignatureRefused(Code.EXPIRED, text)
-
-
-def _check_body(request: Request) -> None:
-    # Check a digest even without a body, so that a wrong field does not reach the application.
-    digests = request.fields.get("content-digest", ())
-    if digests or request.body:
-        verify_digest(digests, request.body)

@@ -7,7 +7,7 @@ import socket
 from typing import Final
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.httpsig import Request
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import COMMAND_BODY_BYTES_MAX
 
 # URLs that curl would change or refuse, or that the service would read differently, by precedence.
@@ -56,14 +56,14 @@ def _is_canonical(host: str) -> bool:
         return False
 
 
-def curl_command(request: Request, *, body_file: str | None = None) -> str:
+def curl_command(request: RequestMessage, *, body_file: str | None = None) -> str:
     """Return a command of several lines, without a newline at its end, to paste or pipe into a shell.
 
     Check the URL with `check_url` first. Header values are the bytes of UTF-8 as latin-1 text. `body_file` is the name
     of a file with the body; without it the body becomes part of the command. Raises `InvalidValue` when the body is too
     large for that.
 
-    >>> print(curl_command(Request("POST", "http://bank.example/?q=1", (("X-A", "it's"),), b'{"a": 1}')))
+    >>> print(curl_command(RequestMessage("POST", "http://bank.example/?q=1", (("X-A", "it's"),), b'{"a": 1}')))
     curl -sS -X POST 'http://bank.example/?q=1' \\
       -H 'X-A: it'"'"'s' \\
       --data-raw '{"a": 1}'
@@ -87,7 +87,7 @@ def _method(method: str) -> list[str]:
     return ["--head"] if method == "HEAD" else ["-X", method]  # with -X HEAD, curl waits for a body
 
 
-def _made_by_curl(name: str, request: Request) -> bool:
+def _made_by_curl(name: str, request: RequestMessage) -> bool:
     return bool(request.body) and name.lower() == "content-length"
 
 

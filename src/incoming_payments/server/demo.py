@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from attrs import frozen
 
 from incoming_payments.hosts.clock import utc_now
-from incoming_payments.httpsig import PrivateKey, Request, sign
+from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.server._demo_processes import (
     START_S_MAX,
     USD,
@@ -332,7 +332,7 @@ class _Client:
             headers += (("authorization", f"GNAP {self.token}"),)
         if content:
             headers += (("content-type", "application/json"), ("content-length", str(len(content))))
-        request = Request(method, f"{self.base_url}{path}", headers, content)
+        request = RequestMessage(method, f"{self.base_url}{path}", headers, content)
         if signed:
             request = sign(request, self.key, created=utc_now())
         address = urlsplit(self.base_url)

@@ -15,7 +15,7 @@ from attrs import frozen
 from incoming_payments.errors import ConfigurationError, MalformedField, MalformedKey
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.hosts.clock import utc_now
-from incoming_payments.httpsig import Algorithm, Component, PrivateKey, Request, content_digest, load_jwk, sign
+from incoming_payments.httpsig import Algorithm, Component, PrivateKey, RequestMessage, content_digest, load_jwk, sign
 from incoming_payments.httpsig.digest import DigestAlgorithm
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_signature_input
 from incoming_payments.httpsig.sign import default_components
@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace) -> int:
     key, token = _credentials(options, has_authorization=any(name.lower() == "authorization" for name, _ in given))
     body = _body(options)
     headers = _headers(given, token, body.content, options)
-    request = Request(options.method, options.url, tuple(headers), body.content)
+    request = RequestMessage(options.method, options.url, tuple(headers), body.content)
     signed = _sign(request, key, options)
     sys.stdout.buffer.write(_FORMATS[options.format](signed, body.file))
     sys.stdout.flush()
@@ -267,7 +267,7 @@ def _key_error(path: Path, algorithm: Algorithm | None, error: MalformedKey) -> 
 # --- the signature -------------------------------------------------------------------------------
 
 
-def _sign(request: Request, key: PrivateKey, options: argparse.Namespace) -> Request:
+def _sign(request: RequestMessage, key: PrivateKey, options: argparse.Namespace) -> RequestMessage:
     if options.tag is not None and not _TAG.fullmatch(options.tag):
         raise _wrong("--tag", f"--tag must be 1 to {NONCE_CHARS_MAX} printable ASCII characters")
     always = () if options.only else map(Component, default_components(request))
@@ -312,15 +312,15 @@ def _component(text: str) -> Component:
 # --- output -----------------------------------------------------------------------------
 
 
-def _curl(request: Request, file: str | None) -> bytes:
+def _curl(request: RequestMessage, file: str | None) -> bytes:
     return f"{curl_command(request, body_file=file)}\n".encode()
 
 
-def _fields(request: Request, _file: str | None) -> bytes:
+def _fields(request: RequestMessage, _file: str | None) -> bytes:
     return "".join([f"{name}: {value}\n" for name, value in request.headers]).encode("latin-1")
 
 
-def _http(request: Request, _file: str | None) -> bytes:
+def _http(request: RequestMessage, _file: str | None) -> bytes:
     target = request.target
     lines = [f"{request.method} {target.path}{target.query or ''} HTTP/1.1"]
     more = (("Host", target.authority), ("Connection", "close"))
@@ -329,7 +329,7 @@ def _http(request: Request, _file: str | None) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + request.body
 
 
-_FORMATS: Final[Mapping[str, Callable[[Request, str | None], bytes]]] = {
+_FORMATS: Final[Mapping[str, Callable[[RequestMessage, str | None], bytes]]] = {
     "curl": _curl,
     "headers": _fields,
     "http": _http,

@@ -3,7 +3,7 @@
 from attrs import evolve
 
 from campaigns.attacks.rows import BODY_AS_LONG_AS_IT_SAYS, ENDS_EARLY, NO_SUCH_LENGTH, Family
-from incoming_payments.httpsig import Code, Request, content_digest
+from incoming_payments.httpsig import Code, RequestMessage, content_digest
 from kits.signed_requests import Scene, put
 
 
@@ -14,14 +14,14 @@ def bodies(at: Scene) -> Family:
     malformed, unsupported, mismatch = Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED, Code.DIGEST_MISMATCH
     length = Code.CONTENT_LENGTH_MISMATCH
 
-    def with_digest(text: str, *more: tuple[str, str]) -> Request:
+    def with_digest(text: str, *more: tuple[str, str]) -> RequestMessage:
         return at.post_covering(at.digested(*more, digest=text), "content-digest")
 
-    def carries(other: bytes) -> Request:
+    def carries(other: bytes) -> RequestMessage:
         """Return a POST with another body than that of the digest. Its length is right, and not signed."""
         return at.post_covering(at.digested(body=other, digest=digest), "content-digest")
 
-    def is_long(text: str) -> Request:
+    def is_long(text: str) -> RequestMessage:
         return at.post_covering(put(at.digested(), "Content-Length", text), "content-digest", "content-length")
 
     return {

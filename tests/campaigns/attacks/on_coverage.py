@@ -3,7 +3,7 @@
 from attrs import evolve
 
 from campaigns.attacks.rows import NO_BODY_HERE, Family
-from incoming_payments.httpsig import Code, Request, content_digest
+from incoming_payments.httpsig import Code, RequestMessage, content_digest
 from kits.signed_requests import Scene
 
 
@@ -15,10 +15,10 @@ def coverage(at: Scene) -> Family:
     host, _, rest = at.url.partition("://")[2].partition("/")
     path = f"/{rest}"
 
-    def covers(*lines: tuple[str, str]) -> Request:
+    def covers(*lines: tuple[str, str]) -> RequestMessage:
         return at.forge(get, lines)
 
-    def covers_digest(identifier: str, value: str, *headers: tuple[str, str]) -> Request:
+    def covers_digest(identifier: str, value: str, *headers: tuple[str, str]) -> RequestMessage:
         return at.post_covering(at.digested(*headers), lines=[(identifier, value)])
 
     return {
@@ -83,7 +83,7 @@ def coverage(at: Scene) -> Family:
 def times(at: Scene) -> Family:
     """The time of the signature."""
 
-    def created(late_s: int, more: str = "") -> Request:
+    def created(late_s: int, more: str = "") -> RequestMessage:
         return at.get_with(at.params(more, late_s=late_s))
 
     return {

@@ -5,7 +5,7 @@ import itertools
 from attrs import evolve
 
 from campaigns.attacks.rows import FIELD_TOO_LARGE, NEWLINE, NO_CONTROLS, NO_SUCH_NAME, Family
-from incoming_payments.httpsig import Code, Request, content_digest
+from incoming_payments.httpsig import Code, RequestMessage, content_digest
 from incoming_payments.limits import (
     COMPONENTS_MAX,
     HEADER_BYTES_MAX,
@@ -63,10 +63,10 @@ def input_syntax(at: Scene) -> Family:
     value = field(good, "signature-input")
     malformed = Code.SIGNATURE_INPUT_MALFORMED
 
-    def with_input(*lines: str) -> Request:
+    def with_input(*lines: str) -> RequestMessage:
         return put(good, "Signature-Input", *lines)
 
-    def with_type(parameter: str) -> Request:
+    def with_type(parameter: str) -> RequestMessage:
         return at.get_with(f';keyid="{at.kid}";{parameter}')
 
     return {
@@ -155,7 +155,7 @@ def signature_syntax(at: Scene) -> Family:
     base64 = value[6:-1]
     malformed = Code.SIGNATURE_MALFORMED
 
-    def with_signature(*lines: str) -> Request:
+    def with_signature(*lines: str) -> RequestMessage:
         return put(good, "Signature", *lines)
 
     return {
@@ -200,7 +200,7 @@ def signature_syntax(at: Scene) -> Family:
     }  # fmt: skip
 
 
-def _in_base64url(at: Scene) -> Request:
+def _in_base64url(at: Scene) -> RequestMessage:
     # Most signatures contain + or /. Try requests until one does.
     for number in itertools.count():
         request = at.signed_get(tag=f"{number}")
@@ -252,7 +252,7 @@ def labels(at: Scene) -> Family:
     }  # fmt: skip
 
 
-def _exchanged(request: Request) -> list[str]:
+def _exchanged(request: RequestMessage) -> list[str]:
     """Return two `Signature` lines, each with the label of the other."""
     (first, one), (second, other) = (line.split("=", 1) for line in request.values("signature"))
     return [f"{first}={other}", f"{second}={one}"]

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 
 from campaigns.attacks.rows import Family
-from incoming_payments.httpsig import Algorithm, Code, Request
+from incoming_payments.httpsig import Algorithm, Code, RequestMessage
 from kits.signed_requests import Scene
 
 
@@ -13,10 +13,10 @@ def keys(at: Scene) -> Family:
     unknown = Code.KEY_UNKNOWN
     public = at.other.public_jwk()
 
-    def named(keyid: str) -> Request:
+    def named(keyid: str) -> RequestMessage:
         return at.get_with(f';keyid="{keyid}";created={at.now_s}')
 
-    def by_other(more: str) -> Request:
+    def by_other(more: str) -> RequestMessage:
         return at.get_by(at.other.sign, more)
 
     return {
@@ -59,7 +59,7 @@ def algorithms(at: Scene) -> Family:
     mismatch, invalid = Code.ALGORITHM_MISMATCH, Code.SIGNATURE_INVALID
     public = at.key.public_jwk()["x"].encode()
 
-    def with_alg(alg: str) -> Request:
+    def with_alg(alg: str) -> RequestMessage:
         return at.get_with(at.params(f';alg="{alg}"'))
 
     def with_mac(base: bytes) -> bytes:

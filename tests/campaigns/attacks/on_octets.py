@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from campaigns.attacks.rows import NOT_A_TOKEN, Family
-from incoming_payments.httpsig import Algorithm, Code, Request
+from incoming_payments.httpsig import Algorithm, Code, RequestMessage
 from incoming_payments.httpsig.ed25519 import ORDER
 from kits.signed_requests import Scene, field, put
 
@@ -21,7 +21,7 @@ def tampering(at: Scene) -> Family:
     method, target = '"@method"', '"@target-uri"'
     kid, created = f';keyid="{at.kid}"', f";created={at.now_s}"
 
-    def with_input(text: str) -> Request:
+    def with_input(text: str) -> RequestMessage:
         assert text != value
         return put(good, "Signature-Input", text)
 
@@ -67,7 +67,7 @@ def bases(at: Scene) -> Family:
     invalid, sign = Code.SIGNATURE_INVALID, at.key.sign
     method, target, token = at.lines()
 
-    def over(change: Callable[[bytes], bytes]) -> Request:
+    def over(change: Callable[[bytes], bytes]) -> RequestMessage:
         return at.get_by(lambda base: sign(change(base)))
 
     return {
@@ -105,7 +105,7 @@ def ed25519_octets(at: Scene) -> Family:
     invalid = Code.SIGNATURE_INVALID
     identity = (1).to_bytes(32, "little")
 
-    def made(change: Callable[[bytes, int], bytes]) -> Request:
+    def made(change: Callable[[bytes, int], bytes]) -> RequestMessage:
         """Return a GET with a changed signature. `change` gets R and S."""
 
         def by(base: bytes) -> bytes:
@@ -157,7 +157,7 @@ def ecdsa_octets(at: Scene) -> Family:
     """The octets of an ECDSA signature, RFC 9421 §3.3.4."""
     at, invalid = at.by(Algorithm.ES256), Code.SIGNATURE_INVALID
 
-    def made(change: Callable[[int, int], bytes]) -> Request:
+    def made(change: Callable[[int, int], bytes]) -> RequestMessage:
         """Return a GET with a changed signature. `change` gets r and s."""
 
         def by(base: bytes) -> bytes:
@@ -206,10 +206,10 @@ def rsa_octets(at: Scene) -> Family:
     modulus = key.public_key().public_numbers().n
     sha512 = hashes.SHA512()
 
-    def number(value: int) -> Request:
+    def number(value: int) -> RequestMessage:
         return at.get_by(lambda _: value.to_bytes(256))
 
-    def padded(pad: padding.AsymmetricPadding, hash_: hashes.HashAlgorithm = sha512) -> Request:
+    def padded(pad: padding.AsymmetricPadding, hash_: hashes.HashAlgorithm = sha512) -> RequestMessage:
         def by(base: bytes) -> bytes:
             signature: bytes = key.sign(base, pad, hash_)
             return signature

@@ -8,19 +8,19 @@ from attrs import evolve
 
 from campaigns.attacks.on_octets import P256_ORDER
 from campaigns.attacks.rows import Replay, title
-from incoming_payments.httpsig import Algorithm, Request, sign
+from incoming_payments.httpsig import Algorithm, RequestMessage, sign
 from kits.signed_requests import Scene, both, field, put
 
-Family = dict[str, list[tuple[str, Request, Request]]]
+Family = dict[str, list[tuple[str, RequestMessage, RequestMessage]]]
 
 
 def used_nonces(at: Scene) -> Family:
     """A repeated nonce."""
 
-    def get(nonce: str, *, late_s: int = 0, more: str = "", label: str = "sig1") -> Request:
+    def get(nonce: str, *, late_s: int = 0, more: str = "", label: str = "sig1") -> RequestMessage:
         return at.forge(at.get(), at.lines(), at.params(f';nonce="{nonce}"{more}', late_s=late_s), label=label)
 
-    def post(nonce: str) -> Request:
+    def post(nonce: str) -> RequestMessage:
         return at.signed_post(nonce=nonce)
 
     wrong = at.forge(at.get(), at.lines(), by=at.other.sign, label="w")
@@ -49,13 +49,13 @@ def used_nonces(at: Scene) -> Family:
 def identical(at: Scene) -> Family:
     """A repeated request without a nonce, where the service refuses that."""
 
-    def get(late_s: int, label: str = "sig1") -> Request:
+    def get(late_s: int, label: str = "sig1") -> RequestMessage:
         return at.forge(at.get(), at.lines(), at.params(late_s=-late_s), label=label)
 
-    def post(late_s: int) -> Request:
+    def post(late_s: int) -> RequestMessage:
         return at.signed_post(created=at.now_s - late_s)
 
-    def by(algorithm: Algorithm, late_s: int) -> Request:
+    def by(algorithm: Algorithm, late_s: int) -> RequestMessage:
         scene = at.by(algorithm)
         return scene.forge(scene.get(), scene.lines(), scene.params(late_s=-late_s))
 
@@ -82,7 +82,7 @@ def identical(at: Scene) -> Family:
     }  # fmt: skip
 
 
-def _mirrored(request: Request) -> Request:
+def _mirrored(request: RequestMessage) -> RequestMessage:
     """Return the request with the second valid ECDSA signature, (r, -s)."""
     value = field(request, "signature")
     octets = b64decode(value[6:-1])

@@ -6,7 +6,7 @@ from typing import Final
 from attrs import evolve
 
 from campaigns.attacks.rows import Answer, Attempt, title
-from incoming_payments.httpsig import PrivateKey, Request, sign
+from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.limits import BODY_BYTES_MAX, HEADER_BYTES_MAX, JSON_DEPTH_MAX, TOKEN_CHARS_MAX
 from kits.signed_requests import Scene, put
 
@@ -16,7 +16,7 @@ READ_ONLY: Final = "READ-ONLY-TOKEN"  # of the client
 CREATE_ONLY: Final = "CREATE-ONLY-TOKEN"  # of the client
 STRANGERS: Final = "STRANGERS-TOKEN"  # of another client, with the key `other` of the `Scene`
 
-Family = dict[str, list[tuple[str, Request, Answer]]]
+Family = dict[str, list[tuple[str, RequestMessage, Answer]]]
 
 MISSING: Final = (401, "token_missing")
 INVALID: Final = (401, "invalid_token")
@@ -28,12 +28,12 @@ def tokens(at: Scene) -> Family:
     signed_bare = sign(bare, at.key, created=at.now)
     thief = at.other
 
-    def with_authorization(*authorizations: str) -> Request:
+    def with_authorization(*authorizations: str) -> RequestMessage:
         """Return a GET that is signed for exactly these fields."""
         request = put(at.get(), "Authorization", *authorizations)
         return at.forge(request, at.lines(authorization=", ".join(value.strip() for value in authorizations)))
 
-    def under(token: str, key: PrivateKey = at.key) -> Request:
+    def under(token: str, key: PrivateKey = at.key) -> RequestMessage:
         return sign(put(at.get(), "Authorization", f"GNAP {token}"), key, created=at.now)
 
     return {
@@ -116,15 +116,15 @@ def tokens(at: Scene) -> Family:
 def rights(at: Scene) -> Family:
     """Rights that a token lacks."""
 
-    def create(token: str, body: bytes | None = None) -> Request:
+    def create(token: str, body: bytes | None = None) -> RequestMessage:
         return sign(put(at.post(body=body), "Authorization", f"GNAP {token}"), at.key, created=at.now)
 
     of_payment = at.url.rpartition("/")[2]
 
-    def by_url(url: str) -> Request:
+    def by_url(url: str) -> RequestMessage:
         return sign(at.get(url=url), at.key, created=at.now)
 
-    def read(token: str, key: PrivateKey = at.key) -> Request:
+    def read(token: str, key: PrivateKey = at.key) -> RequestMessage:
         return sign(put(at.get(), "Authorization", f"GNAP {token}"), key, created=at.now)
 
     return {
@@ -168,11 +168,11 @@ def json_bodies(at: Scene) -> Family:
     """Signed JSON that two parsers read differently, or cannot store."""
     refused = (400, "invalid_body")
 
-    def member(text: bytes) -> Request:
+    def member(text: bytes) -> RequestMessage:
         """Return a signed POST whose body has one more member, or several."""
         return at.signed_post(at.body[:-1] + b", " + text + b"}")
 
-    def body(octets: bytes) -> Request:
+    def body(octets: bytes) -> RequestMessage:
         return at.signed_post(octets)
 
     return {

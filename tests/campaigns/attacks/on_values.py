@@ -18,7 +18,7 @@ from campaigns.attacks.rows import (
     Family,
     OverHttp,
 )
-from incoming_payments.httpsig import Code, Request
+from incoming_payments.httpsig import Code, RequestMessage
 from incoming_payments.limits import SF_FIELDS_BYTES_MAX
 from kits.signed_requests import Scene, put
 
@@ -29,10 +29,10 @@ def components(at: Scene) -> Family:
     method = at.lines()[0]
     one = [("X-A", "1")]
 
-    def parameter(identifier: str, value: str = "1", name: str = "X-A", field_value: str = "1") -> Request:
+    def parameter(identifier: str, value: str = "1", name: str = "X-A", field_value: str = "1") -> RequestMessage:
         return at.get_covering((identifier, value), headers=[(name, field_value)])
 
-    def query_parameter(query: str, line: tuple[str, str]) -> Request:
+    def query_parameter(query: str, line: tuple[str, str]) -> RequestMessage:
         return at.get_covering(line, url=f"{at.url}?{query}")
 
     return {
@@ -103,10 +103,10 @@ def values(at: Scene) -> Family:
     good = at.signed_get()
     digest = ("content-digest",)
 
-    def fields(line: tuple[str, str], *values: str, name: str = "X-A") -> Request:
+    def fields(line: tuple[str, str], *values: str, name: str = "X-A") -> RequestMessage:
         return at.get_covering(line, headers=[(name, each) for each in values])
 
-    def query(query: str, line: tuple[str, str]) -> Request:
+    def query(query: str, line: tuple[str, str]) -> RequestMessage:
         return at.get_covering(line, url=f"{at.url}?{query}")
 
     return {
@@ -179,10 +179,10 @@ def targets(at: Scene) -> Family:
     evil = f"https://evil.example/{path}"
     meant_for = at.meant_for
 
-    def sent_to(target_uri: str) -> Request:
+    def sent_to(target_uri: str) -> RequestMessage:
         return evolve(good, target_uri=target_uri)
 
-    def with_field(name: str, text: str, url: str) -> Request:
+    def with_field(name: str, text: str, url: str) -> RequestMessage:
         return at.forge(at.get((name, text)), at.lines(url))
 
     return {

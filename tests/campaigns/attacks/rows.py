@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import frozen
 
-from incoming_payments.httpsig import Code, PrivateKey, Request
+from incoming_payments.httpsig import Code, PrivateKey, RequestMessage
 
 Answer = tuple[int | None, str | None]  # HTTP status, and the code in the error body if it is one of ours
 
@@ -47,7 +47,7 @@ class Row:
 class Attack(Row):
     """An attack on a signature: the verifier refuses `request` with `code`. The token is bound to `key`."""
 
-    request: Request
+    request: RequestMessage
     code: Code
     key: PrivateKey
     over_http: OverHttp | None = None
@@ -64,7 +64,7 @@ class Attack(Row):
 class Attempt(Row):
     """An attack on the whole service: the request or its bytes, and the answers."""
 
-    sent: Request | bytes
+    sent: RequestMessage | bytes
     answers: tuple[Answer, ...]
 
 
@@ -72,8 +72,8 @@ class Attempt(Row):
 class Replay(Row):
     """A good request, and a second one that is refused only because of the first."""
 
-    first: Request
-    second: Request
+    first: RequestMessage
+    second: RequestMessage
     code: str
 
     @property
@@ -94,7 +94,7 @@ class BadKey(Row):
 AnyRow = Attack | Attempt | Replay | BadKey
 
 
-SignatureRow = tuple[str, Request, Code] | tuple[str, Request, Code, OverHttp]
+SignatureRow = tuple[str, RequestMessage, Code] | tuple[str, RequestMessage, Code, OverHttp]
 Family = dict[str, list[SignatureRow]]  # by class
 
 

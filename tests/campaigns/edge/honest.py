@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from campaigns.edge.proxy import TIMEOUT_S, Edge, body_of
-from incoming_payments.httpsig import Request, sign
+from incoming_payments.httpsig import RequestMessage, sign
 from incoming_payments.ilp.packet import Fulfill
 from kits.peers import HttpConnector, sender_for
 from kits.raw_http import answers, as_bytes
@@ -19,7 +19,7 @@ def signed(edge: Edge, method: str, target: str, body: bytes = b"") -> bytes:
     headers: tuple[tuple[str, str], ...] = (("Authorization", f"GNAP {client.token}"),)
     if body:
         headers += (("Content-Type", "application/json"), ("Content-Length", str(len(body))))
-    request = Request(method, f"{edge.base_url}{target}", headers, body)
+    request = RequestMessage(method, f"{edge.base_url}{target}", headers, body)
     return as_bytes(sign(request, client.key, created=datetime.now(UTC)), edge.base_url)
 
 

@@ -49,7 +49,7 @@ from incoming_payments.httpsig import (
     PrivateKey,
     Proof,
     PublicKey,
-    Request,
+    RequestMessage,
     Shape,
     SignatureInput,
     ed25519,
@@ -340,14 +340,14 @@ def whole_verify(data: bytes) -> str:
             assert _verified(draft, policy, "OpenSSL") is outcome, "both libraries give the same answer"
         return outcome
     requirements = _requirements_of(policy)
-    given = received(draft, requirements)[outcome.label]
+    given = received(draft, requirements)[outcome.signature_input.label]
     assert list(faults(draft, given, requirements, signers())) == []
     _check_proof(outcome, draft, given)
     return "proven"
 
 
 def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Code:
-    request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
+    request = RequestMessage(draft.method, draft.uri, tuple(draft.headers), draft.body)
     try:
         return verify(request, _keys(backend), policy=policy, now=draft.now)
     except SignatureRefused as error:
@@ -362,7 +362,7 @@ def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
     assert _keys("OpenSSL")[proof.key_id].algorithm is proof.algorithm
     expires = None if proof.expires is None else proof.expires.timestamp()
     facts = {"created": proof.created.timestamp(), "expires": expires, "keyid": proof.key_id}
-    for name, fact in {**facts, "nonce": proof.nonce, "tag": proof.tag}.items():
+    for name, fact in {**facts, "nonce": proof.nonce, "tag": proof.signature_input.tag}.items():
         assert given.parameters.get(name) == fact
 
 
@@ -376,7 +376,7 @@ def explanation(data: bytes) -> str:
     """Return a `Diagnosis` for every refused request: bounded, in printable ASCII, and without the token."""
     draft, choice = build(data, EXPLAINED)
     policy = POLICIES[choice % len(POLICIES)]
-    request = Request(draft.method, draft.uri, tuple(draft.headers), draft.body)
+    request = RequestMessage(draft.method, draft.uri, tuple(draft.headers), draft.body)
     keys = _keys(ed25519.BACKEND)
     try:
         verify(request, keys, policy=policy, now=draft.now)

@@ -26,7 +26,7 @@ from incoming_payments.httpsig import (
     Code,
     Component,
     Policy,
-    Request,
+    RequestMessage,
     content_digest,
     sign,
     signature_base,
@@ -73,7 +73,7 @@ def peer(request: pytest.FixtureRequest) -> Peer:
 # --- the random cases --------------------------------------------------------------------------
 
 
-def we_sign(case: Case) -> Request:
+def we_sign(case: Case) -> RequestMessage:
     """Return the request of `case`, signed by this library."""
     return sign(
         case.request,
@@ -117,7 +117,7 @@ def facts_of(case: Case) -> Facts:
     )
 
 
-def we_verify(request: Request, case: Case, now: datetime) -> Facts | Code:
+def we_verify(request: RequestMessage, case: Case, now: datetime) -> Facts | Code:
     """Return the facts that this library finds proven, or the code of its refusal."""
     policy = Policy(required=(required(case).name,))
     try:
@@ -168,7 +168,7 @@ class Difference:
     """The value of `component` on each side, or None where that side refuses it."""
 
     why: str
-    request: Request
+    request: RequestMessage
     component: Component
     ours: str | None
     theirs: str | None
@@ -179,14 +179,14 @@ def component(name: str, /, **parameters: str | bool) -> Component:
     return Component(name, tuple(parameters.items()))
 
 
-def to(target_uri: str, method: str = "GET") -> Request:
+def to(target_uri: str, method: str = "GET") -> RequestMessage:
     """Return a request without fields."""
-    return Request(method, target_uri, ())
+    return RequestMessage(method, target_uri, ())
 
 
-def having(*headers: tuple[str, str]) -> Request:
+def having(*headers: tuple[str, str]) -> RequestMessage:
     """Return a request with fields."""
-    return Request("GET", "https://a.example/", headers)
+    return RequestMessage("GET", "https://a.example/", headers)
 
 
 QUERY_PARAM: Final = component("@query-param", name="a")
@@ -368,7 +368,7 @@ def test_pypi_still_differs(difference: Difference) -> None:
 def a_case(*headers: tuple[str, str], body: bytes = b"", components: Sequence[Component] = ()) -> Case:
     """Return a case that all peers handle, unless it gets more components."""
     return Case(
-        request=Request("POST", "https://a.example/b", headers, body),
+        request=RequestMessage("POST", "https://a.example/b", headers, body),
         key=private(Algorithm.ED25519),
         label="sig1",
         components=(component("@method"), component("@target-uri"), *components),

@@ -42,7 +42,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # These modules explain a refusal to the host's log and decide nothing.
 NOT_MUTATED: Final = tuple(
-    f"{SOURCE}/httpsig/{name}*" for name in ("explain", "_bodies", "_case", "_hypotheses", "_redaction", "_trials")
+    f"{SOURCE}/httpsig/{name}*" for name in ("explain", "_bodies", "_case", "_hypotheses", "_redaction")
 )
 KILLED_MIN: Final = 0.95
 PLUGIN: Final = "mutmut_plugin"

@@ -11,9 +11,8 @@ from incoming_payments.errors import PolicyRefused, PortMissing, SignatureRefuse
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import Effect, IntrospectToken, UseNonce
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
-from incoming_payments.httpsig import Algorithm, Evidence, PrivateKey, verify
+from incoming_payments.httpsig import Algorithm, Evidence, PrivateKey, RequestMessage, verify
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.httpsig import Request as SignedRequest
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import NOW
 from kits.service_kit import (
@@ -33,12 +32,12 @@ from kits.service_kit import (
 )
 
 
-def signed(request: Request) -> SignedRequest:
+def signed(request: Request) -> RequestMessage:
     """`request` as the flows take it."""
-    return SignedRequest(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
+    return RequestMessage(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
 
 
-def a_get(client: Client, **options: Any) -> SignedRequest:
+def a_get(client: Client, **options: Any) -> RequestMessage:
     """A signed GET of `client`'s."""
     return signed(client.sign(Request("GET", f"{PATH}/x"), **options))
 
@@ -92,7 +91,7 @@ def test_5_algorithm_is_that_of_the_jwk(key: Any, algorithm: Algorithm) -> None:
 def test_token_that_is_none_asks_nobody(values: list[str], code: str) -> None:
     """Without one readable token there is nothing to ask the authorization server."""
     headers = tuple(("Authorization", value) for value in values)
-    flow = authenticate(SignedRequest("GET", f"{BASE_URL}{PATH}/x", headers), Service().policy, NOW)
+    flow = authenticate(RequestMessage("GET", f"{BASE_URL}{PATH}/x", headers), Service().policy, NOW)
     with pytest.raises(TokenRefused) as refused:
         next(flow)
     assert code == refused.value.code
@@ -113,7 +112,7 @@ ANSWERS = [
 @pytest.mark.parametrize(("info", "error", "code"), ANSWERS)
 def test_token_then_key_then_signature(info: AccessTokenInfo | None, error: Any, code: str) -> None:
     """No key is looked at before the token is known to be active, and no signature before the key is sound."""
-    request = SignedRequest("GET", f"{BASE_URL}{PATH}/x", (("Authorization", "GNAP abc"),))
+    request = RequestMessage("GET", f"{BASE_URL}{PATH}/x", (("Authorization", "GNAP abc"),))
     flow = authenticate(request, Service().policy, NOW)
     next(flow)
     with pytest.raises(error) as refused:

@@ -35,7 +35,7 @@ from incoming_payments.flows.effects import (
     IntrospectToken,
 )
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
-from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.testing import NOW
 from incoming_payments.wire import PaymentView
 from kits.service_kit import ALICE, BASE_URL, BOB, SHOP, Crash, Service, a_right, ed25519_key, finish, watched
@@ -46,9 +46,9 @@ ID = new_payment_id(NOW, RANDOMNESS)
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
 
 
-def signed(request: Request) -> SignedRequest:
+def signed(request: Request) -> RequestMessage:
     """Return `request` as the flows expect it."""
-    return SignedRequest(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
+    return RequestMessage(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
 
 
 def creation_flow(service: Service, request: Request) -> Flow[PaymentView]:

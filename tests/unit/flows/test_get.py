@@ -19,7 +19,7 @@ from incoming_payments.flows.effects import (
 )
 from incoming_payments.flows.get import get_payment, get_public_payment, methods_of
 from incoming_payments.gnap import AccessRight, AccessTokenInfo
-from incoming_payments.httpsig import Request as SignedRequest
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.wire import PaymentView, PublicView
 from kits.changed_payments import changed
@@ -45,7 +45,7 @@ METHODS = Service().methods.allocate(PAYMENT)
 def get_flow(service: Service, id: PaymentId = PAYMENT.id) -> Flow[PaymentView]:
     """Return the flow that answers a signed GET of the payment `id`."""
     request = service.client().sign(Request("GET", f"{PATH}/{id}"))
-    signed = SignedRequest("GET", f"{BASE_URL}{request.path}", request.headers)
+    signed = RequestMessage("GET", f"{BASE_URL}{request.path}", request.headers)
     return get_payment(signed, id, service.policy, service.now)
 
 

@@ -76,9 +76,14 @@ def test_info_refuses_an_expiry_without_zone() -> None:
         ((NOW + timedelta(seconds=1)).astimezone(timezone(timedelta(hours=5))), False),
     ],
 )
-def test_is_expired(expires_at: datetime | None, expired: bool) -> None:
+def test_token_expires_at_its_time(expires_at: datetime | None, expired: bool) -> None:
     """A token expires exactly at `expires_at`. Without one it does not expire."""
-    assert info(expires_at).is_expired(NOW) is expired
+    token = info(expires_at)
+    if expired:
+        with pytest.raises(TokenRefused):
+            require_active(token, NOW)
+    else:
+        assert require_active(token, NOW) is token
 
 
 def test_require_active_returns_an_active_token() -> None:

@@ -12,7 +12,7 @@ from incoming_payments.api import Response
 from incoming_payments.errors import SignatureRefused, StoreUnavailable
 from incoming_payments.hosts import host_log
 from incoming_payments.hosts.host_log import HostLog
-from incoming_payments.httpsig import Evidence, Policy, PrivateKey, PublicKey, Request, sign
+from incoming_payments.httpsig import Evidence, Policy, PrivateKey, PublicKey, RequestMessage, sign
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX, LOGGED_A_MINUTE_MAX
 
 logger = logging.getLogger("tests.host_log")
@@ -31,7 +31,7 @@ class CountedKey(PublicKey):
 
 KEY: Final = PrivateKey.generate_ed25519("key-1")
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
-SIGNED: Final = sign(Request("GET", "http://ase.example/", (("Authorization", "GNAP token"),)), KEY, created=NOW)
+SIGNED: Final = sign(RequestMessage("GET", "http://ase.example/", (("Authorization", "GNAP token"),)), KEY, created=NOW)
 HEADING: Final = "signature refused, signature_invalid: it does not fit"
 
 

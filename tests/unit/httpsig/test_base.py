@@ -10,7 +10,7 @@ import pytest
 from http_sf import Token
 
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig import Code, Component, Request, Response, signature_base
+from incoming_payments.httpsig import Code, Component, RequestMessage, ResponseMessage, signature_base
 from incoming_payments.httpsig import base as module
 from incoming_payments.httpsig.base import BaseBuilder, Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
@@ -33,14 +33,16 @@ HEADERS = (
     ("Age", " 007"),
     ("Keep-Alive", ""),
 )
-REQUEST = Request("POST", "https://www.Example.com:443/path?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2", HEADERS)
-BARE = Request("OPTIONS", "http://www.example.com:8080", ())
+REQUEST = RequestMessage(
+    "POST", "https://www.Example.com:443/path?param=value&foo=bar&baz=bat%2Dman&twice=1&twice=2", HEADERS
+)
+BARE = RequestMessage("OPTIONS", "http://www.example.com:8080", ())
 
 
 SHOWN = {*LOWER, *UPPER, *DIGITS, *"-_"}
 
 
-def line(message: Request | Response, name: str, *parameters: tuple[str, object]) -> str:
+def line(message: RequestMessage | ResponseMessage, name: str, *parameters: tuple[str, object]) -> str:
     """Return the value of one component in the signature base."""
     component = Component(name, parameters)  # type: ignore[arg-type]  # some rows have a wrong type on purpose
     base = signature_base(message, [component], ()).decode()
@@ -72,7 +74,7 @@ def line(message: Request | Response, name: str, *parameters: tuple[str, object]
         (REQUEST, "x-tab", "a\tb"),
     ],
 )
-def test_component_without_parameters(request_: Request, name: str, expected: str) -> None:
+def test_component_without_parameters(request_: RequestMessage, name: str, expected: str) -> None:
     """A component has the value that RFC 9421 §2.1 and §2.2 define; most rows are examples of the RFC."""
     assert line(request_, name) == expected
 
@@ -101,16 +103,16 @@ def test_component_with_parameters(name: str, parameters: list[tuple[str, object
     assert line(REQUEST, name, *parameters) == expected
 
 
-def of(value: str, *more: str) -> Request:
+def of(value: str, *more: str) -> RequestMessage:
     """Return a request with the field X, one line for each value."""
-    return Request("GET", "https://ase.example/", tuple(("X", line) for line in (value, *more)))
+    return RequestMessage("GET", "https://ase.example/", tuple(("X", line) for line in (value, *more)))
 
 
 def test_accepted_characters() -> None:
     """Names, methods and values accept exactly the character sets of the RFCs."""
     assert accepted_characters(lambda c: Component(c).is_field, MalformedField) == set(TCHAR) - set(UPPER)
     assert accepted_characters(
-        lambda c: line(Request(c, "https://ase.example/", ()), "@method"), MalformedField
+        lambda c: line(RequestMessage(c, "https://ase.example/", ()), "@method"), MalformedField
     ) == set(TCHAR)
     assert accepted_characters(lambda c: serialise_parameters(((c, 1),)), MalformedField) == {*LOWER, "*"}
     rest = {*LOWER, *DIGITS, *"_-.*"}
@@ -134,10 +136,10 @@ def test_string_is_serialised_as_by_http_sf(character: str) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND", "x-pay"])
 def test_method_is_any_token(method: str) -> None:
     """Any token is a method and is signed unchanged. An empty method, or one with white space, is refused."""
-    assert line(Request(method, "https://ase.example/", ()), "@method") == method
+    assert line(RequestMessage(method, "https://ase.example/", ()), "@method") == method
     for other in ("", f"{method} ", f" {method}", f"{method}\n"):
         with pytest.raises(MalformedField) as caught:
-            line(Request(other, "https://ase.example/", ()), "@method")
+            line(RequestMessage(other, "https://ase.example/", ()), "@method")
         assert (caught.value.code, caught.value.details) == (Code.COMPONENT_VALUE, {"component": "@method"})
 
 
@@ -145,9 +147,9 @@ def test_method_is_any_token(method: str) -> None:
 def test_repeated_singleton_field_is_refused(name: str) -> None:
     """RFC 9110 §5.3: these fields are not lists. If one occurs twice, even with one value, it is refused."""
     for value in ("a", "a\tb"):
-        assert line(Request("GET", "https://ase.example/", ((name, value),)), name) == value
+        assert line(RequestMessage("GET", "https://ase.example/", ((name, value),)), name) == value
     with pytest.raises(MalformedField) as caught:
-        line(Request("GET", "https://ase.example/", ((name, "a"), (name, "a"))), name)
+        line(RequestMessage("GET", "https://ase.example/", ((name, "a"), (name, "a"))), name)
     assert (caught.value.code, caught.value.details) == (Code.FIELD_REPEATED, {"component": name})
 
 
@@ -170,7 +172,7 @@ def test_derived_components() -> None:
 def test_field_cannot_replace_a_derived_component(name: str) -> None:
     """A header field that has the name of a derived component does not change its value."""
     headers = ((name, "forged"), (f'"{name}"', "forged"))
-    bare, forged = (Request("GET", "https://ase.example/", lines) for lines in ((), headers))
+    bare, forged = (RequestMessage("GET", "https://ase.example/", lines) for lines in ((), headers))
     assert line(forged, name) == line(bare, name)
 
 
@@ -194,14 +196,14 @@ def test_structured_field_has_its_type(name: str, kind: str) -> None:
     """The structured fields of RFCs 9421, 9440, 9530 and 9745 are known, and those of the retrofit draft (last row)."""
     text = {"dictionary": "a=1,  b=2", "item": "1.50", "list": "1,  2"}[kind]
     written = {"dictionary": "a=1, b=2", "item": "1.5", "list": "1, 2"}[kind]
-    request = Request("GET", "https://ase.example/", ((name, text),))
+    request = RequestMessage("GET", "https://ase.example/", ((name, text),))
     assert line(request, name, ("sf", True)) == written
     with pytest.raises(MalformedField):
-        line(Request("GET", "https://ase.example/", ((name, "a="),)), name, ("sf", True))
+        line(RequestMessage("GET", "https://ase.example/", ((name, "a="),)), name, ("sf", True))
     assert module._FIELD_TYPES[name] == kind
 
 
-BAD = Request(
+BAD = RequestMessage(
     "GE T",
     "https://user@www.example.com/",
     (
@@ -219,7 +221,7 @@ BAD = Request(
         ("Te", "a"),
     ),
 )
-NOT_UTF_8 = Request("GET", "https://www.example.com/?a=%ff", ())
+NOT_UTF_8 = RequestMessage("GET", "https://www.example.com/?a=%ff", ())
 
 
 @pytest.mark.parametrize(
@@ -286,7 +288,7 @@ NOT_UTF_8 = Request("GET", "https://www.example.com/?a=%ff", ())
     ],
 )
 def test_component_is_refused(
-    request_: Request, name: str, parameters: list[tuple[str, object]], expected: Code
+    request_: RequestMessage, name: str, parameters: list[tuple[str, object]], expected: Code
 ) -> None:
     """A component that is unknown, absent or ambiguous is refused with its code. No parameter is ignored."""
     with pytest.raises(MalformedField) as caught:
@@ -310,7 +312,7 @@ def test_repeated_component_is_refused() -> None:
 def test_number_of_components_is_limited() -> None:
     """A signature over more than `COMPONENTS_MAX` components is refused, which bounds the work for one signature."""
     headers = tuple((f"x-{number}", "") for number in range(COMPONENTS_MAX + 1))
-    request = Request("GET", "https://a.example/", headers)
+    request = RequestMessage("GET", "https://a.example/", headers)
     components = [Component(name) for name, _ in headers]
     assert signature_base(request, components[:-1], ()).count(b"\n") == COMPONENTS_MAX
     with pytest.raises(MalformedField) as caught:
@@ -322,7 +324,9 @@ def test_field_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A field is parsed once, even if many components name its members, so the time is linear in its size."""
     parse = Mock(wraps=http_sf.parse)
     monkeypatch.setattr(http_sf, "parse", parse)
-    request = Request("GET", "https://a.example/", (("Priority", ", ".join(f"k{n}" for n in range(COMPONENTS_MAX))),))
+    request = RequestMessage(
+        "GET", "https://a.example/", (("Priority", ", ".join(f"k{n}" for n in range(COMPONENTS_MAX))),)
+    )
     components = [Component("priority", (("key", f"k{number}"),)) for number in range(COMPONENTS_MAX)]
     assert signature_base(request, components, ()).count(b": ?1\n") == COMPONENTS_MAX
     assert parse.call_count == 1
@@ -330,7 +334,7 @@ def test_field_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_components_of_a_response() -> None:
     """RFC 9421 §2.2.9 and §2.4: a response has a status, fields and, with `;req`, the components of its request."""
-    response = Response(200, (("Age", "1"),), request=REQUEST)
+    response = ResponseMessage(200, (("Age", "1"),), request=REQUEST)
     assert line(response, "@status") == "200"
     assert line(response, "age") == "1"
     assert line(response, "@method", ("req", True)) == "POST"
@@ -341,15 +345,15 @@ def test_components_of_a_response() -> None:
 @pytest.mark.parametrize(
     ("response", "name", "parameters"),
     [
-        (Response(200, ()), "@method", []),
-        (Response(200, ()), "@status", [("sf", True)]),
-        (Response(200, ()), "@method", [("req", True)]),
-        (Response(200, (), request=REQUEST), "@method", [("req", False)]),
-        (Response(200, (), request=REQUEST), "@status", [("req", True)]),
+        (ResponseMessage(200, ()), "@method", []),
+        (ResponseMessage(200, ()), "@status", [("sf", True)]),
+        (ResponseMessage(200, ()), "@method", [("req", True)]),
+        (ResponseMessage(200, (), request=REQUEST), "@method", [("req", False)]),
+        (ResponseMessage(200, (), request=REQUEST), "@status", [("req", True)]),
     ],
 )
 def test_component_of_a_response_is_refused(
-    response: Response, name: str, parameters: list[tuple[str, object]]
+    response: ResponseMessage, name: str, parameters: list[tuple[str, object]]
 ) -> None:
     """A response has no method, a request has no status, and `;req` needs a request."""
     with pytest.raises(MalformedField) as caught:
@@ -407,7 +411,7 @@ def test_parameter_that_cannot_be_written_is_refused(parameter: tuple[str, objec
 def test_bytes_parsed_for_sf_and_key_are_limited() -> None:
     """All fields of a message that are parsed for `;sf` and `;key` share one limit, because parsing is slow."""
     half = "a, " * (SF_FIELDS_BYTES_MAX // 6) + "a"
-    request = Request("GET", "https://ase.example/", (("Accept", half), ("Priority", "u=1"), ("TE", half)))
+    request = RequestMessage("GET", "https://ase.example/", (("Accept", half), ("Priority", "u=1"), ("TE", half)))
     covered = [Component(name, (("sf", True),)) for name in ("accept", "priority")]
     assert signature_base(request, covered, ())
     with pytest.raises(MalformedField) as caught:
@@ -418,7 +422,7 @@ def test_bytes_parsed_for_sf_and_key_are_limited() -> None:
 @pytest.mark.parametrize(("chars", "accepted"), [(SF_FIELDS_BYTES_MAX, True), (SF_FIELDS_BYTES_MAX + 1, False)])
 def test_limit_of_bytes_parsed_is_exact(chars: int, accepted: bool) -> None:
     """A field of `SF_FIELDS_BYTES_MAX` bytes is parsed for `;sf`; one more byte is refused."""
-    request = Request("GET", "https://ase.example/", (("Priority", "a" * chars),))
+    request = RequestMessage("GET", "https://ase.example/", (("Priority", "a" * chars),))
     if accepted:
         assert line(request, "priority", ("sf", True)) == "a" * chars
     else:
@@ -448,7 +452,7 @@ def test_one_bad_line_is_refused(lines: tuple[str, ...], parameters: Parameters)
 
 def test_cached_values_of_one_field_are_not_confused() -> None:
     """One field covered with different parameters has a different value on each line of the base."""
-    request = Request("GET", "https://ase.example/", (("Priority", "u=1,  i"),))
+    request = RequestMessage("GET", "https://ase.example/", (("Priority", "u=1,  i"),))
     parameters: list[Parameters] = [(("sf", True),), (("bs", True),), (("key", "u"),), (("key", "i"),)]
     covered = [Component("priority", parameter) for parameter in parameters]
     values = [row.partition(b": ")[2] for row in signature_base(request, covered, ()).splitlines()[:4]]
@@ -457,7 +461,7 @@ def test_cached_values_of_one_field_are_not_confused() -> None:
 
 def test_cached_true_does_not_match_one() -> None:
     """`;sf=1` is refused although the value for `;sf` is cached and `True == 1` in Python."""
-    request = Request("GET", "https://ase.example/", (("Priority", "u=1"),))
+    request = RequestMessage("GET", "https://ase.example/", (("Priority", "u=1"),))
     builder = BaseBuilder(request)
     assert builder.build(Coverage((Component("priority", (("sf", True),)),)), "")
     with pytest.raises(MalformedField) as caught:
@@ -475,7 +479,7 @@ def test_builder_serialises_a_component_with_parameters_once(monkeypatch: pytest
         return str(ser(structure))
 
     monkeypatch.setattr(http_sf, "ser", ser)
-    builder = BaseBuilder(Request("GET", "https://ase.example/", (("Priority", "u=1,  i"),)))
+    builder = BaseBuilder(RequestMessage("GET", "https://ase.example/", (("Priority", "u=1,  i"),)))
     priority = Component("priority", (("sf", True),))
     bases = [builder.build(Coverage(covered), "()") for covered in [(priority,), (Component("@method"), priority)]]
     assert bases == [b'"priority";sf: u=1, i\n"@signature-params": ()', b'"@method": GET\n' + bases[0]]
@@ -488,5 +492,5 @@ def test_builder_serialises_a_component_with_parameters_once(monkeypatch: pytest
 )
 def test_folded_line_is_unfolded(value: str, expected: str) -> None:
     """RFC 9421 §2.1: obsolete line folding and the white space around it become one space."""
-    request = Request("GET", "https://ase.example/", (("X", value),))
+    request = RequestMessage("GET", "https://ase.example/", (("X", value),))
     assert signature_base(request, [Component("x")], ()).splitlines()[0].decode() == f'"x": {expected}'

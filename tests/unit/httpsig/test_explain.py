@@ -20,7 +20,7 @@ from incoming_payments.httpsig import (
     Policy,
     PrivateKey,
     PublicKey,
-    Request,
+    RequestMessage,
     Shape,
     content_digest,
     parse_signature_input,
@@ -61,7 +61,7 @@ INVALID: Final = SignatureRefused(Code.SIGNATURE_INVALID, "it does not fit")
 
 
 def refused(
-    request: Request,
+    request: RequestMessage,
     *,
     keys: Mapping[str, PublicKey] = KEYS,
     policy: Policy = Policy(),  # noqa: B008 - frozen
@@ -76,7 +76,7 @@ def refused(
     return found
 
 
-def diagnosed(refusal: SignatureRefused, request: Request, keys: Mapping[str, PublicKey] = KEYS) -> Diagnosis:
+def diagnosed(refusal: SignatureRefused, request: RequestMessage, keys: Mapping[str, PublicKey] = KEYS) -> Diagnosis:
     """Return the diagnosis of a refusal that a host raised itself."""
     return explain(refusal, Evidence(request, keys, Policy(), NOW))
 
@@ -87,34 +87,34 @@ def get_lines(url: str = URL, token: str = "GNAP token") -> list[tuple[str, str]
 
 
 def forge(
-    request: Request,
+    request: RequestMessage,
     lines: list[tuple[str, str]],
     params: str | None = None,
     *,
     key: PrivateKey = KEY,
     label: str = "sig1",
-) -> Request:
+) -> RequestMessage:
     """Return `request` with a signature by `key` over exactly `lines`."""
     return SCENE.forge(request, lines, params, by=key.sign, label=label)
 
 
-def sent_as(url: str, *headers: tuple[str, str], received: str = URL) -> Request:
+def sent_as(url: str, *headers: tuple[str, str], received: str = URL) -> RequestMessage:
     """Return a request that its client signed for `url`, as a service that believes itself at `received` gets it."""
-    request = Request("GET", url, (("Authorization", "GNAP token"), *headers))
+    request = RequestMessage("GET", url, (("Authorization", "GNAP token"), *headers))
     return evolve(sign(request, KEY, created=NOW), target_uri=received)
 
 
-def digested(digest: str, body: bytes = BODY) -> Request:
+def digested(digest: str, body: bytes = BODY) -> RequestMessage:
     """Return a signed POST with this Content-Digest."""
     return sign(post(("Content-Digest", digest), body=body), KEY, created=NOW, digest=None)
 
 
-def reserialised(write: Callable[[Any], str], body: bytes = BODY) -> Request:
+def reserialised(write: Callable[[Any], str], body: bytes = BODY) -> RequestMessage:
     """Return a signed POST whose digest is of the text that `write` makes of its body."""
     return digested(content_digest(write(json.loads(body)).encode()), body)
 
 
-def input_with(old: str, new: str) -> Request:
+def input_with(old: str, new: str) -> RequestMessage:
     """Return a signed GET whose client wrote, and signed, a piece of Signature-Input differently."""
     given = signed_get().values("signature-input")[0].replace(old, new)
     lines = "".join(f"{identifier}: {value}\n" for identifier, value in get_lines())
@@ -122,7 +122,7 @@ def input_with(old: str, new: str) -> Request:
     return put(put(signed_get(), "Signature-Input", given), "Signature", f"sig1=:{b64encode(signed).decode()}:")
 
 
-def signed_over(change: Callable[[str], str]) -> Request:
+def signed_over(change: Callable[[str], str]) -> RequestMessage:
     """Return a signed GET whose signature is over a changed signature base."""
     request = signed_get()
     given = parse_signature_input(request.values("signature-input"))["sig1"]
@@ -130,12 +130,12 @@ def signed_over(change: Callable[[str], str]) -> Request:
     return put(request, "Signature", f"sig1=:{b64encode(KEY.sign(base.encode())).decode()}:")
 
 
-def signature_text(change: Callable[[str], str]) -> Request:
+def signature_text(change: Callable[[str], str]) -> RequestMessage:
     """Return a signed GET whose Signature field is written differently."""
     return put(signed_get(), "Signature", change(signed_get().values("signature")[0]))
 
 
-def rust_sdk() -> Request:
+def rust_sdk() -> RequestMessage:
     """Return a GET as the Rust SDK signs it: components without quotes, a signature without label and colons."""
     names = ("@method", "@target-uri", "content-type", "authorization")
     values = ("GET", URL, "application/json", "GNAP token")
@@ -158,7 +158,7 @@ DIGEST: Final = content_digest(BODY)
 HEX: Final = b64decode(DIGEST[9:-1]).hex()
 
 # The hypothesis, a request with its mistake, and a piece of the words.
-PROVED: Final[list[tuple[str, Request, str]]] = [
+PROVED: Final[list[tuple[str, RequestMessage, str]]] = [
     # --- the form of the fields
     ("form", rust_sdk(), "this is the shape rust-sdk, which the policy can allow"),
     ("form", signature_text(lambda text: text.replace(":", "")), "this is the shape php-sdk, which the policy can"),
@@ -241,7 +241,7 @@ PROVED: Final[list[tuple[str, Request, str]]] = [
     ("created", signed_over(lambda base: base.replace(str(NOW_S), f'"{NOW_S}"')), f'created="{NOW_S}"'),
 ]  # fmt: skip
 
-LIKELY: Final[list[tuple[str, Request, str]]] = [
+LIKELY: Final[list[tuple[str, RequestMessage, str]]] = [
     ("undefined", signature_text(lambda _: "undefined"), "Signature is the text undefined"),
     ("undefined", put(put(get(), "Signature", "undefined"), "Signature-Input", "undefined"), "below the signer"),
     ("undefined", signature_text(lambda _: "sig1=:undefined:"), "Signature is the text undefined"),
@@ -271,7 +271,7 @@ LIKELY: Final[list[tuple[str, Request, str]]] = [
 
 
 @pytest.mark.parametrize(("name", "request_", "words"), PROVED, ids=[f"{row[0]}: {row[2]}" for row in PROVED])
-def test_mistake_is_proved(name: str, request_: Request, words: str) -> None:
+def test_mistake_is_proved(name: str, request_: RequestMessage, words: str) -> None:
     """The mistake that was made is the first cause, and it is proved."""
     found = refused(request_)
     assert (found.causes[0].name, found.causes[0].proved) == (name, True)
@@ -280,7 +280,7 @@ def test_mistake_is_proved(name: str, request_: Request, words: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "request_", "words"), LIKELY, ids=[f"{row[0]}: {row[2]}" for row in LIKELY])
-def test_mistake_is_recognised(name: str, request_: Request, words: str) -> None:
+def test_mistake_is_recognised(name: str, request_: RequestMessage, words: str) -> None:
     """The mistake is the first cause, and no cause is said to be proved."""
     found = refused(request_)
     assert (found.causes[0].name, [cause for cause in found.causes if cause.proved]) == (name, [])
@@ -298,7 +298,7 @@ INSTEAD: Final = [
 
 
 @pytest.mark.parametrize(("request_", "words"), INSTEAD, ids=[row[1] for row in INSTEAD])
-def test_another_component_is_covered_instead(request_: Request, words: str) -> None:
+def test_another_component_is_covered_instead(request_: RequestMessage, words: str) -> None:
     """The component that is not covered comes first, and the one that the client may have meant second."""
     first, second = refused(request_).causes
     assert (first.name, second.name) == ("not_covered", "covered_instead")
@@ -381,7 +381,7 @@ def test_refusal_of_the_host(code: str) -> None:
 
 @pytest.mark.parametrize("code", Code)
 @pytest.mark.parametrize("request_", [get(), signed_get(), signed_post()], ids=["unsigned", "GET", "POST"])
-def test_code_that_does_not_fit(request_: Request, code: Code) -> None:
+def test_code_that_does_not_fit(request_: RequestMessage, code: Code) -> None:
     """A host may refuse for any code; there is a report all the same."""
     found = diagnosed(SignatureRefused(code, "because"), request_)
     assert (found.code, found.causes != ()) == (code, True)
@@ -504,7 +504,9 @@ def test_unknown_fields_are_hidden() -> None:
 def test_secret_in_another_place_is_hidden() -> None:
     """A token is hidden where it does not belong: in the path, the keyid, the label and Host."""
     token = "os9m2pmhkur64tb8n6bw7ozb8cdfonp2"
-    request = Request("GET", f"{HOST}/{token}", (("Authorization", f"GNAP {token}"), ("Host", f"{token}.example")))
+    request = RequestMessage(
+        "GET", f"{HOST}/{token}", (("Authorization", f"GNAP {token}"), ("Host", f"{token}.example"))
+    )
     found = refused(sign(request, evolve(KEY, kid=f"key {token}"), created=NOW, label=token))
     assert token[:8] not in repr(found) + str(found)
     assert 'by keyid "<redacted, 36 characters>"' in str(found)
@@ -544,7 +546,7 @@ class CountedKey(PublicKey):
         return super().verify(signature, data)
 
 
-def counted(request: Request) -> tuple[int, str]:
+def counted(request: RequestMessage) -> tuple[int, str]:
     """Return how many signatures are computed to diagnose `request`, and the report."""
     CountedKey.uses = 0
     key = KEY.public_key()

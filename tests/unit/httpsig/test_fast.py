@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from incoming_payments.errors import MalformedField, SignatureRefused
-from incoming_payments.httpsig import Request, content_digest, fast
+from incoming_payments.httpsig import RequestMessage, content_digest, fast
 from incoming_payments.httpsig.base import BaseBuilder, Component, Coverage
 from incoming_payments.limits import COMPONENTS_MAX, COVERAGES_REMEMBERED_MAX, HEADER_BYTES_MAX, SF_PARAMETERS_MAX
 from kits.both_paths import OnSlowPath, Parser, only_fast_paths
@@ -152,7 +152,7 @@ def test_digest_as_this_library_writes_it(text: str) -> None:
 )
 def test_field_values_on_the_fast_path(values: tuple[str, ...], expected: bool) -> None:
     """The fast path takes one line of printable ASCII."""
-    builder = BaseBuilder(Request("GET", "https://ase.example/", tuple(("X-A", value) for value in values)))
+    builder = BaseBuilder(RequestMessage("GET", "https://ase.example/", tuple(("X-A", value) for value in values)))
     assert is_fast(lambda _: fast.build_base(builder, Coverage((Component("x-a"),)), "()"), []) is expected
     assert not is_fast(lambda _: fast.build_base(builder, Coverage((Component("x-a", (("bs", True),)),)), "()"), [])
     assert not is_fast(lambda _: fast.build_base(builder, Coverage((Component("X-A"),)), "()"), [])

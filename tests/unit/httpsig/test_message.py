@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig import Code, Request, Response
+from incoming_payments.httpsig import Code, RequestMessage, ResponseMessage
 from incoming_payments.httpsig.message import Target
 from kits.characters import DIGITS, LETTERS, PRINTABLE, accepted_characters
 from kits.frozen_values import assert_frozen
@@ -20,24 +20,27 @@ VISIBLE: Final = PRINTABLE.strip(" ")
 def test_values_by_lower_case_name() -> None:
     """A field is found by its lower-case name, with its lines in the order received. An absent field has no lines."""
     headers = (("X-A", "1"), ("x-b", "2"), ("x-a", "3"))
-    for message in (Request("GET", "https://a.example/", headers), Response(200, headers)):
+    for message in (RequestMessage("GET", "https://a.example/", headers), ResponseMessage(200, headers)):
         assert message.values("x-a") == ("1", "3")
         assert message.values("x-c") == ()
 
 
 def test_messages_are_immutable() -> None:
     """A message cannot be changed after it was received and verified."""
-    request = Request("GET", "https://a.example/", ())
-    assert_frozen(request, request.target, Response(200, ()))
-    assert (request.body, Response(200, ()).body, Response(200, ()).request) == (b"", b"", None)
+    request = RequestMessage("GET", "https://a.example/", ())
+    assert_frozen(request, request.target, ResponseMessage(200, ()))
+    assert (request.body, ResponseMessage(200, ()).body, ResponseMessage(200, ()).request) == (b"", b"", None)
 
 
 def test_fields_come_from_the_headers_only() -> None:
     """A caller cannot pass `fields`, and messages with the same headers are equal."""
     headers = (("X-A", "1"),)
-    assert len({Request("GET", "https://a.example/", headers) for _ in range(2)}) == 1
-    assert len({Response(200, headers) for _ in range(2)}) == 1
-    makers: list[Callable[..., object]] = [partial(Request, "GET", "https://a.example/"), partial(Response, 200)]
+    assert len({RequestMessage("GET", "https://a.example/", headers) for _ in range(2)}) == 1
+    assert len({ResponseMessage(200, headers) for _ in range(2)}) == 1
+    makers: list[Callable[..., object]] = [
+        partial(RequestMessage, "GET", "https://a.example/"),
+        partial(ResponseMessage, 200),
+    ]
     for make in makers:
         with pytest.raises(TypeError):
             make(headers, fields={"x-a": ("2",)})
@@ -46,7 +49,9 @@ def test_fields_come_from_the_headers_only() -> None:
 def test_repr_does_not_show_secrets() -> None:
     """The `repr` of a message shows neither the token in a header field nor the body."""
     headers = (("Authorization", "GNAP secret"),)
-    shown = repr(Request("GET", "https://a.example/", headers, b"secret")) + repr(Response(200, headers, b"secret"))
+    shown = repr(RequestMessage("GET", "https://a.example/", headers, b"secret")) + repr(
+        ResponseMessage(200, headers, b"secret")
+    )
     assert "secret" not in shown
 
 
@@ -68,7 +73,7 @@ def test_repr_does_not_show_secrets() -> None:
 )
 def test_parts_of_a_target(uri: str, expected: tuple[str, str, str, str | None]) -> None:
     """Scheme and host are in lower case, a default port is left out, path and query are unchanged: §2.2.3 to §2.2.7."""
-    assert Request("GET", uri, ()).target == Target(uri, *expected)
+    assert RequestMessage("GET", uri, ()).target == Target(uri, *expected)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,7 @@ def test_parts_of_a_target(uri: str, expected: tuple[str, str, str, str | None])
 def test_malformed_target_is_refused(uri: str) -> None:
     """A target must be an absolute http or https URI in visible ASCII, without userinfo or fragment."""
     with pytest.raises(MalformedField) as caught:
-        _ = Request("GET", uri, ()).target
+        _ = RequestMessage("GET", uri, ()).target
     assert caught.value.code is Code.COMPONENT_VALUE
 
 
@@ -116,48 +121,48 @@ def test_malformed_target_is_refused(uri: str) -> None:
 )
 def test_characters_of_a_target(before: str, after: str, expected: str) -> None:
     """A host has the characters of RFC 3986. A path and a query accept all visible ASCII but #."""
-    assert accepted_characters(lambda c: Request("GET", f"{before}{c}{after}", ()).target, MalformedField) == set(
-        expected
-    )
+    assert accepted_characters(
+        lambda c: RequestMessage("GET", f"{before}{c}{after}", ()).target, MalformedField
+    ) == set(expected)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "HTTP", "HTTPS"])
 def test_scheme_is_case_insensitive(scheme: str) -> None:
     """A target may have the scheme http or https, in any case."""
-    assert Request("GET", f"{scheme}://a/", ()).target.scheme == scheme.lower()
+    assert RequestMessage("GET", f"{scheme}://a/", ()).target.scheme == scheme.lower()
 
 
 def test_characters_of_a_query_have_one_spelling() -> None:
     """Each character is encoded exactly as in application/x-www-form-urlencoded of the URL standard."""
     plain = LETTERS + DIGITS + "*-._"
     for octet in range(128):
-        request = Request("GET", f"https://a.example/?a=%{octet:02x}", ())
+        request = RequestMessage("GET", f"https://a.example/?a=%{octet:02x}", ())
         spelling = chr(octet) if chr(octet) in plain else f"%{octet:02X}"
         assert request.query_parameters == {"a": [spelling]}
     text = "".join(map(chr, range(128, 256)))
     encoded = "".join(f"%{octet:02X}" for octet in text.encode())
-    assert Request("GET", f"https://a.example/?a={encoded.lower()}", ()).query_parameters == {"a": [encoded]}
+    assert RequestMessage("GET", f"https://a.example/?a={encoded.lower()}", ()).query_parameters == {"a": [encoded]}
 
 
 def test_query_parameters_have_one_spelling() -> None:
     """RFC 9421 §2.2.8: a query is decoded as a form and encoded again, with %20 for a space."""
     query = "?var=this%20is%20a%20big%0Amultiline%20value&bar=with+plus+whitespace&fa%C3%A7ade%22%3A%20=something"
-    assert Request("GET", f"https://a.example/parameters{query}", ()).query_parameters == {
+    assert RequestMessage("GET", f"https://a.example/parameters{query}", ()).query_parameters == {
         "var": ["this%20is%20a%20big%0Amultiline%20value"],
         "bar": ["with%20plus%20whitespace"],
         "fa%C3%A7ade%22%3A%20": ["something"],
     }
-    assert Request("GET", "https://a.example/?a=1&&a=%7e~&b&=c&d=e=f", ()).query_parameters == {
+    assert RequestMessage("GET", "https://a.example/?a=1&&a=%7e~&b&=c&d=e=f", ()).query_parameters == {
         "a": ["1", "%7E%7E"],
         "b": [""],
         "": ["c"],
         "d": ["e%3Df"],
     }
-    assert Request("GET", "https://a.example/", ()).query_parameters == {}
+    assert RequestMessage("GET", "https://a.example/", ()).query_parameters == {}
 
 
 def test_query_that_is_not_utf_8_is_refused() -> None:
     """A query that is not UTF-8 is refused, because replacement characters would make different queries look alike."""
     with pytest.raises(MalformedField, match="UTF-8") as caught:
-        _ = Request("GET", "https://a.example/?a=%FF", ()).query_parameters
+        _ = RequestMessage("GET", "https://a.example/?a=%FF", ()).query_parameters
     assert caught.value.code is Code.COMPONENT_VALUE

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from incoming_payments.errors import InvalidValue, SignatureRefused
-from incoming_payments.httpsig import Code, Policy, Request, Shape, verify
+from incoming_payments.httpsig import Code, Policy, RequestMessage, Shape, verify
 from incoming_payments.httpsig.shapes import StrictForm, strict_form
 from kits.characters import DIGITS, LETTERS, LOWER, PRINTABLE, accepted_characters
 from kits.frozen_values import assert_frozen
@@ -20,13 +20,13 @@ RUST = Policy(shapes=[Shape.RUST_SDK])
 BOTH = Policy(shapes=Shape)
 
 
-def php(request: Request) -> Request:
+def php(request: RequestMessage) -> RequestMessage:
     """Return `request`, which is signed already, with its signature as the PHP SDK writes it: without colons."""
     (signature,) = request.values("signature")
     return put(request, "Signature", signature.replace(":", ""))
 
 
-def rust(request: Request, *covered: str, written: str = f';created={NOW_S};keyid="key-1"') -> Request:
+def rust(request: RequestMessage, *covered: str, written: str = f';created={NOW_S};keyid="key-1"') -> RequestMessage:
     """Sign `request` as the Rust SDK does: no quotes, not even in the signature base, no label and no colons."""
     names = ["@method", "@target-uri", "content-type", "authorization", *covered]
     derived = {"@method": request.method, "@target-uri": request.target_uri}
@@ -113,7 +113,7 @@ def test_request_of_the_php_sdk() -> None:
     )
 
 
-def code_of(request: Request, policy: Policy) -> Code:
+def code_of(request: RequestMessage, policy: Policy) -> Code:
     """Return the code of the refusal of `request`."""
     with pytest.raises(SignatureRefused) as caught:
         verify(request, KEYS, policy=policy, now=NOW)
@@ -124,10 +124,10 @@ def code_of(request: Request, policy: Policy) -> Code:
     ("request_", "policy"),
     [(PHP_GET, PHP), (PHP_POST, PHP), (PHP_POST, BOTH), (RUST_GET, RUST), (RUST_POST, RUST), (RUST_POST, BOTH)],
 )
-def test_named_shape_is_accepted(request_: Request, policy: Policy) -> None:
+def test_named_shape_is_accepted(request_: RequestMessage, policy: Policy) -> None:
     """A policy that names a shape accepts it, and the proof has the same facts as for a strict signature."""
     proof = verify(request_, KEYS, policy=policy, now=NOW)
-    assert (proof.label, proof.key_id, proof.created) == ("sig1", "key-1", NOW)
+    assert (proof.signature_input.label, proof.key_id, proof.created) == ("sig1", "key-1", NOW)
     assert {"@method", "@target-uri", "authorization"} <= {component.name for component in proof.components}
 
 
@@ -140,19 +140,19 @@ def test_named_shape_is_accepted(request_: Request, policy: Policy) -> None:
         (RUST_GET, PHP, Code.SIGNATURE_INPUT_MALFORMED),
     ],
 )
-def test_shape_that_is_not_named_is_refused(request_: Request, policy: Policy, expected: Code) -> None:
+def test_shape_that_is_not_named_is_refused(request_: RequestMessage, policy: Policy, expected: Code) -> None:
     """The default policy accepts no shape, and a policy with one shape does not accept the other."""
     assert code_of(request_, policy) is expected
 
 
 @pytest.mark.parametrize("request_", [signed_get(), signed_post()])
 @pytest.mark.parametrize("policy", [PHP, RUST, BOTH])
-def test_strict_form_is_always_accepted(request_: Request, policy: Policy) -> None:
+def test_strict_form_is_always_accepted(request_: RequestMessage, policy: Policy) -> None:
     """A strict signature has the same proof under a policy with shapes as under one without."""
     assert verify(request_, KEYS, policy=policy, now=NOW) == verify(request_, KEYS, policy=STRICT, now=NOW)
 
 
-def edited(request: Request, name: str, pattern: str, new: str) -> Request:
+def edited(request: RequestMessage, name: str, pattern: str, new: str) -> RequestMessage:
     """Return `request` with the first match of `pattern` in the field `name` replaced by `new`."""
     (value,) = request.values(name.lower())
     changed, count = re.subn(pattern, new, value, count=1)
@@ -196,7 +196,7 @@ CHANGES: list[tuple[str, Any, Code]] = [
 @pytest.mark.parametrize(
     ("request_", "policy"), [(PHP_GET, PHP), (RUST_GET, RUST), (signed_get(), BOTH)], ids=["php", "rust", "strict"]
 )
-def test_change_is_refused_in_each_shape(request_: Request, policy: Policy, change: Any, expected: Code) -> None:
+def test_change_is_refused_in_each_shape(request_: RequestMessage, policy: Policy, change: Any, expected: Code) -> None:
     """A change is refused with the same code in each shape as in the strict form."""
     assert code_of(change(request_), policy) in {expected, *_EARLIER.get(expected, ())}
 

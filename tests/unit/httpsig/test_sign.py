@@ -12,7 +12,7 @@ from incoming_payments.httpsig import (
     Component,
     Policy,
     PrivateKey,
-    Request,
+    RequestMessage,
     content_digest,
     parse_signature_input,
     sign,
@@ -37,15 +37,15 @@ def test_sign_only_adds_fields() -> None:
     [
         (get(), ["@method", "@target-uri", "authorization"]),
         (get(("Content-Type", "x")), ["@method", "@target-uri", "authorization"]),
-        (Request("GET", URL, ()), ["@method", "@target-uri"]),
+        (RequestMessage("GET", URL, ()), ["@method", "@target-uri"]),
         (
             post(),
             ["@method", "@target-uri", "authorization", "content-digest", "content-length", "content-type"],
         ),
-        (Request("POST", URL, (), b"x"), ["@method", "@target-uri", "content-digest"]),
+        (RequestMessage("POST", URL, (), b"x"), ["@method", "@target-uri", "content-digest"]),
     ],
 )
-def test_default_components(request_: Request, expected: list[str]) -> None:
+def test_default_components(request_: RequestMessage, expected: list[str]) -> None:
     """By default `sign` covers the components that npm @interledger/open-payments covers, if they are present."""
     signed = sign(request_, KEY, created=NOW)
     given = parse_signature_input(signed.values("signature-input"))["sig1"]
@@ -100,8 +100,8 @@ def test_second_signature_needs_another_label() -> None:
     other = PrivateKey.generate_ed25519("other")
     signed = sign(signed_get(), other, created=NOW, label="sig2")
     assert len(signed.values("signature")) == 2
-    assert verify(signed, KEYS, policy=Policy(), now=NOW).label == "sig1"
-    assert verify(signed, {"other": other.public_key()}, policy=Policy(), now=NOW).label == "sig2"
+    assert verify(signed, KEYS, policy=Policy(), now=NOW).signature_input.label == "sig1"
+    assert verify(signed, {"other": other.public_key()}, policy=Policy(), now=NOW).signature_input.label == "sig2"
     with pytest.raises(InvalidValue, match="label"):
         sign(signed, other, created=NOW, label="sig2")
 

@@ -19,7 +19,7 @@ from incoming_payments.httpsig import (
     Policy,
     Proof,
     PublicKey,
-    Request,
+    RequestMessage,
     Shape,
     content_digest,
     load_jwk,
@@ -51,7 +51,7 @@ ALSO_OTHER = {**KEYS, OTHER.kid: OTHER.public_key()}
 
 
 def check(
-    request: Request,
+    request: RequestMessage,
     *,
     keys: Mapping[str, PublicKey] = KEYS,
     policy: Policy = Policy(),  # noqa: B008 - frozen
@@ -62,7 +62,7 @@ def check(
 
 
 def code_of(
-    request: Request,
+    request: RequestMessage,
     *,
     keys: Mapping[str, PublicKey] = KEYS,
     policy: Policy = Policy(),  # noqa: B008 - frozen
@@ -89,9 +89,9 @@ def test_proof_of_a_post_by_the_node_client() -> None:
         "sig1=(" + " ".join(f'"{name}"' for name in names) + f');keyid="key-1";created={NOW_S}',
     )
     proof = check(request)
-    assert (proof.label, proof.key_id, proof.algorithm) == ("sig1", "key-1", Algorithm.ED25519)
+    assert (proof.signature_input.label, proof.key_id, proof.algorithm) == ("sig1", "key-1", Algorithm.ED25519)
     assert proof.components == tuple(Component(name) for name in names)
-    assert (proof.created, proof.expires, proof.nonce, proof.tag) == (NOW, None, None, None)
+    assert (proof.created, proof.expires, proof.nonce, proof.signature_input.tag) == (NOW, None, None, None)
 
 
 def test_policy_and_proof_are_immutable() -> None:
@@ -126,12 +126,14 @@ def test_proof_has_the_signed_parameters() -> None:
     proof = check(request, now=NOW.astimezone(timezone(timedelta(hours=-7))))
     assert (proof.created, proof.expires) == (NOW, NOW + timedelta(seconds=9))
     assert repr(proof.expires).endswith("tzinfo=datetime.timezone.utc)")
-    assert (proof.nonce, proof.tag) == ("n", "t")
+    assert (proof.nonce, proof.signature_input.tag) == ("n", "t")
 
 
 def test_complete_request_of_the_node_client() -> None:
     """The Node client sends `complete` with a Content-Type and no body, and does not cover the Content-Type."""
-    request = Request("POST", f"{URL}/1/complete", (("Authorization", "GNAP t"), ("Content-Type", "application/json")))
+    request = RequestMessage(
+        "POST", f"{URL}/1/complete", (("Authorization", "GNAP t"), ("Content-Type", "application/json"))
+    )
     assert len(check(sign(request, KEY, created=NOW)).components) == 3
 
 
@@ -150,7 +152,7 @@ def test_order_and_additional_components_are_free() -> None:
 
 def test_any_label_is_accepted() -> None:
     """A label carries no meaning, so any label is accepted."""
-    assert check(sign(get(), KEY, created=NOW, label="*anything")).label == "*anything"
+    assert check(sign(get(), KEY, created=NOW, label="*anything")).signature_input.label == "*anything"
 
 
 def test_unchanged_request_of_the_attack_helpers_is_accepted() -> None:
@@ -227,7 +229,7 @@ def test_two_failing_signatures_report_the_later_check() -> None:
         assert code_of(both(relabelled(first.request), second.request)) is last, (first.id, second.id)
 
 
-def relabelled(request: Request) -> Request:
+def relabelled(request: RequestMessage) -> RequestMessage:
     """Return `request` with another label on its signature. A label is not signed."""
     return replace(replace(request, "Signature-Input", "sig1=", "sig2="), "Signature", "sig1=", "sig2=")
 
@@ -254,10 +256,10 @@ PARTIAL = forge(get(), lines()[:1], label="partial")
 
 
 @pytest.mark.parametrize("other", [STALE, WRONG, STRANGER, PARTIAL], ids=["stale", "wrong", "stranger", "partial"])
-def test_one_valid_signature_is_enough(other: Request) -> None:
+def test_one_valid_signature_is_enough(other: RequestMessage) -> None:
     """A valid signature is found before or after an invalid one."""
-    assert check(both(other, GOOD)).label == "good"
-    assert check(both(GOOD, other)).label == "good"
+    assert check(both(other, GOOD)).signature_input.label == "good"
+    assert check(both(GOOD, other)).signature_input.label == "good"
 
 
 def test_valid_signature_by_an_unknown_key_is_refused() -> None:
@@ -276,7 +278,9 @@ def test_valid_signature_by_an_unknown_key_is_refused() -> None:
         (STALE, WRONG, Code.SIGNATURE_INVALID),
     ],
 )
-def test_refusal_has_the_reason_of_the_latest_check(first: Request, second: Request, expected: Code) -> None:
+def test_refusal_has_the_reason_of_the_latest_check(
+    first: RequestMessage, second: RequestMessage, expected: Code
+) -> None:
     """If all signatures fail, the reported code is that of the signature that passed most checks."""
     assert code_of(both(first, second)) is expected
 
@@ -295,7 +299,7 @@ def test_number_of_signatures_is_limited() -> None:
     for number in range(SIGNATURES_MAX):
         stranger = forge(get(), lines(), f';keyid="stranger";created={NOW_S}', label=f"x{number}")
         request = both(request, stranger)
-    assert check(request).label == "good"
+    assert check(request).signature_input.label == "good"
     assert code_of(both(request, PARTIAL)) is Code.TOO_MANY_SIGNATURES
 
 
@@ -378,7 +382,7 @@ def test_policy_with_another_window() -> None:
 def test_policy_with_other_components() -> None:
     """A policy may require other components, for a route without tokens. A body must be covered all the same."""
     policy = Policy(required=("@method", "@path", "x-a"))
-    request = Request("POST", URL, (("X-A", "1"),), b"{}")
+    request = RequestMessage("POST", URL, (("X-A", "1"),), b"{}")
     good = sign(request, KEY, created=NOW, components=("@path", "x-a", "@method", "content-digest"))
     assert check(good, policy=policy).key_id == "key-1"
     for components, expected in (
@@ -391,7 +395,7 @@ def test_policy_with_other_components() -> None:
 def test_policy_with_a_tag() -> None:
     """A policy with a tag refuses a signature without that tag."""
     policy = Policy(tag="pay")
-    assert check(sign(get(), KEY, created=NOW, tag="pay"), policy=policy).tag == "pay"
+    assert check(sign(get(), KEY, created=NOW, tag="pay"), policy=policy).signature_input.tag == "pay"
     for tag in (None, "Pay", ""):
         assert code_of(sign(get(), KEY, created=NOW, tag=tag), policy=policy) is Code.TAG_MISMATCH
 
@@ -457,7 +461,7 @@ def test_default_policy() -> None:
     ],
     ids=["component", "body", "stale", "ahead", "input", "signature"],
 )
-def test_refusal_has_details(request_: Request, details: dict[str, object]) -> None:
+def test_refusal_has_details(request_: RequestMessage, details: dict[str, object]) -> None:
     """The details of a refusal name the component, field or position at fault, for programs."""
     with pytest.raises(SignatureRefused) as caught:
         check(request_)

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from incoming_payments.errors import SignatureRefused
-from incoming_payments.httpsig import Code, Evidence, Policy, Request, sign, verify
+from incoming_payments.httpsig import Code, Evidence, Policy, RequestMessage, sign, verify
 from incoming_payments.httpsig.explain import Diagnosis, explain
 from incoming_payments.limits import EXPLAIN_CHARS_MAX
 from kits.signed_requests import KEY, KEYS, NOW, NOW_S, OTHER, URL, get, post, put
@@ -35,7 +35,7 @@ bodies = st.one_of(st.binary(max_size=9), st.just(b"[" * 5000), st.just(b'{"a":1
 codes = st.sampled_from([*Code, "nonce_used", "of_a_host"])
 
 
-def check(request: Request, code: str) -> Diagnosis:
+def check(request: RequestMessage, code: str) -> Diagnosis:
     """Return the diagnosis of a request that was refused for `code`, once its text is known to be well-formed."""
     found = explain(SignatureRefused(code, "because"), Evidence(request, KEYS, Policy(), NOW))
     assert all(line.isprintable() and line.isascii() for line in str(found).split("\n"))
@@ -44,7 +44,7 @@ def check(request: Request, code: str) -> Diagnosis:
     return found
 
 
-def check_refused(request: Request) -> Diagnosis:
+def check_refused(request: RequestMessage) -> Diagnosis:
     """Return the diagnosis of a request that `verify` refuses."""
     with pytest.raises(SignatureRefused) as caught:
         verify(request, KEYS, policy=Policy(), now=NOW)
@@ -58,7 +58,7 @@ def test_any_request_has_a_diagnosis(
     method: str, target: str, headers: tuple[tuple[str, str], ...], body: bytes, code: str
 ) -> None:
     """Whatever arrives, and for whatever code it is refused, there is a report and no exception."""
-    check(Request(method, target, headers, body), code)
+    check(RequestMessage(method, target, headers, body), code)
 
 
 @quick
@@ -85,7 +85,7 @@ def test_any_signed_request_has_a_diagnosis(
 tokens = st.text(st.sampled_from("0123456789QXZ"), min_size=PIECE_CHARS, max_size=60)
 
 
-def refused(token: str, kind: int) -> Request:
+def refused(token: str, kind: int) -> RequestMessage:
     """A request with this token, refused in one of several ways; the token is in places where it has no business."""
     authorization = ("Authorization", f"GNAP {token}")
     request = put(post(("Cookie", f"a={token}")), *authorization)

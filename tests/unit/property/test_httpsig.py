@@ -23,7 +23,7 @@ from incoming_payments.httpsig import (
     PrivateKey,
     Proof,
     PublicKey,
-    Request,
+    RequestMessage,
     content_digest,
     load_jwk,
     load_private_jwk,
@@ -55,7 +55,7 @@ field_lines = st.lists(nearly, min_size=1, max_size=2)
 names = st.sampled_from(["Signature-Input", "Signature", "Content-Digest", "Content-Length", "Authorization", "X-A"])
 
 
-def _outcome(request: Request, keys: dict[str, PublicKey] = KEYS, policy: Policy | None = None) -> Proof | Code:
+def _outcome(request: RequestMessage, keys: dict[str, PublicKey] = KEYS, policy: Policy | None = None) -> Proof | Code:
     """Return the proof, or the reason of the refusal. Any other exception fails the test."""
     try:
         return verify(request, keys, policy=policy or Policy(), now=NOW)
@@ -74,7 +74,7 @@ def test_any_request_is_refused_with_a_reason(
     method: str, target: str, headers: list[tuple[str, str]], body: bytes
 ) -> None:
     """An arbitrary request is refused with a reason."""
-    assert isinstance(_outcome(Request(method, target, tuple(headers), body)), Code)
+    assert isinstance(_outcome(RequestMessage(method, target, tuple(headers), body)), Code)
 
 
 @quick
@@ -252,7 +252,7 @@ def test_fast_path_for_a_base_matches_the_specification(
     values: list[tuple[str, str]], names: list[str], parameters: Any
 ) -> None:
     """Both paths build the same signature base, or refuse the same component with the same error."""
-    request = Request("GET", "https://ase.example/a?b", tuple(values))
+    request = RequestMessage("GET", "https://ase.example/a?b", tuple(values))
     coverage = Coverage((*(Component(name) for name in names), Component("x-a", parameters)))
 
     def outcome(build: Callable[[BaseBuilder, Coverage, str], bytes]) -> str:
@@ -363,17 +363,17 @@ def test_signed_request_is_proven(
     )
     proof = _outcome(signed)
     assert isinstance(proof, Proof)
-    assert (proof.label, proof.key_id, proof.algorithm) == (label, "key-1", Algorithm.ED25519)
+    assert (proof.signature_input.label, proof.key_id, proof.algorithm) == (label, "key-1", Algorithm.ED25519)
     assert proof.components == tuple(Component(name) for name in covered)
     assert proof.created == NOW
     assert proof.expires == (None if life_s is None else NOW + timedelta(seconds=life_s))
-    assert (proof.nonce, proof.tag) == (nonce, tag)
+    assert (proof.nonce, proof.signature_input.tag) == (nonce, tag)
 
 
 COVERED = ("authorization", "content-digest", "content-length", "content-type", "signature-input", "signature")
 
 
-def _flips(request: Request) -> list[Request]:
+def _flips(request: RequestMessage) -> list[RequestMessage]:
     """Return one request for each bit of a covered part of `request`, with that bit changed."""
     flipped = [evolve(request, method=method) for method in _texts(request.method)]
     flipped += [evolve(request, target_uri=uri) for uri in _texts(request.target_uri)]
@@ -399,7 +399,7 @@ def _texts(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("request_", [signed_get(), signed_post()], ids=["GET", "POST"])
-def test_request_with_a_changed_bit_is_refused(request_: Request) -> None:
+def test_request_with_a_changed_bit_is_refused(request_: RequestMessage) -> None:
     """Each bit of the method, the target, the covered fields, the signature fields and the body is protected."""
     assert isinstance(_outcome(request_), Proof)
     accepted = [request for request in _flips(request_) if isinstance(_outcome(request), Proof)]

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.httpsig import Request
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.server.curl import check_url
 
 HOSTS = st.sampled_from(["bank.example", "127.0.0.1", "[::1]", "a_b", "1.2", "[0::1]", "u@a"]) | st.text("ab0.:-[]@%")
@@ -24,5 +24,5 @@ def test_a_url_that_is_taken_is_a_target_uri(url: str) -> None:
     """Any text is taken or refused with `InvalidValue`; what is taken is a target URI, and its authority as written."""
     with suppress(InvalidValue):
         check_url(url)
-        target = Request("GET", url, ()).target
+        target = RequestMessage("GET", url, ()).target
         assert url.startswith(f"{target.scheme}://{target.authority}/")

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.httpsig import Request
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import COMMAND_BODY_BYTES_MAX
 from incoming_payments.server.curl import check_url, curl_command
 from kits.shell import Recorder, needs_curl, recording, sh
@@ -22,7 +22,7 @@ def server() -> Iterator[Recorder]:
         yield recorder
 
 
-def sent(server: Recorder, request: Request, **options: str) -> Request:
+def sent(server: Recorder, request: RequestMessage, **options: str) -> RequestMessage:
     """Return the request that arrives when a shell runs the command."""
     done = sh(curl_command(request, **options))
     assert (done.returncode, done.stderr) == (0, b"")
@@ -114,7 +114,7 @@ def test_url_arrives_unchanged(server: Recorder, suffix: str) -> None:
     """Path and query arrive as written: no dot segment is resolved, and nothing is expanded."""
     url = f"{server.base_url}{suffix}"
     check_url(url)
-    assert url == sent(server, Request("GET", url, ())).target_uri
+    assert url == sent(server, RequestMessage("GET", url, ())).target_uri
 
 
 # --- methods, fields and bodies --------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_url_arrives_unchanged(server: Recorder, suffix: str) -> None:
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
 def test_method_arrives_unchanged(server: Recorder, method: str) -> None:
     """Each method arrives unchanged, and curl does not wait for the content of a response to HEAD."""
-    assert method == sent(server, Request(method, f"{server.base_url}/", ())).method
+    assert method == sent(server, RequestMessage(method, f"{server.base_url}/", ())).method
 
 
 @needs_curl
@@ -140,7 +140,7 @@ def test_fields_arrive_unchanged(server: Recorder) -> None:
         ("Content-Type", "text/plain"),
         ("Content-Length", "1"),
     )
-    got = sent(server, Request("POST", f"{server.base_url}/", headers, b"b"))
+    got = sent(server, RequestMessage("POST", f"{server.base_url}/", headers, b"b"))
     names = {name.lower() for name, _ in headers}
     assert sorted(headers) == sorted(field for field in got.headers if field[0].lower() in names)
     assert got.values("x-twice") == ("1", "2")
@@ -150,7 +150,7 @@ def test_fields_arrive_unchanged(server: Recorder) -> None:
 def test_length_of_an_empty_body(server: Recorder) -> None:
     """Without a body, the request has a length only if a field gives it."""
     length = (("Content-Length", "0"),)
-    got = sent(server, Request("POST", f"{server.base_url}/", length))
+    got = sent(server, RequestMessage("POST", f"{server.base_url}/", length))
     assert (got.values("content-length"), got.body) == (("0",), b"")
 
 
@@ -182,7 +182,7 @@ BODIES: Final = [
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:20]))
 def test_body_arrives_unchanged(server: Recorder, body: bytes) -> None:
     """Any bytes arrive unchanged: quotes, newlines, shell expansions, binary data, and text like an option."""
-    assert body == sent(server, Request("POST", f"{server.base_url}/", (), body)).body
+    assert body == sent(server, RequestMessage("POST", f"{server.base_url}/", (), body)).body
 
 
 @needs_curl
@@ -190,7 +190,7 @@ def test_body_arrives_unchanged(server: Recorder, body: bytes) -> None:
 def test_body_from_a_file(server: Recorder, tmp_path: Path, name: str) -> None:
     """The command names the file, and curl sends the bytes of the file unchanged."""
     (tmp_path / name).write_bytes(b"\r\n\0\n")
-    command = curl_command(Request("POST", f"{server.base_url}/", (), b"\r\n\0\n"), body_file=name)
+    command = curl_command(RequestMessage("POST", f"{server.base_url}/", (), b"\r\n\0\n"), body_file=name)
     done = sh(command, tmp_path)
     assert (done.returncode, done.stderr) == (0, b"")
     assert server.taken().body == b"\r\n\0\n"
@@ -199,13 +199,13 @@ def test_body_from_a_file(server: Recorder, tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:20]))
 def test_command_can_be_pasted(body: bytes) -> None:
     """For any body, the command has only printable characters and newlines."""
-    command = curl_command(Request("POST", "https://bank.example/", (), body))
+    command = curl_command(RequestMessage("POST", "https://bank.example/", (), body))
     assert {character for character in command if not character.isprintable()} <= {"\n"}
 
 
 def test_body_that_is_too_large_for_a_command_is_refused() -> None:
     """A body that makes an argument too long for the system is refused, unless it is in a file."""
-    request = Request("POST", "https://bank.example/", (), b"a" * (COMMAND_BODY_BYTES_MAX + 1))
+    request = RequestMessage("POST", "https://bank.example/", (), b"a" * (COMMAND_BODY_BYTES_MAX + 1))
     with pytest.raises(InvalidValue, match=f"more than {COMMAND_BODY_BYTES_MAX} bytes .*: put it in a file"):
         curl_command(request)
     assert curl_command(request, body_file="f").endswith(" \\\n  --data-binary @f")

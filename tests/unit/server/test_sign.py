@@ -17,7 +17,7 @@ from attrs import frozen
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
-from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, Proof, Request, load_jwk, verify
+from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, Proof, RequestMessage, load_jwk, verify
 from incoming_payments.limits import COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX
 from incoming_payments.server.command import main
 from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
@@ -52,14 +52,14 @@ class Signer:
         assert (status, printed.err.decode()) == (0, warning)
         return printed.out
 
-    def request(self, *arguments: str) -> Request:
+    def request(self, *arguments: str) -> RequestMessage:
         """The request that it prints."""
         head, _, body = self(*arguments, "--format", "http").partition(b"\r\n\r\n")
         line, *lines = head.decode("latin-1").split("\r\n")
         method, target, _ = line.split(" ")
         fields = tuple((name, value) for name, _, value in (each.partition(": ") for each in lines))
         host = next(value for name, value in fields if name == "Host")
-        return Request(method, f"http://{host}{target}", fields, body)
+        return RequestMessage(method, f"http://{host}{target}", fields, body)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def server() -> Iterator[Recorder]:
         yield recorder
 
 
-def proof_of(request: Request, folder: Path, **policy: Any) -> Proof:
+def proof_of(request: RequestMessage, folder: Path, **policy: Any) -> Proof:
     """Return the proof of the request under the client's key, now."""
     key = load_jwk((folder / CLIENT_JWK).read_bytes())
     return verify(request, {key.kid: key}, policy=Policy(**policy), now=datetime.now(UTC))
@@ -87,7 +87,7 @@ def warning_of(base_url: str) -> str:
     return f"incoming-payments: warning: {text}, which that service checks signatures with\n"
 
 
-def covered(request: Request) -> str:
+def covered(request: RequestMessage) -> str:
     """Return the covered components, as the signature lists them."""
     [field] = request.values("signature-input")
     return field[field.index("(") + 1 : field.index(")")]
@@ -196,7 +196,7 @@ def test_received_request_is_the_signed_one(
     assert proof_of(got, folder, max_age_s=2**40).key_id == "client-key-1"
 
 
-def proof_fields(request: Request) -> list[tuple[str, str]]:
+def proof_fields(request: RequestMessage) -> list[tuple[str, str]]:
     """Return the fields of a request that the signature can cover."""
     by_curl = {"user-agent", "accept", "connection"}
     return [field for field in request.headers if field[0].lower() not in by_curl]
@@ -221,7 +221,7 @@ def test_format_headers_prints_the_fields(folder: Path, sign: Signer) -> None:
     names = ["Authorization", "Content-Type", "Content-Length", "Content-Digest", "Signature-Input", "Signature"]
     assert names == [line.partition(": ")[0] for line in lines]
     headers = tuple((name, value) for name, _, value in (line.partition(": ") for line in lines))
-    assert proof_of(Request("POST", URL, headers, b"{}"), folder).label == "sig1"
+    assert proof_of(RequestMessage("POST", URL, headers, b"{}"), folder).signature_input.label == "sig1"
 
 
 def test_given_host_and_connection_replace_the_defaults(sign: Signer) -> None:
@@ -330,7 +330,7 @@ def second_token(folder: Path, key: Any, alg: str = "EdDSA") -> PrivateKey:
     return private
 
 
-def authorization(request: Request) -> str:
+def authorization(request: RequestMessage) -> str:
     """Return the value of the only `Authorization` field."""
     [value] = request.values("authorization")
     return value

@@ -12,8 +12,8 @@ from incoming_payments.errors import MalformedKey, SignatureRefused
 from incoming_payments.httpsig import (
     Policy,
     Proof,
-    Request,
-    Response,
+    RequestMessage,
+    ResponseMessage,
     ed25519,
     load_jwk,
     parse_signature,
@@ -32,13 +32,13 @@ def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ed25519, "BACKEND", request.param)
 
 
-def _message(name: str) -> Request | Response:
+def _message(name: str) -> RequestMessage | ResponseMessage:
     vector = VECTORS[name]
     headers = tuple((name, value) for name, value in vector["headers"])
     body = vector["body"].encode()
     if name == "response":
-        return Response(vector["status"], headers, body)
-    return Request(vector["method"], vector["url"], headers, body)
+        return ResponseMessage(vector["status"], headers, body)
+    return RequestMessage(vector["method"], vector["url"], headers, body)
 
 
 def _base(case: Any) -> bytes:
@@ -78,7 +78,7 @@ def _verify(section: str, *required: str) -> Proof:
     """Run the whole verifier at the time when the example was signed."""
     case = CASES[section]
     request = _message("request")
-    assert isinstance(request, Request)
+    assert isinstance(request, RequestMessage)
     fields = (("Signature-Input", case["signature_input"]), ("Signature", case["signature"]))
     key = load_jwk(VECTORS["keys"][case["keyid"]])
     signed = evolve(request, headers=(*request.headers, *fields))
@@ -88,8 +88,8 @@ def _verify(section: str, *required: str) -> Proof:
 
 def test_examples_that_cover_the_body_are_accepted() -> None:
     """The verifier accepts B.2.2 and B.2.3, which cover the body."""
-    assert _verify("B.2.2", "@authority", "content-digest").label == "sig-b22"
-    assert _verify("B.2.3", "@method", "@path", "@query", "content-digest").label == "sig-b23"
+    assert _verify("B.2.2", "@authority", "content-digest").signature_input.label == "sig-b22"
+    assert _verify("B.2.3", "@method", "@path", "@query", "content-digest").signature_input.label == "sig-b23"
 
 
 @pytest.mark.parametrize(("section", "reason"), [("B.2.1", "component_not_covered"), ("B.2.6", "body_not_covered")])

@@ -17,13 +17,10 @@ __all__ = ["HYPOTHESES", "Cause", "Diagnosis", "Hypothesis", "explain"]
 
 @frozen
 class Diagnosis:
-    """Why a request was refused. `str(diagnosis)` goes into a log as it is: printable ASCII, bounded, no secret.
-
-    `causes` are the likeliest, the proved ones first; there is at least one.
-    """
+    """Why a request was refused. `str(diagnosis)` goes into a log as it is: printable ASCII, bounded, no secret."""
 
     code: str
-    causes: tuple[Cause, ...]
+    causes: tuple[Cause, ...]  # at least one; the likeliest, and the proved ones first
     text: str
 
     def __str__(self) -> str:
@@ -36,17 +33,11 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     At most `limits.EXPLAIN_VERIFICATIONS_MAX` trials run. Raises nothing, whatever the request holds.
 
     >>> from datetime import UTC, datetime
-    >>> from attrs import evolve
-    >>> from incoming_payments.httpsig import Policy, PrivateKey, Request, sign, verify
-    >>> key, now = PrivateKey.generate_ed25519("key-1"), datetime(2030, 1, 1, tzinfo=UTC)
-    >>> sent = sign(Request("GET", "http://ase.example/pay", (("Authorization", "GNAP OS9M2PMH"),)), key, created=now)
-    >>> arrived = evolve(sent, target_uri="https://ase.example/pay")
-    >>> evidence = Evidence(arrived, {"key-1": key.public_key()}, Policy(), now)
-    >>> try:  # doctest: +ELLIPSIS
-    ...     verify(evidence.request, evidence.keys, policy=evidence.policy, now=evidence.now)
-    ... except SignatureRefused as refusal:
-    ...     print(explain(refusal, evidence).causes[0])
-    proved: the client signed http://ase.example/pay: another scheme than the service expects; compare ...
+    >>> from incoming_payments.httpsig import Policy, RequestMessage
+    >>> request = RequestMessage("GET", "https://ase.example/pay", (("Signature", "undefined"),))
+    >>> evidence = Evidence(request, {}, Policy(), datetime(2030, 1, 1, tzinfo=UTC))
+    >>> print(explain(SignatureRefused("signature_missing", "the request is not signed"), evidence).causes[0])
+    likely: Signature is the text undefined: a layer below the signer repeated the request unsigned
     """
     case = open_case(evidence, refusal.code)
     causes, is_complete = find_causes(case)

@@ -1,6 +1,6 @@
 """A refused request taken apart: its signatures, and for each one the lines of its signature base."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from attrs import evolve, frozen
@@ -10,32 +10,26 @@ from incoming_payments.httpsig.base import BaseBuilder, Component
 from incoming_payments.httpsig.explain._redaction import Redactor
 from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PublicKey
-from incoming_payments.httpsig.message import Request
-from incoming_payments.httpsig.shapes import strict_form
-from incoming_payments.httpsig.verify import Evidence, as_signed
+from incoming_payments.httpsig.message import RequestMessage
+from incoming_payments.httpsig.shapes import StrictForm, any_strict_form
+from incoming_payments.httpsig.verify import Evidence
 from incoming_payments.limits import HEADER_BYTES_MAX, SIGNATURES_MAX
 
 
 @frozen
 class Trial:
-    """A possible cause; `said` completes the words of its hypothesis.
+    """A possible cause of the refusal."""
 
-    `holds` proves the cause or refutes it. Without `holds` the cause was only recognised, so it is likely.
-    """
-
-    said: str = ""
-    holds: Callable[[], bool] | None = None
+    said: str = ""  # completes the words of the hypothesis
+    holds: Callable[[], bool] | None = None  # proves or refutes the cause; None when the cause is only likely
 
 
 @frozen
 class Draft:
-    """A signature base whose values can be replaced. RFC 9421 §2.5.
+    """A signature base whose values can be replaced. RFC 9421 §2.5."""
 
-    Each line is a component and its value, or None if the component has none. `params` is the text of the last line.
-    """
-
-    lines: tuple[tuple[Component, str | None], ...]
-    params: str
+    lines: tuple[tuple[Component, str | None], ...]  # each component and its value, or None if it has none
+    params: str  # the value of the last line
 
     @property
     def missing(self) -> list[str]:
@@ -51,7 +45,7 @@ class Draft:
         """Return a draft with other values for the plain components of these names."""
         return self._with(lambda component: None if component.parameters else values.get(component.name))
 
-    def of_target(self, request: Request) -> "Draft":
+    def of_target(self, request: RequestMessage) -> "Draft":
         """Return a draft with the derived components of `request`."""
         builder = BaseBuilder(request)
         try:
@@ -73,9 +67,7 @@ class ReadSignature:
     key: PublicKey | None
     draft: Draft
 
-    def made_over(
-        self, base: bytes, said: str = "", *, key: PublicKey | None = None, octets: bytes | None = None
-    ) -> Trial:
+    def made_over(self, base: bytes, said: str = "", key: PublicKey | None = None, octets: bytes = b"") -> Trial:
         """Return the trial that the key signed `base`; without a key nothing can be proved."""
         signer = key or self.key
         return Trial(said, partial(signer.verify, octets or self.octets, base) if signer else None)
@@ -98,36 +90,23 @@ class Case:
         """Return a few names from outside in quotes."""
         return ", ".join([self.redactor.quote(name) for name in names[:4]])
 
-    def by_known_keys(self, *, complete: bool = True) -> Iterator[ReadSignature]:
-        """Yield the signatures by known keys whose base could be built, or else those whose base could not."""
-        return (one for one in self.signatures if one.key and bool(one.draft.missing) is not complete)
-
 
 def open_case(evidence: Evidence, code: str) -> Case:
     """Take the request apart. Raises nothing."""
     request, shapes = evidence.request, evidence.policy.shapes
     lines = request.values("signature-input"), request.values("signature")
-    form = next(filter(None, [strict_form(shape, *lines) for shape in shapes]), None)
-    strict = ([form.signature_input], [form.signature]) if form else lines
-    read = read_signatures(evidence, strict[0], strict[1], lambda one: as_signed(form, one) if form else one)
+    form = any_strict_form(shapes, *lines) or StrictForm(", ".join(lines[0]), ", ".join(lines[1]), None)
+    read = read_signatures(evidence, form)
     return Case(evidence, code, Redactor(request), tuple(read))
 
 
-def read_signatures(
-    evidence: Evidence,
-    inputs: Sequence[str],
-    signatures: Sequence[str],
-    signed: Callable[[SignatureInput], SignatureInput] = lambda one: one,
-) -> list[ReadSignature]:
-    """Return the signatures in the two fields, those by known keys first; none when a field cannot be read.
-
-    `signed` replaces what was read by what the client signed.
-    """
+def read_signatures(evidence: Evidence, form: StrictForm) -> list[ReadSignature]:
+    """Return the signatures in the two fields, those by known keys first; none when a field cannot be read."""
     try:
-        given, octets_of = parse_signature_input(inputs), parse_signature(signatures)
+        given, octets_of = parse_signature_input([form.signature_input]), parse_signature([form.signature])
     except MalformedField:
         return []
-    both = [signed(one) for label, one in given.items() if label in octets_of]
+    both = [form.as_signed(one) for label, one in given.items() if label in octets_of]
     both.sort(key=lambda one: one.key_id not in evidence.keys)
     builder = BaseBuilder(evidence.request)
     return [

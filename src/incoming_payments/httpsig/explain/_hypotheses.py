@@ -1,36 +1,36 @@
-"""The table of the mistakes that clients and their hosts make, and the loop that tries them."""
+"""The table of the mistakes that clients and their hosts make, the trials of each, and the loop that tries them."""
 
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Final
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from attrs import evolve, frozen
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.codes import Code
-from incoming_payments.httpsig.explain import _trials
+from incoming_payments.httpsig.digest import content_digest
 from incoming_payments.httpsig.explain._bodies import claims, is_digest_of, other_bodies
 from incoming_payments.httpsig.explain._case import Case, ReadSignature, Trial, read_signatures
-from incoming_payments.httpsig.shapes import Shape, strict_form
+from incoming_payments.httpsig.shapes import Shape, StrictForm, strict_form
 from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_MAX
 
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
 _ZONE_OFF_S_MAX: Final = 120  # how far a clock that is right but for its zone may be off besides
-_PARTS_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
+_PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
 
 @frozen
 class Cause:
-    """A cause of a refusal. `proved`: with this mistake made on purpose the signature holds, or the digest matches.
+    """A cause of a refusal."""
 
-    `name` is stable, and `text` is for people.
-    """
-
-    name: str
-    proved: bool
-    text: str
+    name: str  # stable
+    proved: bool  # with this mistake made on purpose, the signature holds or the digest matches
+    text: str  # for people
 
     def __str__(self) -> str:
         return f"{'proved' if self.proved else 'likely'}: {self.text}"
@@ -41,7 +41,7 @@ class Hypothesis:
     """One row of the table: a mistake, the codes for which it is tried, its trials, and its words for the host."""
 
     name: str
-    codes: frozenset[str]
+    codes: Collection[Code]
     trials: Callable[[Case], Iterator[Trial]]
     words: str
     proves: bool = True  # whether a trial that holds proves the mistake
@@ -68,9 +68,17 @@ def find_causes(case: Case) -> tuple[list[Cause], bool]:
     return sorted(causes, key=lambda cause: not cause.proved)[:EXPLAIN_CAUSES_MAX], budget >= 0
 
 
-def _each(trials: _trials.SignatureTrials, *, complete: bool = True) -> Callable[[Case], Iterator[Trial]]:
+_SignatureTrials = Callable[[Case, ReadSignature], Iterator[Trial]]
+
+
+def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case], Iterator[Trial]]:
     """Return the trials of every signature by a known key whose base is complete, or of those whose base is not."""
-    return lambda case: (trial for one in case.by_known_keys(complete=complete) for trial in trials(case, one))
+    return lambda case: (
+        trial
+        for one in case.signatures
+        if one.key and bool(one.draft.missing) is not complete
+        for trial in trials(case, one)
+    )
 
 
 _LABEL: Final = r"[A-Za-z*][A-Za-z0-9_\-.*]{0,63}"
@@ -101,8 +109,8 @@ def _form(case: Case) -> Iterator[Trial]:
     flaws += ["the label has upper-case letters"] if written[1] != written[1].lower() else []
     flaws += ["Signature is not written label=:base64:"] if signatures.strip() != f"{signature[1]}{strict}" else []
     flaws += ["the two fields have different labels"] if signature[1] not in (None, written[1]) else []
-    said = "; ".join(flaws)
-    for one in read_signatures(case.evidence, [f"sig1={params}"], [f"sig1{strict}"]) if flaws else ():
+    said, form = "; ".join(flaws), StrictForm(f"sig1={params}", f"sig1{strict}", None)
+    for one in read_signatures(case.evidence, form) if flaws else ():
         for signed in (written[2], one.draft.params):
             if one.key is not None:
                 yield one.made_over(evolve(one.draft, params=signed).base(), said)
@@ -163,7 +171,7 @@ def _covered_instead(case: Case) -> Iterator[Trial]:
             yield Trial(f"{shown} is covered: names are in lower case")
         if component.name in wanted and component.parameters:
             yield Trial(f"{shown} is covered, which is not the component without parameters")
-        if component.name in _PARTS_OF_TARGET and "@target-uri" not in names:
+        if component.name in _PIECES_OF_TARGET and "@target-uri" not in names:
             yield Trial(f"{shown} is covered, and @target-uri is not")
     if case.text("digest") and not case.text("content-digest"):
         yield Trial("there is the old Digest field (RFC 3230), and no Content-Digest (RFC 9530)")
@@ -198,43 +206,178 @@ def _as_sent(_case: Case, one: ReadSignature) -> Iterator[Trial]:
     yield one.made_over(one.draft.base())
 
 
+# --- trials that the client signed something else: the bases that one mistake leads to ---------
+
+_URI: Final = re.compile(r"(https?)://([^/?]*)([^?]*)(\?.*)?", re.IGNORECASE | re.DOTALL)
+_HOST: Final = re.compile(r"[A-Za-z0-9\-._:\[\]]{1,255}")
+_PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9\-._~%]{1,64}){1,4}")
+
+
+def _schemes(_case: Case, scheme: str) -> Iterator[str]:
+    yield "http" if scheme.lower() == "https" else "https"
+
+
+def _hosts(case: Case, authority: str) -> Iterator[str]:
+    for name in ("host", "x-forwarded-host"):
+        yield from filter(_HOST.fullmatch, case.evidence.request.values(name)[:1])
+    bare = re.sub(r":[0-9]*$", "", authority)
+    yield from [bare] if bare != authority else [f"{authority}:80", f"{authority}:443"]
+    yield authority.lower()
+
+
+def _paths(case: Case, path: str) -> Iterator[str]:
+    segments = path.split("/")[1:]
+    unmounted = ["/" + "/".join(segments[count:]) for count in range(1, min(4, len(segments)))]
+    yield from unmounted[:1]
+    yield path[:-1] if path.endswith("/") else f"{path}/"
+    yield from unmounted[1:]
+    for prefix in filter(_PREFIX.fullmatch, case.evidence.request.values("x-forwarded-prefix")[:1]):
+        yield f"{prefix}{path}"
+    yield re.sub(r"/\.(?=/|$)|/[^/]+/\.\.(?=/|$)", "", path)  # dot segments resolved, one level deep
+    yield quote(unquote_to_bytes(path), safe="/:@!$&'()*+,;=~-._")
+    yield unquote(path)
+
+
+def _queries(_case: Case, query: str) -> Iterator[str]:
+    yield from ["", query.replace("%20", "+"), query.replace("+", "%20")] if query else ["?"]
+
+
+_PARTS: Final = {"scheme": _schemes, "host": _hosts, "path": _paths, "query": _queries}
+
+
+def _target(*names: str, others_max: int = 16) -> _SignatureTrials:
+    """Return the trials with another target URI, in which all of these parts or at least two of them differ."""
+
+    def trials(case: Case, one: ReadSignature) -> Iterator[Trial]:
+        if match := _URI.fullmatch(case.evidence.request.target_uri):
+            ours = match.groups(default="")
+            options = [
+                dict.fromkeys([part, *itertools.islice(others(case, part), others_max if name in names else 0)])
+                for part, (name, others) in zip(ours, _PARTS.items(), strict=True)
+            ]
+            for parts in itertools.product(*options):
+                if sum(map(str.__ne__, ours, parts)) >= min(2, len(names)):
+                    scheme, authority, path, query = parts
+                    uri = f"{scheme}://{authority}{path}{query}"
+                    draft = one.draft.of_target(evolve(case.evidence.request, target_uri=uri))
+                    yield one.made_over(draft.base(), case.redactor.uri(uri))
+
+    return trials
+
+
+def _method(case: Case, one: ReadSignature) -> Iterator[Trial]:
+    """Yield the method in another case, and GET and POST, which a redirect or HEAD changes."""
+    ours = case.evidence.request.method
+    for other in dict.fromkeys((ours.upper(), ours.lower(), "GET", "POST")):
+        if other != ours:
+            yield one.made_over(one.draft.with_values({"@method": other}).base(), case.redactor.quote(other))
+
+
+def _token(case: Case, one: ReadSignature) -> Iterator[Trial]:
+    """Yield the access token under another scheme, without scheme, or absent."""
+    for value in case.evidence.request.values("authorization")[:1]:
+        scheme, _, secret = value.strip(" ").partition(" ")
+        for other, said in (
+            (secret, "the token alone, without GNAP before it"),
+            (f"Bearer {secret}", "Bearer, and not as GNAP"),
+            (f"{scheme.upper()} {secret}", "the scheme in upper case"),
+            (f"{scheme.lower()} {secret}", "the scheme in lower case"),
+            ("", "an empty value"),
+            (scheme, "the scheme without a token"),
+        ):
+            if other != value:
+                yield one.made_over(one.draft.with_values({"authorization": other}).base(), said)
+
+
+def _lost_field(case: Case, one: ReadSignature) -> Iterator[Trial]:
+    """Yield values for the fields that did not arrive, or arrived more than once."""
+    request, missing = case.evidence.request, one.draft.missing
+    lines = {name: request.values(name) for name in missing}
+    how = " once, and it arrived more than once" if any(lines.values()) else ", which did not arrive"
+    sent = {
+        "content-length": str(len(request.body)),
+        "content-type": "application/json",
+        "host": request.target_uri.partition("://")[2].partition("/")[0],
+    }
+    for values, said in (
+        ({**sent, "content-digest": content_digest(request.body)}, how),
+        ({**sent, "content-digest": content_digest(request.body, "sha-256")}, how),
+        (dict.fromkeys(missing, ""), " as an empty value, and did not send it"),
+        (dict.fromkeys(missing, "undefined"), " as the text undefined, and did not send it"),
+        ({name: "".join(lines[name][:1]) for name in missing}, how),
+        ({name: "".join(lines[name][-1:]) for name in missing}, how),
+    ):
+        draft = one.draft.with_values(values)
+        if not draft.missing:
+            yield one.made_over(draft.base(), f"{case.names(missing)}{said}")
+
+
+def _created(_case: Case, one: ReadSignature) -> Iterator[Trial]:
+    """Yield `created` in milliseconds, as a string, or as a second next to it."""
+    sent = one.given.created or 0
+    for other in (f"{sent * 1000}", f'"{sent}"', f"{sent - 1}", f"{sent + 1}"):
+        params = one.draft.params.replace(f";created={sent}", f";created={other}")
+        yield one.made_over(evolve(one.draft, params=params).base(), f"created={other}, and sent created={sent}")
+
+
+def _other_key(case: Case, one: ReadSignature) -> Iterator[Trial]:
+    """Yield the other keys of this client."""
+    for kid, key in list(case.evidence.keys.items())[:4]:
+        if kid != one.given.key_id:
+            yield one.made_over(one.draft.base(), case.redactor.quote(kid), key=key)
+
+
+def _other_algorithm(_case: Case, one: ReadSignature) -> Iterator[Trial]:
+    """Yield the other algorithms that an RSA key can be used with."""
+    rsa = (Algorithm.RS256, Algorithm.PS512, Algorithm.PS256, Algorithm.PS384)
+    for algorithm in rsa if one.key and one.key.algorithm in rsa else ():
+        if one.key and algorithm is not one.key.algorithm:
+            yield one.made_over(one.draft.base(), algorithm.value, key=evolve(one.key, algorithm=algorithm))
+
+
+def _der(_case: Case, one: ReadSignature) -> Iterator[Trial]:
+    """Yield an ECDSA signature that was sent in DER as r and s. RFC 9421 §3.3.4 and §3.3.5."""
+    for size in (32, 48):
+        try:
+            r, s = decode_dss_signature(one.octets)
+            yield one.made_over(one.draft.base(), octets=r.to_bytes(size) + s.to_bytes(size))
+        except (ValueError, OverflowError):
+            continue
+
+
 # --- the table ---------------------------------------------------------------------------------
 
-_FORM: Final = frozenset(
-    {Code.SIGNATURE_MISSING, Code.SIGNATURE_INPUT_MALFORMED, Code.SIGNATURE_MALFORMED, Code.LABELS_DIFFER}
-)
-_COVERAGE: Final = frozenset({Code.COMPONENT_NOT_COVERED, Code.BODY_NOT_COVERED})
-_ABSENT: Final = frozenset({Code.COMPONENT_ABSENT, Code.FIELD_REPEATED})
-_DIGEST: Final = frozenset(
-    {Code.DIGEST_MISMATCH, Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED, Code.CONTENT_LENGTH_MISMATCH}
-)
-_CHANGED: Final = frozenset({Code.DIGEST_MISMATCH, Code.CONTENT_LENGTH_MISMATCH})
-_INVALID: Final = frozenset({Code.SIGNATURE_INVALID})
+_FORM: Final = {Code.SIGNATURE_MISSING, Code.SIGNATURE_INPUT_MALFORMED, Code.SIGNATURE_MALFORMED, Code.LABELS_DIFFER}
+_COVERAGE: Final = {Code.COMPONENT_NOT_COVERED, Code.BODY_NOT_COVERED}
+_ABSENT: Final = {Code.COMPONENT_ABSENT, Code.FIELD_REPEATED}
+_CHANGED: Final = {Code.DIGEST_MISMATCH, Code.CONTENT_LENGTH_MISMATCH}
+_DIGEST: Final = _CHANGED | {Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED}
+_INVALID: Final = {Code.SIGNATURE_INVALID}
 
 HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are tried: the commonest first
     Hypothesis("undefined", _FORM, _undefined, "{said}: a layer below the signer repeated the request unsigned"),
     Hypothesis("cavage", _FORM, _cavage, "the client signs as draft-cavage-http-signatures says, and not as RFC 9421"),
     Hypothesis("form", _FORM, _form, "the fields are not written as RFC 9421 section 4 says: {said}"),
-    Hypothesis("keyid", frozenset({Code.KEY_UNKNOWN, Code.KEY_ID_MISSING}), _keyid,
+    Hypothesis("keyid", {Code.KEY_UNKNOWN, Code.KEY_ID_MISSING}, _keyid,
         "keyid must be the kid of a key of the client: {said}"),
-    Hypothesis("alg", frozenset({Code.ALGORITHM_MISMATCH}), _each(_alg), "the alg parameter {said}"),
+    Hypothesis("alg", {Code.ALGORITHM_MISMATCH}, _each(_alg), "the alg parameter {said}"),
     Hypothesis("not_covered", _COVERAGE, _not_covered, "the signature does not cover {said}"),
     Hypothesis("covered_instead", _COVERAGE | _ABSENT | {Code.COMPONENT_UNSUPPORTED}, _covered_instead,
         "in place of a required component {said}"),
-    Hypothesis("clock", frozenset({Code.STALE, Code.CREATED_IN_FUTURE}), _each(_clock), "the times differ: {said}"),
-    Hypothesis("lost_field", _ABSENT, _each(_trials.lost_field, complete=False), "the client signed {said}"),
+    Hypothesis("clock", {Code.STALE, Code.CREATED_IN_FUTURE}, _each(_clock), "the times differ: {said}"),
+    Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
     Hypothesis("digest_of", _DIGEST, _digest_of, "the digest is that of {said}, and not of the bytes received"),
     Hypothesis("body_changed", _CHANGED, _each(_as_sent), "the client signed this Content-Digest: the body was changed"
         " afterwards, by a proxy or by the client", proves=False),
-    *(Hypothesis(part, _INVALID, _each(_trials.target(part)), f"the client signed {{said}}: another {part} than the"
-        " service expects; compare base_url and the proxy") for part in _trials.PARTS),
-    Hypothesis("method", _INVALID, _each(_trials.method), "the client signed the method as {said}"),
-    Hypothesis("token", _INVALID, _each(_trials.token), "the client signed authorization as {said}"),
-    Hypothesis("other_key", _INVALID, _each(_trials.other_key), "the client signed with its key of the kid {said}"),
-    Hypothesis("algorithm", _INVALID, _each(_trials.other_algorithm), "the JWK does not name {said}, which signed"),
-    Hypothesis("der", _INVALID, _each(_trials.der), "the signature is in DER; it must be r and s alone"),
-    Hypothesis("created", _INVALID, _each(_trials.created), "the client signed another time: {said}"),
-    Hypothesis("target", _INVALID, _each(_trials.target("scheme", "host", "path", "query", others_max=3)),
+    *(Hypothesis(part, _INVALID, _each(_target(part)), f"the client signed {{said}}: another {part} than the"
+        " service expects; compare base_url and the proxy") for part in _PARTS),
+    Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),
+    Hypothesis("token", _INVALID, _each(_token), "the client signed authorization as {said}"),
+    Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key of the kid {said}"),
+    Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the JWK does not name {said}, which signed"),
+    Hypothesis("der", _INVALID, _each(_der), "the signature is in DER; it must be r and s alone"),
+    Hypothesis("created", _INVALID, _each(_created), "the client signed another time: {said}"),
+    Hypothesis("target", _INVALID, _each(_target("scheme", "host", "path", "query", others_max=3)),
         "the client signed {said}: base_url must be the URL that clients use"),
 )  # fmt: skip

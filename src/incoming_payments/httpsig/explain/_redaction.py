@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from incoming_payments.httpsig.base import Component, Parameters
-from incoming_payments.httpsig.message import Request
+from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX
 
 PIECE_CHARS: Final = 8  # no piece of a secret that is as long as this is ever shown
@@ -24,7 +24,7 @@ _LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # in `Signature`, it 
 class Redactor:
     """Show pieces of one request. Its methods raise nothing."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: RequestMessage) -> None:
         secrets = [value for name in _SECRET_FIELDS for value in request.values(name)]
         secrets += [octets for value in request.values("signature") for octets in _LONG.findall(value)]
         self._pieces = {piece for secret in secrets for piece in _pieces(secret.lower())}
@@ -36,11 +36,7 @@ class Redactor:
         return hidden(text) if found else text
 
     def show(self, text: str, chars_max: int = EXPLAIN_VALUE_CHARS_MAX) -> str:
-        r"""Return `text` from outside as printable ASCII of bounded length, without secrets.
-
-        >>> Redactor(Request("GET", "", ())).show("x\n")
-        'x\\n'
-        """
+        """Return `text` from outside as printable ASCII of bounded length, without secrets."""
         shown = ascii(self.mask(text[:chars_max]))[1:-1]
         if len(text) <= chars_max and len(shown) <= 2 * chars_max:
             return shown
@@ -51,11 +47,7 @@ class Redactor:
         return f'"{self.show(text)}"'
 
     def value(self, component: Component, value: str) -> str:
-        """Return the value of a covered component.
-
-        >>> Redactor(Request("GET", "", ())).value(Component("authorization"), "GNAP OS9M2PMH")
-        'GNAP <redacted, 8 characters>'
-        """
+        """Return the value of a covered component."""
         name = component.name
         if component.parameters:
             return hidden(value)
@@ -78,18 +70,15 @@ class Redactor:
 
     def identifier(self, component: Component) -> str:
         """Return a component identifier."""
-        return self.quote(component.name) + self._parameters(component.parameters)
+        return self.quote(component.name) + self.parameters(component.parameters, shown=None)
 
-    def parameters(self, parameters: Parameters) -> str:
-        """Return the parameters of a signature; the values of `nonce` and of unknown parameters are hidden."""
-        return self._parameters(parameters, _SHOWN_PARAMETERS)
-
-    def _parameters(self, parameters: Parameters, allowed: frozenset[str] | None = None) -> str:
+    def parameters(self, parameters: Parameters, shown: frozenset[str] | None = _SHOWN_PARAMETERS) -> str:
+        """Return parameters. The values of those that are not in `shown` are hidden; None shows all values."""
         text = ""
         for name, value in parameters:
-            shown = self.show(str(value)) if allowed is None or name in allowed else hidden(str(value))
-            shown = f'"{shown}"' if type(value) is str else shown
-            text += f";{self.show(name)}" if value is True else f";{self.show(name)}={shown}"
+            written = self.show(str(value)) if shown is None or name in shown else hidden(str(value))
+            written = f'"{written}"' if type(value) is str else written
+            text += f";{self.show(name)}" if value is True else f";{self.show(name)}={written}"
         return text
 
 

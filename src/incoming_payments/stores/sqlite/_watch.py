@@ -315,7 +315,7 @@ class LogWatch:
             os.close(self._log)
 
     def before_write(self) -> bool:
-        """Check the mark and the log, by its descriptor. SQLite's write lock is held. Returns whether the log was emptied since the last
+        """Check the mark and the log. SQLite's write lock is held. Returns whether the log was emptied since the last
         commit.
 
         Another process may have emptied it in a checkpoint, or another program by mistake: `forget` or stop.

@@ -13,7 +13,7 @@ from incoming_payments.domain import lifecycle
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
 from incoming_payments.errors import IncomingPaymentsError, PaymentExists, StoreError
 from incoming_payments.flows.effects import Flow, UpdatePayment
-from incoming_payments.httpsig import Request, sign
+from incoming_payments.httpsig import RequestMessage, sign
 from incoming_payments.ilp.stream import StreamKeys
 from incoming_payments.testing.simulation.fixtures import CLIENT_KEY, METHODS, POLICY, TOKEN, USD, WALLET
 from incoming_payments.testing.simulation.ledger import Expected, Ledger, require
@@ -46,7 +46,7 @@ class Create(Operation):
         if self.expires_at is not None:
             body["expiresAt"] = self.expires_at.isoformat()
         headers = (("Authorization", f"GNAP {TOKEN}"), ("Content-Type", "application/json"))
-        request = Request("POST", f"{POLICY.base_url}/incoming-payments", headers, json.dumps(body).encode())
+        request = RequestMessage("POST", f"{POLICY.base_url}/incoming-payments", headers, json.dumps(body).encode())
         now = clock()
         return world.flows.create_payment(sign(request, CLIENT_KEY, created=now, nonce=self.nonce), POLICY, now)
 
@@ -86,7 +86,7 @@ class Get(Operation):
     def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
         headers = (("Authorization", f"GNAP {TOKEN}"),)
         now = clock()
-        request = sign(Request("GET", POLICY.payment_url(self.id), headers), CLIENT_KEY, created=now)
+        request = sign(RequestMessage("GET", POLICY.payment_url(self.id), headers), CLIENT_KEY, created=now)
         return world.flows.get_payment(request, self.id, POLICY, now)
 
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
