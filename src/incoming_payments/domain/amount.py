@@ -3,8 +3,9 @@
 import re
 from typing import Final, Self
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
+from incoming_payments.domain.checks import instance, integer
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import (
     ASSET_CODE_CHARS_MAX,
@@ -32,7 +33,7 @@ class Asset:
     """
 
     code: str = field()
-    scale: int = field()
+    scale: int = field(validator=integer(0, ASSET_SCALE_MAX, name="assetScale"))
 
     @code.validator
     def _printable(self, _: object, code: object) -> None:
@@ -41,11 +42,6 @@ class Asset:
                 f"assetCode must be 1 to {ASSET_CODE_CHARS_MAX} printable ASCII characters without spaces",
                 member="assetCode",
             )
-
-    @scale.validator
-    def _in_range(self, _: object, scale: object) -> None:
-        if type(scale) is not int or not 0 <= scale <= ASSET_SCALE_MAX:
-            raise InvalidValue(f"assetScale must be an integer from 0 to {ASSET_SCALE_MAX}", member="assetScale")
 
 
 @frozen
@@ -58,18 +54,8 @@ class Amount:
     '2500'
     """
 
-    value: int = field()
-    asset: Asset = field()
-
-    @asset.validator
-    def _is_asset(self, _: object, asset: object) -> None:
-        if not isinstance(asset, Asset):
-            raise InvalidValue("asset must be an Asset", member="asset")
-
-    @value.validator
-    def _uint64(self, _: object, value: object) -> None:
-        if type(value) is not int or not 0 <= value <= UINT64_MAX:
-            raise InvalidValue(f"value must be an integer from 0 to {UINT64_MAX}", member="value")
+    value: int = field(validator=integer())
+    asset: Asset = field(validator=instance(Asset))
 
     @classmethod
     def parse(cls, text: object, asset: Asset) -> Self:
@@ -94,11 +80,6 @@ class Amount:
         return str(self.value)
 
 
-def _uint64(_: object, attribute: "Attribute[int]", value: object) -> None:
-    if type(value) is not int or not 0 <= value <= UINT64_MAX:
-        raise InvalidValue(f"{attribute.name} must be an integer from 0 to {UINT64_MAX}", member=attribute.name)
-
-
 @frozen
 class Tolerance:
     """The excess over `incomingAmount` that a packet may bring: the larger of `units` and `basis_points`.
@@ -111,8 +92,8 @@ class Tolerance:
     25
     """
 
-    units: int = field(default=EXCESS_UNITS_MAX, validator=_uint64)
-    basis_points: int = field(default=EXCESS_BASIS_POINTS_MAX, validator=_uint64)
+    units: int = field(default=EXCESS_UNITS_MAX, validator=integer())
+    basis_points: int = field(default=EXCESS_BASIS_POINTS_MAX, validator=integer())
 
     def excess_max(self, limit: Amount | None) -> int:
         """Return the largest excess of a total over `limit`, in minor units. The total stays below 2**64."""

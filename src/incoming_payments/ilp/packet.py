@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from attrs import Attribute, field, frozen
 
-from incoming_payments.domain.payment import check_moment
+from incoming_payments.domain.checks import check_time
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.address import IlpAddress, ilp_address
 from incoming_payments.ilp.oer import (
@@ -92,7 +92,7 @@ class Prepare:
     """
 
     amount: int = field()
-    expires_at: datetime = field(validator=check_moment)
+    expires_at: datetime = field(converter=check_time)
     condition: bytes = field(validator=_check_32_bytes)
     destination: IlpAddress = field(converter=ilp_address)
     data: bytes = field(default=b"", validator=_check_data, repr=False)

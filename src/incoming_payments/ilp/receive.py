@@ -38,6 +38,7 @@ from attrs import field, frozen
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.checks import check_time
 from incoming_payments.domain.lifecycle import Decision, Tolerance
 from incoming_payments.domain.payment import (
     STREAM_CREDITS,
@@ -45,7 +46,6 @@ from incoming_payments.domain.payment import (
     CreditId,
     IncomingPayment,
     PaymentId,
-    check_moment,
 )
 from incoming_payments.errors import (
     AmountTooLarge,
@@ -227,7 +227,7 @@ class Arrival:
         self, id: CreditId, clock: Callable[[], datetime], payment: IncomingPayment, earlier: Credit | None
     ) -> Decision[IncomingPayment]:
         now = clock()
-        check_moment(None, None, now)
+        check_time(now)
         if earlier is None and not self._receiver.in_time(self.expires_at, now):
             raise PacketExpired("the packet expired while it waited for the store, and was not credited")
         tolerance, amount, peer = self._receiver.tolerance, self.amount, self.peer
