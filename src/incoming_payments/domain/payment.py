@@ -81,9 +81,9 @@ def credit_id(text: object) -> CreditId:
     return CreditId(_visible(text, CREDIT_ID_CHARS_MAX, "a credit id", "creditId"))
 
 
-def _visible(text: object, most: int, what: str, member: str) -> str:
+def _visible(text: object, most: int, noun: str, member: str) -> str:
     if not isinstance(text, str) or not _VISIBLE.fullmatch(text) or len(text) > most:
-        raise InvalidValue(f"{what} is 1 to {most} printable ASCII characters without spaces", member=member)
+        raise InvalidValue(f"{noun} is 1 to {most} printable ASCII characters without spaces", member=member)
     return text
 
 

@@ -201,14 +201,6 @@ def _limit_asset(wallet_address: WalletAddress, _wanted: Creation, _: int) -> As
     return AssetMismatch(text, member="incomingAmount")
 
 
-def _limit_zero(*_: object) -> TermsRefused:
-    return TermsRefused("incomingAmount.value must be greater than zero", member="incomingAmount.value")
-
-
-def _not_ahead(*_: object) -> TermsRefused:
-    return TermsRefused("expiresAt must lie in the future", member="expiresAt")
-
-
 def _too_far_ahead(_: WalletAddress, _wanted: Creation, expiry_s_max: int) -> TermsRefused:
     return TermsRefused(f"expiresAt must lie at most {expiry_s_max} seconds ahead", member="expiresAt")
 
@@ -223,26 +215,25 @@ def _other_asset(payment: IncomingPayment, _amount: Amount, _: object) -> AssetM
     return AssetMismatch(f"the payment takes {asset.code} at scale {asset.scale} only")
 
 
-def _zero(*_: object) -> InvalidValue:
-    return InvalidValue("a credit must be greater than zero", member="amount")
-
-
-def _overflow(*_: object) -> AmountOverflow:
-    return AmountOverflow("the total received would pass 2**64 - 1: create another payment")
-
-
 def _too_large(payment: IncomingPayment, _amount: Amount, _: object) -> AmountTooLarge:
     remaining = receive_max(payment) - payment.progress.received.value
     text = f"the packet carries more money than the payment can still take: send at most {remaining}"
     return AmountTooLarge(text, remaining=remaining)
 
 
-def _completed(*_: object) -> PaymentCompleted:
-    return PaymentCompleted("the payment is completed and takes nothing more: create another one")
+def _always(error: type[IncomingPaymentsError], text: str, **details: str) -> Refuse[Any, Any, Any]:
+    """Return a refusal with the same text for every payment."""
+    return Refuse(error, lambda *_: error(text, **details))
 
 
-def _expired(*_: object) -> PaymentExpired:
-    return PaymentExpired("the payment has expired and takes nothing more: create another one")
+_LIMIT_ZERO: Final = _always(
+    TermsRefused, "incomingAmount.value must be greater than zero", member="incomingAmount.value"
+)
+_NOT_AHEAD: Final = _always(TermsRefused, "expiresAt must lie in the future", member="expiresAt")
+_ZERO: Final = _always(InvalidValue, "a credit must be greater than zero", member="amount")
+_OVERFLOW: Final = _always(AmountOverflow, "the total received would pass 2**64 - 1: create another payment")
+_IS_COMPLETED: Final = _always(PaymentCompleted, "the payment is completed and takes nothing more: create another one")
+_HAS_EXPIRED: Final = _always(PaymentExpired, "the payment has expired and takes nothing more: create another one")
 
 
 # --- the table ---------------------------------------------------------------------------------
@@ -260,25 +251,25 @@ _LAPSED: Final = Move(State.EXPIRED, (EventKind.EXPIRED,))
 
 CREATE: Final[tuple[Row[WalletAddress, Creation, int], ...]] = (
     Row((), Trigger.CREATE, limit_has_other_asset, Refuse(AssetMismatch, _limit_asset)),
-    Row((), Trigger.CREATE, limit_is_zero, Refuse(TermsRefused, _limit_zero)),
-    Row((), Trigger.CREATE, expiry_is_not_ahead, Refuse(TermsRefused, _not_ahead)),
+    Row((), Trigger.CREATE, limit_is_zero, _LIMIT_ZERO),
+    Row((), Trigger.CREATE, expiry_is_not_ahead, _NOT_AHEAD),
     Row((), Trigger.CREATE, expiry_is_too_far_ahead, Refuse(TermsRefused, _too_far_ahead)),
     Row((), Trigger.CREATE, always, Move(State.PENDING, (EventKind.CREATED,))),
 )
 CREDIT: Final[tuple[Row[IncomingPayment, Amount, None], ...]] = (
     Row(ANY, Trigger.CREDIT, amount_has_other_asset, Refuse(AssetMismatch, _other_asset)),
-    Row(ANY, Trigger.CREDIT, amount_is_zero, Refuse(InvalidValue, _zero)),
-    Row(_COMPLETED, Trigger.CREDIT, always, Refuse(PaymentCompleted, _completed)),
-    Row(_EXPIRED, Trigger.CREDIT, always, Refuse(PaymentExpired, _expired)),
-    Row(_PROCESSING, Trigger.CREDIT, total_overflows, Refuse(AmountOverflow, _overflow)),
+    Row(ANY, Trigger.CREDIT, amount_is_zero, _ZERO),
+    Row(_COMPLETED, Trigger.CREDIT, always, _IS_COMPLETED),
+    Row(_EXPIRED, Trigger.CREDIT, always, _HAS_EXPIRED),
+    Row(_PROCESSING, Trigger.CREDIT, total_overflows, _OVERFLOW),
     Row(OPEN, Trigger.CREDIT, total_reaches_limit, _FILLED),
     Row(OPEN, Trigger.CREDIT, total_is_below_limit, _CREDITED),
 )
 PACKET: Final[tuple[Row[IncomingPayment, Amount, Tolerance], ...]] = (
     Row(ANY, Trigger.PACKET, amount_has_other_asset, Refuse(AssetMismatch, _other_asset)),
     Row(ANY, Trigger.PACKET, amount_is_zero, UNCHANGED),
-    Row(_COMPLETED, Trigger.PACKET, always, Refuse(PaymentCompleted, _completed)),
-    Row(_EXPIRED, Trigger.PACKET, always, Refuse(PaymentExpired, _expired)),
+    Row(_COMPLETED, Trigger.PACKET, always, _IS_COMPLETED),
+    Row(_EXPIRED, Trigger.PACKET, always, _HAS_EXPIRED),
     Row(OPEN, Trigger.PACKET, total_is_too_large, Refuse(AmountTooLarge, _too_large)),
     Row(OPEN, Trigger.PACKET, total_reaches_limit, _FILLED),
     Row(OPEN, Trigger.PACKET, total_is_below_limit, _CREDITED),
@@ -289,14 +280,14 @@ REPEAT: Final[tuple[Row[Credit, Amount, None], ...]] = (
 )
 QUOTE: Final[tuple[Row[IncomingPayment, Amount, None], ...]] = (
     Row(ANY, Trigger.QUOTE, amount_has_other_asset, Refuse(AssetMismatch, _other_asset)),
-    Row(_COMPLETED, Trigger.QUOTE, always, Refuse(PaymentCompleted, _completed)),
-    Row(_EXPIRED, Trigger.QUOTE, always, Refuse(PaymentExpired, _expired)),
+    Row(_COMPLETED, Trigger.QUOTE, always, _IS_COMPLETED),
+    Row(_EXPIRED, Trigger.QUOTE, always, _HAS_EXPIRED),
     Row(OPEN, Trigger.QUOTE, always, UNCHANGED),
 )
 COMPLETE: Final[tuple[Row[IncomingPayment, None, None], ...]] = (
     Row(OPEN, Trigger.COMPLETE, always, _CLOSED),
     Row(_COMPLETED, Trigger.COMPLETE, always, UNCHANGED),
-    Row(_EXPIRED, Trigger.COMPLETE, always, Refuse(PaymentExpired, _expired)),
+    Row(_EXPIRED, Trigger.COMPLETE, always, _HAS_EXPIRED),
 )
 TIME: Final[tuple[Row[IncomingPayment, datetime, None], ...]] = (
     Row(OPEN, Trigger.TIME, expiry_has_passed, _LAPSED),

@@ -56,7 +56,8 @@ def run(flow: Flow[T], ports: Ports) -> T:
             try:
                 answer = _call_port(effect, ports)
                 if inspect.isawaitable(answer):
-                    _close_coroutine(answer)
+                    if inspect.iscoroutine(answer):
+                        answer.close()  # otherwise Python warns that it was never awaited
                     raise PortMissing(f"the port for {type(effect).__name__} is async: run this flow with arun")
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
@@ -109,12 +110,6 @@ def _call_port(effect: Effect[Any], ports: AsyncPorts | Ports) -> Any:
     if port is None:
         raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")
     return call(port, effect)
-
-
-def _close_coroutine(answer: Any) -> None:
-    """Close `answer` if it is a coroutine. Otherwise Python warns that it was never awaited."""
-    if inspect.iscoroutine(answer):
-        answer.close()
 
 
 def _too_many_effects(effect: Effect[Any]) -> FlowStuck:

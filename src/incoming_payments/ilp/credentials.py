@@ -15,7 +15,6 @@ import base64
 import hashlib
 import hmac
 import uuid
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final
@@ -49,10 +48,6 @@ class StreamCredentials:
     shared_secret: bytes = field(repr=False)
 
 
-def _secrets(secrets: Sequence[bytes]) -> tuple[bytes, ...]:
-    return tuple(secrets)
-
-
 @frozen
 class DerivedMethods:
     """The default `MethodAllocator`: derive the `ilp` method of every payment from server secrets.
@@ -68,7 +63,7 @@ class DerivedMethods:
     """
 
     prefix: IlpAddress = field(converter=ilp_address)
-    secrets: tuple[bytes, ...] = field(converter=_secrets, repr=False)
+    secrets: tuple[bytes, ...] = field(converter=tuple[bytes, ...], repr=False)
 
     @prefix.validator
     def _check_prefix_length(self, _: object, prefix: IlpAddress) -> None:
