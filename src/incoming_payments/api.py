@@ -11,23 +11,9 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
+from incoming_payments import errors
 from incoming_payments.domain.payment import PaymentId, payment_id
-from incoming_payments.errors import (
-    AccessForbidden,
-    AssetMismatch,
-    HttpRefused,
-    IncomingPaymentsError,
-    InvalidValue,
-    MalformedJson,
-    PaymentNotFound,
-    PolicyRefused,
-    SignatureRefused,
-    StoreStopped,
-    StoreUnavailable,
-    TermsRefused,
-    TokenRefused,
-    WalletAddressNotFound,
-)
+from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.create import create_payment
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.get import get_payment, get_public_payment
@@ -82,22 +68,22 @@ class Response:
     status: int
     headers: Headers
     body: bytes = field(repr=False)
-    cause: IncomingPaymentsError | None = field(default=None, repr=False, eq=False)
+    cause: errors.IncomingPaymentsError | None = field(default=None, repr=False, eq=False)
 
 
 # The status of each error that a client can cause, and of a failing store. The host answers other errors with 500.
-STATUS: Final[Mapping[type[IncomingPaymentsError], int]] = {
-    MalformedJson: 400,
-    WalletAddressNotFound: 400,
-    AssetMismatch: 400,
-    TermsRefused: 400,
-    TokenRefused: 401,
-    SignatureRefused: 401,
-    AccessForbidden: 403,
-    PolicyRefused: 403,
-    PaymentNotFound: 404,
-    StoreUnavailable: 503,
-    StoreStopped: 503,
+STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
+    errors.MalformedJson: 400,
+    errors.WalletAddressNotFound: 400,
+    errors.AssetMismatch: 400,
+    errors.TermsRefused: 400,
+    errors.TokenRefused: 401,
+    errors.SignatureRefused: 401,
+    errors.AccessForbidden: 403,
+    errors.PolicyRefused: 403,
+    errors.PaymentNotFound: 404,
+    errors.StoreUnavailable: 503,
+    errors.StoreStopped: 503,
 }
 _RETRY_AFTER_S: Final = "1"
 
@@ -166,7 +152,7 @@ def _route(request: Request) -> tuple[Answer, PaymentId]:
 def _payment_id(text: str | None) -> PaymentId:
     try:
         return PaymentId("") if text is None else payment_id(text)
-    except InvalidValue:
+    except errors.InvalidValue:
         raise payment_not_found() from None
 
 
@@ -240,13 +226,13 @@ def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
     return Response(status, (("Content-Type", JSON_MEDIA_TYPE), ("Cache-Control", "no-store"), *headers), body)
 
 
-def _refusal(error: IncomingPaymentsError, policy: ServicePolicy) -> Response:
+def _refusal(error: errors.IncomingPaymentsError, policy: ServicePolicy) -> Response:
     status = next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
     description, details = error.description, error.details
     headers: Headers = ()
     if status == 401:
         headers = (("WWW-Authenticate", challenge(policy.auth_server)),)
-    elif isinstance(error, StoreUnavailable | StoreStopped):
+    elif isinstance(error, errors.StoreUnavailable | errors.StoreStopped):
         # The description of the store may name files, so it is for the host only.
         description, details = "the service cannot answer now: try again later", {}
         headers = (("Retry-After", _RETRY_AFTER_S),)

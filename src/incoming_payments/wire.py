@@ -249,18 +249,20 @@ def _camel_case(name: str) -> str:
 # --- cattrs: reading -------------------------------------------------------------------------------
 
 
-def _exactly(value: object, expected: type[T]) -> T:
-    if complaint := wrong_type(value, expected):
-        raise MalformedJson(complaint)
-    return cast("T", value)
+def _exactly(expected: type[T]) -> Callable[[object, object], T]:
+    """Return a cattrs hook that accepts only values of exactly this type."""
+
+    def read(value: object, _: object) -> T:
+        if complaint := wrong_type(value, expected):
+            raise MalformedJson(complaint)
+        return cast("T", value)
+
+    return read
 
 
-def _read_text(value: object, _: object) -> str:
-    return _exactly(value, str)
-
-
-def _read_scale(value: object, _: object) -> int:
-    return _exactly(value, int)
+_read_text: Final = _exactly(str)
+_read_integer: Final = _exactly(int)
+_read_object: Final = _exactly(dict)
 
 
 def _read_wallet_address(value: object, _: object) -> WalletAddressUrl:
@@ -272,11 +274,7 @@ def _read_date_time(value: object, _: object) -> datetime:
 
 
 def _read_metadata(value: object, _: object) -> MetadataJson:
-    return MetadataJson(write_json(_read_object(value)).decode("utf-8"))
-
-
-def _read_object(value: object) -> dict[str, Any]:
-    return _exactly(value, dict)
+    return MetadataJson(write_json(_read_object(value, dict)).decode("utf-8"))
 
 
 def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[[object, object], T]:
@@ -287,7 +285,7 @@ def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[
     read = make_dict_structure_fn(
         cls, _READER, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **overrides
     )
-    return lambda value, _: read(_read_object(value), cls)
+    return lambda value, _: read(_read_object(value, dict), cls)
 
 
 @frozen
@@ -304,7 +302,7 @@ def _read_amount(value: object, _: object) -> Amount:
 
 _READER: Final = Converter(detailed_validation=True)
 _READER.register_structure_hook(
-    _AmountJson, _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_scale)
+    _AmountJson, _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_integer)
 )
 # Hooks by member instead of by type: an optional member may be absent, but it must not be null.
 _READER.register_structure_hook(

@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 from attrs import Attribute, field, frozen
 
 from incoming_payments.domain.checks import check_time, integer
+from incoming_payments.domain.methods import IlpAddress, ilp_address
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.address import IlpAddress, ilp_address
 from incoming_payments.ilp.oer import (
     read_octets,
     read_span,
