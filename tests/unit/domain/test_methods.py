@@ -62,7 +62,7 @@ def test_spec_2_3_ilp_address(address: str) -> None:
 def test_invalid_ilp_address_is_refused(address: object) -> None:
     """The error for an invalid ILP address names the member."""
     with pytest.raises(InvalidValue) as caught:
-        IlpPaymentMethod(address, "c2VjcmV0")  # type: ignore[arg-type] # on purpose
+        IlpPaymentMethod(address, "c2VjcmV0")
     assert str(caught.value) == ADDRESS
     assert caught.value.details == {"member": "ilpAddress"}
 
