@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
-from incoming_payments import errors
+from incoming_payments import errors, limits
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.create import create_payment
@@ -21,13 +21,6 @@ from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.gnap.access import payment_not_found
 from incoming_payments.gnap.token import challenge
 from incoming_payments.httpsig import Request as SignedRequest
-from incoming_payments.limits import (
-    BODY_BYTES_MAX,
-    HEADER_BYTES_MAX,
-    HEADERS_BYTES_MAX,
-    HEADERS_MAX,
-    TARGET_CHARS_MAX,
-)
 from incoming_payments.wire import JSON_MEDIA_TYPE, write_error, write_view
 
 Headers = tuple[tuple[str, str], ...]
@@ -102,7 +95,7 @@ def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Re
     """
     try:
         check_head(request)
-        if len(request.body) > BODY_BYTES_MAX:
+        if len(request.body) > limits.BODY_BYTES_MAX:
             raise body_too_large()
         _require_acceptable(request)
         answer, id = _route(request)
@@ -171,17 +164,17 @@ def _signed(request: Request, policy: ServicePolicy) -> SignedRequest:
 
 def check_head(head: Request) -> None:
     """Raise `HttpRefused` with 414 or 431 when the target or the header fields are too large. Ignore the body."""
-    if len(head.path) + len(head.query) > TARGET_CHARS_MAX:
-        raise HttpRefused(414, "target_too_long", f"shorten path and query to {TARGET_CHARS_MAX} characters")
-    if len(head.headers) > HEADERS_MAX:
-        raise HttpRefused(431, "headers_too_large", f"send at most {HEADERS_MAX} header fields")
+    if len(head.path) + len(head.query) > limits.TARGET_CHARS_MAX:
+        raise HttpRefused(414, "target_too_long", f"shorten path and query to {limits.TARGET_CHARS_MAX} characters")
+    if len(head.headers) > limits.HEADERS_MAX:
+        raise HttpRefused(431, "headers_too_large", f"send at most {limits.HEADERS_MAX} header fields")
     sizes = [len(name) + len(value) for name, value in head.headers]
-    if sum(sizes) > HEADERS_BYTES_MAX or max(sizes, default=0) > HEADER_BYTES_MAX:
-        text = f"send at most {HEADERS_BYTES_MAX} bytes of header fields, and at most {HEADER_BYTES_MAX} in one field"
-        raise HttpRefused(431, "headers_too_large", text)
+    if sum(sizes) > limits.HEADERS_BYTES_MAX or max(sizes, default=0) > limits.HEADER_BYTES_MAX:
+        text = f"send at most {limits.HEADERS_BYTES_MAX} bytes of header fields"
+        raise HttpRefused(431, "headers_too_large", f"{text}, and at most {limits.HEADER_BYTES_MAX} in one field")
 
 
-def body_too_large(limit: int = BODY_BYTES_MAX) -> HttpRefused:
+def body_too_large(limit: int = limits.BODY_BYTES_MAX) -> HttpRefused:
     """Return the refusal of a body of more than `limit` bytes. Hosts stop reading the body at the limit."""
     return HttpRefused(413, "body_too_large", f"send a body of at most {limit} bytes")
 

@@ -17,17 +17,11 @@ from cattrs import AttributeValidationNote, ClassValidationError, Converter, For
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from dateutil.parser import isoparse
 
+from incoming_payments import limits
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import InvalidValue, MalformedJson
-from incoming_payments.limits import (
-    BODY_BYTES_MAX,
-    JSON_DEPTH_MAX,
-    JSON_NUMBER_CHARS_MAX,
-    METADATA_BYTES_MAX,
-    METADATA_DEPTH_MAX,
-)
 from incoming_payments.strict import wrong_type
 
 T = TypeVar("T")
@@ -57,7 +51,10 @@ class CreateRequest:
 
 
 def read_create_request(
-    body: bytes, *, metadata_bytes_max: int = METADATA_BYTES_MAX, metadata_depth_max: int = METADATA_DEPTH_MAX
+    body: bytes,
+    *,
+    metadata_bytes_max: int = limits.METADATA_BYTES_MAX,
+    metadata_depth_max: int = limits.METADATA_DEPTH_MAX,
 ) -> CreateRequest:
     """Read the create request in `body`. Spec section 4.1.
 
@@ -158,7 +155,7 @@ def write_date_time(time: datetime) -> str:
 # --- JSON documents ------------------------------------------------------------------------------
 
 
-def read_json(body: bytes, *, bytes_max: int = BODY_BYTES_MAX, depth_max: int = JSON_DEPTH_MAX) -> Any:
+def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max: int = limits.JSON_DEPTH_MAX) -> Any:
     """Read the JSON value in `body`, with the restrictions of I-JSON (RFC 7493) and the limits of this library.
 
     Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, for a byte order mark, for duplicate
@@ -204,15 +201,15 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _parse_float(text: str) -> float:
-    value = float(text) if len(text) <= JSON_NUMBER_CHARS_MAX else math.inf
+    value = float(text) if len(text) <= limits.JSON_NUMBER_CHARS_MAX else math.inf
     if math.isinf(value):
-        raise MalformedJson(f"a number is too large, or longer than {JSON_NUMBER_CHARS_MAX} characters")
+        raise MalformedJson(f"a number is too large, or longer than {limits.JSON_NUMBER_CHARS_MAX} characters")
     return value
 
 
 def _parse_int(text: str) -> int:
-    if len(text) > JSON_NUMBER_CHARS_MAX:
-        raise MalformedJson(f"a number is longer than {JSON_NUMBER_CHARS_MAX} characters")
+    if len(text) > limits.JSON_NUMBER_CHARS_MAX:
+        raise MalformedJson(f"a number is longer than {limits.JSON_NUMBER_CHARS_MAX} characters")
     return int(text)
 
 

@@ -603,14 +603,14 @@ UNAUTHORISED: list[tuple[str, Callable[[Service], Any], str]] = [
 
 @pytest.mark.parametrize(("make", "code"), [row[1:] for row in UNAUTHORISED], ids=ids(UNAUTHORISED))
 def test_7_401_create_authorization_required(make: Callable[[Service], list[Request]], code: str) -> None:
-    """An unauthorized create request is refused with 401 before the body is read."""
+    """A create request without authorization is refused with 401 before the body is read."""
     service = Service()
     assert (401, code) == refusal(service.handle(make(service)[0]))
 
 
 @pytest.mark.parametrize(("make", "code"), [row[1:] for row in UNAUTHORISED], ids=ids(UNAUTHORISED))
 def test_7_401_get_authorization_required(make: Callable[[Service], list[Request]], code: str) -> None:
-    """An unauthorized GET is refused with 401 before the payment is loaded."""
+    """A GET without authorization is refused with 401 before the payment is loaded."""
     service = Service()
     request = make(service)[1]
     service.replace(store=None)

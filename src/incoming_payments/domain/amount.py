@@ -5,16 +5,9 @@ from typing import Final, Self
 
 from attrs import field, frozen
 
+from incoming_payments import limits
 from incoming_payments.domain.checks import instance, integer
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import (
-    ASSET_CODE_CHARS_MAX,
-    ASSET_SCALE_MAX,
-    EXCESS_BASIS_POINTS_MAX,
-    EXCESS_UNITS_MAX,
-    UINT64_DIGITS_MAX,
-    UINT64_MAX,
-)
 
 # Printable ASCII without the space. Every ISO 4217 code matches, and no character can disturb a log line.
 _ASSET_CODE: Final = re.compile(r"[!-~]+")
@@ -33,13 +26,13 @@ class Asset:
     """
 
     code: str = field()
-    scale: int = field(validator=integer(0, ASSET_SCALE_MAX, name="assetScale"))
+    scale: int = field(validator=integer(0, limits.ASSET_SCALE_MAX, name="assetScale"))
 
     @code.validator
     def _printable(self, _: object, code: object) -> None:
-        if not isinstance(code, str) or not _ASSET_CODE.fullmatch(code) or len(code) > ASSET_CODE_CHARS_MAX:
+        if not isinstance(code, str) or not _ASSET_CODE.fullmatch(code) or len(code) > limits.ASSET_CODE_CHARS_MAX:
             raise InvalidValue(
-                f"assetCode must be 1 to {ASSET_CODE_CHARS_MAX} printable ASCII characters without spaces",
+                f"assetCode must be 1 to {limits.ASSET_CODE_CHARS_MAX} printable ASCII characters without spaces",
                 member="assetCode",
             )
 
@@ -66,10 +59,10 @@ class Amount:
         >>> Amount.parse("2500", Asset("USD", 2)) == Amount(2500, Asset("USD", 2))
         True
         """
-        if not isinstance(text, str) or len(text) > UINT64_DIGITS_MAX or not _DECIMAL.fullmatch(text):
+        if not isinstance(text, str) or len(text) > limits.UINT64_DIGITS_MAX or not _DECIMAL.fullmatch(text):
             raise InvalidValue(
                 "value must be a string of decimal digits without sign, spaces or leading zeros, "
-                f"from 0 to {UINT64_MAX}",
+                f"from 0 to {limits.UINT64_MAX}",
                 member="value",
             )
         return cls(int(text), asset)
@@ -92,11 +85,11 @@ class Tolerance:
     25
     """
 
-    units: int = field(default=EXCESS_UNITS_MAX, validator=integer())
-    basis_points: int = field(default=EXCESS_BASIS_POINTS_MAX, validator=integer())
+    units: int = field(default=limits.EXCESS_UNITS_MAX, validator=integer())
+    basis_points: int = field(default=limits.EXCESS_BASIS_POINTS_MAX, validator=integer())
 
     def excess_max(self, limit: Amount | None) -> int:
         """Return the largest excess of a total over `limit`, in minor units. The total stays below 2**64."""
         if limit is None:
             return 0
-        return min(max(self.units, limit.value * self.basis_points // 10_000), UINT64_MAX - limit.value)
+        return min(max(self.units, limit.value * self.basis_points // 10_000), limits.UINT64_MAX - limit.value)

@@ -2,21 +2,15 @@
 
 from attrs import field, frozen
 
+from incoming_payments import limits
 from incoming_payments.domain.checks import integer
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.domain.urls import canonical_url, header_safe_url
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.limits import (
-    EXPIRY_S_MAX,
-    JSON_DEPTH_MAX,
-    METADATA_BYTES_MAX,
-    METADATA_DEPTH_MAX,
-    URL_CHARS_MAX,
-)
 
 COLLECTION_PATH = "/incoming-payments"
-_BASE_URL_CHARS_MAX = URL_CHARS_MAX - 100  # so that the URL of a payment, which is longer, is not too long
+_BASE_URL_CHARS_MAX = limits.URL_CHARS_MAX - 100  # so that the URL of a payment, which is longer, is not too long
 
 
 def _base_url(url: object) -> str:
@@ -56,9 +50,9 @@ class ServicePolicy:
     signature: SignaturePolicy = field(factory=SignaturePolicy)
     public_get: bool = True
     allow_identical: bool = True
-    expiry_s_max: int = field(default=EXPIRY_S_MAX, validator=integer(1, 100 * EXPIRY_S_MAX))
-    metadata_bytes_max: int = field(default=METADATA_BYTES_MAX, validator=integer(2, 32 * 1024))
-    metadata_depth_max: int = field(default=METADATA_DEPTH_MAX, validator=integer(1, JSON_DEPTH_MAX - 1))
+    expiry_s_max: int = field(default=limits.EXPIRY_S_MAX, validator=integer(1, 100 * limits.EXPIRY_S_MAX))
+    metadata_bytes_max: int = field(default=limits.METADATA_BYTES_MAX, validator=integer(2, 32 * 1024))
+    metadata_depth_max: int = field(default=limits.METADATA_DEPTH_MAX, validator=integer(1, limits.JSON_DEPTH_MAX - 1))
 
     @signature.validator
     def _check_required(self, _: object, signature: SignaturePolicy) -> None:
