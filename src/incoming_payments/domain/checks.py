@@ -1,5 +1,6 @@
 """Checks that several values share. Each raises `InvalidValue` with the name of the wrong member."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -11,6 +12,7 @@ from incoming_payments.limits import UINT64_MAX
 
 Validator = Callable[[object, "Attribute[Any]", Any], None]
 
+_VISIBLE: Final = re.compile(r"[!-~]+")
 _NO_OFFSET: Final = timedelta(0)
 
 
@@ -19,6 +21,13 @@ def check_time(time: datetime) -> datetime:
     if not isinstance(time, datetime) or (time.tzinfo is not UTC and time.utcoffset() != _NO_OFFSET):
         raise InvalidValue("a time must be a datetime in UTC, such as datetime.now(UTC)", member="now")
     return time
+
+
+def check_visible(text: object, most: int, subject: str, *, member: str) -> str:
+    """Return `text` if it is 1 to `most` printable ASCII characters without spaces. They cannot disturb a log line."""
+    if not isinstance(text, str) or not _VISIBLE.fullmatch(text) or len(text) > most:
+        raise InvalidValue(f"{subject} 1 to {most} printable ASCII characters without spaces", member=member)
+    return text
 
 
 def integer(least: int = 0, most: int = UINT64_MAX, *, name: str | None = None) -> Validator:

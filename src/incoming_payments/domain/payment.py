@@ -12,7 +12,7 @@ from typing import Final, Generic, NewType, TypeVar
 from attrs import converters, field, frozen
 
 from incoming_payments.domain.amount import Amount, Asset
-from incoming_payments.domain.checks import check_time, instance, integer
+from incoming_payments.domain.checks import check_time, check_visible, instance, integer
 from incoming_payments.domain.urls import canonical_url, header_safe_url
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import CLIENT_ID_CHARS_MAX, CREDIT_ID_CHARS_MAX
@@ -26,7 +26,6 @@ MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object that `w
 STREAM_CREDITS: Final = "stream:"  # the prefix of the credit ids of packets, and of no other credit ids
 PAYMENT_ID_RANDOM_BYTES: Final = 10
 _PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-_VISIBLE: Final = re.compile(r"[!-~]+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -67,7 +66,7 @@ def client_id(text: object) -> ClientId:
 
     Raises `InvalidValue` when `text` is empty, too long or not printable ASCII.
     """
-    return ClientId(_visible(text, CLIENT_ID_CHARS_MAX, "a client id", "client"))
+    return ClientId(check_visible(text, CLIENT_ID_CHARS_MAX, "a client id is", member="client"))
 
 
 def credit_id(text: object) -> CreditId:
@@ -78,13 +77,7 @@ def credit_id(text: object) -> CreditId:
     >>> credit_id("wire-2026-11-21/0007")
     'wire-2026-11-21/0007'
     """
-    return CreditId(_visible(text, CREDIT_ID_CHARS_MAX, "a credit id", "creditId"))
-
-
-def _visible(text: object, most: int, noun: str, member: str) -> str:
-    if not isinstance(text, str) or not _VISIBLE.fullmatch(text) or len(text) > most:
-        raise InvalidValue(f"{noun} is 1 to {most} printable ASCII characters without spaces", member=member)
-    return text
+    return CreditId(check_visible(text, CREDIT_ID_CHARS_MAX, "a credit id is", member="creditId"))
 
 
 def wallet_address_url(text: object) -> WalletAddressUrl:
