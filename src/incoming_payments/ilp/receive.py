@@ -237,7 +237,7 @@ class Arrival:
 
     def _max_money_frames(self, payment: IncomingPayment) -> list[Frame]:
         """Return the maximum and the total received of `payment`, for each stream of the packet."""
-        received = payment.received.value
+        received = payment.progress.received.value
         receive_max = max(lifecycle.receive_max(payment), received)
         return self._with_asset([StreamMaxMoney(stream, receive_max, received) for stream in self._stream_ids()])
 
