@@ -324,7 +324,7 @@ def test_the_check_for_optional_dependencies_can_fail() -> None:
         ("wire", "from incoming_payments.gnap.token import X", ["wire imports incoming_payments.gnap.token.X"]),
         ("httpsig.base", "import incoming_payments.domain.urls", ["httpsig imports incoming_payments.domain.urls"]),
         ("httpsig.base", "import incoming_payments.ilp", ["httpsig imports incoming_payments.ilp"]),
-        ("ilp.address", "import incoming_payments.httpsig", ["ilp imports incoming_payments.httpsig"]),
+        ("ilp.oer", "import incoming_payments.httpsig", ["ilp imports incoming_payments.httpsig"]),
         *(
             (module, f"from {EXPLAIN} import explain", [f"{part} imports {EXPLAIN}.explain"])
             for module, part in (("httpsig.__init__", "httpsig"), ("flows.get", "flows"), ("api", "api"))

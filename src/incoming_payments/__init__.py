@@ -1,8 +1,8 @@
-"""Be paid over Open Payments: the incoming payment service, for an account servicing entity's own backend.
+"""Receive payments over Open Payments, in the backend of an account servicing entity (ASE).
 
-A host gives `Ports` (its store, its wallet addresses, its authorization server, its ILP details) and a `ServicePolicy`,
-turns each HTTP request into a `Request`, and drives `handle` with `run` or `arun`. Money that came by any rail is
-booked with `receive`; ILP packets are taken by `receive_packet`, or over HTTP by `handle_packet`.
+A host passes `Ports` (its store, wallet addresses, authorization server and payment methods) and a `ServicePolicy`. It
+converts each HTTP request to a `Request`, and runs `handle` with `run` or `arun`. `receive` credits money from any
+payment rail. `receive_packet` answers an ILP packet, and `handle_packet` an ILP packet over HTTP.
 """
 
 from incoming_payments.api import Request, Response, handle

@@ -1,58 +1,62 @@
-"""Every exception this library raises. Nothing is imported here, so that everything may import it.
+"""All exceptions of this library. This module imports nothing of the library.
 
 ```
-IncomingPaymentsError              code, description, details: what an error body says
-├── InvalidValue (ValueError)      a value that cannot exist was asked for: our own caller, or a client's body
-├── Malformed                      bytes or text from outside do not read as what they should be
+IncomingPaymentsError              has a code, a description and details
+├── InvalidValue (ValueError)      the caller passed an invalid value
+├── Malformed                      input from outside cannot be read
 │   ├── MalformedJson              a request body
-│   ├── MalformedField             a structured field, or an HTTP message that cannot be signed over
+│   ├── MalformedField             a header field, or an HTTP message that cannot be signed
 │   ├── MalformedKey               a JWK
-│   ├── MalformedAddress           an ILP address that is not one of ours
-│   └── MalformedPacket            OER, an ILP packet or a STREAM packet; says at which byte
-├── Refused                        understood, and not allowed
-│   ├── TokenRefused               the access token is missing, unreadable, unknown, expired or lacks the right
-│   ├── SignatureRefused           the request is not signed as the policy demands; `code` says why
-│   ├── AccessForbidden            the right is there, but not for this wallet address or this payment
-│   ├── PolicyRefused              the host's own rules say no; for a host's ports to raise
-│   ├── TermsRefused               a payment on such terms cannot be: amount zero, expiry in the past or too far
-│   ├── PaymentRefused             the payment cannot take this
+│   ├── MalformedAddress           an ILP address that this service did not issue
+│   └── MalformedPacket            OER, an ILP packet or a STREAM packet
+├── Refused                        the request is valid, but not allowed
+│   ├── TokenRefused               the access token is missing, invalid, expired or lacks the right
+│   ├── SignatureRefused           the signature does not satisfy the policy
+│   ├── AccessForbidden            the token has the right, but not for this wallet address or payment
+│   ├── PolicyRefused              a rule of the host refuses; raised by the host's ports
+│   ├── TermsRefused               a payment cannot have these terms
+│   ├── PaymentRefused             the payment cannot take this credit
 │   │   ├── PaymentCompleted
 │   │   ├── PaymentExpired
 │   │   ├── AmountOverflow
-│   │   ├── AmountTooLarge         a packet brings more than it can still take; a smaller one may be sent
+│   │   ├── AmountTooLarge         the sender of the packet can send less
 │   │   ├── AssetMismatch
 │   │   └── CreditIdReused
 │   ├── PaymentNotFound
-│   ├── PacketExpired              waited for the store until it was too late
+│   ├── PacketExpired              the packet waited too long for the store
 │   ├── WalletAddressNotFound
-│   └── HttpRefused                method, media type, size: what HTTP itself has a status for
-├── StoreError                     the store could not do it; nothing was changed as far as it can tell
-│   ├── StoreUnavailable           for now: try the same call again
-│   └── StoreUnusable              until an operator acts: wrong schema, not a database, closed
-│       └── StoreStopped           its disk failed or its files changed: it refuses every call from then on
-├── BackupFailed                   no copy of the database was made
-├── PaymentExists                  an id was used twice: a port that hands out ids is broken
-├── BrokenDecision                 what a decision wants stored contradicts itself: a bug in the decision
-├── PortMissing                    a flow asked for something no port was given for
-├── FlowStuck                      a flow took more steps than any flow should
-└── ConfigurationError             a setting is missing or wrong; the message names it
+│   └── HttpRefused                HTTP has a status for this refusal: method, media type, size
+├── StoreError                     the store failed, and changed nothing as far as it knows
+│   ├── StoreUnavailable           for now: repeat the call
+│   └── StoreUnusable              until an operator repairs it
+│       └── StoreStopped           until an operator repairs the disk or the files, and restarts the processes
+├── BackupFailed                   the backup was not made
+├── PaymentExists                  the payment id was used twice
+├── BrokenDecision                 the values to store contradict each other: a bug in the decision
+├── PortMissing                    a flow needs a port that the host did not pass
+├── FlowStuck                      a flow took too many steps, or had already run
+└── ConfigurationError             a setting is missing or wrong
 ```
 
-Callers match on the class or on `code`, never on the message. The HTTP status of each is decided in `api.py`.
+Match on the class or on `code`, never on the description. `api.STATUS` maps the classes to HTTP status codes.
 """
 
 from collections.abc import Mapping
 
 
 class IncomingPaymentsError(Exception):
-    """The root: `except IncomingPaymentsError` catches whatever this library raises on purpose.
+    """The base class of all exceptions that this library raises on purpose.
 
-    `code` is stable and for programs; `description` is for people and says what to change; `details` holds
-    facts such as the offending member. None of the three ever holds a secret. Each class has a `code`; a class that
-    takes one as an argument covers several refusals, and each of its instances has its own.
+    `code` is stable and is for programs. `description` is for people, and says what to change. `details` holds facts,
+    such as the wrong member. None of them holds a secret. `TokenRefused`, `SignatureRefused`, `MalformedField` and
+    `HttpRefused` take the `code` of each instance as an argument; other classes have one code.
     """
 
     code: str = "error"
+
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        if code is not None:
+            cls.code = code
 
     def __init__(self, description: str, **details: object) -> None:
         super().__init__(description)
@@ -60,59 +64,42 @@ class IncomingPaymentsError(Exception):
         self.details: Mapping[str, object] = details
 
 
-class InvalidValue(IncomingPaymentsError, ValueError):
-    """A value that cannot exist was asked for. `details["member"]` names it where there is a name."""
-
-    code = "invalid_value"
+class InvalidValue(IncomingPaymentsError, ValueError, code="invalid_value"):
+    """A value cannot be built from these arguments. `details["member"]` is the name of the wrong one, if it has one."""
 
 
 # --- input that cannot be read -----------------------------------------------------------------
 
 
-class Malformed(IncomingPaymentsError):
-    """Input from outside that cannot be read."""
-
-    code = "malformed"
+class Malformed(IncomingPaymentsError, code="malformed"):
+    """Input from outside cannot be read."""
 
 
-class MalformedJson(Malformed):
-    """A body is not the JSON it has to be; `details["member"]` is the path of the member at fault."""
-
-    code = "invalid_body"
+class MalformedJson(Malformed, code="invalid_body"):
+    """A body is not JSON, or not the JSON that is expected. `details["member"]` is the path of the wrong member."""
 
 
-class MalformedField(Malformed):
-    """A header field, or a message, that cannot be read as RFC 9651, 9530 or 9421 say.
+class MalformedField(Malformed, code="malformed_field"):
+    """A header field or an HTTP message is not valid under RFC 9651, RFC 9530 or RFC 9421.
 
-    A message that cannot be signed over has a `code` of `httpsig.Code`.
+    If the message cannot be signed, `code` is an `httpsig.Code`.
     """
-
-    code = "malformed_field"
 
     def __init__(self, description: str, *, code: str = "malformed_field", **details: object) -> None:
         super().__init__(description, **details)
         self.code = code
 
 
-class MalformedKey(Malformed):
-    """A JWK that cannot be used: members missing, of the wrong length, weak, or private."""
-
-    code = "malformed_key"
+class MalformedKey(Malformed, code="malformed_key"):
+    """A JWK cannot be used: members are missing or have the wrong length, or the key is weak or private."""
 
 
-class MalformedAddress(Malformed):
-    """An ILP address that this service did not hand out."""
-
-    code = "malformed_address"
+class MalformedAddress(Malformed, code="malformed_address"):
+    """This service did not issue the ILP address."""
 
 
-class MalformedPacket(Malformed):
-    """Bytes that are not the OER, the ILP packet or the STREAM packet that they have to be.
-
-    `position` is the index of the byte from which on they do not read; it is in `details` as well.
-    """
-
-    code = "malformed_packet"
+class MalformedPacket(Malformed, code="malformed_packet"):
+    """The bytes are not valid OER, or not a valid ILP or STREAM packet. `position` is the index of the wrong byte."""
 
     def __init__(self, description: str, position: int) -> None:
         super().__init__(f"{description}, at byte {position}", position=position)
@@ -122,30 +109,24 @@ class MalformedPacket(Malformed):
 # --- refusals ----------------------------------------------------------------------------------
 
 
-class Refused(IncomingPaymentsError):
-    """Understood, and not allowed."""
-
-    code = "refused"
+class Refused(IncomingPaymentsError, code="refused"):
+    """The request is valid, but not allowed."""
 
 
-class TokenRefused(Refused):
+class TokenRefused(Refused, code="invalid_token"):
     """No usable access token: `token_missing`, `invalid_token`, `token_expired` or `insufficient_rights`."""
-
-    code = "invalid_token"
 
     def __init__(self, code: str, description: str, **details: object) -> None:
         super().__init__(description, **details)
         self.code = code
 
 
-class SignatureRefused(Refused):
-    """The request is not signed as the policy demands.
+class SignatureRefused(Refused, code="invalid_signature"):
+    """The signature does not satisfy the policy.
 
-    `code` is a `httpsig.Code`, or `key_unusable`, `nonce_used`, `nonce_unsupported`, `request_repeated`. `evidence`
-    is an `httpsig.Evidence`, when the caller of `verify` kept one for its log.
+    `code` is an `httpsig.Code`, or `key_unusable`, `nonce_used`, `nonce_unsupported` or `request_repeated`. `evidence`
+    is an `httpsig.Evidence` if the caller of `verify` kept one for its log.
     """
-
-    code = "invalid_signature"
 
     def __init__(self, code: str, description: str, **details: object) -> None:
         super().__init__(description, **details)
@@ -153,92 +134,64 @@ class SignatureRefused(Refused):
         self.evidence: object = None
 
 
-class AccessForbidden(Refused):
-    """The right exists, but not for this wallet address or this client's payment."""
-
-    code = "forbidden"
+class AccessForbidden(Refused, code="forbidden"):
+    """The token has the right, but not for this wallet address or for a payment of another client."""
 
 
-class PolicyRefused(Refused):
-    """Raised by a host's port to refuse by its own rules: the client gets 403 with this description."""
-
-    code = "refused_by_policy"
+class PolicyRefused(Refused, code="refused_by_policy"):
+    """A rule of the host refuses. The ports of the host raise it; the client gets 403 with this description."""
 
 
-class TermsRefused(Refused):
-    """There cannot be a payment on these terms; `details["member"]` names the one at fault."""
-
-    code = "invalid_terms"
+class TermsRefused(Refused, code="invalid_terms"):
+    """A payment cannot have these terms. `details["member"]` is the name of the wrong member."""
 
 
-class PaymentRefused(Refused):
-    """The payment cannot take this; the subclass says why."""
-
-    code = "payment_refused"
+class PaymentRefused(Refused, code="payment_refused"):
+    """The payment cannot take this credit. The subclass is the reason."""
 
 
-class PaymentCompleted(PaymentRefused):
-    """It has received what it was for, or its client closed it. Contract section 3, row 1."""
-
-    code = "payment_completed"
+class PaymentCompleted(PaymentRefused, code="payment_completed"):
+    """The payment received its `incomingAmount`, or its client closed it. Spec section 3, row 1."""
 
 
-class PaymentExpired(PaymentRefused):
-    """Its `expiresAt` has passed. Contract section 3, row 2."""
-
-    code = "payment_expired"
+class PaymentExpired(PaymentRefused, code="payment_expired"):
+    """The `expiresAt` of the payment has passed. Spec section 3, row 2."""
 
 
-class AmountOverflow(PaymentRefused):
-    """The total would not fit an unsigned 64-bit integer."""
-
-    code = "amount_overflow"
+class AmountOverflow(PaymentRefused, code="amount_overflow"):
+    """The total would pass 2**64 - 1."""
 
 
-class AmountTooLarge(PaymentRefused):
-    """A packet brings more than the payment can still take, which is `remaining` minor units. Nothing was booked."""
-
-    code = "amount_too_large"
+class AmountTooLarge(PaymentRefused, code="amount_too_large"):
+    """A packet has more money than the payment can still take: `remaining` minor units. Nothing was credited."""
 
     def __init__(self, description: str, *, remaining: int) -> None:
         super().__init__(description, remaining=remaining)
         self.remaining = remaining
 
 
-class AssetMismatch(PaymentRefused):
-    """Code or scale are not those of the wallet address."""
-
-    code = "asset_mismatch"
+class AssetMismatch(PaymentRefused, code="asset_mismatch"):
+    """The code or scale of the amount differs from that of the wallet address."""
 
 
-class CreditIdReused(PaymentRefused):
-    """The credit id was booked before, with another amount: not a repeat but a mistake."""
-
-    code = "credit_id_reused"
+class CreditIdReused(PaymentRefused, code="credit_id_reused"):
+    """The credit id was used before for another amount, so this is not a repeated call but a mistake."""
 
 
-class PaymentNotFound(Refused):
-    """No such payment, or none that the caller may know of."""
-
-    code = "payment_not_found"
+class PaymentNotFound(Refused, code="payment_not_found"):
+    """The payment does not exist, or the caller may not know that it exists."""
 
 
-class PacketExpired(Refused):
-    """An ILP packet waited for the store until its sender was about to give it up. Nothing was booked."""
-
-    code = "packet_expired"
+class PacketExpired(Refused, code="packet_expired"):
+    """An ILP packet waited for the store until it was about to expire. Nothing was credited."""
 
 
-class WalletAddressNotFound(Refused):
-    """The wallet address is not hosted here."""
-
-    code = "unknown_wallet_address"
+class WalletAddressNotFound(Refused, code="unknown_wallet_address"):
+    """This ASE does not host the wallet address."""
 
 
-class HttpRefused(Refused):
-    """What HTTP has a status of its own for: `status`, with the header fields that go with it."""
-
-    code = "http_error"
+class HttpRefused(Refused, code="http_error"):
+    """HTTP has its own `status` for this refusal. `headers` are the header fields that belong to it."""
 
     def __init__(self, status: int, code: str, description: str, *, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(description)
@@ -250,65 +203,45 @@ class HttpRefused(Refused):
 # --- ports and drivers -------------------------------------------------------------------------
 
 
-class StoreError(IncomingPaymentsError):
-    """The store could not do what was asked."""
-
-    code = "store_error"
+class StoreError(IncomingPaymentsError, code="store_error"):
+    """The store failed."""
 
 
-class StoreUnavailable(StoreError):
-    """The store cannot do it now: locked, disk full, file read-only. Repeat the same call; credit ids make it safe."""
-
-    code = "store_unavailable"
+class StoreUnavailable(StoreError, code="store_unavailable"):
+    """The store cannot answer now: locked, disk full, file read-only. Repeat the same call; credit ids make it safe."""
 
 
-class StoreUnusable(StoreError):
-    """The store cannot be used until somebody acts: another schema, not a database, or closed."""
-
-    code = "store_unusable"
+class StoreUnusable(StoreError, code="store_unusable"):
+    """The store cannot be used until an operator repairs it: another schema, not a database, or closed."""
 
 
-class StoreStopped(StoreUnusable):
-    """The store has stopped for good, because the disk may not hold what it would acknowledge.
+class StoreStopped(StoreUnusable, code="store_stopped"):
+    """The store has stopped, because the disk may not hold the data that the store would acknowledge.
 
-    A write or a sync failed, or the database files were removed, replaced or shortened. Every call is refused, in every
-    process that has the database open. Check the disk and the files, end these processes, and start again.
+    A write or a sync failed, or the database files were removed, replaced or shortened. Every process that has the
+    database open refuses every call. Check the disk and the files, end these processes, and start again.
     """
 
-    code = "store_stopped"
+
+class BackupFailed(IncomingPaymentsError, code="backup_failed"):
+    """A backup was not made. No partial copy is left, and the database is unchanged."""
 
 
-class BackupFailed(IncomingPaymentsError):
-    """A backup was not made. Nothing is left of it, and the database is as it was."""
-
-    code = "backup_failed"
+class PaymentExists(IncomingPaymentsError, code="payment_exists"):
+    """A payment with this id exists already. Ids are random, so the source of randomness is broken."""
 
 
-class PaymentExists(IncomingPaymentsError):
-    """A payment with this id is there already. Ids are random: whatever draws them is broken."""
-
-    code = "payment_exists"
+class BrokenDecision(IncomingPaymentsError, code="broken_decision"):
+    """The values to store contradict each other or the stored values: a bug in the decision. Nothing was changed."""
 
 
-class BrokenDecision(IncomingPaymentsError):
-    """What a decision wants stored contradicts itself or what is stored: a bug in the decision. Nothing was changed."""
-
-    code = "broken_decision"
+class PortMissing(IncomingPaymentsError, code="port_missing"):
+    """A flow needs a port that the host did not pass."""
 
 
-class PortMissing(IncomingPaymentsError):
-    """A flow asked a question that no port was given for."""
-
-    code = "port_missing"
+class FlowStuck(IncomingPaymentsError, code="flow_stuck"):
+    """A flow took more than `limits.FLOW_STEPS_MAX` steps, which is a bug in the flow, or it had already run."""
 
 
-class FlowStuck(IncomingPaymentsError):
-    """A flow took more than `limits.FLOW_STEPS_MAX` steps, a bug in the flow; or it was driven before."""
-
-    code = "flow_stuck"
-
-
-class ConfigurationError(IncomingPaymentsError):
-    """A setting is missing or wrong. `details["setting"]` names it."""
-
-    code = "configuration_error"
+class ConfigurationError(IncomingPaymentsError, code="configuration_error"):
+    """A setting is missing or wrong. `details["setting"]` is its name."""

@@ -60,10 +60,6 @@ class HttpPeer:
     digests: tuple[bytes, ...] = field(converter=_digests, alias="tokens", repr=False)
 
 
-def _peers(peers: Iterable[HttpPeer]) -> tuple[HttpPeer, ...]:
-    return tuple(peers)
-
-
 @frozen(kw_only=True)
 class PacketPolicy:
     """The settings for ILP over HTTP: the peers, and the `path` of the endpoint below the service's base URL.
@@ -79,7 +75,7 @@ class PacketPolicy:
     """
 
     receiver: Receiver
-    peers: tuple[HttpPeer, ...] = field(converter=_peers)
+    peers: tuple[HttpPeer, ...] = field(converter=tuple[HttpPeer, ...])
     path: str = field(default=ILP_PATH)
     _peers_by_digest: Mapping[bytes, tuple[bytes, Peer]] = field(init=False, eq=False, repr=False)
 

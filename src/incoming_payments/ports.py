@@ -36,11 +36,9 @@ class PaymentStore(Protocol):
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
         """Store a new payment with its events. Raise `PaymentExists` when a payment with this id exists."""
-        ...
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """Return the payment as last stored. Raise `PaymentNotFound`."""
-        ...
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Load, decide and store in one transaction, and return the answer of the decision.
@@ -50,18 +48,15 @@ class PaymentStore(Protocol):
         side effects and may be called more than once; store the result of the last call. If it raises, store nothing
         and let the exception reach the caller. Raises `PaymentNotFound`.
         """
-        ...
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Return the events of one payment, oldest first. Raise `PaymentNotFound`."""
-        ...
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Return at most `limit` payments with `expires_at` before `now` and no `expired` event, by `expires_at`.
 
         Leave out completed payments. They never expire, so each sweep would find them again and not reach the others.
         """
-        ...
 
 
 class AsyncPaymentStore(Protocol):
@@ -79,7 +74,6 @@ class WalletAddresses(Protocol):
 
     def find(self, url: WalletAddressUrl) -> WalletAddress | None:
         """Return the wallet address with this URL (as `wallet_address_url` writes it), or `None`."""
-        ...
 
 
 class AsyncWalletAddresses(Protocol):
@@ -93,7 +87,6 @@ class Introspector(Protocol):
 
     def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
         """Return the information about the token, or `None` when it is not active."""
-        ...
 
 
 class AsyncIntrospector(Protocol):
@@ -115,7 +108,6 @@ class Nonces(Protocol):
         when there is no space for it. Return `False` when `until` is before `now`. Also return `False` when `until` is
         not later than the `until` of a key that was removed, because `now` may be out of date when the call arrives.
         """
-        ...
 
 
 class AsyncNonces(Protocol):
@@ -132,7 +124,6 @@ class MethodAllocator(Protocol):
 
         Always return the same methods for the same payment: this is called for each request that returns the payment.
         """
-        ...
 
 
 class AsyncMethodAllocator(Protocol):

@@ -17,17 +17,11 @@ from cattrs import AttributeValidationNote, ClassValidationError, Converter, For
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from dateutil.parser import isoparse
 
+from incoming_payments import limits
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import InvalidValue, MalformedJson
-from incoming_payments.limits import (
-    BODY_BYTES_MAX,
-    JSON_DEPTH_MAX,
-    JSON_NUMBER_CHARS_MAX,
-    METADATA_BYTES_MAX,
-    METADATA_DEPTH_MAX,
-)
 from incoming_payments.strict import wrong_type
 
 T = TypeVar("T")
@@ -57,7 +51,10 @@ class CreateRequest:
 
 
 def read_create_request(
-    body: bytes, *, metadata_bytes_max: int = METADATA_BYTES_MAX, metadata_depth_max: int = METADATA_DEPTH_MAX
+    body: bytes,
+    *,
+    metadata_bytes_max: int = limits.METADATA_BYTES_MAX,
+    metadata_depth_max: int = limits.METADATA_DEPTH_MAX,
 ) -> CreateRequest:
     """Read the create request in `body`. Spec section 4.1.
 
@@ -158,7 +155,7 @@ def write_date_time(time: datetime) -> str:
 # --- JSON documents ------------------------------------------------------------------------------
 
 
-def read_json(body: bytes, *, bytes_max: int = BODY_BYTES_MAX, depth_max: int = JSON_DEPTH_MAX) -> Any:
+def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max: int = limits.JSON_DEPTH_MAX) -> Any:
     """Read the JSON value in `body`, with the restrictions of I-JSON (RFC 7493) and the limits of this library.
 
     Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, for a byte order mark, for duplicate
@@ -204,15 +201,15 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _parse_float(text: str) -> float:
-    value = float(text) if len(text) <= JSON_NUMBER_CHARS_MAX else math.inf
+    value = float(text) if len(text) <= limits.JSON_NUMBER_CHARS_MAX else math.inf
     if math.isinf(value):
-        raise MalformedJson(f"a number is too large, or longer than {JSON_NUMBER_CHARS_MAX} characters")
+        raise MalformedJson(f"a number is too large, or longer than {limits.JSON_NUMBER_CHARS_MAX} characters")
     return value
 
 
 def _parse_int(text: str) -> int:
-    if len(text) > JSON_NUMBER_CHARS_MAX:
-        raise MalformedJson(f"a number is longer than {JSON_NUMBER_CHARS_MAX} characters")
+    if len(text) > limits.JSON_NUMBER_CHARS_MAX:
+        raise MalformedJson(f"a number is longer than {limits.JSON_NUMBER_CHARS_MAX} characters")
     return int(text)
 
 
@@ -249,18 +246,20 @@ def _camel_case(name: str) -> str:
 # --- cattrs: reading -------------------------------------------------------------------------------
 
 
-def _exactly(value: object, expected: type[T]) -> T:
-    if complaint := wrong_type(value, expected):
-        raise MalformedJson(complaint)
-    return cast("T", value)
+def _exactly(expected: type[T]) -> Callable[[object, object], T]:
+    """Return a cattrs hook that accepts only values of exactly this type."""
+
+    def read(value: object, _: object) -> T:
+        if complaint := wrong_type(value, expected):
+            raise MalformedJson(complaint)
+        return cast("T", value)
+
+    return read
 
 
-def _read_text(value: object, _: object) -> str:
-    return _exactly(value, str)
-
-
-def _read_scale(value: object, _: object) -> int:
-    return _exactly(value, int)
+_read_text: Final = _exactly(str)
+_read_integer: Final = _exactly(int)
+_read_object: Final = _exactly(dict)
 
 
 def _read_wallet_address(value: object, _: object) -> WalletAddressUrl:
@@ -272,11 +271,7 @@ def _read_date_time(value: object, _: object) -> datetime:
 
 
 def _read_metadata(value: object, _: object) -> MetadataJson:
-    return MetadataJson(write_json(_read_object(value)).decode("utf-8"))
-
-
-def _read_object(value: object) -> dict[str, Any]:
-    return _exactly(value, dict)
+    return MetadataJson(write_json(_read_object(value, dict)).decode("utf-8"))
 
 
 def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[[object, object], T]:
@@ -287,7 +282,7 @@ def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[
     read = make_dict_structure_fn(
         cls, _READER, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **overrides
     )
-    return lambda value, _: read(_read_object(value), cls)
+    return lambda value, _: read(_read_object(value, dict), cls)
 
 
 @frozen
@@ -304,7 +299,7 @@ def _read_amount(value: object, _: object) -> Amount:
 
 _READER: Final = Converter(detailed_validation=True)
 _READER.register_structure_hook(
-    _AmountJson, _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_scale)
+    _AmountJson, _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_integer)
 )
 # Hooks by member instead of by type: an optional member may be absent, but it must not be null.
 _READER.register_structure_hook(

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from campaigns.attacks.rows import Answer
+from incoming_payments.httpsig import RequestMessage
 
 _DEADLINE_S: Final = 30.0  # ends a test that would hang
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")

@@ -1,4 +1,4 @@
-"""Request to response, without any host between: each row of the contract's tables, and every rule of the design."""
+"""`api`: requests and responses without a host, for each rule of the specification and of the design."""
 
 import itertools
 import json
@@ -63,18 +63,18 @@ RECEIVED_0 = {"value": "0", "assetCode": "USD", "assetScale": 2}
 
 
 def ids(rows: list[Any]) -> list[str]:
-    """The names of the rows of a table."""
+    """Return the names of the rows of a table."""
     return [row[0] for row in rows]
 
 
 def error_of(response: Response) -> dict[str, Any]:
-    """The error in the body of a refusal."""
+    """Return the error in the body of a refusal."""
     error: dict[str, Any] = json.loads(response.body)["error"]
     return error
 
 
 def without(request: Request, *names: str) -> Request:
-    """`request` without some of its header fields."""
+    """Return `request` without the header fields with these names."""
     return evolve(request, headers=[line for line in request.headers if line[0].lower() not in names])
 
 
@@ -82,7 +82,7 @@ def without(request: Request, *names: str) -> Request:
 
 
 def test_2_1_value() -> None:
-    """An unsigned 64-bit integer, written as a string, both ways."""
+    """`value` is an unsigned 64-bit integer, written as a string, in requests and responses."""
     client = Service().client()
     for value in ("1", str(UINT64_MAX)):
         amount = {**USD_25, "value": value}
@@ -94,7 +94,7 @@ def test_2_1_value() -> None:
 
 
 def test_2_1_asset_code() -> None:
-    """A string: the code of the wallet address's asset, and no other."""
+    """`assetCode` is a string, and must be the code of the wallet address's asset."""
     client = Service().client()
     assert refusal(client.create(incomingAmount={**USD_25, "assetCode": "EUR"})) == (400, "asset_mismatch")
     for bad in (1, "", "US D", None):
@@ -104,7 +104,7 @@ def test_2_1_asset_code() -> None:
 
 
 def test_2_1_asset_scale() -> None:
-    """An integer of at most 255: no string, no fraction, no boolean."""
+    """`assetScale` is an integer of at most 255: no string, no fraction, no boolean."""
     client = Service().client()
     for other in (0, 255):
         response = client.create(incomingAmount={**USD_25, "assetScale": other})
@@ -116,7 +116,7 @@ def test_2_1_asset_scale() -> None:
 
 
 def test_2_2_id() -> None:
-    """The URL identifying the incoming payment: below the base URL, and what GET answers to."""
+    """`id` is a URL below the base URL, and GET answers at this URL."""
     client = Service().client()
     created = document(client.create(), 201)
     match = re.fullmatch(rf"{BASE_URL}{PATH}/([0-9a-f-]{{36}})", created["id"])
@@ -125,13 +125,13 @@ def test_2_2_id() -> None:
 
 
 def test_2_2_wallet_address() -> None:
-    """The URL of the wallet address, in its one spelling."""
+    """`walletAddress` has its canonical spelling."""
     created = document(Service().client().create(walletAddress="https://BANK.example/alice/"), 201)
     assert created["walletAddress"] == "https://bank.example/alice"
 
 
 def test_2_2_completed() -> None:
-    """Whether it has finished receiving: true once `incomingAmount` was reached, and in no other case."""
+    """`completed` is true after `incomingAmount` was reached, and not before."""
     service = Service()
     client = service.client()
     id = client.creates(incomingAmount=USD_25, expiresAt=(NOW + timedelta(hours=1)).isoformat())
@@ -143,14 +143,14 @@ def test_2_2_completed() -> None:
 
 
 def test_2_2_incoming_amount() -> None:
-    """There as it was asked for, and left out, not null, when there is no maximum."""
+    """`incomingAmount` is returned as requested, and left out if the request has none."""
     client = Service().client()
     assert document(client.create(incomingAmount=USD_25), 201)["incomingAmount"] == USD_25
     assert "incomingAmount" not in document(client.create(), 201)
 
 
 def test_2_2_received_amount() -> None:
-    """The total, in the asset of the wallet address, whether or not there is a maximum."""
+    """`receivedAmount` is the total, in the asset of the wallet address."""
     service = Service()
     client = service.client()
     id = client.creates()
@@ -161,7 +161,7 @@ def test_2_2_received_amount() -> None:
 
 
 def test_2_2_expires_at() -> None:
-    """The same moment as asked for, in UTC; left out when there is none."""
+    """`expiresAt` is the requested time in UTC, and left out if the request has none."""
     client = Service().client()
     created = document(client.create(expiresAt="2026-01-02T03:04:05.678901+01:00"), 201)
     assert created["expiresAt"] == "2026-01-02T02:04:05.678901Z"
@@ -169,7 +169,7 @@ def test_2_2_expires_at() -> None:
 
 
 def test_2_2_metadata() -> None:
-    """A free-form object, given back as it came; left out when there is none."""
+    """`metadata` is returned unchanged, and left out if the request has none."""
     client = Service().client()
     metadata = {"invoice": "2026/7", "n": [1, 2.5, None, {"\u00e9": "\U0001f4b6"}]}
     id = client.creates(metadata=metadata)
@@ -179,7 +179,7 @@ def test_2_2_metadata() -> None:
 
 
 def test_2_2_created_at_and_updated_at() -> None:
-    """`createdAt` stays; `updatedAt` begins there and moves with what is received, and with nothing else."""
+    """`createdAt` never changes. `updatedAt` starts equal to it and changes with each credit."""
     service = Service()
     client = service.client()
     created = client.create(incomingAmount=USD_25)
@@ -195,7 +195,7 @@ def test_2_2_created_at_and_updated_at() -> None:
 
 
 def test_2_2_methods() -> None:
-    """The payment methods: one, and the same one whenever the payment is read."""
+    """A payment has one payment method, which is the same in each response."""
     client = Service().client()
     created = document(client.create(), 201)
     assert len(created["methods"]) == 1
@@ -203,7 +203,7 @@ def test_2_2_methods() -> None:
 
 
 def test_2_3_type_ilp_address_shared_secret() -> None:
-    """Each of the three members fits the contract's pattern, and there is no fourth."""
+    """The three members match the patterns of the specification, and there is no fourth."""
     [method] = document(Service().client().create(), 201)["methods"]
     assert list(method) == ["type", "ilpAddress", "sharedSecret"]
     assert method["type"] == "ilp"
@@ -214,7 +214,7 @@ def test_2_3_type_ilp_address_shared_secret() -> None:
 
 
 def test_2_3_unique_details() -> None:
-    """Section 1: the details are unique to the payment."""
+    """The ILP address and the shared secret are unique to the payment. Spec section 1."""
     client = Service().client()
     methods = [document(client.create(), 201)["methods"][0] for _ in range(3)]
     for member in ("ilpAddress", "sharedSecret"):
@@ -225,14 +225,14 @@ def test_2_3_unique_details() -> None:
 
 
 def test_3_new_payment() -> None:
-    """Nothing received is the string of zero, and not completed."""
+    """A new payment has received `0` and is not completed."""
     created = document(Service().client().create(incomingAmount=USD_25), 201)
     assert (created["receivedAmount"]["value"], created["completed"]) == ("0", False)
 
 
 @pytest.mark.parametrize("value", [2500, 2501])
 def test_3_total_equals_or_exceeds_incoming_amount(value: int) -> None:
-    """Row 1: completed, showing what was received, and nobody is told any details to pay to."""
+    """Row 1: the payment is completed, shows its total, and has no payment methods."""
     service = Service()
     client = service.client()
     id = client.creates(incomingAmount=USD_25)
@@ -248,7 +248,7 @@ def test_3_total_equals_or_exceeds_incoming_amount(value: int) -> None:
 
 
 def test_3_current_time_exceeds_expires_at() -> None:
-    """Row 2: `completed` and `updatedAt` do not change, but nobody is told any details to pay to."""
+    """Row 2: `completed` and `updatedAt` do not change, but the payment has no payment methods."""
     service = Service()
     client = service.client()
     created = document(client.create(expiresAt=(NOW + timedelta(seconds=60)).isoformat()), 201)
@@ -263,7 +263,7 @@ def test_3_current_time_exceeds_expires_at() -> None:
 
 
 def test_4_1_response_201_incoming_payment_created() -> None:
-    """Exactly 201 with the resource; `Location` is its URL."""
+    """The response has status 201, the resource, and its URL in `Location`."""
     response = Service().client().create(incomingAmount=USD_25, metadata={"a": 1}, expiresAt="2026-01-02T00:00:00Z")
     created = document(response, 201)
     assert {
@@ -283,14 +283,14 @@ def test_4_1_response_201_incoming_payment_created() -> None:
 
 
 def test_4_1_response_401_authorization_required() -> None:
-    """With `WWW-Authenticate`."""
+    """A request without a token gets 401 with `WWW-Authenticate`."""
     response = Service().handle(Request("POST", PATH, headers=[JSON], body=b"{}"))
     assert refusal(response) == (401, "token_missing")
     assert f"GNAP as_uri={AUTH_SERVER}" == header(response, "WWW-Authenticate")
 
 
 def test_4_1_response_403_forbidden() -> None:
-    """The right to create is there, but for another wallet address."""
+    """A right for another wallet address is refused with 403."""
     assert refusal(Service().client().create(walletAddress=BOB.url)) == (403, "forbidden")
 
 
@@ -303,7 +303,7 @@ def test_4_1_header_is_required(name: str) -> None:
 
 
 def test_4_1_wallet_address_is_required() -> None:
-    """The body has to name it."""
+    """A body without `walletAddress` is refused."""
     client = Service().client()
     response = client.send(client.creation({}))
     assert refusal(response) == (400, "invalid_body")
@@ -311,7 +311,7 @@ def test_4_1_wallet_address_is_required() -> None:
 
 
 def test_4_1_wallet_address_hosted_by_the_receiving_entity() -> None:
-    """One that is not hosted here is refused, to a token that covers it."""
+    """A wallet address that this ASE does not host is refused, even if the token covers it."""
     client = Service().client(a_right("create", on=None))
     response = client.create(walletAddress="https://bank.example/nobody")
     assert refusal(response) == (400, "unknown_wallet_address")
@@ -320,21 +320,21 @@ def test_4_1_wallet_address_hosted_by_the_receiving_entity() -> None:
 
 @pytest.mark.parametrize("change", [{"assetCode": "EUR"}, {"assetScale": 3}])
 def test_4_1_incoming_amount_uses_the_asset_of_the_wallet_address(change: dict[str, object]) -> None:
-    """Code and scale both have to be those of the wallet address."""
+    """Code and scale must both be those of the wallet address."""
     response = Service().client().create(incomingAmount={**USD_25, **change})
     assert refusal(response) == (400, "asset_mismatch")
     assert error_of(response)["details"] == {"member": "incomingAmount"}
 
 
 def test_4_1_incoming_amount_in_another_wallet_addresses_asset() -> None:
-    """What is right for one wallet address is wrong for the next."""
+    """An amount in the asset of one wallet address is refused for another wallet address."""
     client = Service().client(a_right("create", on=None))
     yen = {"value": "3000", "assetCode": "JPY", "assetScale": 0}
     assert yen == document(client.create(walletAddress=BOB.url, incomingAmount=yen), 201)["incomingAmount"]
     assert refusal(client.create(walletAddress=ALICE.url, incomingAmount=yen)) == (400, "asset_mismatch")
 
 
-# Members that are refused, by the code and the member that the answer names.
+# Members that are refused, with the code and the member that the response names.
 BAD_MEMBERS: list[tuple[str, dict[str, object], str, str]] = [
     ("amount of zero", {"incomingAmount": {**USD_25, "value": "0"}}, "invalid_terms", "incomingAmount.value"),
     ("amount that is null", {"incomingAmount": None}, "invalid_body", "incomingAmount"),
@@ -357,7 +357,7 @@ BAD_MEMBERS: list[tuple[str, dict[str, object], str, str]] = [
 
 @pytest.mark.parametrize(("members", "code", "member"), [row[1:] for row in BAD_MEMBERS], ids=ids(BAD_MEMBERS))
 def test_4_1_member_refused(members: dict[str, object], code: str, member: str) -> None:
-    """400, naming the member at fault; and nothing is stored."""
+    """The response is 400 and names the wrong member; nothing is stored."""
     service = Service()
     response = service.client().create(**members)
     assert (400, code) == refusal(response)
@@ -367,7 +367,7 @@ def test_4_1_member_refused(members: dict[str, object], code: str, member: str) 
 
 @pytest.mark.parametrize("member", ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "methods"])
 def test_4_1_request_cannot_set(member: str) -> None:
-    """What the service produces cannot be asked for."""
+    """A request cannot set a member that the service produces."""
     response = Service().client().create(**{member: "x"})
     assert refusal(response) == (400, "invalid_body")
     assert {"member": member} == error_of(response)["details"]
@@ -391,7 +391,7 @@ def test_4_1_request_cannot_set(member: str) -> None:
     ids=range(11),
 )
 def test_4_1_body_that_cannot_be_read(body: bytes) -> None:
-    """400, whatever was wrong with it: signed well, it is still not a create request."""
+    """A signed body that is not a create request is refused with 400."""
     client = Service().client()
     assert refusal(client.send(client.creation(body))) == (400, "invalid_body")
 
@@ -400,7 +400,7 @@ def test_4_1_body_that_cannot_be_read(body: bytes) -> None:
 
 
 def test_4_2_response_200_incoming_payment_found() -> None:
-    """Exactly 200, with the whole resource as it was created."""
+    """The response has status 200 and the whole resource as created."""
     client = Service().client()
     created = client.create(incomingAmount=USD_25, metadata={"a": 1}, expiresAt="2026-01-02T00:00:00Z")
     response = client.get(id_of(created))
@@ -409,7 +409,7 @@ def test_4_2_response_200_incoming_payment_found() -> None:
 
 
 def test_4_2_response_401_authorization_required() -> None:
-    """A signed request without a token that stands for anything."""
+    """A signed request with an unknown token is refused with 401."""
     service = Service()
     id = service.client().creates()
     stranger = service.client()
@@ -418,7 +418,7 @@ def test_4_2_response_401_authorization_required() -> None:
 
 
 def test_4_2_response_403_forbidden() -> None:
-    """Another client's payment, to a token for the client's own; `read-all` sees it."""
+    """`read` does not allow another client's payment; `read-all` does."""
     service = Service()
     id = service.client().creates()
     other: dict[str, Any] = {"name": OTHER_SHOP, "key": ed25519_key("other-key")}
@@ -427,27 +427,27 @@ def test_4_2_response_403_forbidden() -> None:
 
 
 def test_4_2_response_404_incoming_payment_not_found() -> None:
-    """An id that no payment has."""
+    """An unknown payment id is answered with 404."""
     assert refusal(Service().client().get(NOBODYS_ID)) == (404, "payment_not_found")
 
 
 @pytest.mark.parametrize("id", ["x", "%20", NOBODYS_ID.upper(), NOBODYS_ID + "%0A", NOBODYS_ID.replace("0", "%30", 1)])
 def test_4_2_path_parameter_id(id: str) -> None:
-    """It is compared as it was sent: in any other spelling it is nobody's, which no one has to be asked about."""
+    """An id in another spelling is answered with 404 without calling a port."""
     service = Service()
     service.replace(store=None, introspector=None)
     assert refusal(service.client().get(id)) == (404, "payment_not_found")
 
 
 def test_4_2_signature_headers_are_optional() -> None:
-    """Without them, and without a token, there is the public view."""
+    """A request without signature and token gets the public view."""
     service = Service()
     id = service.client().creates()
     assert service.handle(Request("GET", f"{PATH}/{id}")).status == 200
 
 
 def test_4_2_request_body_none() -> None:
-    """A GET with a body is refused before anybody is asked, signed or not."""
+    """A GET with a body is refused without calling a port, signed or not."""
     service = Service()
     client = service.client()
     request = Request("GET", f"{PATH}/{client.creates()}", body=b"{}")
@@ -462,7 +462,7 @@ def test_4_2_request_body_none() -> None:
 @pytest.mark.parametrize("missing", ["@method", "@target-uri", "authorization"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_5_covered_components_must_be_included(method: str, missing: str) -> None:
-    """`@method`, `@target-uri` and `authorization`: without one of them the signature is no use."""
+    """A signature must cover `@method`, `@target-uri` and `authorization`."""
     service = Service()
     client = service.client()
     components = ["@method", "@target-uri", "authorization", *(["content-digest"] if method == "POST" else [])]
@@ -477,14 +477,14 @@ def test_5_covered_components_must_be_included(method: str, missing: str) -> Non
 
 
 def test_5_body_needs_content_digest_covered() -> None:
-    """When there is a body, `content-digest` has to be covered too."""
+    """The signature of a request with a body must cover `content-digest`."""
     client = Service().client()
     request = client.creation(components=["@method", "@target-uri", "authorization"])
     assert refusal(client.send(request)) == (401, "body_not_covered")
 
 
 def test_5_content_digest_is_that_of_the_body_received() -> None:
-    """The digest is over the bytes received: not one of them can be changed, and none of JSON's freedoms used."""
+    """A changed body is refused, even if its JSON has the same meaning."""
     client = Service().client()
     request = client.creation()
     for body in (request.body.replace(b"alice", b"bobby"), request.body.replace(b": ", b":  ")[:-1] + b"}"):
@@ -495,7 +495,7 @@ def test_5_content_digest_is_that_of_the_body_received() -> None:
 
 
 def test_5_keyid_equals_the_kid_of_the_clients_jwk() -> None:
-    """A token is bound to one key; another client's key opens nothing with it."""
+    """A token is bound to one key. It is refused with another client's key."""
     service = Service()
     owner, thief = service.client(), service.client(name=OTHER_SHOP, key=ed25519_key("thief"))
     thief.token = owner.token
@@ -504,13 +504,13 @@ def test_5_keyid_equals_the_kid_of_the_clients_jwk() -> None:
 
 @pytest.mark.parametrize("key", [ed25519_key, es256_key, ps512_key])
 def test_5_signing_algorithm_is_that_of_the_jwk(key: Callable[[], Any]) -> None:
-    """Whatever the `alg` of the JWK is, among those that are served, create and get work with it."""
+    """Create and get work with each supported `alg` of a JWK."""
     client = Service().client(key=key())
     assert client.get(client.creates()).status == 200
 
 
 def test_5_signature_input_may_hold_several_labels() -> None:
-    """Each member is one signature; one good one is enough, and labels carry no meaning."""
+    """One valid signature is enough, whatever its label is."""
     service = Service()
     client = service.client()
     request = client.creation(label="proxy", components=["@method"])
@@ -519,7 +519,7 @@ def test_5_signature_input_may_hold_several_labels() -> None:
 
 
 def test_5_created_is_required_and_fresh() -> None:
-    """The policy's window decides, to the second."""
+    """The policy decides how old or how far ahead `created` may be."""
     service = Service(signature=SignaturePolicy(max_age_s=30, clock_skew_s=5))
     client = service.client()
     codes = {
@@ -530,7 +530,7 @@ def test_5_created_is_required_and_fresh() -> None:
 
 
 def test_5_target_uri_is_made_from_the_base_url() -> None:
-    """`Host` and `X-Forwarded-*` are neither asked nor believed; path and query are taken as sent."""
+    """`@target-uri` uses the raw path and query, and ignores `Host` and `X-Forwarded-*`."""
     service = Service()
     client = service.client()
     request = Request("GET", f"{PATH}/{client.creates()}", query="a=%62&&c")
@@ -544,7 +544,7 @@ def test_5_target_uri_is_made_from_the_base_url() -> None:
 
 
 def test_5_signature_is_for_one_method() -> None:
-    """A signed GET is no signed HEAD."""
+    """The signature of a GET is not valid for a HEAD."""
     service = Service()
     client = service.client()
     request = client.sign(Request("GET", f"{PATH}/{client.creates()}"))
@@ -554,8 +554,8 @@ def test_5_signature_is_for_one_method() -> None:
 # --- section 7: errors -----------------------------------------------------------------------------
 
 
-def asked(service: Service, created: Any = NOW, **client: Any) -> list[Request]:
-    """A create request that cannot be read and a GET of nothing, by a token that has no right to either."""
+def denied(service: Service, created: Any = NOW, **client: Any) -> list[Request]:
+    """Return an unreadable create request and a GET of no payment, with a token that has neither right."""
     sender = service.client(a_right("complete"), **client)
     return [
         sender.creation(b"{", created=created),
@@ -563,46 +563,54 @@ def asked(service: Service, created: Any = NOW, **client: Any) -> list[Request]:
     ]
 
 
-def retokened(service: Service, authorization: str) -> list[Request]:
-    """The same with another `Authorization`."""
+def with_token(service: Service, authorization: str) -> list[Request]:
+    """Return the requests of `denied` with another `Authorization`."""
     return [
         evolve(without(request, "authorization"), headers=[("Authorization", authorization), *request.headers[1:]])
-        for request in asked(service)
+        for request in denied(service)
     ]
 
 
 def forged(service: Service) -> list[Request]:
-    """The same with the signature of another request."""
+    """Return the requests of `denied`, each with the signature of the other."""
     return [
         evolve(without(request, "signature"), headers=[*request.headers[:-1], other.headers[-1]])
-        for request, other in zip(asked(service), reversed(asked(service)), strict=True)
+        for request, other in zip(denied(service), reversed(denied(service)), strict=True)
     ]
 
 
-# What is wrong with the caller, by precedence: each row is reported whatever of the rows below holds as well.
+# Errors of the caller, in order of precedence: each row is reported even if the rows below apply as well.
 UNAUTHORISED: list[tuple[str, Callable[[Service], Any], str]] = [
-    ("no token", lambda service: [without(request, "authorization") for request in asked(service)], "token_missing"),
-    ("another scheme", lambda service: retokened(service, "Bearer abc"), "invalid_token"),
-    ("unknown token", lambda service: retokened(service, "GNAP unknown"), "invalid_token"),
-    ("expired token", lambda service: asked(service, expires_at=NOW), "token_expired"),
-    ("key refused", lambda service: asked(service, jwk={"kty": "oct", "k": "AAAA"}), "key_unusable"),
-    ("not signed", lambda service: [without(request, "signature") for request in asked(service)], "signature_missing"),
-    ("signed too long ago", lambda service: asked(service, created=0), "signature_stale"),
+    (
+        "no token",
+        lambda service: [without(request, "authorization") for request in denied(service)],
+        "token_missing",
+    ),
+    ("another scheme", lambda service: with_token(service, "Bearer abc"), "invalid_token"),
+    ("unknown token", lambda service: with_token(service, "GNAP unknown"), "invalid_token"),
+    ("expired token", lambda service: denied(service, expires_at=NOW), "token_expired"),
+    ("key refused", lambda service: denied(service, jwk={"kty": "oct", "k": "AAAA"}), "key_unusable"),
+    (
+        "not signed",
+        lambda service: [without(request, "signature") for request in denied(service)],
+        "signature_missing",
+    ),
+    ("signed too long ago", lambda service: denied(service, created=0), "signature_stale"),
     ("forged", forged, "signature_invalid"),
-    ("right missing", asked, "insufficient_rights"),
+    ("right missing", denied, "insufficient_rights"),
 ]
 
 
 @pytest.mark.parametrize(("make", "code"), [row[1:] for row in UNAUTHORISED], ids=ids(UNAUTHORISED))
 def test_7_401_create_authorization_required(make: Callable[[Service], list[Request]], code: str) -> None:
-    """401 with the address of the authorization server, before the body is looked at."""
+    """A create request without authorization is refused with 401 before the body is read."""
     service = Service()
     assert (401, code) == refusal(service.handle(make(service)[0]))
 
 
 @pytest.mark.parametrize(("make", "code"), [row[1:] for row in UNAUTHORISED], ids=ids(UNAUTHORISED))
 def test_7_401_get_authorization_required(make: Callable[[Service], list[Request]], code: str) -> None:
-    """Likewise, before anybody looks whether there is such a payment."""
+    """A GET without authorization is refused with 401 before the payment is loaded."""
     service = Service()
     request = make(service)[1]
     service.replace(store=None)
@@ -610,7 +618,7 @@ def test_7_401_get_authorization_required(make: Callable[[Service], list[Request
 
 
 def test_7_403_create_forbidden() -> None:
-    """403 comes before what could be said about the wallet address: hosted, not hosted, in another asset."""
+    """403 reveals nothing about the wallet address, such as whether it is hosted."""
     service = Service()
     client = service.client()
     service.replace(wallet_addresses=None, store=None)
@@ -621,7 +629,7 @@ def test_7_403_create_forbidden() -> None:
 
 
 def test_7_403_get_forbidden() -> None:
-    """403 says that the right is too narrow; of the payment it says nothing."""
+    """403 reveals nothing about the payment."""
     service = Service()
     owner = service.client()
     stranger = service.client(a_right("read"), name=OTHER_SHOP, key=ed25519_key("other-key"))
@@ -634,7 +642,7 @@ def test_7_403_get_forbidden() -> None:
 
 
 def test_7_404_get_incoming_payment_not_found() -> None:
-    """Never there, not an id, and of a wallet address that the caller cannot see: one answer, to the byte."""
+    """An unknown id, an invalid id and a payment that the caller cannot see get equal responses."""
     service = Service()
     id = service.client().creates()
     stranger = service.client(a_right("read", "read-all", on=BOB))
@@ -645,8 +653,8 @@ def test_7_404_get_incoming_payment_not_found() -> None:
     assert answers[0] == public
 
 
-def test_7_404_says_nothing_of_the_stores_words() -> None:
-    """A host's store may word its refusal as it likes: the client does not get to see it."""
+def test_7_404_does_not_show_the_error_of_the_store() -> None:
+    """The client does not see the text of the store's `PaymentNotFound`."""
 
     class Wordy(MemoryStore):
         def load(self, id: Any) -> IncomingPayment:
@@ -659,8 +667,8 @@ def test_7_404_says_nothing_of_the_stores_words() -> None:
     assert expected == service.handle(Request("GET", f"{PATH}/{NOBODYS_ID}"))
 
 
-def test_7_payments_after_completion_or_expiry_have_nowhere_to_go() -> None:
-    """The HTTP side of the rejection: details are not handed out any more, to whoever asks."""
+def test_7_completed_or_expired_payment_has_no_methods() -> None:
+    """A completed or expired payment is returned without payment methods."""
     service = Service()
     client = service.client(a_right("create", "read-all"))
     full = client.creates(incomingAmount=USD_25)
@@ -675,7 +683,7 @@ def test_7_payments_after_completion_or_expiry_have_nowhere_to_go() -> None:
 
 
 def test_8_incoming_amount_total_may_not_continue_past_it() -> None:
-    """Once it is reached, the total that a client sees stays."""
+    """The total does not change after `incomingAmount` is reached."""
     service = Service()
     client = service.client()
     id = client.creates(incomingAmount=USD_25)
@@ -686,7 +694,7 @@ def test_8_incoming_amount_total_may_not_continue_past_it() -> None:
 
 
 def test_8_ilp_address_of_the_longest_prefix() -> None:
-    """An address of 1023 characters is still handed out."""
+    """An ILP address of 1023 characters is returned."""
     service = Service()
     service.replace(methods=DerivedMethods("g." + "x" * (1023 - 44 - 2), [SERVER_SECRET]))
     [method] = document(service.client().create(), 201)["methods"]
@@ -697,15 +705,15 @@ def test_8_ilp_address_of_the_longest_prefix() -> None:
 
 
 def test_public_view_has_exactly_two_members() -> None:
-    """What has arrived, and where to ask for a grant: nothing else, and nothing secret."""
+    """The public view holds the received amount and the authorization server only."""
     service = Service()
     id = service.client().creates(incomingAmount=USD_25, metadata={"private": "yes"})
     response = service.handle(Request("GET", f"{PATH}/{id}"))
     assert {"receivedAmount": RECEIVED_0, "authServer": ALICE.auth_server} == document(response)
 
 
-def test_public_view_follows_what_is_received() -> None:
-    """It is polled until the payment is complete; it stays there when it is complete or expired."""
+def test_public_view_shows_the_received_amount() -> None:
+    """The public view shows the current total, also of a completed or expired payment."""
     service = Service()
     id = service.client().creates(incomingAmount=USD_25, expiresAt=(NOW + timedelta(seconds=60)).isoformat())
     seen = []
@@ -718,7 +726,7 @@ def test_public_view_follows_what_is_received() -> None:
 
 
 def test_public_view_when_the_wallet_address_is_gone() -> None:
-    """Then the service's own authorization server is named."""
+    """The public view names the authorization server of the service if the wallet address is gone."""
     service = Service()
     id = service.client().creates()
     service.hosted.addresses.clear()
@@ -727,8 +735,8 @@ def test_public_view_when_the_wallet_address_is_gone() -> None:
 
 @pytest.mark.parametrize("name", ["Authorization", "Signature", "Signature-Input", "sIGNATURE"])
 @pytest.mark.parametrize("value", ["", "undefined", "GNAP unknown", "sig1=:AAAA:"])
-def test_public_view_is_not_for_who_claims_to_be_somebody(name: str, value: str) -> None:
-    """One of the three fields, whatever is in it, and the request has to hold: the public view is no fallback."""
+def test_public_view_is_no_fallback_for_invalid_authentication(name: str, value: str) -> None:
+    """A request with one of these fields must be authenticated, whatever the field holds."""
     service = Service()
     id = service.client().creates()
     response = service.handle(Request("GET", f"{PATH}/{id}", headers=[(name, value)]))
@@ -737,7 +745,7 @@ def test_public_view_is_not_for_who_claims_to_be_somebody(name: str, value: str)
 
 
 def test_public_view_can_be_switched_off() -> None:
-    """Then an unsigned GET is 401, whether there is such a payment or not; a signed one works as ever."""
+    """Without the public view, an unsigned GET gets 401, whether the payment exists or not."""
     service = Service(public_get=False)
     client = service.client()
     id = client.creates()
@@ -748,7 +756,7 @@ def test_public_view_can_be_switched_off() -> None:
 
 
 def test_head_is_answered_as_get() -> None:
-    """The response is that of GET, signed, public or refused; the edge leaves the content out."""
+    """The response to HEAD equals that to GET; the host leaves out the body."""
     service = Service()
     client = service.client()
     id = client.creates()
@@ -763,13 +771,13 @@ def test_head_is_answered_as_get() -> None:
         assert get == head
 
 
-# --- what HTTP itself asks for ---------------------------------------------------------------------
+# --- checks of HTTP itself -------------------------------------------------------------------------
 
 LONG = "x" * TARGET_CHARS_MAX
 ID_PATH = f"{PATH}/{NOBODYS_ID}"
 HTML = ("Accept", "text/html")
 
-# By precedence: each request also breaks what the rows below it are about, where it can. None of them asks anybody.
+# In order of precedence: each request also breaks the rules of the rows below, where it can. None calls a port.
 HTTP: list[tuple[str, Request, int, str]] = [
     ("path too long", Request("PUT", f"/{LONG}", headers=[HTML] * 101), 414, "target_too_long"),
     ("path and query too long", Request("GET", ID_PATH, LONG), 414, "target_too_long"),
@@ -813,14 +821,14 @@ HTTP: list[tuple[str, Request, int, str]] = [
 
 @pytest.mark.parametrize(("request_", "status", "code"), [row[1:] for row in HTTP], ids=ids(HTTP))
 def test_http_by_precedence(request_: Request, status: int, code: str) -> None:
-    """Size, media types, path and method are settled before anybody is asked about anything: there are no ports."""
+    """Sizes, media types, path and method are checked before any port is called."""
     service = Service()
     service.replace(store=None, introspector=None, wallet_addresses=None, methods=None)
     assert (status, code) == refusal(service.handle(request_))
 
 
-def test_limits_themselves_are_allowed() -> None:
-    """The largest request that fits every bound is answered on its merits."""
+def test_request_at_every_limit_is_accepted() -> None:
+    """The largest request within all limits is processed."""
     service = Service()
     padding = [("X-Padding", "x" * (HEADER_BYTES_MAX - len("X-Padding")))]
     query = "x" * (TARGET_CHARS_MAX - len(ID_PATH))
@@ -831,8 +839,8 @@ def test_limits_themselves_are_allowed() -> None:
     assert refusal(client.send(client.creation(b" " * BODY_BYTES_MAX))) == (400, "invalid_body")
 
 
-def test_405_says_what_is_allowed() -> None:
-    """`Allow` names the methods of that path, for every other method that there is."""
+def test_405_has_allow() -> None:
+    """`Allow` names the methods of the path, for each other method."""
     service = Service()
     methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
     for path, allow in ((PATH, "POST"), (ID_PATH, "GET, HEAD")):
@@ -871,7 +879,7 @@ def test_405_says_what_is_allowed() -> None:
     ],
 )
 def test_406_unless_json_is_accepted(accept: list[str], acceptable: bool) -> None:
-    """Only who says that no JSON will do is refused; an empty field says nothing (RFC 9110 §5.6.1.2, §12.5.1)."""
+    """`Accept` is refused only if it excludes JSON (RFC 9110 §12.5.1). Empty fields count as absent (§5.6.1.2)."""
     response = Service().handle(Request("GET", ID_PATH, headers=[("Accept", value) for value in accept]))
     assert (404 if acceptable else 406) == response.status
 
@@ -879,8 +887,8 @@ def test_406_unless_json_is_accepted(accept: list[str], acceptable: bool) -> Non
 @pytest.mark.parametrize(
     "media_type", ["application/json", "application/json; charset=utf-8", "Application/JSON;charset=UTF-8"]
 )
-def test_415_not_for_json_in_any_spelling(media_type: str) -> None:
-    """Case and parameters of the media type do not matter, nor does an encoding that changes nothing."""
+def test_json_media_type_is_accepted_in_any_spelling(media_type: str) -> None:
+    """Case and parameters of the media type do not matter, nor does the coding `identity`."""
     service = Service()
     fields = [("content-type", media_type), ("content-encoding", "identity")]
     assert refusal(service.handle(Request("POST", PATH, headers=fields))) == (401, "token_missing")
@@ -890,16 +898,16 @@ def test_415_not_for_json_in_any_spelling(media_type: str) -> None:
     ("field", "accepted"),
     [(("Content-Type", "text/plain"), ("Accept", "application/json")), (None, ("Accept-Encoding", "identity"))],
 )
-def test_415_says_what_is_taken(field: tuple[str, str] | None, accepted: tuple[str, str]) -> None:
-    """RFC 9110 §15.5.16: the answer names what would do."""
+def test_415_names_the_accepted_type_or_coding(field: tuple[str, str] | None, accepted: tuple[str, str]) -> None:
+    """The response names the accepted media type or coding. RFC 9110 §15.5.16."""
     fields = [field] if field else [JSON, ("Content-Encoding", "br")]
     response = Service().handle(Request("POST", PATH, headers=fields))
     assert response.status == 415
     assert accepted[1] == header(response, accepted[0])
 
 
-def test_media_type_is_looked_at_before_the_caller_and_the_caller_before_the_body() -> None:
-    """415, then 401, then 400: each once the one before it is mended."""
+def test_media_type_then_caller_then_body_is_checked() -> None:
+    """A request with three errors gets 415, then 401, then 400."""
     service = Service()
     client = service.client()
     request = client.creation(b"{")
@@ -925,7 +933,7 @@ def test_media_type_is_looked_at_before_the_caller_and_the_caller_before_the_bod
     ],
 )
 def test_actions(actions: list[str], creates: int, reads_own: int, reads_others: int) -> None:
-    """Each action allows what it says, and nothing that only sounds like it."""
+    """Each action allows exactly its own requests."""
     service = Service()
     own = service.client().creates()
     others = service.client(name=OTHER_SHOP).creates()
@@ -937,8 +945,8 @@ def test_actions(actions: list[str], creates: int, reads_own: int, reads_others:
     )
 
 
-def test_token_codes_tell_the_cases_apart() -> None:
-    """Missing, unknown, expired and insufficient each have a code of their own: clients act on it."""
+def test_each_token_error_has_its_own_code() -> None:
+    """Missing, unknown, expired and insufficient tokens have different codes."""
     service = Service()
     id = service.client().creates()
     unknown = service.client()
@@ -953,7 +961,7 @@ def test_token_codes_tell_the_cases_apart() -> None:
 
 
 def test_token_expires_by_the_clock() -> None:
-    """Until its moment it works, at its moment it does not."""
+    """A token is refused from its expiry time on."""
     service = Service()
     client = service.client(expires_at=NOW + timedelta(seconds=10))
     service.clock.advance(9.999999)
@@ -962,13 +970,13 @@ def test_token_expires_by_the_clock() -> None:
     assert refusal(client.create()) == (401, "token_expired")
 
 
-# --- ports that refuse, or fail --------------------------------------------------------------------
+# --- ports that refuse or fail ---------------------------------------------------------------------
 
 PORTS = ["introspector", "wallet_addresses", "methods", "store"]
 
 
 class Raises:
-    """Any port: whatever it is asked, it raises."""
+    """A port with methods that all raise `error`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -981,12 +989,12 @@ class Raises:
 
 
 def payments_in(store: MemoryStore) -> list[IncomingPayment]:
-    """Every payment in a memory store."""
+    """Return every payment in a memory store."""
     return [row for row in store._rows.values() if isinstance(row, IncomingPayment)]
 
 
 class OwnRules(PolicyRefused):
-    """A host's own refusal, with an attribute that happens to be called `reason`."""
+    """A refusal that a host defines, with its own code and attribute."""
 
     code = "sanctions"
 
@@ -997,7 +1005,7 @@ class OwnRules(PolicyRefused):
 
 @pytest.mark.parametrize("port", PORTS)
 def test_port_refuses_by_the_hosts_own_rules(port: str) -> None:
-    """403 with the host's words, and nothing is stored."""
+    """`PolicyRefused` of a port gives 403 with its description; nothing is stored."""
     service = Service()
     client = service.client()
     store = service.store
@@ -1012,7 +1020,7 @@ def test_port_refuses_by_the_hosts_own_rules(port: str) -> None:
 
 
 def test_port_refuses_with_an_error_of_its_own() -> None:
-    """A subclass brings its own code; whatever else it carries stays with the host."""
+    """A subclass of `PolicyRefused` has its own code. Its other attributes are not sent to the client."""
     service = Service()
     client = service.client()
     service.replace(wallet_addresses=Raises(OwnRules(object())))
@@ -1022,8 +1030,8 @@ def test_port_refuses_with_an_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("port", PORTS)
-def test_port_cannot_do_it_now(port: str) -> None:
-    """503 with `Retry-After`, and nothing is stored; the reason is for the host's log, as it may name a file."""
+def test_unavailable_port_gives_503(port: str) -> None:
+    """The client gets 503 with `Retry-After`, and not the reason, because it may name a file. Nothing is stored."""
     service = Service()
     client = service.client()
     store = service.store
@@ -1037,8 +1045,8 @@ def test_port_cannot_do_it_now(port: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_store_cannot_do_it_now_for_the_public(method: str) -> None:
-    """The same answer to who is not signed."""
+def test_unavailable_store_gives_503_for_the_public_view(method: str) -> None:
+    """An unsigned request gets the same 503."""
     service = Service()
     service.replace(store=Raises(StoreUnavailable("locked")))
     assert service.handle(Request(method, ID_PATH)).status == 503
@@ -1050,8 +1058,8 @@ def test_store_cannot_do_it_now_for_the_public(method: str) -> None:
     [RuntimeError("a bug"), OSError("gone"), StoreUnusable("closed"), PaymentExists("twice"), KeyError("x")],
     ids=type,
 )
-def test_port_fails(port: str, error: Exception) -> None:
-    """What no client can cause is no answer: it goes on to the host as it is."""
+def test_other_exception_of_a_port_is_raised_unchanged(port: str, error: Exception) -> None:
+    """An exception that no client can cause reaches the host unchanged."""
     service = Service()
     client = service.client()
     service.replace(**{port: Raises(error)})
@@ -1060,19 +1068,19 @@ def test_port_fails(port: str, error: Exception) -> None:
     assert error is raised.value
 
 
-def test_port_is_missing() -> None:
-    """A service that was put together wrongly says so to its host."""
+def test_missing_port_raises_port_missing() -> None:
+    """A missing port is a mistake of the host, which gets `PortMissing`."""
     service = Service()
     request = service.client().creation()
     with pytest.raises(PortMissing, match="introspector"):
         run(handle(request, policy=service.policy, now=NOW), Ports())
 
 
-# --- what is never said ----------------------------------------------------------------------------
+# --- secrets ---------------------------------------------------------------------------------------
 
 
-def test_nothing_secret_is_ever_said(caplog: pytest.LogCaptureFixture) -> None:
-    """No refusal and no log record holds a token, a signature, a shared secret, the server secret, or a trace."""
+def test_responses_and_logs_hold_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    """No refusal and no log record holds a token, signature, shared secret, server secret or traceback."""
     caplog.set_level(logging.DEBUG)
     service = Service()
     client, stranger = service.client(), service.client(a_right("read"), name=OTHER_SHOP, key=ed25519_key("other"))
@@ -1120,8 +1128,8 @@ def test_nothing_secret_is_ever_said(caplog: pytest.LogCaptureFixture) -> None:
     assert {200, 400, 401, 403, 415, 503} == {response.status for response in refused}
 
 
-def test_representations_hide_what_was_sent() -> None:
-    """A request or response in a log line or a trace shows neither header fields nor content."""
+def test_repr_hides_headers_and_body() -> None:
+    """The `repr` of a request or response shows neither header fields nor body."""
     client = Service().client()
     request = client.creation()
     for text in (repr(request), repr(client.send(request))):
@@ -1134,7 +1142,7 @@ def test_representations_hide_what_was_sent() -> None:
 
 
 def test_request_reads_field_lines_by_name_in_order() -> None:
-    """Whatever the case of the name; each line is a value of its own."""
+    """`values` ignores the case of the name in the field lines, and returns one value for each line."""
     request = Request("GET", "/", headers=[("A", "1"), ("b", "2"), ("a", "3")], body=b"x")
     assert request.values("a") == ["1", "3"]
     assert request.values("c") == []
@@ -1142,25 +1150,25 @@ def test_request_reads_field_lines_by_name_in_order() -> None:
     assert request.body == b"x"
 
 
-def test_status_of_every_refusal_is_one_that_is_documented() -> None:
-    """The table holds client errors and the one that passes; a 500 is in no table."""
+def test_status_table_holds_client_errors_and_503() -> None:
+    """The table of status codes holds client errors and 503, and no 500."""
     assert {400, 401, 403, 404, 503} == set(STATUS.values())
 
 
-def test_host_refuses_before_there_is_a_request() -> None:
-    """Its refusals have the same shape as all others, header fields included."""
+def test_refusal_by_the_host_has_an_error_body() -> None:
+    """A refusal by the host has the same body as all other refusals."""
     error = HttpRefused(405, "method_not_allowed", "use GET here", headers=(("Allow", "GET"),))
     assert refusal(http_refusal(error)) == (405, "method_not_allowed")
 
 
-def test_internal_error_says_nothing() -> None:
-    """500 with a code, and no word about what went wrong."""
+def test_internal_error_has_no_details() -> None:
+    """500 has a code, and does not reveal the reason."""
     assert refusal(internal_error()) == (500, "internal_error")
     assert internal_error() == internal_error()
 
 
-def test_flow_is_closed_when_nobody_goes_on() -> None:
-    """A host that gives up in the middle leaves nothing behind: the flow ends where it stands."""
+def test_closed_flow_stores_nothing() -> None:
+    """A flow that the host closes early ends without storing a payment."""
     service = Service()
     flow = handle(service.client().creation(), policy=service.policy, now=NOW)
     next(flow)

@@ -1,4 +1,4 @@
-"""`errors`: the tree that is drawn is the tree there is, and codes are stable."""
+"""`errors`: the exceptions match the tree in the docstring, and their codes are stable."""
 
 import inspect
 import re
@@ -9,7 +9,7 @@ import pytest
 from incoming_payments import errors
 from incoming_payments.errors import HttpRefused, IncomingPaymentsError, InvalidValue, SignatureRefused, TokenRefused
 
-# Programs of our users match on these: a code may be added, and never changed.
+# Programs of users match on these codes: add codes, but never change one.
 CODES = {
     "IncomingPaymentsError": "error",
     "InvalidValue": "invalid_value",
@@ -49,18 +49,18 @@ CODES = {
 }
 
 
-TREE_LINE = re.compile(r"([│├└─ ]*)(\w+)(?: \((\w+)\))?(?: {2,}.*)?")  # branches, name, another base, what it means
+TREE_LINE = re.compile(r"([│├└─ ]*)(\w+)(?: \((\w+)\))?(?: {2,}.*)?")  # branches, name, second base, description
 
 
 def classes() -> dict[str, type[IncomingPaymentsError]]:
-    """Every exception that the module defines, by name."""
+    """Return every exception that the module defines, by name."""
     return {
         name: cls for name, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, IncomingPaymentsError)
     }
 
 
 def drawn() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each class in the docstring's tree, with the names of the classes it is drawn under, and of its other bases."""
+    """Yield each class in the tree of the docstring, with the names of its base classes."""
     above: list[str] = []
     for line in (errors.__doc__ or "").split("```")[1].strip().splitlines():
         match = TREE_LINE.fullmatch(line)
@@ -71,8 +71,8 @@ def drawn() -> Iterator[tuple[str, tuple[str, ...]]]:
         above.append(name)
 
 
-def test_the_tree_of_the_docstring_is_the_real_one() -> None:
-    """Each class is drawn once, under the class it derives from."""
+def test_tree_in_the_docstring_matches_the_classes() -> None:
+    """The tree shows each class once, below its base class."""
     tree = list(drawn())
     real = {
         name: tuple(base.__name__ for base in cls.__bases__ if base is not Exception) for name, cls in classes().items()
@@ -82,18 +82,18 @@ def test_the_tree_of_the_docstring_is_the_real_one() -> None:
 
 
 def test_codes_are_stable() -> None:
-    """Every class has the code it always had."""
+    """The code of each class is the code in the table above."""
     assert {name: cls.code for name, cls in classes().items()} == CODES
 
 
 def test_codes_are_unique() -> None:
-    """Each class has a code of its own: one code never means two things."""
+    """Each class has its own code."""
     assert len(set(CODES.values())) == len(CODES)
     assert all("code" in vars(cls) for cls in classes().values())
 
 
-def test_an_error_says_what_to_change() -> None:
-    """The description is the message, and the facts are beside it."""
+def test_error_has_its_description_and_details() -> None:
+    """The description is also the message. The details are separate."""
     error = InvalidValue("write it otherwise", member="value")
     assert (str(error), error.description, error.details) == (
         "write it otherwise",
@@ -104,21 +104,21 @@ def test_an_error_says_what_to_change() -> None:
 
 
 def test_invalid_value_is_a_value_error() -> None:
-    """Callers that build a value themselves may catch what Python raises for one that is wrong."""
+    """Callers may catch `InvalidValue` as a `ValueError`."""
     with pytest.raises(ValueError, match=r"^no such value$"):
         raise InvalidValue("no such value")
 
 
 @pytest.mark.parametrize("cls", [TokenRefused, SignatureRefused])
-def test_refusals_of_callers_have_a_code_each(cls: type[TokenRefused | SignatureRefused]) -> None:
-    """A refused token or signature carries its code beside description and details."""
+def test_refused_token_or_signature_has_its_own_code(cls: type[TokenRefused | SignatureRefused]) -> None:
+    """`TokenRefused` and `SignatureRefused` take a code for each instance."""
     error = cls("expired", "ask again", action="read")
     assert (error.code, error.description, str(error)) == ("expired", "ask again", "ask again")
     assert error.details == {"action": "read"}
 
 
-def test_http_refused_carries_its_response() -> None:
-    """What HTTP has a status for brings the status, a code for the client, and header fields."""
+def test_http_refused_has_status_code_and_headers() -> None:
+    """`HttpRefused` has the status, the code, the description and the header fields of its response."""
     plain = HttpRefused(413, "body_too_large", "send less")
     assert (plain.status, plain.code, plain.description, plain.headers) == (413, "body_too_large", "send less", ())
     assert HttpRefused(405, "no", "use GET", headers=(("Allow", "GET"),)).headers == (("Allow", "GET"),)

@@ -3,21 +3,17 @@
 import re
 from typing import Final, Self
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
+from incoming_payments import limits
+from incoming_payments.domain.checks import check_visible, instance, integer
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import (
-    ASSET_CODE_CHARS_MAX,
-    ASSET_SCALE_MAX,
-    EXCESS_BASIS_POINTS_MAX,
-    EXCESS_UNITS_MAX,
-    UINT64_DIGITS_MAX,
-    UINT64_MAX,
-)
 
-# Printable ASCII without the space. Every ISO 4217 code matches, and no character can disturb a log line.
-_ASSET_CODE: Final = re.compile(r"[!-~]+")
 _DECIMAL: Final = re.compile(r"0|[1-9][0-9]*")
+
+
+def _check_code(_: object, __: object, code: str) -> None:
+    check_visible(code, limits.ASSET_CODE_CHARS_MAX, "assetCode must be", member="assetCode")
 
 
 @frozen
@@ -31,21 +27,8 @@ class Asset:
     Asset(code='USD', scale=2)
     """
 
-    code: str = field()
-    scale: int = field()
-
-    @code.validator
-    def _printable(self, _: object, code: object) -> None:
-        if not isinstance(code, str) or not _ASSET_CODE.fullmatch(code) or len(code) > ASSET_CODE_CHARS_MAX:
-            raise InvalidValue(
-                f"assetCode must be 1 to {ASSET_CODE_CHARS_MAX} printable ASCII characters without spaces",
-                member="assetCode",
-            )
-
-    @scale.validator
-    def _in_range(self, _: object, scale: object) -> None:
-        if type(scale) is not int or not 0 <= scale <= ASSET_SCALE_MAX:
-            raise InvalidValue(f"assetScale must be an integer from 0 to {ASSET_SCALE_MAX}", member="assetScale")
+    code: str = field(validator=_check_code)
+    scale: int = field(validator=integer(0, limits.ASSET_SCALE_MAX, name="assetScale"))
 
 
 @frozen
@@ -58,18 +41,8 @@ class Amount:
     '2500'
     """
 
-    value: int = field()
-    asset: Asset = field()
-
-    @asset.validator
-    def _is_asset(self, _: object, asset: object) -> None:
-        if not isinstance(asset, Asset):
-            raise InvalidValue("asset must be an Asset", member="asset")
-
-    @value.validator
-    def _uint64(self, _: object, value: object) -> None:
-        if type(value) is not int or not 0 <= value <= UINT64_MAX:
-            raise InvalidValue(f"value must be an integer from 0 to {UINT64_MAX}", member="value")
+    value: int = field(validator=integer())
+    asset: Asset = field(validator=instance(Asset))
 
     @classmethod
     def parse(cls, text: object, asset: Asset) -> Self:
@@ -80,10 +53,10 @@ class Amount:
         >>> Amount.parse("2500", Asset("USD", 2)) == Amount(2500, Asset("USD", 2))
         True
         """
-        if not isinstance(text, str) or len(text) > UINT64_DIGITS_MAX or not _DECIMAL.fullmatch(text):
+        if not isinstance(text, str) or len(text) > limits.UINT64_DIGITS_MAX or not _DECIMAL.fullmatch(text):
             raise InvalidValue(
                 "value must be a string of decimal digits without sign, spaces or leading zeros, "
-                f"from 0 to {UINT64_MAX}",
+                f"from 0 to {limits.UINT64_MAX}",
                 member="value",
             )
         return cls(int(text), asset)
@@ -92,11 +65,6 @@ class Amount:
     def text(self) -> str:
         """The spelling of `value` on the wire."""
         return str(self.value)
-
-
-def _uint64(_: object, attribute: "Attribute[int]", value: object) -> None:
-    if type(value) is not int or not 0 <= value <= UINT64_MAX:
-        raise InvalidValue(f"{attribute.name} must be an integer from 0 to {UINT64_MAX}", member=attribute.name)
 
 
 @frozen
@@ -111,11 +79,11 @@ class Tolerance:
     25
     """
 
-    units: int = field(default=EXCESS_UNITS_MAX, validator=_uint64)
-    basis_points: int = field(default=EXCESS_BASIS_POINTS_MAX, validator=_uint64)
+    units: int = field(default=limits.EXCESS_UNITS_MAX, validator=integer())
+    basis_points: int = field(default=limits.EXCESS_BASIS_POINTS_MAX, validator=integer())
 
     def excess_max(self, limit: Amount | None) -> int:
         """Return the largest excess of a total over `limit`, in minor units. The total stays below 2**64."""
         if limit is None:
             return 0
-        return min(max(self.units, limit.value * self.basis_points // 10_000), UINT64_MAX - limit.value)
+        return min(max(self.units, limit.value * self.basis_points // 10_000), limits.UINT64_MAX - limit.value)

@@ -6,8 +6,9 @@ from datetime import datetime
 from attrs import field, frozen
 
 from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.checks import check_time, integer
 from incoming_payments.domain.methods import is_ilp_address
-from incoming_payments.domain.payment import CreditId, PaymentId, check_moment
+from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import InvalidValue
 
 
@@ -42,9 +43,9 @@ class Event:
     """
 
     payment_id: PaymentId
-    version: int = field()
+    version: int = field(validator=integer(1))
     kind: EventKind = field(converter=_kind)
-    at: datetime = field(validator=check_moment)
+    at: datetime = field(converter=check_time)
     received: Amount
     credit_id: CreditId | None = None
     peer: str | None = field(default=None)
@@ -53,8 +54,3 @@ class Event:
     def _is_address(self, _: object, peer: object) -> None:
         if peer is not None and not is_ilp_address(peer):
             raise InvalidValue("peer must be an ILP address", member="peer")
-
-    @version.validator
-    def _counts(self, _: object, version: object) -> None:
-        if type(version) is not int or version < 1:
-            raise InvalidValue("version must be an integer from 1", member="version")

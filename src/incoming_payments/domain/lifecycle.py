@@ -5,9 +5,9 @@ trigger and the state of the payment, and returns a `Decision` or raises the ref
 """
 
 from datetime import UTC, datetime
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.events import Event
@@ -188,11 +188,8 @@ def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: d
     move = follow(_COMPLETE_IN[state_of(payment, now)], payment, None, None)
     if move is UNCHANGED:
         return Decision(payment)
-    before = payment.progress
-    at = max(now, before.updated_at)
-    version = before.version + len(move.events)
-    after = IncomingPayment(payment.terms, Progress(before.received, at, version, at, before.expiry_announced_at))
-    return Decision(after, after, _events(after, move, at))
+    at = max(now, payment.updated_at)
+    return _changed(payment, move, at, updated_at=at, closed_at=at)
 
 
 def expire(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
@@ -204,10 +201,13 @@ def expire(payment: IncomingPayment, _earlier: Credit | None = None, *, now: dat
     move = follow(_TIME_IN[state_of(payment, _BEFORE_EXPIRIES)], payment, now, None)
     if move is UNCHANGED:
         return Decision(payment)
-    before = payment.progress
-    version = before.version + len(move.events)
-    after = IncomingPayment(payment.terms, Progress(before.received, before.updated_at, version, before.closed_at, now))
-    return Decision(after, after, _events(after, move, max(now, before.updated_at)))
+    return _changed(payment, move, max(now, payment.updated_at), expiry_announced_at=now)
+
+
+def _changed(payment: IncomingPayment, move: Move, at: datetime, **changes: Any) -> Decision[IncomingPayment]:
+    version = payment.version + len(move.events)
+    after = IncomingPayment(payment.terms, evolve(payment.progress, version=version, **changes))
+    return Decision(after, after, _events(after, move, at))
 
 
 def _credited(

@@ -1,13 +1,19 @@
-"""Payment methods: the ways in which money reaches a payment. Spec section 2.3."""
+"""Payment methods and ILP addresses: the ways in which money reaches a payment. Spec section 2.3.
+
+An ILP address (Interledger RFC 15) is an allocation scheme, such as `g` or `test`, and one or more segments, each with
+a period before it. A segment consists of letters, digits, `_`, `~` and `-`. An address is case-sensitive.
+"""
 
 import re
 from functools import lru_cache
-from typing import Final, TypeGuard
+from typing import Final, NewType, TypeGuard
 
 from attrs import field, frozen
 
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, ILP_ADDRESSES_REMEMBERED_MAX, SHARED_SECRET_CHARS_MAX
+
+IlpAddress = NewType("IlpAddress", str)
 
 # The patterns of spec section 2.3; only the hyphen is escaped in addition.
 ILP_ADDRESS_PATTERN: Final = r"(g|private|example|peer|self|test[1-3]?|local)([.][a-zA-Z0-9_~-]+)+"
@@ -31,6 +37,16 @@ def _matches(text: str) -> bool:
     return _ILP_ADDRESS.fullmatch(text) is not None
 
 
+def ilp_address(text: object) -> IlpAddress:
+    """Return `text` as an ILP address. Raise `InvalidValue` when its pattern or length is wrong."""
+    if not is_ilp_address(text):
+        raise InvalidValue(
+            f"ilpAddress must be an ILP address of at most {ILP_ADDRESS_CHARS_MAX} characters, such as g.bank.alice",
+            member="ilpAddress",
+        )
+    return IlpAddress(text)
+
+
 @frozen
 class IlpPaymentMethod:
     """The details that a sender needs to open a STREAM connection to one payment.
@@ -43,17 +59,8 @@ class IlpPaymentMethod:
     IlpPaymentMethod(ilp_address='g.bank.x7')
     """
 
-    ilp_address: str = field()
+    ilp_address: IlpAddress = field(converter=ilp_address)
     shared_secret: str = field(repr=False)
-
-    @ilp_address.validator
-    def _address(self, _: object, address: object) -> None:
-        if not is_ilp_address(address):
-            raise InvalidValue(
-                f"ilpAddress must be an ILP address of at most {ILP_ADDRESS_CHARS_MAX} characters, "
-                "such as g.bank.alice",
-                member="ilpAddress",
-            )
 
     @shared_secret.validator
     def _secret(self, _: object, secret: object) -> None:

@@ -5,12 +5,14 @@ These values never change. `lifecycle` decides what happens to a payment.
 
 import re
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NewType
+from typing import Final, Generic, NewType, TypeVar
 
-from attrs import field, frozen
+from attrs import converters, field, frozen
 
 from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.checks import check_time, check_visible, instance, integer
 from incoming_payments.domain.urls import canonical_url, header_safe_url
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import CLIENT_ID_CHARS_MAX, CREDIT_ID_CHARS_MAX
@@ -24,7 +26,6 @@ MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object that `w
 STREAM_CREDITS: Final = "stream:"  # the prefix of the credit ids of packets, and of no other credit ids
 PAYMENT_ID_RANDOM_BYTES: Final = 10
 _PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
-_VISIBLE: Final = re.compile(r"[!-~]+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -40,7 +41,7 @@ def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
     """
     if len(randomness) != PAYMENT_ID_RANDOM_BYTES:
         raise InvalidValue(f"randomness must be {PAYMENT_ID_RANDOM_BYTES} bytes, not {len(randomness)}")
-    check_moment(None, None, now)
+    check_time(now)
     stamp = (now - _EPOCH) // timedelta(milliseconds=1)
     if stamp < 0:
         raise InvalidValue("now must not be before 1970: set the clock", member="now")
@@ -65,12 +66,7 @@ def client_id(text: object) -> ClientId:
 
     Raises `InvalidValue` when `text` is empty, too long or not printable ASCII.
     """
-    if not isinstance(text, str) or not _VISIBLE.fullmatch(text) or len(text) > CLIENT_ID_CHARS_MAX:
-        raise InvalidValue(
-            f"a client id is 1 to {CLIENT_ID_CHARS_MAX} printable ASCII characters without spaces",
-            member="client",
-        )
-    return ClientId(text)
+    return ClientId(check_visible(text, CLIENT_ID_CHARS_MAX, "a client id is", member="client"))
 
 
 def credit_id(text: object) -> CreditId:
@@ -81,12 +77,7 @@ def credit_id(text: object) -> CreditId:
     >>> credit_id("wire-2026-11-21/0007")
     'wire-2026-11-21/0007'
     """
-    if not isinstance(text, str) or not _VISIBLE.fullmatch(text) or len(text) > CREDIT_ID_CHARS_MAX:
-        raise InvalidValue(
-            f"a credit id is 1 to {CREDIT_ID_CHARS_MAX} printable ASCII characters without spaces",
-            member="creditId",
-        )
-    return CreditId(text)
+    return CreditId(check_visible(text, CREDIT_ID_CHARS_MAX, "a credit id is", member="creditId"))
 
 
 def wallet_address_url(text: object) -> WalletAddressUrl:
@@ -102,43 +93,21 @@ def wallet_address_url(text: object) -> WalletAddressUrl:
     return WalletAddressUrl(canonical_url(text, member="walletAddress"))
 
 
-def _canonical_url(_instance: object, _attribute: object, url: WalletAddressUrl) -> None:
-    if wallet_address_url(url) != url:
-        raise InvalidValue(f"write the wallet address as {wallet_address_url(url)}", member="walletAddress")
-
-
-def check_moment(_instance: object, _attribute: object, moment: Any) -> None:
-    """Raise `InvalidValue` unless `moment` is a datetime in UTC. Other datetimes are ambiguous."""
-    if not isinstance(moment, datetime) or (moment.tzinfo is not UTC and moment.utcoffset() != timedelta(0)):
-        raise InvalidValue("a time must be a datetime in UTC, such as datetime.now(UTC)", member="now")
-
-
-def _optional_moment(_instance: object, _attribute: object, moment: Any) -> None:
-    if moment is not None:
-        check_moment(None, None, moment)
-
-
-def _asset(_instance: object, _attribute: object, asset: Any) -> None:
-    if not isinstance(asset, Asset):
-        raise InvalidValue("asset must be an Asset", member="asset")
-
-
-def _payment_id(_instance: object, _attribute: object, id: Any) -> None:
-    payment_id(id)
-
-
-def _client_id(_instance: object, _attribute: object, client: Any) -> None:
-    client_id(client)
-
-
-def check_amount(_instance: object, _attribute: object, amount: Any) -> None:
-    """Raise `InvalidValue` unless `amount` is an `Amount`."""
+def check_amount(amount: Amount) -> Amount:
+    """Return `amount` if it is an `Amount`."""
     if not isinstance(amount, Amount):
         raise InvalidValue("an amount must be an Amount", member="amount")
+    return amount
 
 
-def _header_safe(_instance: object, _attribute: object, url: str) -> None:
-    header_safe_url(url, member="authServer")
+def _canonical(url: WalletAddressUrl) -> WalletAddressUrl:
+    if wallet_address_url(url) != url:
+        raise InvalidValue(f"write the wallet address as {wallet_address_url(url)}", member="walletAddress")
+    return url
+
+
+def _auth_server(url: str) -> str:
+    return header_safe_url(url, member="authServer")
 
 
 @frozen
@@ -150,9 +119,9 @@ class WalletAddress:
     header is needed before the wallet address is known. Raises `InvalidValue` for any other spelling.
     """
 
-    url: WalletAddressUrl = field(validator=_canonical_url)
-    asset: Asset = field(validator=_asset)
-    auth_server: str = field(validator=_header_safe)
+    url: WalletAddressUrl = field(converter=_canonical)
+    asset: Asset = field(validator=instance(Asset))
+    auth_server: str = field(converter=_auth_server)
 
 
 @frozen
@@ -166,14 +135,13 @@ class Credit:
 
     payment_id: PaymentId
     id: CreditId
-    amount: Amount = field(validator=check_amount)
-    received: Amount = field()
+    amount: Amount = field(converter=check_amount)
+    received: Amount = field(converter=check_amount)
     completes: bool
-    at: datetime = field(validator=check_moment)
+    at: datetime = field(converter=check_time)
 
     @received.validator
     def _holds_the_amount(self, _: object, received: Amount) -> None:
-        check_amount(None, None, received)
         # `is` first: saves 0.14 us of 4.6 us a credit.
         same = received.asset is self.amount.asset or received.asset == self.amount.asset
         if not same or not 0 < self.amount.value <= received.value:
@@ -186,25 +154,23 @@ class Credit:
 class Terms:
     """The part of an incoming payment that never changes.
 
-    `client` is the client that created the payment. `limit` is `incomingAmount` on the wire. Raises `InvalidValue` for
-    an invalid member, and unless `limit` is greater than zero and in `asset`.
+    `client` is the client that created the payment. `limit` is `incomingAmount` on the wire: the payment is completed
+    when its total reaches it. `expires_at` is the last time at which the payment takes money. `metadata` is the text of
+    a JSON object. Raises `InvalidValue` for an invalid member, and unless `limit` is greater than zero and in `asset`.
     """
 
-    id: PaymentId = field(validator=_payment_id)
-    wallet_address: WalletAddressUrl = field(validator=_canonical_url)
-    client: ClientId = field(validator=_client_id)
-    asset: Asset = field(validator=_asset)
-    created_at: datetime = field(validator=check_moment)
-    limit: Amount | None = field(default=None)
-    expires_at: datetime | None = field(default=None, validator=_optional_moment)
+    id: PaymentId = field(converter=payment_id)
+    wallet_address: WalletAddressUrl = field(converter=_canonical)
+    client: ClientId = field(converter=client_id)
+    asset: Asset = field(validator=instance(Asset))
+    created_at: datetime = field(converter=check_time)
+    limit: Amount | None = field(default=None, converter=converters.optional(check_amount))
+    expires_at: datetime | None = field(default=None, converter=converters.optional(check_time))
     metadata: MetadataJson | None = None
 
     @limit.validator
     def _one_asset(self, _: object, limit: Amount | None) -> None:
-        if limit is None:
-            return
-        check_amount(None, None, limit)
-        if limit.asset != self.asset or limit.value == 0:
+        if limit is not None and (limit.asset != self.asset or limit.value == 0):
             raise InvalidValue(
                 "incomingAmount must be greater than zero and in the asset of the payment", member="incomingAmount"
             )
@@ -214,26 +180,30 @@ class Terms:
 class Progress:
     """The part of an incoming payment that its events change.
 
-    `received` is `receivedAmount` on the wire. `version` is the number of events so far. `closed_at` is the time at
+    `received` is `receivedAmount` on the wire, the sum of all credits. `updated_at` is the time of the last change that
+    a client can see. `version` is the number of events so far. `closed_at` is the time at
     which the client completed the payment, and `expiry_announced_at` is the time of its `expired` event; until then
     they are `None`. Raises `InvalidValue` for an invalid member.
     """
 
-    received: Amount
-    updated_at: datetime
-    version: int = 1
-    closed_at: datetime | None = None
-    expiry_announced_at: datetime | None = None
+    received: Amount = field(converter=check_amount)
+    updated_at: datetime = field(converter=check_time)
+    version: int = field(default=1, validator=integer(1))
+    closed_at: datetime | None = field(default=None, converter=converters.optional(check_time))
+    expiry_announced_at: datetime | None = field(default=None, converter=converters.optional(check_time))
 
-    def __attrs_post_init__(self) -> None:
-        check_amount(None, None, self.received)
-        check_moment(None, None, self.updated_at)
-        if type(self.version) is not int or self.version < 1:
-            raise InvalidValue("version must be an integer from 1", member="version")
-        if self.closed_at is not None:
-            check_moment(None, None, self.closed_at)
-        if self.expiry_announced_at is not None:
-            check_moment(None, None, self.expiry_announced_at)
+
+T = TypeVar("T")
+
+
+class _Part(Generic[T]):
+    """An attribute of a payment that its terms or its progress hold."""
+
+    def __init__(self, get: "Callable[[IncomingPayment], T]") -> None:
+        self._get = get
+
+    def __get__(self, payment: "IncomingPayment", _: type) -> T:
+        return self._get(payment)
 
 
 @frozen
@@ -260,67 +230,16 @@ class IncomingPayment:
         if announced_at is not None and (terms.expires_at is None or announced_at <= terms.expires_at):
             raise InvalidValue("expiryAnnouncedAt must lie after expiresAt", member="expiryAnnouncedAt")
 
-    @property
-    def id(self) -> PaymentId:
-        """The unique identifier. On the wire, `id` is a URL that ends with it."""
-        return self.terms.id
-
-    @property
-    def wallet_address(self) -> WalletAddressUrl:
-        """The wallet address that receives the money."""
-        return self.terms.wallet_address
-
-    @property
-    def client(self) -> ClientId:
-        """The client that created the payment."""
-        return self.terms.client
-
-    @property
-    def asset(self) -> Asset:
-        """The asset of the wallet address and of every amount of this payment."""
-        return self.terms.asset
-
-    @property
-    def limit(self) -> Amount | None:
-        """The `incomingAmount`: the payment is completed when the total reaches it."""
-        return self.terms.limit
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """The `expiresAt`: the last time at which the payment takes money."""
-        return self.terms.expires_at
-
-    @property
-    def metadata(self) -> MetadataJson | None:
-        """The metadata of the client, as the text of a JSON object."""
-        return self.terms.metadata
-
-    @property
-    def created_at(self) -> datetime:
-        """The time of the creation."""
-        return self.terms.created_at
-
-    @property
-    def received(self) -> Amount:
-        """The `receivedAmount`: the sum of all credits."""
-        return self.progress.received
-
-    @property
-    def updated_at(self) -> datetime:
-        """The time of the last change that a client can see."""
-        return self.progress.updated_at
-
-    @property
-    def version(self) -> int:
-        """The number of events of this payment."""
-        return self.progress.version
-
-    @property
-    def closed_at(self) -> datetime | None:
-        """The time at which the client completed the payment."""
-        return self.progress.closed_at
-
-    @property
-    def expiry_announced_at(self) -> datetime | None:
-        """The time of the `expired` event."""
-        return self.progress.expiry_announced_at
+    id = _Part(lambda payment: payment.terms.id)
+    wallet_address = _Part(lambda payment: payment.terms.wallet_address)
+    client = _Part(lambda payment: payment.terms.client)
+    asset = _Part(lambda payment: payment.terms.asset)
+    limit = _Part(lambda payment: payment.terms.limit)
+    expires_at = _Part(lambda payment: payment.terms.expires_at)
+    metadata = _Part(lambda payment: payment.terms.metadata)
+    created_at = _Part(lambda payment: payment.terms.created_at)
+    received = _Part(lambda payment: payment.progress.received)
+    updated_at = _Part(lambda payment: payment.progress.updated_at)
+    version = _Part(lambda payment: payment.progress.version)
+    closed_at = _Part(lambda payment: payment.progress.closed_at)
+    expiry_announced_at = _Part(lambda payment: payment.progress.expiry_announced_at)

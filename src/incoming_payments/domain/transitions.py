@@ -19,20 +19,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from attrs import frozen
 
+from incoming_payments import errors
 from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.payment import Credit, IncomingPayment, WalletAddress
-from incoming_payments.errors import (
-    AmountOverflow,
-    AmountTooLarge,
-    AssetMismatch,
-    CreditIdReused,
-    IncomingPaymentsError,
-    InvalidValue,
-    PaymentCompleted,
-    PaymentExpired,
-    TermsRefused,
-)
 from incoming_payments.limits import UINT64_MAX
 
 S = TypeVar("S")  # the subject of a condition: mostly the payment
@@ -88,8 +78,8 @@ UNCHANGED: Final = Move(None, ())
 class Refuse(Generic[S, F, P]):
     """An outcome that changes nothing and raises an `error`, which `make` builds."""
 
-    error: type[IncomingPaymentsError]
-    make: Callable[[S, F, P], IncomingPaymentsError]
+    error: type[errors.IncomingPaymentsError]
+    make: Callable[[S, F, P], errors.IncomingPaymentsError]
 
 
 @frozen
@@ -195,54 +185,49 @@ def receive_max(payment: IncomingPayment) -> int:
 # --- refusals ----------------------------------------------------------------------------------
 
 
-def _limit_asset(wallet_address: WalletAddress, _wanted: Creation, _: int) -> AssetMismatch:
+def _limit_asset(wallet_address: WalletAddress, _wanted: Creation, _: int) -> errors.AssetMismatch:
     asset = f"{wallet_address.asset.code} at scale {wallet_address.asset.scale}"
     text = f"incomingAmount must be in {asset}, the asset of the wallet address"
-    return AssetMismatch(text, member="incomingAmount")
+    return errors.AssetMismatch(text, member="incomingAmount")
 
 
-def _limit_zero(*_: object) -> TermsRefused:
-    return TermsRefused("incomingAmount.value must be greater than zero", member="incomingAmount.value")
+def _too_far_ahead(_: WalletAddress, _wanted: Creation, expiry_s_max: int) -> errors.TermsRefused:
+    return errors.TermsRefused(f"expiresAt must lie at most {expiry_s_max} seconds ahead", member="expiresAt")
 
 
-def _not_ahead(*_: object) -> TermsRefused:
-    return TermsRefused("expiresAt must lie in the future", member="expiresAt")
-
-
-def _too_far_ahead(_: WalletAddress, _wanted: Creation, expiry_s_max: int) -> TermsRefused:
-    return TermsRefused(f"expiresAt must lie at most {expiry_s_max} seconds ahead", member="expiresAt")
-
-
-def _reused(earlier: Credit, _amount: Amount, _: object) -> CreditIdReused:
+def _reused(earlier: Credit, _amount: Amount, _: object) -> errors.CreditIdReused:
     text = f"credit id {earlier.id} was credited with {earlier.amount.text} before"
-    return CreditIdReused(f"{text}: use a new id for new money")
+    return errors.CreditIdReused(f"{text}: use a new id for new money")
 
 
-def _other_asset(payment: IncomingPayment, _amount: Amount, _: object) -> AssetMismatch:
+def _other_asset(payment: IncomingPayment, _amount: Amount, _: object) -> errors.AssetMismatch:
     asset = payment.terms.asset
-    return AssetMismatch(f"the payment takes {asset.code} at scale {asset.scale} only")
+    return errors.AssetMismatch(f"the payment takes {asset.code} at scale {asset.scale} only")
 
 
-def _zero(*_: object) -> InvalidValue:
-    return InvalidValue("a credit must be greater than zero", member="amount")
-
-
-def _overflow(*_: object) -> AmountOverflow:
-    return AmountOverflow("the total received would pass 2**64 - 1: create another payment")
-
-
-def _too_large(payment: IncomingPayment, _amount: Amount, _: object) -> AmountTooLarge:
+def _too_large(payment: IncomingPayment, _amount: Amount, _: object) -> errors.AmountTooLarge:
     remaining = receive_max(payment) - payment.progress.received.value
     text = f"the packet carries more money than the payment can still take: send at most {remaining}"
-    return AmountTooLarge(text, remaining=remaining)
+    return errors.AmountTooLarge(text, remaining=remaining)
 
 
-def _completed(*_: object) -> PaymentCompleted:
-    return PaymentCompleted("the payment is completed and takes nothing more: create another one")
+def _always(error: type[errors.IncomingPaymentsError], text: str, **details: str) -> Refuse[Any, Any, Any]:
+    """Return a refusal with the same text for every payment."""
+    return Refuse(error, lambda *_: error(text, **details))
 
 
-def _expired(*_: object) -> PaymentExpired:
-    return PaymentExpired("the payment has expired and takes nothing more: create another one")
+_LIMIT_ZERO: Final = _always(
+    errors.TermsRefused, "incomingAmount.value must be greater than zero", member="incomingAmount.value"
+)
+_NOT_AHEAD: Final = _always(errors.TermsRefused, "expiresAt must lie in the future", member="expiresAt")
+_ZERO: Final = _always(errors.InvalidValue, "a credit must be greater than zero", member="amount")
+_OVERFLOW: Final = _always(errors.AmountOverflow, "the total received would pass 2**64 - 1: create another payment")
+_IS_COMPLETED: Final = _always(
+    errors.PaymentCompleted, "the payment is completed and takes nothing more: create another one"
+)
+_HAS_EXPIRED: Final = _always(
+    errors.PaymentExpired, "the payment has expired and takes nothing more: create another one"
+)
 
 
 # --- the table ---------------------------------------------------------------------------------
@@ -259,44 +244,44 @@ _CLOSED: Final = Move(State.COMPLETED, (EventKind.COMPLETED,))
 _LAPSED: Final = Move(State.EXPIRED, (EventKind.EXPIRED,))
 
 CREATE: Final[tuple[Row[WalletAddress, Creation, int], ...]] = (
-    Row((), Trigger.CREATE, limit_has_other_asset, Refuse(AssetMismatch, _limit_asset)),
-    Row((), Trigger.CREATE, limit_is_zero, Refuse(TermsRefused, _limit_zero)),
-    Row((), Trigger.CREATE, expiry_is_not_ahead, Refuse(TermsRefused, _not_ahead)),
-    Row((), Trigger.CREATE, expiry_is_too_far_ahead, Refuse(TermsRefused, _too_far_ahead)),
+    Row((), Trigger.CREATE, limit_has_other_asset, Refuse(errors.AssetMismatch, _limit_asset)),
+    Row((), Trigger.CREATE, limit_is_zero, _LIMIT_ZERO),
+    Row((), Trigger.CREATE, expiry_is_not_ahead, _NOT_AHEAD),
+    Row((), Trigger.CREATE, expiry_is_too_far_ahead, Refuse(errors.TermsRefused, _too_far_ahead)),
     Row((), Trigger.CREATE, always, Move(State.PENDING, (EventKind.CREATED,))),
 )
 CREDIT: Final[tuple[Row[IncomingPayment, Amount, None], ...]] = (
-    Row(ANY, Trigger.CREDIT, amount_has_other_asset, Refuse(AssetMismatch, _other_asset)),
-    Row(ANY, Trigger.CREDIT, amount_is_zero, Refuse(InvalidValue, _zero)),
-    Row(_COMPLETED, Trigger.CREDIT, always, Refuse(PaymentCompleted, _completed)),
-    Row(_EXPIRED, Trigger.CREDIT, always, Refuse(PaymentExpired, _expired)),
-    Row(_PROCESSING, Trigger.CREDIT, total_overflows, Refuse(AmountOverflow, _overflow)),
+    Row(ANY, Trigger.CREDIT, amount_has_other_asset, Refuse(errors.AssetMismatch, _other_asset)),
+    Row(ANY, Trigger.CREDIT, amount_is_zero, _ZERO),
+    Row(_COMPLETED, Trigger.CREDIT, always, _IS_COMPLETED),
+    Row(_EXPIRED, Trigger.CREDIT, always, _HAS_EXPIRED),
+    Row(_PROCESSING, Trigger.CREDIT, total_overflows, _OVERFLOW),
     Row(OPEN, Trigger.CREDIT, total_reaches_limit, _FILLED),
     Row(OPEN, Trigger.CREDIT, total_is_below_limit, _CREDITED),
 )
 PACKET: Final[tuple[Row[IncomingPayment, Amount, Tolerance], ...]] = (
-    Row(ANY, Trigger.PACKET, amount_has_other_asset, Refuse(AssetMismatch, _other_asset)),
+    Row(ANY, Trigger.PACKET, amount_has_other_asset, Refuse(errors.AssetMismatch, _other_asset)),
     Row(ANY, Trigger.PACKET, amount_is_zero, UNCHANGED),
-    Row(_COMPLETED, Trigger.PACKET, always, Refuse(PaymentCompleted, _completed)),
-    Row(_EXPIRED, Trigger.PACKET, always, Refuse(PaymentExpired, _expired)),
-    Row(OPEN, Trigger.PACKET, total_is_too_large, Refuse(AmountTooLarge, _too_large)),
+    Row(_COMPLETED, Trigger.PACKET, always, _IS_COMPLETED),
+    Row(_EXPIRED, Trigger.PACKET, always, _HAS_EXPIRED),
+    Row(OPEN, Trigger.PACKET, total_is_too_large, Refuse(errors.AmountTooLarge, _too_large)),
     Row(OPEN, Trigger.PACKET, total_reaches_limit, _FILLED),
     Row(OPEN, Trigger.PACKET, total_is_below_limit, _CREDITED),
 )
 REPEAT: Final[tuple[Row[Credit, Amount, None], ...]] = (
-    Row(ANY, Trigger.REPEAT, amount_differs, Refuse(CreditIdReused, _reused)),
+    Row(ANY, Trigger.REPEAT, amount_differs, Refuse(errors.CreditIdReused, _reused)),
     Row(ANY, Trigger.REPEAT, always, UNCHANGED),
 )
 QUOTE: Final[tuple[Row[IncomingPayment, Amount, None], ...]] = (
-    Row(ANY, Trigger.QUOTE, amount_has_other_asset, Refuse(AssetMismatch, _other_asset)),
-    Row(_COMPLETED, Trigger.QUOTE, always, Refuse(PaymentCompleted, _completed)),
-    Row(_EXPIRED, Trigger.QUOTE, always, Refuse(PaymentExpired, _expired)),
+    Row(ANY, Trigger.QUOTE, amount_has_other_asset, Refuse(errors.AssetMismatch, _other_asset)),
+    Row(_COMPLETED, Trigger.QUOTE, always, _IS_COMPLETED),
+    Row(_EXPIRED, Trigger.QUOTE, always, _HAS_EXPIRED),
     Row(OPEN, Trigger.QUOTE, always, UNCHANGED),
 )
 COMPLETE: Final[tuple[Row[IncomingPayment, None, None], ...]] = (
     Row(OPEN, Trigger.COMPLETE, always, _CLOSED),
     Row(_COMPLETED, Trigger.COMPLETE, always, UNCHANGED),
-    Row(_EXPIRED, Trigger.COMPLETE, always, Refuse(PaymentExpired, _expired)),
+    Row(_EXPIRED, Trigger.COMPLETE, always, _HAS_EXPIRED),
 )
 TIME: Final[tuple[Row[IncomingPayment, datetime, None], ...]] = (
     Row(OPEN, Trigger.TIME, expiry_has_passed, _LAPSED),

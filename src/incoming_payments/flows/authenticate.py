@@ -1,4 +1,4 @@
-"""Who is calling: the access token first, then the signature by the key that it is bound to, then whether it is new."""
+"""Authenticate a request: first its access token, then its signature, then whether the request is a replay."""
 
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from incoming_payments.httpsig import (
 
 @frozen
 class Caller:
-    """A client that has proven who it is, what its token allows, and what its signature covered."""
+    """An authenticated client, the rights of its token, and the facts that its signature proves."""
 
     client: ClientId
     rights: tuple[AccessRight, ...]
@@ -33,12 +33,11 @@ class Caller:
 
 
 def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
-    """The caller of `request`. Contract section 5.
+    """Return the caller of `request`. Spec section 5.
 
-    Raises `TokenRefused`, or `SignatureRefused` with its `evidence`; `StoreUnavailable` when there is no room for
-    another nonce. No key is looked at before the token is known to be active: the key is the one the token is bound to
-    (RFC 9635 §7.2), never one that the request names. Nothing is remembered before the signature has held, so that
-    nobody without the key can use up a nonce, or the room for them.
+    Raises `TokenRefused`, `SignatureRefused` with its `evidence`, or `StoreUnavailable` when no further nonce can be
+    stored. The key is the one to which the active token is bound (RFC 9635 §7.2), never one that the request names. A
+    nonce is stored only after the signature is verified, so a client without the key cannot use up nonces.
     """
     token = parse_authorization(request.values("authorization"))
     info = require_active((yield from IntrospectToken(token)), now)
@@ -59,7 +58,9 @@ def _load_key(info: AccessTokenInfo) -> PublicKey:
     try:
         return load_jwk(info.jwk)
     except MalformedKey as error:
-        raise SignatureRefused("key_unusable", f"the key bound to the access token is refused: {error}") from error
+        raise SignatureRefused(
+            "key_unusable", f"the key that is bound to the access token cannot be used: {error}"
+        ) from error
 
 
 def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:
@@ -70,11 +71,11 @@ def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[N
         )
     except PortMissing as error:
         if nonce is None or policy.signature.nonce_required:
-            raise  # the policy asks for what the host gave no port for
-        text = "nonces are not remembered here, so none is accepted: leave it out"
+            raise  # the policy needs the port, so this is a mistake of the host
+        text = "this service does not support the nonce parameter: leave it out"
         raise SignatureRefused("nonce_unsupported", text) from error
     if not is_new:
         if nonce is None:
-            text = "this very request came before: sign it anew, with a nonce or another created"
+            text = "this request was already used: sign it again with a nonce or a new created time"
             raise SignatureRefused("request_repeated", text)
-        raise SignatureRefused("nonce_used", "the nonce was used before: sign each time, with a new one")
+        raise SignatureRefused("nonce_used", "the nonce was already used: sign each request with a new nonce")

@@ -3,12 +3,7 @@
 from datetime import datetime
 
 from incoming_payments.domain import lifecycle
-from incoming_payments.domain.payment import (
-    PAYMENT_ID_RANDOM_BYTES,
-    WalletAddress,
-    WalletAddressUrl,
-    new_payment_id,
-)
+from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, new_payment_id
 from incoming_payments.errors import WalletAddressNotFound
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import AllocateMethods, DrawRandomness, FindWalletAddress, Flow, InsertPayment
@@ -35,7 +30,9 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
         metadata_depth_max=policy.metadata_depth_max,
     )
     require_wallet_address(allowance, creation.wallet_address)
-    wallet_address = _require_hosted((yield from FindWalletAddress(creation.wallet_address)), creation.wallet_address)
+    wallet_address = yield from FindWalletAddress(creation.wallet_address)
+    if wallet_address is None or wallet_address.url != creation.wallet_address:
+        raise WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
     randomness = yield from DrawRandomness(PAYMENT_ID_RANDOM_BYTES)
     decision = lifecycle.create(
         id=new_payment_id(now, randomness),
@@ -50,9 +47,3 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     methods = check_methods((yield from AllocateMethods(decision.answer)))
     yield from InsertPayment(decision)
     return view_of(decision.answer, policy.payment_url(decision.answer.id), methods, now)
-
-
-def _require_hosted(found: WalletAddress | None, url: WalletAddressUrl) -> WalletAddress:
-    if found is None or found.url != url:
-        raise WalletAddressNotFound("walletAddress is not hosted here: check the URL", member="walletAddress")
-    return found

@@ -4,7 +4,7 @@ from datetime import datetime
 from functools import partial
 
 from incoming_payments.domain import lifecycle
-from incoming_payments.domain.payment import check_moment
+from incoming_payments.domain.checks import check_time
 from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.effects import FindExpired, Flow, UpdatePayment
 from incoming_payments.limits import SWEEP_PAYMENTS_MAX
@@ -20,7 +20,7 @@ def announce_expired(now: datetime, *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[
     """
     if type(limit) is not int or not 1 <= limit <= SWEEP_PAYMENTS_MAX:
         raise InvalidValue(f"limit must be an integer from 1 to {SWEEP_PAYMENTS_MAX}", member="limit")
-    check_moment(None, None, now)
+    check_time(now)
     found = yield from FindExpired(now, limit)
     for id in found:
         yield from UpdatePayment(id, partial(lifecycle.expire, now=now))

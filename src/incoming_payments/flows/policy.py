@@ -1,23 +1,16 @@
 """The settings of an ASE for its service: URLs, time windows and limits. They are checked on construction."""
 
-from collections.abc import Callable
+from attrs import field, frozen
 
-from attrs import Attribute, field, frozen
-
+from incoming_payments import limits
+from incoming_payments.domain.checks import integer
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.domain.urls import canonical_url, header_safe_url
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.limits import (
-    EXPIRY_S_MAX,
-    JSON_DEPTH_MAX,
-    METADATA_BYTES_MAX,
-    METADATA_DEPTH_MAX,
-    URL_CHARS_MAX,
-)
 
 COLLECTION_PATH = "/incoming-payments"
-_BASE_URL_CHARS_MAX = URL_CHARS_MAX - 100  # so that the URL of a payment, which is longer, is not too long
+_BASE_URL_CHARS_MAX = limits.URL_CHARS_MAX - 100  # so that the URL of a payment, which is longer, is not too long
 
 
 def _base_url(url: object) -> str:
@@ -31,15 +24,6 @@ def _base_url(url: object) -> str:
 
 def _auth_server(url: object) -> str:
     return header_safe_url(url, member="auth_server")
-
-
-def _between(least: int, most: int) -> Callable[[object, "Attribute[int]", int], None]:
-    def check(_: object, attribute: "Attribute[int]", value: int) -> None:
-        if type(value) is not int or not least <= value <= most:
-            name = attribute.name
-            raise InvalidValue(f"{name} must be an integer from {least} to {most}", member=name)
-
-    return check
 
 
 @frozen(kw_only=True)
@@ -66,9 +50,9 @@ class ServicePolicy:
     signature: SignaturePolicy = field(factory=SignaturePolicy)
     public_get: bool = True
     allow_identical: bool = True
-    expiry_s_max: int = field(default=EXPIRY_S_MAX, validator=_between(1, 100 * EXPIRY_S_MAX))
-    metadata_bytes_max: int = field(default=METADATA_BYTES_MAX, validator=_between(2, 32 * 1024))
-    metadata_depth_max: int = field(default=METADATA_DEPTH_MAX, validator=_between(1, JSON_DEPTH_MAX - 1))
+    expiry_s_max: int = field(default=limits.EXPIRY_S_MAX, validator=integer(1, 100 * limits.EXPIRY_S_MAX))
+    metadata_bytes_max: int = field(default=limits.METADATA_BYTES_MAX, validator=integer(2, 32 * 1024))
+    metadata_depth_max: int = field(default=limits.METADATA_DEPTH_MAX, validator=integer(1, limits.JSON_DEPTH_MAX - 1))
 
     @signature.validator
     def _check_required(self, _: object, signature: SignaturePolicy) -> None:

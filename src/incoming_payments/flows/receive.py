@@ -5,12 +5,12 @@ from functools import partial
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.checks import check_time
 from incoming_payments.domain.payment import (
     STREAM_CREDITS,
     Credit,
     PaymentId,
     check_amount,
-    check_moment,
     credit_id,
     payment_id,
 )
@@ -38,7 +38,7 @@ def receive(id: PaymentId | str, *, credit: str, amount: Amount, now: datetime) 
         raise InvalidValue(
             f"a credit id must not begin with {STREAM_CREDITS}, which is reserved for ILP packets", member="creditId"
         )
-    check_moment(None, None, now)
-    check_amount(None, None, amount)
+    check_time(now)
+    check_amount(amount)
     decide = partial(lifecycle.credit, id=name, amount=amount, now=now)
     return (yield from UpdatePayment(payment_id(id), decide, name))

@@ -9,41 +9,28 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from incoming_payments.errors import FlowStuck, PortMissing
-from incoming_payments.flows.effects import (
-    AllocateMethods,
-    DrawRandomness,
-    Effect,
-    FindExpired,
-    FindWalletAddress,
-    Flow,
-    InsertPayment,
-    IntrospectToken,
-    LoadEvents,
-    LoadPayment,
-    UpdatePayment,
-    UseNonce,
-)
+from incoming_payments.flows import effects
 from incoming_payments.limits import FLOW_STEPS_MAX
 from incoming_payments.ports import AsyncPorts, Ports
 
 T = TypeVar("T")
 
 # For each effect, the name of its port and the call to that port.
-_ROUTES: Final[Mapping[type[Effect[Any]], tuple[str, Callable[[Any, Any], Any]]]] = {
-    DrawRandomness: ("randomness", lambda port, effect: port(effect.count)),
-    FindWalletAddress: ("wallet_addresses", lambda port, effect: port.find(effect.url)),
-    IntrospectToken: ("introspector", lambda port, effect: port.introspect(effect.token)),
-    UseNonce: ("nonces", lambda port, effect: port.use(effect.key, effect.until, effect.now)),
-    AllocateMethods: ("methods", lambda port, effect: port.allocate(effect.payment)),
-    InsertPayment: ("store", lambda port, effect: port.insert(effect.decision)),
-    LoadPayment: ("store", lambda port, effect: port.load(effect.id)),
-    UpdatePayment: ("store", lambda port, effect: port.update(effect.id, effect.decide, effect.credit_id)),
-    LoadEvents: ("store", lambda port, effect: port.events(effect.id)),
-    FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
+_ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any], Any]]]] = {
+    effects.DrawRandomness: ("randomness", lambda port, effect: port(effect.count)),
+    effects.FindWalletAddress: ("wallet_addresses", lambda port, effect: port.find(effect.url)),
+    effects.IntrospectToken: ("introspector", lambda port, effect: port.introspect(effect.token)),
+    effects.UseNonce: ("nonces", lambda port, effect: port.use(effect.key, effect.until, effect.now)),
+    effects.AllocateMethods: ("methods", lambda port, effect: port.allocate(effect.payment)),
+    effects.InsertPayment: ("store", lambda port, effect: port.insert(effect.decision)),
+    effects.LoadPayment: ("store", lambda port, effect: port.load(effect.id)),
+    effects.UpdatePayment: ("store", lambda port, effect: port.update(effect.id, effect.decide, effect.credit_id)),
+    effects.LoadEvents: ("store", lambda port, effect: port.events(effect.id)),
+    effects.FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
 }
 
 
-def run(flow: Flow[T], ports: Ports) -> T:
+def run(flow: effects.Flow[T], ports: Ports) -> T:
     """Run `flow` to its end with sync ports, and return its answer.
 
     Raises the exceptions of the flow. Raises `PortMissing` when `ports` lacks a port that the flow needs, or when that
@@ -56,7 +43,8 @@ def run(flow: Flow[T], ports: Ports) -> T:
             try:
                 answer = _call_port(effect, ports)
                 if inspect.isawaitable(answer):
-                    _close_coroutine(answer)
+                    if inspect.iscoroutine(answer):
+                        answer.close()  # otherwise Python warns that it was never awaited
                     raise PortMissing(f"the port for {type(effect).__name__} is async: run this flow with arun")
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
@@ -69,7 +57,7 @@ def run(flow: Flow[T], ports: Ports) -> T:
         flow.close()
 
 
-async def arun(flow: Flow[T], ports: AsyncPorts | Ports) -> T:
+async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
     """Run `flow` to its end, await the ports that are async, and return its answer.
 
     Raises the exceptions of `run`. When the task is cancelled during a port operation, the flow is closed, but the
@@ -94,13 +82,13 @@ async def arun(flow: Flow[T], ports: AsyncPorts | Ports) -> T:
         flow.close()
 
 
-def _require_fresh(flow: Flow[Any]) -> None:
+def _require_fresh(flow: effects.Flow[Any]) -> None:
     """Raise `FlowStuck` if `flow` has already run. Otherwise it would return `None` at once, as if it had succeeded."""
     if inspect.getgeneratorstate(flow) != inspect.GEN_CREATED:
         raise FlowStuck("this flow has already run: make a new flow for each call")
 
 
-def _call_port(effect: Effect[Any], ports: AsyncPorts | Ports) -> Any:
+def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
     route = _ROUTES.get(type(effect))
     if route is None:
         raise PortMissing(f"no port answers {type(effect).__name__}: yield only the effects of flows.effects")
@@ -111,11 +99,5 @@ def _call_port(effect: Effect[Any], ports: AsyncPorts | Ports) -> Any:
     return call(port, effect)
 
 
-def _close_coroutine(answer: Any) -> None:
-    """Close `answer` if it is a coroutine. Otherwise Python warns that it was never awaited."""
-    if inspect.iscoroutine(answer):
-        answer.close()
-
-
-def _too_many_effects(effect: Effect[Any]) -> FlowStuck:
+def _too_many_effects(effect: effects.Effect[Any]) -> FlowStuck:
     return FlowStuck(f"the flow did not end after {FLOW_STEPS_MAX} effects: the next one was {type(effect).__name__}")

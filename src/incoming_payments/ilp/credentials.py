@@ -1,21 +1,18 @@
 """Derive the `ilp` payment method of a payment from its id. Nothing is stored, so a leaked database reveals no secret.
 
-The last segment of the ILP address holds the payment id, encrypted and authenticated. The shared secret is an HMAC of
-that segment. Both keys are derived from a server secret.
+The last segment of the ILP address is the payment id, encrypted by AES-SIV (RFC 5297). The encryption is deterministic,
+so a payment always has the same address. It authenticates the id and the address prefix, so an address that this
+service did not issue is refused without a database query. The shared secret is an HMAC of the segment.
 
-A service has a list of server secrets. The first one makes new addresses, and each of them can read the addresses that
-it made. To rotate, put a new secret in front, and remove the last one when no payment made under it can receive money.
-
-The encryption is AES-SIV (RFC 5297). It is deterministic, so a payment always shows the same address. It is
-authenticated, so an address that this service did not issue is refused without a database query. The address prefix is
-authenticated as well.
+All keys are derived from a list of server secrets. The first secret makes new addresses, and each secret reads the
+addresses that it made. To rotate, put a new secret in front. Remove the last secret when no payment made under it can
+receive money.
 """
 
 import base64
 import hashlib
 import hmac
 import uuid
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final
@@ -24,10 +21,9 @@ from attrs import field, frozen
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from incoming_payments.domain.methods import IlpPaymentMethod
+from incoming_payments.domain.methods import IlpAddress, IlpPaymentMethod, ilp_address
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, payment_id
 from incoming_payments.errors import InvalidValue, MalformedAddress
-from incoming_payments.ilp.address import IlpAddress, ilp_address
 from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, SERVER_SECRET_BYTES_MIN, SERVER_SECRETS_MAX
 
 _SEGMENT_CHARS: Final = 43  # base64url of 32 bytes: 16 bytes of SIV and 16 bytes of id
@@ -49,10 +45,6 @@ class StreamCredentials:
     shared_secret: bytes = field(repr=False)
 
 
-def _secrets(secrets: Sequence[bytes]) -> tuple[bytes, ...]:
-    return tuple(secrets)
-
-
 @frozen
 class DerivedMethods:
     """The default `MethodAllocator`: derive the `ilp` method of every payment from server secrets.
@@ -68,7 +60,7 @@ class DerivedMethods:
     """
 
     prefix: IlpAddress = field(converter=ilp_address)
-    secrets: tuple[bytes, ...] = field(converter=_secrets, repr=False)
+    secrets: tuple[bytes, ...] = field(converter=tuple[bytes, ...], repr=False)
 
     @prefix.validator
     def _check_prefix_length(self, _: object, prefix: IlpAddress) -> None:

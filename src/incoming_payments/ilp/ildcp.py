@@ -10,8 +10,8 @@ from typing import Final
 from attrs import field, frozen
 
 from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.methods import IlpAddress, ilp_address
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.address import IlpAddress, ilp_address
 from incoming_payments.ilp.oer import read_octets, read_text, read_uint8, write_octets, write_text, write_uint8
 from incoming_payments.ilp.packet import CONDITION_BYTES, Fulfill, Prepare
 

@@ -12,9 +12,9 @@ from typing import Final, TypeAlias
 
 from attrs import Attribute, field, frozen
 
-from incoming_payments.domain.payment import check_moment
+from incoming_payments.domain.checks import check_time, integer
+from incoming_payments.domain.methods import IlpAddress, ilp_address
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.address import IlpAddress, ilp_address
 from incoming_payments.ilp.oer import (
     read_octets,
     read_span,
@@ -23,7 +23,7 @@ from incoming_payments.ilp.oer import (
     write_octets,
     write_text,
 )
-from incoming_payments.limits import ILP_DATA_BYTES_MAX, ILP_MESSAGE_CHARS_MAX, UINT64_MAX
+from incoming_payments.limits import ILP_DATA_BYTES_MAX, ILP_MESSAGE_CHARS_MAX
 
 CONDITION_BYTES: Final = 32
 _TIMESTAMP_CHARS: Final = 17  # YYYYMMDDHHmmSSfff
@@ -91,16 +91,11 @@ class Prepare:
     alone. Connectors change `amount` and `expires_at`, and nothing else. Raises `InvalidValue`.
     """
 
-    amount: int = field()
-    expires_at: datetime = field(validator=check_moment)
+    amount: int = field(validator=integer())
+    expires_at: datetime = field(converter=check_time)
     condition: bytes = field(validator=_check_32_bytes)
     destination: IlpAddress = field(converter=ilp_address)
     data: bytes = field(default=b"", validator=_check_data, repr=False)
-
-    @amount.validator
-    def _uint64(self, _: object, amount: object) -> None:
-        if type(amount) is not int or not 0 <= amount <= UINT64_MAX:
-            raise InvalidValue(f"amount must be an integer from 0 to {UINT64_MAX}", member="amount")
 
 
 @frozen
@@ -170,10 +165,10 @@ def decode_reply(packet: bytes) -> Reply:
     """Decode a Fulfill or a Reject. Raise `MalformedPacket`, also for a Prepare."""
     if packet[:1] == bytes((PacketType.FULFILL,)):
         at, end = _contents_span(packet, PacketType.FULFILL)
-        if at + CONDITION_BYTES > end:
+        data_at = at + CONDITION_BYTES
+        if data_at > end:
             raise MalformedPacket("the fulfillment is truncated", at)
-        fulfillment = packet[at : at + CONDITION_BYTES]
-        return Fulfill(fulfillment, _data(packet, at + CONDITION_BYTES, end))
+        return Fulfill(packet[at:data_at], _data(packet, data_at, end))
     at, end = _contents_span(packet, PacketType.REJECT)
     code = packet[at : min(at + 3, end)].decode("ascii", "replace")
     if not _CODE.fullmatch(code):

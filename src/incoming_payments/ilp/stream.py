@@ -15,13 +15,14 @@ condition         SHA-256(fulfillment)
 import enum
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, TypeAlias, get_args
 
 from attrs import Attribute, field, fields, frozen
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from incoming_payments.domain.checks import instance
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.oer import (
     read_octets,
@@ -62,20 +63,20 @@ class StreamError(enum.IntEnum):
 # Each field of a frame has a codec, which reads and writes it, and a validator.
 
 
+_Reader = Callable[[bytes, int, int], tuple[Any, int]]
+
+
 @frozen
 class _Codec:
-    read: Callable[[bytes, int, int], tuple[Any, int]]
+    read: _Reader
     write: Callable[[Any], bytes]
 
 
 _VAR_UINT: Final = _Codec(read_var_uint, write_var_uint)
 _SATURATED: Final = _Codec(read_saturated_uint, write_var_uint)
-_UINT8: Final = _Codec(read_uint8, write_uint8)
-_TEXT: Final = _Codec(read_text, write_text)
-_OCTETS: Final = _Codec(read_octets, write_octets)
 
 
-def _uint(most: int, codec: _Codec) -> Any:
+def _uint(most: int = UINT64_MAX, codec: _Codec = _VAR_UINT) -> Any:
     def check(_: object, attribute: "Attribute[int]", value: object) -> None:
         if not isinstance(value, int) or not 0 <= value <= most:
             raise InvalidValue(f"{attribute.name} must be an integer from 0 to {most}", member=attribute.name)
@@ -83,12 +84,16 @@ def _uint(most: int, codec: _Codec) -> Any:
     return field(validator=check, metadata={"codec": codec})
 
 
-def _instance(type_: type, codec: _Codec) -> Any:
-    def check(_: object, attribute: "Attribute[object]", value: object) -> None:
-        if not isinstance(value, type_):
-            raise InvalidValue(f"{attribute.name} must be of type {type_.__name__}", member=attribute.name)
+def _uint8() -> Any:
+    return _uint(255, _Codec(read_uint8, write_uint8))
 
-    return field(validator=check, metadata={"codec": codec})
+
+def _text() -> Any:
+    return field(validator=instance(str), metadata={"codec": _Codec(read_text, write_text)})
+
+
+def _octets() -> Any:
+    return field(validator=instance(bytes), metadata={"codec": _Codec(read_octets, write_octets)})
 
 
 # --- frames: RFC 29 §5.3 -----------------------------------------------------------------------------
@@ -99,8 +104,8 @@ class ConnectionClose:
     """The sender closes the connection. `code` is usually a `StreamError`; `message` is for people."""
 
     type: ClassVar[int] = 0x01
-    code: int = _uint(255, _UINT8)
-    message: str = _instance(str, _TEXT)
+    code: int = _uint8()
+    message: str = _text()
 
 
 @frozen
@@ -108,7 +113,7 @@ class ConnectionNewAddress:
     """The ILP address of the endpoint. It is empty when the endpoint has none and only requests our asset."""
 
     type: ClassVar[int] = 0x02
-    address: str = _instance(str, _TEXT)
+    address: str = _text()
 
 
 @frozen
@@ -116,7 +121,7 @@ class ConnectionMaxData:
     """The total number of bytes that the other endpoint may send on the connection."""
 
     type: ClassVar[int] = 0x03
-    max_offset: int = _uint(UINT64_MAX, _VAR_UINT)
+    max_offset: int = _uint()
 
 
 @frozen
@@ -124,7 +129,7 @@ class ConnectionDataBlocked:
     """The total number of bytes that the endpoint wants to send on the connection."""
 
     type: ClassVar[int] = 0x04
-    max_offset: int = _uint(UINT64_MAX, _VAR_UINT)
+    max_offset: int = _uint()
 
 
 @frozen
@@ -132,7 +137,7 @@ class ConnectionMaxStreamId:
     """The highest stream id that the other endpoint may open."""
 
     type: ClassVar[int] = 0x05
-    max_stream_id: int = _uint(UINT64_MAX, _VAR_UINT)
+    max_stream_id: int = _uint()
 
 
 @frozen
@@ -140,7 +145,7 @@ class ConnectionStreamIdBlocked:
     """The highest stream id that the endpoint wants to open."""
 
     type: ClassVar[int] = 0x06
-    max_stream_id: int = _uint(UINT64_MAX, _VAR_UINT)
+    max_stream_id: int = _uint()
 
 
 @frozen
@@ -148,8 +153,8 @@ class ConnectionAssetDetails:
     """The asset in which the endpoint counts."""
 
     type: ClassVar[int] = 0x07
-    asset_code: str = _instance(str, _TEXT)
-    asset_scale: int = _uint(255, _UINT8)
+    asset_code: str = _text()
+    asset_scale: int = _uint8()
 
 
 @frozen
@@ -157,9 +162,9 @@ class StreamClose:
     """The sender closes the stream. `code` is usually a `StreamError`; `message` is for people."""
 
     type: ClassVar[int] = 0x10
-    stream_id: int = _uint(UINT64_MAX, _VAR_UINT)
-    code: int = _uint(255, _UINT8)
-    message: str = _instance(str, _TEXT)
+    stream_id: int = _uint()
+    code: int = _uint8()
+    message: str = _text()
 
 
 @frozen
@@ -167,8 +172,8 @@ class StreamMoney:
     """The part of the packet's amount that is for this stream: its `shares` out of the shares of all streams."""
 
     type: ClassVar[int] = 0x11
-    stream_id: int = _uint(UINT64_MAX, _VAR_UINT)
-    shares: int = _uint(UINT64_MAX, _VAR_UINT)
+    stream_id: int = _uint()
+    shares: int = _uint()
 
 
 @frozen
@@ -176,9 +181,9 @@ class StreamMaxMoney:
     """The total that the endpoint accepts on the stream, and the total it has received, in its own minor units."""
 
     type: ClassVar[int] = 0x12
-    stream_id: int = _uint(UINT64_MAX, _VAR_UINT)
-    receive_max: int = _uint(UINT64_MAX, _SATURATED)
-    total_received: int = _uint(UINT64_MAX, _VAR_UINT)
+    stream_id: int = _uint()
+    receive_max: int = _uint(codec=_SATURATED)
+    total_received: int = _uint()
 
 
 @frozen
@@ -186,9 +191,9 @@ class StreamMoneyBlocked:
     """The total that the endpoint wants to send on the stream, and has sent, in its own minor units."""
 
     type: ClassVar[int] = 0x13
-    stream_id: int = _uint(UINT64_MAX, _VAR_UINT)
-    send_max: int = _uint(UINT64_MAX, _SATURATED)
-    total_sent: int = _uint(UINT64_MAX, _VAR_UINT)
+    stream_id: int = _uint()
+    send_max: int = _uint(codec=_SATURATED)
+    total_sent: int = _uint()
 
 
 @frozen
@@ -196,9 +201,9 @@ class StreamData:
     """Bytes of the stream, and their offset in it."""
 
     type: ClassVar[int] = 0x14
-    stream_id: int = _uint(UINT64_MAX, _VAR_UINT)
-    offset: int = _uint(UINT64_MAX, _VAR_UINT)
-    data: bytes = _instance(bytes, _OCTETS)
+    stream_id: int = _uint()
+    offset: int = _uint()
+    data: bytes = _octets()
 
 
 @frozen
@@ -206,8 +211,8 @@ class StreamMaxData:
     """The total number of bytes that the other endpoint may send on the stream."""
 
     type: ClassVar[int] = 0x15
-    stream_id: int = _uint(UINT64_MAX, _VAR_UINT)
-    max_offset: int = _uint(UINT64_MAX, _VAR_UINT)
+    stream_id: int = _uint()
+    max_offset: int = _uint()
 
 
 @frozen
@@ -215,8 +220,8 @@ class StreamDataBlocked:
     """The total number of bytes that the endpoint wants to send on the stream."""
 
     type: ClassVar[int] = 0x16
-    stream_id: int = _uint(UINT64_MAX, _VAR_UINT)
-    max_offset: int = _uint(UINT64_MAX, _VAR_UINT)
+    stream_id: int = _uint()
+    max_offset: int = _uint()
 
 
 Frame: TypeAlias = (
@@ -242,12 +247,12 @@ def _codecs(frame: type[Frame]) -> list[tuple[str, _Codec]]:
     return [(member.name, member.metadata["codec"]) for member in fields(frame)]
 
 
-_FRAMES_BY_TYPE: Final[Mapping[int, type[Frame]]] = {frame.type: frame for frame in FRAMES}
-_READERS: Final = {frame: [codec.read for _, codec in _codecs(frame)] for frame in FRAMES}
+# For each frame type, the class and the readers of its fields. For each class, the names and writers of its fields.
+_READERS: Final = {frame.type: (frame, [codec.read for _, codec in _codecs(frame)]) for frame in FRAMES}
 _WRITERS: Final = {frame: [(name, codec.write) for name, codec in _codecs(frame)] for frame in FRAMES}
 
 
-def _frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+def _frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     return tuple(frames)
 
 
@@ -264,8 +269,8 @@ class StreamPacket:
     """
 
     kind: PacketType
-    sequence: int = _uint(UINT64_MAX, _VAR_UINT)
-    amount: int = _uint(UINT64_MAX, _VAR_UINT)
+    sequence: int = _uint()
+    amount: int = _uint()
     frames: tuple[Frame, ...] = field(default=(), converter=_frames)
 
 
@@ -290,8 +295,8 @@ def decode_stream(plaintext: bytes) -> StreamPacket:
     for _ in range(count):
         type_, at = read_uint8(plaintext, after, end)
         at, after = read_span(plaintext, at, end)
-        if frame := _FRAMES_BY_TYPE.get(type_):
-            frames.append(_read_frame(frame, plaintext, at, after))
+        if reading := _READERS.get(type_):
+            frames.append(_read_frame(*reading, plaintext, at, after))
     return StreamPacket(_KINDS[kind], sequence, amount, frames)
 
 
@@ -301,10 +306,10 @@ def encode_stream(packet: StreamPacket) -> bytes:
     return head + write_var_uint(len(packet.frames)) + b"".join([_write_frame(frame) for frame in packet.frames])
 
 
-def _read_frame(frame: type[Frame], data: bytes, at: int, end: int) -> Frame:
+def _read_frame(frame: type[Frame], readers: Iterable[_Reader], data: bytes, at: int, end: int) -> Frame:
     """Read the fields of a frame from `data[at:end]`. Bytes after the last field are ignored."""
     members = []
-    for read in _READERS[frame]:
+    for read in readers:
         member, at = read(data, at, end)
         members.append(member)
     return frame(*members)

@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 from incoming_payments.domain.amount import Asset
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.address import IlpAddress, ilp_address
+from incoming_payments.ilp import IlpAddress, ilp_address
 from incoming_payments.ilp.packet import (
     ErrorCode,
     Fulfill,

@@ -41,8 +41,7 @@ from campaigns.crash.records import (
 from incoming_payments import Amount, Asset, Ports, receive, run
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import IncomingPaymentsError
-from incoming_payments.ilp import StreamCredentials
-from incoming_payments.ilp.address import IlpAddress
+from incoming_payments.ilp import IlpAddress, StreamCredentials
 from incoming_payments.ilp.packet import Fulfill, Reject, decode_reply, encode
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
 from incoming_payments.server.settings import load_settings

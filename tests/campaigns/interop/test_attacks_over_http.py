@@ -23,7 +23,7 @@ from campaigns.attacks.on_replays import replays
 from campaigns.attacks.rows import ENDS_EARLY, Answer, Attack, Attempt, BadKey, Replay
 from campaigns.attacks.signatures import attacks
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.httpsig import Algorithm
+from incoming_payments.httpsig import Algorithm, RequestMessage
 from incoming_payments.server.init import CLIENT_JWK, CONFIGURATION
 from incoming_payments.server.settings import load_settings
 from kits.processes import COMMAND, ROOT, HttpClient, free_port, run_command, serving

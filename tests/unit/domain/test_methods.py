@@ -2,7 +2,7 @@
 
 import pytest
 
-from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN, SHARED_SECRET_PATTERN, IlpPaymentMethod
+from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN, SHARED_SECRET_PATTERN, IlpPaymentMethod, ilp_address
 from incoming_payments.errors import InvalidValue
 from kits.frozen_values import assert_frozen
 
@@ -62,7 +62,7 @@ def test_spec_2_3_ilp_address(address: str) -> None:
 def test_invalid_ilp_address_is_refused(address: object) -> None:
     """The error for an invalid ILP address names the member."""
     with pytest.raises(InvalidValue) as caught:
-        IlpPaymentMethod(address, "c2VjcmV0")  # type: ignore[arg-type] # on purpose
+        IlpPaymentMethod(address, "c2VjcmV0")
     assert str(caught.value) == ADDRESS
     assert caught.value.details == {"member": "ilpAddress"}
 
@@ -104,3 +104,55 @@ def test_repr_hides_the_shared_secret() -> None:
 def test_methods_are_frozen() -> None:
     """Payment methods cannot change after their checks."""
     assert_frozen(IlpPaymentMethod("g.a", "c2VjcmV0"))
+
+
+# --- ILP addresses: Interledger RFC 15 ---
+
+
+@pytest.mark.parametrize(
+    "scheme", ["g", "private", "example", "peer", "self", "test", "test1", "test2", "test3", "local"]
+)
+def test_rfc_15_allocation_schemes(scheme: str) -> None:
+    """Each scheme can begin an address, but is not an address by itself."""
+    assert ilp_address(f"{scheme}.a") == f"{scheme}.a"
+    with pytest.raises(InvalidValue):
+        ilp_address(scheme)
+
+
+def test_rfc_15_example() -> None:
+    """The example address uses every kind of character that an address can hold."""
+    address = "g.us-fed.ach.0.acmebank.swx0a0.acmecorp.sales.199.~ipr.cdfa5e16-e759-4ba3-88f6-8b9dc83c1868.2"
+    assert ilp_address(address) == address
+
+
+@pytest.mark.parametrize("text", ["g.a", "test3.bank.~alice", "g.A_z-0~", "private." + "a" * 1015])
+def test_valid_address_is_accepted(text: str) -> None:
+    """An ILP address has a scheme, at least one segment, and at most 1023 characters."""
+    assert ilp_address(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        b"g.a",
+        "",
+        "g",
+        "g.",
+        "g..a",
+        "g.a.",
+        ".g.a",
+        "G.a",
+        "test4.a",
+        "g.a\n",
+        "g.a b",
+        "g.\u00e9",
+        "private." + "a" * 1016,
+    ],
+)
+def test_invalid_address_is_refused(text: object) -> None:
+    """Other values raise `InvalidValue`, also values that are not strings."""
+    with pytest.raises(InvalidValue) as caught:
+        ilp_address(text)
+    assert str(caught.value) == ADDRESS
+    assert caught.value.details == {"member": "ilpAddress"}

@@ -1,4 +1,4 @@
-"""Who is calling: contract section 5, on the flow itself."""
+"""`flows.authenticate`: the authentication of a request. Spec section 5."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,23 +33,23 @@ from kits.service_kit import (
 
 
 def signed(request: Request) -> RequestMessage:
-    """`request` as the flows take it."""
+    """Return `request` as the flows take it."""
     return RequestMessage(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
 
 
 def a_get(client: Client, **options: Any) -> RequestMessage:
-    """A signed GET of `client`'s."""
+    """Return a GET that `client` signed."""
     return signed(client.sign(Request("GET", f"{PATH}/x"), **options))
 
 
 def an_info(key: PrivateKey | None = None, **changes: Any) -> AccessTokenInfo:
-    """What a token of the shop's stands for."""
+    """Return the information about a token of the shop."""
     given = {"client": SHOP, "jwk": (key or ed25519_key()).public_jwk(), "rights": [a_right("read")], **changes}
     return AccessTokenInfo(**given)
 
 
-def test_asks_about_the_token_and_says_who_it_is() -> None:
-    """One question to the introspector; then client, rights and what was proven come from its answer."""
+def test_caller_has_the_client_and_rights_of_its_token() -> None:
+    """The flow introspects the token once. The caller has its client and rights, and the proven facts."""
     service = Service()
     client = service.client()
     flow = authenticate(a_get(client), service.policy, NOW)
@@ -64,8 +64,8 @@ def test_asks_about_the_token_and_says_who_it_is() -> None:
     ("key", "algorithm"),
     [(ed25519_key, Algorithm.ED25519), (es256_key, Algorithm.ES256), (ps512_key, Algorithm.PS512)],
 )
-def test_5_algorithm_is_that_of_the_jwk(key: Any, algorithm: Algorithm) -> None:
-    """The `alg` of the JWK that the token is bound to decides how the signature is checked."""
+def test_spec_5_algorithm_is_that_of_the_jwk(key: Any, algorithm: Algorithm) -> None:
+    """The `alg` of the JWK that is bound to the token decides how the signature is verified."""
     service = Service()
     client = service.client(key=key())
     flow = authenticate(a_get(client), service.policy, NOW)
@@ -88,8 +88,8 @@ def test_5_algorithm_is_that_of_the_jwk(key: Any, algorithm: Algorithm) -> None:
         (["GNAP " + "a" * 4097], "invalid_token"),
     ],
 )
-def test_token_that_is_none_asks_nobody(values: list[str], code: str) -> None:
-    """Without one readable token there is nothing to ask the authorization server."""
+def test_unreadable_token_is_refused_without_introspection(values: list[str], code: str) -> None:
+    """A request without exactly one readable token is refused before the token is introspected."""
     headers = tuple(("Authorization", value) for value in values)
     flow = authenticate(RequestMessage("GET", f"{BASE_URL}{PATH}/x", headers), Service().policy, NOW)
     with pytest.raises(TokenRefused) as refused:
@@ -97,8 +97,8 @@ def test_token_that_is_none_asks_nobody(values: list[str], code: str) -> None:
     assert code == refused.value.code
 
 
-# By precedence: what the authorization server says of the token, whether its key is any good, and what is
-# reported. The request is not signed at all, so whatever is looked at before the signature is reported first.
+# In order of precedence: the answer of the authorization server, and the expected error. The request has no signature,
+# so each error before the last one comes from an earlier check.
 ANSWERS = [
     (None, TokenRefused, "invalid_token"),
     (an_info(expires_at=NOW), TokenRefused, "token_expired"),
@@ -111,7 +111,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("info", "error", "code"), ANSWERS)
 def test_token_then_key_then_signature(info: AccessTokenInfo | None, error: Any, code: str) -> None:
-    """No key is looked at before the token is known to be active, and no signature before the key is sound."""
+    """An inactive token is refused before its key is loaded, and an unusable key before the signature is verified."""
     request = RequestMessage("GET", f"{BASE_URL}{PATH}/x", (("Authorization", "GNAP abc"),))
     flow = authenticate(request, Service().policy, NOW)
     next(flow)
@@ -120,8 +120,8 @@ def test_token_then_key_then_signature(info: AccessTokenInfo | None, error: Any,
     assert code == refused.value.code
 
 
-def test_key_unusable_does_not_show_the_key() -> None:
-    """A private or shared key that was registered by mistake is refused without a word of its own."""
+def test_refusal_of_a_key_does_not_show_the_key() -> None:
+    """The refusal of a private or shared key, registered by mistake, does not contain the key."""
     flow = authenticate(a_get(Service().client()), Service().policy, NOW)
     next(flow)
     with pytest.raises(SignatureRefused) as refused:
@@ -129,8 +129,8 @@ def test_key_unusable_does_not_show_the_key() -> None:
     assert "c2VjcmV0LXNlY3JldA" not in str(refused.value)
 
 
-def test_5_keyid_equals_the_kid_of_the_tokens_key() -> None:
-    """A signature by another key is no signature, however good it is: a token is bound to its own."""
+def test_spec_5_keyid_equals_the_kid_of_the_tokens_key() -> None:
+    """A valid signature by a key to which the token is not bound is refused."""
     service = Service()
     service.client(key=ed25519_key("mine"))
     thief = service.client(key=ed25519_key("thief"))
@@ -141,8 +141,8 @@ def test_5_keyid_equals_the_kid_of_the_tokens_key() -> None:
     assert refused.value.code == "key_unknown"
 
 
-def test_same_kid_of_another_key_proves_nothing() -> None:
-    """Two clients may name their keys alike; only the one that the token is bound to verifies."""
+def test_another_key_with_the_same_kid_is_refused() -> None:
+    """Two clients may use the same `kid`. Only the key to which the token is bound verifies."""
     service = Service()
     thief = service.client(key=PrivateKey.generate_ed25519("ed25519-key"))
     flow = authenticate(a_get(thief), service.policy, NOW)
@@ -152,8 +152,8 @@ def test_same_kid_of_another_key_proves_nothing() -> None:
     assert refused.value.code == "signature_invalid"
 
 
-def test_host_may_refuse_or_be_unable() -> None:
-    """What the introspector raises reaches the flow and leaves it as it is."""
+def test_exception_of_the_introspector_is_raised_unchanged() -> None:
+    """An exception of the introspector leaves the flow as it is."""
     service = Service()
     flow = authenticate(a_get(service.client()), service.policy, NOW)
     next(flow)
@@ -161,8 +161,8 @@ def test_host_may_refuse_or_be_unable() -> None:
         flow.throw(PolicyRefused("not today"))
 
 
-def test_nothing_else_is_asked() -> None:
-    """Authentication is one effect, whatever the token may do."""
+def test_authentication_is_one_effect() -> None:
+    """A request without a nonce needs no effect besides the introspection."""
     service = Service()
     seen: list[Effect[Any]] = []
     service.run(watched(authenticate(a_get(service.client(a_right("list", on=ALICE))), service.policy, NOW), seen))
@@ -174,8 +174,8 @@ def test_nothing_else_is_asked() -> None:
 SECOND = NOW.replace(microsecond=0)  # as `created` has it
 
 
-def question(service: Service, client: Client, name: str = SHOP, **options: Any) -> UseNonce:
-    """What the flow asks once the signature of the client `name` has held."""
+def nonce_effect(service: Service, client: Client, name: str = SHOP, **options: Any) -> UseNonce:
+    """Return the effect of the flow after the signature of the client `name` is verified."""
     flow = authenticate(a_get(client, **options), service.policy, NOW)
     next(flow)
     info = an_info(client.key, client=name)
@@ -185,17 +185,17 @@ def question(service: Service, client: Client, name: str = SHOP, **options: Any)
     return asked
 
 
-def test_a_nonce_is_asked_about_once_the_signature_has_held() -> None:
-    """Under a name of client, key and nonce, which is as long for all of them."""
+def test_nonce_key_identifies_client_key_and_nonce() -> None:
+    """The key of a nonce depends on client, key and nonce, and has a fixed length."""
     service = Service()
     one, other = service.client(), service.client(key=es256_key())
     asked = [
-        question(service, one, nonce="n"),
-        question(service, one, nonce="n", created=NOW - timedelta(seconds=1)),
-        question(service, other, nonce="n"),
-        question(service, one, nonce="m"),
-        question(service, one, nonce=""),
-        question(service, one, name=f"{SHOP}/other", nonce="n"),
+        nonce_effect(service, one, nonce="n"),
+        nonce_effect(service, one, nonce="n", created=NOW - timedelta(seconds=1)),
+        nonce_effect(service, other, nonce="n"),
+        nonce_effect(service, one, nonce="m"),
+        nonce_effect(service, one, nonce=""),
+        nonce_effect(service, one, name=f"{SHOP}/other", nonce="n"),
     ]
     names = [each.key for each in asked]
     assert names[0] == names[1]
@@ -204,8 +204,8 @@ def test_a_nonce_is_asked_about_once_the_signature_has_held() -> None:
 
 
 @pytest.mark.parametrize("change", [{"nonce": "m"}, {"created": NOW - timedelta(seconds=301)}])
-def test_a_signature_that_does_not_hold_uses_no_nonce(change: dict[str, Any]) -> None:
-    """Nobody without the key can use up a nonce, and no stale request takes room."""
+def test_invalid_signature_uses_no_nonce(change: dict[str, Any]) -> None:
+    """A client without the key cannot use up a nonce, and an old request takes no space."""
     service = Service()
     client = service.client()
     request = a_get(client, **{"nonce": "n", **change})
@@ -227,17 +227,17 @@ def test_a_signature_that_does_not_hold_uses_no_nonce(change: dict[str, Any]) ->
         ({"max_age_s": 10**15}, {}, datetime.max.replace(tzinfo=UTC)),
     ],
 )
-def test_a_nonce_is_remembered_until_no_clock_can_take_it(
+def test_nonce_is_stored_while_its_signature_is_fresh(
     policy: dict[str, Any], options: dict[str, Any], expected: datetime
 ) -> None:
-    """For as long as the signature is fresh, and the skew allowed to clocks after that."""
+    """A nonce is stored while its signature is fresh, plus the allowed clock skew."""
     service = Service(signature=SignaturePolicy(**policy))
-    asked = question(service, service.client(), nonce="n", **options)
+    asked = nonce_effect(service, service.client(), nonce="n", **options)
     assert (expected, NOW) == (asked.until, asked.now)
 
 
-def test_a_replayed_create_makes_no_second_payment() -> None:
-    """201, then 401 while the nonce is remembered, and 401 as stale from then on."""
+def test_replayed_create_request_is_refused() -> None:
+    """A replay is refused as `nonce_used` while the nonce is stored, and as `signature_stale` afterwards."""
     service = Service(signature=SignaturePolicy(nonce_required=True))
     request = service.client().creation(nonce="n")
     answers = []
@@ -252,8 +252,8 @@ def test_a_replayed_create_makes_no_second_payment() -> None:
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_identical_requests_are_allowed_unless_the_policy_says_no(allowed: bool) -> None:
-    """A request without nonce may come again, or not; one with a nonce, or of the next second, is another."""
+def test_policy_decides_about_identical_requests(allowed: bool) -> None:
+    """A request without a nonce may be repeated if the policy allows it. A nonce or another second makes it new."""
     service = Service(allow_identical=allowed)
     client = service.client()
     request = client.creation()
@@ -265,15 +265,15 @@ def test_identical_requests_are_allowed_unless_the_policy_says_no(allowed: bool)
     assert service.handle(client.creation()).status == 201
 
 
-def test_no_second_signature_makes_an_identical_request_new() -> None:
-    """ECDSA signs differently each time; what is signed is the same."""
+def test_second_signature_of_an_identical_request_is_a_replay() -> None:
+    """ECDSA signatures of the same request differ, but the second request is still a replay."""
     service = Service(allow_identical=False)
     client = service.client(key=es256_key())
     assert [service.handle(client.creation()).status for _ in range(2)] == [201, 401]
 
 
-def test_full_is_temporary() -> None:
-    """503, and those remembered stay so."""
+def test_full_nonce_store_answers_503() -> None:
+    """A full nonce store answers 503, and keeps the stored nonces."""
     service = Service()
     service.replace(nonces=MemoryNonces(1))
     client = service.client()
@@ -283,8 +283,8 @@ def test_full_is_temporary() -> None:
         service.run(authenticate(a_get(client, nonce="c"), service.policy, NOW))
 
 
-def test_without_the_port_a_nonce_is_refused() -> None:
-    """Rather than taken without being remembered; requests without one are answered."""
+def test_nonce_without_the_port_is_refused() -> None:
+    """Without the `nonces` port, a request with a nonce is refused and other requests are answered."""
     service = Service()
     service.replace(nonces=None)
     client = service.client()
@@ -295,8 +295,8 @@ def test_without_the_port_a_nonce_is_refused() -> None:
 @pytest.mark.parametrize(
     "policy", [{"allow_identical": False}, {"signature": SignaturePolicy(nonce_required=True), "allow_identical": True}]
 )
-def test_a_policy_that_needs_the_port_says_so(policy: dict[str, Any]) -> None:
-    """It is the host's mistake and no client's."""
+def test_policy_that_needs_the_port_raises_port_missing(policy: dict[str, Any]) -> None:
+    """A policy that needs the missing port is a mistake of the host, not of the client."""
     service = Service(**policy)
     service.replace(nonces=None)
     client = service.client()
@@ -320,8 +320,8 @@ def refused(flow: Any, *answers: Any) -> SignatureRefused:
     return caught.value
 
 
-def test_a_refused_signature_carries_its_evidence() -> None:
-    """The evidence is what `verify` was called with, so that the same call is refused again."""
+def test_refused_signature_has_its_evidence() -> None:
+    """The evidence holds the arguments of `verify`, so the same call is refused again."""
     service = Service()
     request = evolve(a_get(service.client()), target_uri="http://bank.example/op/incoming-payments/x")
     refusal = refused(authenticate(request, service.policy, NOW), an_info())
@@ -333,7 +333,7 @@ def test_a_refused_signature_carries_its_evidence() -> None:
     assert again.value.code == refusal.code == "signature_invalid"
 
 
-def test_a_refused_key_leaves_the_evidence_without_keys() -> None:
+def test_evidence_of_a_refused_key_has_no_keys() -> None:
     """A key that cannot be used is not in the evidence."""
     service = Service()
     refusal = refused(authenticate(a_get(service.client()), service.policy, NOW), an_info(jwk={}))
@@ -344,8 +344,8 @@ def test_a_refused_key_leaves_the_evidence_without_keys() -> None:
 @pytest.mark.parametrize(
     ("options", "nonce", "code"), [({}, "n", "nonce_used"), ({"allow_identical": False}, None, "request_repeated")]
 )
-def test_a_repeated_request_carries_its_evidence(options: dict[str, Any], nonce: str | None, code: str) -> None:
-    """A request whose signature holds, and which was used before, is refused with its evidence."""
+def test_repeated_request_has_its_evidence(options: dict[str, Any], nonce: str | None, code: str) -> None:
+    """A repeated request with a valid signature is refused with its evidence."""
     service = Service(**options)
     flow = authenticate(a_get(service.client(), nonce=nonce), service.policy, NOW)
     refusal = refused(flow, an_info(), False)
@@ -353,8 +353,8 @@ def test_a_repeated_request_carries_its_evidence(options: dict[str, Any], nonce:
     assert (refusal.code, list(refusal.evidence.keys)) == (code, ["ed25519-key"])
 
 
-def test_a_response_carries_its_refusal() -> None:
-    """The host's log finds the refusal behind a response, and no cause behind a success."""
+def test_response_has_its_refusal_as_cause() -> None:
+    """The `cause` of a response is the refusal, for the log of the host. A success has none."""
     service = Service()
     unsigned = Request("POST", PATH, headers=[("Content-Type", "application/json")], body=b"{}")
     assert isinstance(service.handle(unsigned).cause, TokenRefused)

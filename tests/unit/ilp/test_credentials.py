@@ -152,7 +152,7 @@ LONG = "the ILP address of the service must have at most 979 characters, because
             "bank",
             [],
             "ilpAddress",
-            "must be an ILP address of at most 1023 characters, such as g.bank.alice",
+            "ilpAddress must be an ILP address of at most 1023 characters, such as g.bank.alice",
             id="not an address",
         ),
         pytest.param("g." + "a" * 978, [], "ilpAddress", LONG, id="prefix too long"),

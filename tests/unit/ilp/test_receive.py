@@ -259,7 +259,7 @@ def test_table_of_refusals() -> None:
     assert [(refusal.__name__, f"{code} {message}") for refusal, (code, message) in REFUSALS.items()] == [
         ("PaymentNotFound", "F02 the payment does not exist"),
         ("PacketExpired", "R00 the packet has expired or is about to expire"),
-        ("AssetMismatch", "F07 the payment and the account with this peer have different assets"),
+        ("AssetMismatch", "F07 the payment and the account of this peer have different assets"),
         ("PaymentCompleted", "F99 the payment is completed"),
         ("PaymentExpired", "F99 the payment has expired"),
         ("AmountTooLarge", "F08 the amount is more than the payment can still receive"),

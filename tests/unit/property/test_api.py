@@ -84,7 +84,7 @@ creations = st.fixed_dictionaries(
         "incomingAmount": st.one_of(amounts, documents),
         "expiresAt": st.one_of(
             st.sampled_from(["2026-01-02T00:00:00Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"]),
-            st.datetimes().map(lambda moment: f"{moment.isoformat()}Z"),
+            st.datetimes().map(lambda time: f"{time.isoformat()}Z"),
             documents,
         ),
         "metadata": documents,

@@ -19,7 +19,7 @@ from incoming_payments.testing import a_creation
 from kits.changed_payments import changed
 
 _visible = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=32)
-_moments = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(0), "GMT")]))
+_times = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(0), "GMT")]))
 _assets = st.builds(Asset, _visible, st.integers(0, 255))
 _values = st.integers(0, UINT64_MAX)
 
@@ -27,9 +27,9 @@ _values = st.integers(0, UINT64_MAX)
 @st.composite
 def payments(draw: st.DrawFn) -> IncomingPayment:
     """Any payment that can exist, whatever led to it."""
-    created, updated = sorted([draw(_moments), draw(_moments)])
+    created, updated = sorted([draw(_times), draw(_times)])
     asset = draw(_assets)
-    expires_at, announced_at = draw(st.none() | _moments), None
+    expires_at, announced_at = draw(st.none() | _times), None
     if expires_at is not None and expires_at < datetime.max.replace(tzinfo=UTC) and draw(st.booleans()):
         announced_at = expires_at + timedelta(microseconds=1)
     return changed(
@@ -59,7 +59,7 @@ def connection() -> Iterator[sqlite3.Connection]:
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(before=payments(), after=payments(), credit_id=_visible, amount=st.integers(1, UINT64_MAX), at=_moments)
+@given(before=payments(), after=payments(), credit_id=_visible, amount=st.integers(1, UINT64_MAX), at=_times)
 def test_rows_give_back_what_was_written(
     connection: sqlite3.Connection,
     before: IncomingPayment,

@@ -799,8 +799,14 @@ def log_frames(path: Path) -> int:
 
 def test_connection_that_commits_for_the_first_time_writes_a_page(path: Path) -> None:
     """The page takes the place of an unfinished commit that a killed process may have left in the log."""
-    with SqliteStore(path) as other, SqliteStore(path) as store:
+    with (
+        SqliteStore(path) as other,
+        SqliteStore(path) as store,
+        closing(sqlite3.connect(path, isolation_level=None)) as reader,
+    ):
         id = create(other)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM payments").fetchone()  # while it reads, SQLite only appends to the log
         refused = partial(store.update, PaymentId("no such"), crediting("wire-1", 1))
         frames = log_frames(path)
         for expected in (frames + 1, frames + 1):  # once: the connection finds its own tag the second time

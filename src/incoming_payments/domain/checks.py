@@ -1,0 +1,51 @@
+"""Checks that several values share. Each raises `InvalidValue` with the name of the wrong member."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from attrs import Attribute
+
+from incoming_payments.errors import InvalidValue
+from incoming_payments.limits import UINT64_MAX
+
+Validator = Callable[[object, "Attribute[Any]", Any], None]
+
+_VISIBLE: Final = re.compile(r"[!-~]+")
+_NO_OFFSET: Final = timedelta(0)
+
+
+def check_time(time: datetime) -> datetime:
+    """Return `time` if it is a datetime in UTC. Other datetimes are ambiguous."""
+    if not isinstance(time, datetime) or (time.tzinfo is not UTC and time.utcoffset() != _NO_OFFSET):
+        raise InvalidValue("a time must be a datetime in UTC, such as datetime.now(UTC)", member="now")
+    return time
+
+
+def check_visible(text: object, most: int, subject: str, *, member: str) -> str:
+    """Return `text` if it is 1 to `most` printable ASCII characters without spaces. They cannot disturb a log line."""
+    if not isinstance(text, str) or not _VISIBLE.fullmatch(text) or len(text) > most:
+        raise InvalidValue(f"{subject} 1 to {most} printable ASCII characters without spaces", member=member)
+    return text
+
+
+def integer(least: int = 0, most: int = UINT64_MAX, *, name: str | None = None) -> Validator:
+    """Return an attrs validator for integers from `least` to `most`. A `bool` is not an integer here."""
+
+    def check(_: object, attribute: "Attribute[int]", value: object) -> None:
+        if type(value) is not int or not least <= value <= most:
+            member = name or attribute.name
+            raise InvalidValue(f"{member} must be an integer from {least} to {most}", member=member)
+
+    return check
+
+
+def instance(cls: type) -> Validator:
+    """Return an attrs validator for instances of `cls`."""
+
+    def check(_: object, attribute: "Attribute[object]", value: object) -> None:
+        if not isinstance(value, cls):
+            raise InvalidValue(f"{attribute.name} must be of type {cls.__name__}", member=attribute.name)
+
+    return check
