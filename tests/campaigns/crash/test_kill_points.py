@@ -103,7 +103,7 @@ def test_unfinished_commit_does_not_come_back(point: str, tmp_path: Path) -> Non
         packets = [payer.packet(amount) for amount in AMOUNTS]
         with SqliteStore(service.database) as store:
             store.load(payer.id)
-            service.up("in_pairs", point)
+            service.up("batches_of_two", point)
             together([partial(payer.send, packet) for packet in packets])
             assert service.wait() == -SIGKILL
             before = credits_in(service.database)
