@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from attrs import evolve
@@ -819,6 +819,32 @@ def test_http_by_precedence(request_: Request, status: int, code: str) -> None:
     assert (status, code) == refusal(service.handle(request_))
 
 
+JSON_FIELDS: Final = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+# Each refusal of HTTP itself: its description, and its header fields with the names that RFC 9110 gives them.
+DESCRIBED: Final[dict[str, tuple[str, tuple[tuple[str, str], ...]]]] = {
+    "path too long": ("path and query are longer than 4096 characters", ()),
+    "too many fields": ("send at most 100 header fields", ()),
+    "field too large": ("send at most 65536 bytes of header fields, and 16384 in one", ()),
+    "body too large": ("send at most 65536 bytes", ()),
+    "accepts no JSON": ("accept application/json: there is nothing else", ()),
+    "another path": ("there is nothing at this path: try /incoming-payments", ()),
+    "method not served": ("use GET, HEAD here", (("Allow", "GET, HEAD"),)),
+    "method in lower case": ("use POST here", (("Allow", "POST"),)),
+    "body of a GET": ("a GET request has no body here: leave it out", ()),
+    "no media type": ("send Content-Type: application/json", (("Accept", "application/json"),)),
+    "encoded": ("send the body as it is, without Content-Encoding", (("Accept-Encoding", "identity"),)),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_refusal_says_what_to_change(name: str) -> None:
+    """The body describes the fault. The header fields are those of a JSON response, and those of the status."""
+    [request] = [row[1] for row in HTTP if row[0] == name]
+    response = Service().handle(request)
+    assert (error_of(response)["description"], response.headers[2:]) == DESCRIBED[name]
+    assert response.headers[:2] == JSON_FIELDS
+
+
 def test_limits_themselves_are_allowed() -> None:
     """The largest request that fits every bound is answered on its merits."""
     service = Service()
@@ -952,6 +978,12 @@ def test_token_codes_tell_the_cases_apart() -> None:
     assert codes == ["token_missing", "invalid_token", "token_expired", "insufficient_rights"]
 
 
+def test_challenge_has_the_name_of_rfc_9110() -> None:
+    """The field is `WWW-Authenticate`, and stands after the fields that every JSON response has."""
+    response = Service().handle(Request("POST", PATH, headers=[JSON]))
+    assert response.headers == (*JSON_FIELDS, ("WWW-Authenticate", f"GNAP as_uri={AUTH_SERVER}"))
+
+
 def test_token_expires_by_the_clock() -> None:
     """Until its moment it works, at its moment it does not."""
     service = Service()
@@ -1030,7 +1062,11 @@ def test_port_cannot_do_it_now(port: str) -> None:
     service.replace(**{port: Raises(StoreUnavailable("/var/lib/payments.db is locked"))})
     response = client.create()
     assert refusal(response) == (503, "store_unavailable")
-    assert header(response, "Retry-After") == "1"
+    assert response.headers[2:] == (("Retry-After", "1"),)
+    assert error_of(response) == {
+        "code": "store_unavailable",
+        "description": "the service cannot do it now: try again",
+    }
     assert b"/var/lib" not in response.body
     assert str(response.cause) == "/var/lib/payments.db is locked"
     assert payments_in(store) == []
@@ -1156,7 +1192,8 @@ def test_host_refuses_before_there_is_a_request() -> None:
 def test_internal_error_says_nothing() -> None:
     """500 with a code, and no word about what went wrong."""
     assert refusal(internal_error()) == (500, "internal_error")
-    assert internal_error() == internal_error()
+    assert error_of(internal_error())["description"] == "the service failed; it has been logged"
+    assert internal_error().headers == JSON_FIELDS
 
 
 def test_flow_is_closed_when_nobody_goes_on() -> None:
