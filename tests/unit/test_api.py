@@ -853,6 +853,9 @@ def test_limits_themselves_are_allowed() -> None:
     fields = padding * 3 + [(f"X-{n}", "") for n in range(HEADERS_MAX - 3)]
     assert sum(len(name) + len(value) for name, value in fields) <= HEADERS_BYTES_MAX
     assert refusal(service.handle(Request("GET", ID_PATH, query, fields))) == (404, "payment_not_found")
+    whole = [(f"X-{n}", "x" * (HEADERS_BYTES_MAX // 8 - len("X-0"))) for n in range(8)]
+    assert sum(len(name) + len(value) for name, value in whole) == HEADERS_BYTES_MAX
+    assert refusal(service.handle(Request("GET", ID_PATH, headers=whole))) == (404, "payment_not_found")
     client = service.client()
     assert refusal(client.send(client.creation(b" " * BODY_BYTES_MAX))) == (400, "invalid_body")
 
@@ -892,6 +895,8 @@ def test_405_says_what_is_allowed() -> None:
         (["undefined"], False),
         (["application/json;q=0, */*"], False),
         (["application/json;q=0", "application/*"], False),
+        (["application/*;q=0, */*"], False),
+        (["application/json;Q=0"], False),
         (["*/*;q=0, application/json"], True),
         (["text/html;q=0"], False),
     ],
@@ -910,6 +915,10 @@ def test_415_not_for_json_in_any_spelling(media_type: str) -> None:
     service = Service()
     fields = [("content-type", media_type), ("content-encoding", "identity")]
     assert refusal(service.handle(Request("POST", PATH, headers=fields))) == (401, "token_missing")
+    assert refusal(service.handle(Request("POST", PATH, headers=[JSON, ("Content-Encoding", " ")]))) == (
+        401,
+        "token_missing",
+    )
 
 
 @pytest.mark.parametrize(
