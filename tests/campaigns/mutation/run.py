@@ -29,8 +29,6 @@ ROOT: Final = Path(__file__).parents[3]
 SOURCE: Final = Path("src/incoming_payments")
 WORK: Final = ROOT / ".mutants"  # one folder a package, in which mutmut runs
 
-# Not `test_processes.py`: its tests take seconds.
-STORE_TESTS: Final = ("batches", "files", "lifetime", "store", "trouble", "watch")
 # The tests of a package are its own. A mutant that only the tests of another package notice counts as survived. Tests
 # that take longer than a few seconds are left out, because each survivor runs all tests that reach it.
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -39,10 +37,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "gnap": ("tests/unit/gnap",),
     "ilp": ("tests/unit/ilp",),
     "flows": ("tests/unit/flows",),
-    "stores": (
-        *("tests/unit/stores/test_guard.py", "tests/unit/stores/test_memory.py"),
-        *(f"tests/unit/stores/sqlite/test_{name}.py" for name in STORE_TESTS),
-    ),
+    "stores": ("tests/unit/stores",),
     "wire": ("tests/unit/test_wire.py", "tests/unit/property/test_wire.py"),
     "api": ("tests/unit/test_api.py",),
     "ilp_http": ("tests/unit/test_ilp_http.py",),
@@ -55,7 +50,8 @@ _SLOW: Final = ("random_histories", "log_stays_short", "copy_of_the_files", "ano
 PYTEST_OPTIONS: Final = (
     *("-k", " and ".join(f"not {name}" for name in _SLOW)),
     *("-p", "no:cacheprovider", "-p", PLUGIN),
-    "--ignore-glob=*/test_explain.py",  # slow tests of the modules that are not mutated
+    "--ignore-glob=*/test_explain.py",  # slow, and about modules that are not mutated
+    "--ignore-glob=*/test_processes.py",  # slow
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # about the modules that PLUGIN lists
     "--hypothesis-profile=mutants",  # also in PLUGIN
 )
