@@ -120,7 +120,7 @@ def configuration(package: str) -> str:
     }
     words = {"process_isolation": "forkserver", "forkserver_warmup": "import", "preload_modules_file": "preloaded.txt"}
     lines = [f"{name} = {json.dumps(value)}" for name, value in {**lists, **words}.items()]
-    # A mutant gets this time and that of its tests, 15 times as long, so a busy machine kills no mutant.
+    # A mutant may take 15 times as long as its tests and this constant together. A busy machine then kills no mutant.
     switches = ["use_git_change_detection = false", "timeout_constant = 8.0"]
     return "\n".join(["", "[tool.mutmut]", *switches, *lines, ""])
 

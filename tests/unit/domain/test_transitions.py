@@ -158,6 +158,8 @@ def test_rows_of_a_creation_decide_in_their_order(wanted: Creation, condition: s
     """Each row of a creation decides about some terms, here with expiries up to 60 seconds ahead."""
     row = next(row for row in by_trigger(Trigger.CREATE) if row.condition(a_wallet_address(), wanted, 60))
     assert row.condition.__name__ == condition
+    if isinstance(row.outcome, Refuse):
+        assert type(row.outcome.make(a_wallet_address(), wanted, 60)) is row.outcome.error
 
 
 @pytest.mark.parametrize("limit", [None, 1000])
