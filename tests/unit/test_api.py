@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from attrs import evolve
@@ -827,6 +827,35 @@ def test_http_by_precedence(request_: Request, status: int, code: str) -> None:
     assert (status, code) == refusal(service.handle(request_))
 
 
+JSON_FIELDS: Final = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+# Each refusal of HTTP itself: words of its description, and its header fields with the names that RFC 9110 gives them.
+DESCRIBED: Final[dict[str, tuple[str, tuple[tuple[str, str], ...]]]] = {
+    "path too long": (f"{TARGET_CHARS_MAX} characters", ()),
+    "too many fields": (f"at most {HEADERS_MAX} header fields", ()),
+    "field too large": (f"{HEADERS_BYTES_MAX} bytes of header fields, and", ()),
+    "body too large": (f"at most {BODY_BYTES_MAX} bytes", ()),
+    "accepts no JSON": ("accept application/json", ()),
+    "another path": (PATH, ()),
+    "method not served": ("use GET, HEAD", (("Allow", "GET, HEAD"),)),
+    "method in lower case": ("use POST", (("Allow", "POST"),)),
+    "body of a GET": ("GET request", ()),
+    "no media type": ("send Content-Type: application/json", (("Accept", "application/json"),)),
+    "encoded": ("without Content-Encoding", (("Accept-Encoding", "identity"),)),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_refusal_says_what_to_change(name: str) -> None:
+    """The description names the limit or the fault. The header fields are those of JSON, and those of the status."""
+    [request] = [row[1] for row in HTTP if row[0] == name]
+    response = Service().handle(request)
+    words, fields = DESCRIBED[name]
+    description = error_of(response)["description"]
+    assert words in description
+    assert description[0].islower()
+    assert response.headers == (*JSON_FIELDS, *fields)
+
+
 def test_request_at_every_limit_is_accepted() -> None:
     """The largest request within all limits is processed."""
     service = Service()
@@ -835,6 +864,9 @@ def test_request_at_every_limit_is_accepted() -> None:
     fields = padding * 3 + [(f"X-{n}", "") for n in range(HEADERS_MAX - 3)]
     assert sum(len(name) + len(value) for name, value in fields) <= HEADERS_BYTES_MAX
     assert refusal(service.handle(Request("GET", ID_PATH, query, fields))) == (404, "payment_not_found")
+    whole = [(f"X-{n}", "x" * (HEADERS_BYTES_MAX // 8 - len("X-0"))) for n in range(8)]
+    assert sum(len(name) + len(value) for name, value in whole) == HEADERS_BYTES_MAX
+    assert refusal(service.handle(Request("GET", ID_PATH, headers=whole))) == (404, "payment_not_found")
     client = service.client()
     assert refusal(client.send(client.creation(b" " * BODY_BYTES_MAX))) == (400, "invalid_body")
 
@@ -874,6 +906,8 @@ def test_405_has_allow() -> None:
         (["undefined"], False),
         (["application/json;q=0, */*"], False),
         (["application/json;q=0", "application/*"], False),
+        (["application/*;q=0, */*"], False),
+        (["application/json;Q=0"], False),
         (["*/*;q=0, application/json"], True),
         (["text/html;q=0"], False),
     ],
@@ -892,6 +926,10 @@ def test_json_media_type_is_accepted_in_any_spelling(media_type: str) -> None:
     service = Service()
     fields = [("content-type", media_type), ("content-encoding", "identity")]
     assert refusal(service.handle(Request("POST", PATH, headers=fields))) == (401, "token_missing")
+    assert refusal(service.handle(Request("POST", PATH, headers=[JSON, ("Content-Encoding", " ")]))) == (
+        401,
+        "token_missing",
+    )
 
 
 @pytest.mark.parametrize(
@@ -958,6 +996,12 @@ def test_each_token_error_has_its_own_code() -> None:
         refusal(service.client(a_right("create")).get(id))[1],
     ]
     assert codes == ["token_missing", "invalid_token", "token_expired", "insufficient_rights"]
+
+
+def test_challenge_has_the_name_of_rfc_9110() -> None:
+    """The field is `WWW-Authenticate`, and stands after the fields that every JSON response has."""
+    response = Service().handle(Request("POST", PATH, headers=[JSON]))
+    assert response.headers == (*JSON_FIELDS, ("WWW-Authenticate", f"GNAP as_uri={AUTH_SERVER}"))
 
 
 def test_token_expires_by_the_clock() -> None:
@@ -1038,7 +1082,9 @@ def test_unavailable_port_gives_503(port: str) -> None:
     service.replace(**{port: Raises(StoreUnavailable("/var/lib/payments.db is locked"))})
     response = client.create()
     assert refusal(response) == (503, "store_unavailable")
-    assert header(response, "Retry-After") == "1"
+    assert response.headers[2:] == (("Retry-After", "1"),)
+    assert list(error_of(response)) == ["code", "description"]
+    assert error_of(response)["description"].startswith("the service cannot")
     assert b"/var/lib" not in response.body
     assert str(response.cause) == "/var/lib/payments.db is locked"
     assert payments_in(store) == []
@@ -1164,7 +1210,8 @@ def test_refusal_by_the_host_has_an_error_body() -> None:
 def test_internal_error_has_no_details() -> None:
     """500 has a code, and does not reveal the reason."""
     assert refusal(internal_error()) == (500, "internal_error")
-    assert internal_error() == internal_error()
+    assert error_of(internal_error())["description"].startswith("the service failed")
+    assert internal_error().headers == JSON_FIELDS
 
 
 def test_closed_flow_stores_nothing() -> None:

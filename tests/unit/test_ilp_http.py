@@ -1,13 +1,14 @@
 """Tests of `ilp_http`: the response to each request, and the authentication of peers."""
 
+import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from attrs import evolve
 
 from incoming_payments.api import Request, Response
-from incoming_payments.errors import InvalidValue, PortMissing, StoreUnavailable, StoreUnusable
+from incoming_payments.errors import HttpRefused, InvalidValue, PortMissing, StoreUnavailable, StoreUnusable
 from incoming_payments.flows.run import run
 from incoming_payments.gnap import AccessToken
 from incoming_payments.ilp.ildcp import ildcp_request, read_ildcp_response
@@ -57,9 +58,10 @@ def test_packet_is_credited_and_fulfilled() -> None:
 
 
 def test_reject_has_status_200() -> None:
-    """A packet that is refused is answered with a Reject and status 200."""
+    """A packet that is refused is answered with a Reject and status 200. The refusal is no failure to report."""
     service = Service(limit=1000)
-    assert code(answer(a_request(encode(service.sender.prepare(2000))), service)) == "F08"
+    refused = answer(a_request(encode(service.sender.prepare(2000))), service)
+    assert (code(refused), refused.cause) == ("F08", None)
     assert code(answer(a_request(encode(service.sender.prepare(1000))), service)) == "fulfilled"
     assert code(answer(a_request(encode(service.sender.prepare(1))), service)) == "F99"
 
@@ -150,6 +152,54 @@ def test_refused_request(request_: Request, expected: tuple[int, str]) -> None:
         assert header(refused, "Accept") == "application/octet-stream, application/ilp+octet-stream"
 
 
+ONE_TOKEN: Final = "send exactly one header field Authorization: Bearer <token>"
+CHALLENGE: Final = ("WWW-Authenticate", "Bearer")
+DESCRIBED: Final = [
+    pytest.param(a_request(method="GET"), "use POST for ILP packets", ("Allow", "POST"), id="GET"),
+    pytest.param(
+        a_request(b"", OCTETS), "send the header field Authorization: Bearer <token>", CHALLENGE, id="no token"
+    ),
+    pytest.param(a_request(b"", OCTETS, ("Authorization", TOKEN)), ONE_TOKEN, CHALLENGE, id="no scheme"),
+    pytest.param(a_request(b"", OCTETS, BEARER, BEARER), ONE_TOKEN, CHALLENGE, id="two tokens"),
+    pytest.param(
+        a_request(b"", OCTETS, ("Authorization", f"Bearer {TOKEN}x")),
+        "the token does not belong to a known peer",
+        CHALLENGE,
+        id="unknown token",
+    ),
+    pytest.param(a_request(bytes(ILP_PREPARE_BYTES_MAX + 1)), "at most 34816 bytes", None, id="too large"),
+]
+
+
+@pytest.mark.parametrize(("request_", "description", "field"), DESCRIBED)
+def test_refusal_says_what_to_change(request_: Request, description: str, field: tuple[str, str] | None) -> None:
+    """The body describes the fault, and the header field has the name that RFC 9110 gives it."""
+    response = answer(request_)
+    found = json.loads(response.body)["error"]["description"]
+    assert description in found
+    assert found[0].islower()
+    common = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+    assert response.headers == (*common, *([field] if field else []))
+
+
+def test_reply_has_one_header_field() -> None:
+    """The response to a packet has only a media type."""
+    assert answer(a_request()).headers == (("Content-Type", "application/octet-stream"),)
+
+
+def test_second_half_of_the_digest_is_compared() -> None:
+    """A token is unknown when only the first half of its digest, which finds the peer, is that of a known token."""
+
+    class Similar:
+        value = TOKEN
+        digest = AccessToken(TOKEN).digest[:16] + bytes(16)
+
+    policy = a_policy(peers=[HttpPeer(PEER, [cast("AccessToken", Similar())])])
+    with pytest.raises(HttpRefused) as refused:
+        policy.peer_of([f"Bearer {TOKEN}"])
+    assert refused.value.code == "invalid_token"
+
+
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  "])
 def test_scheme_is_case_insensitive(scheme: str) -> None:
     """The case of the scheme and the number of spaces after it do not matter. RFC 9110 §11.1."""
@@ -215,6 +265,14 @@ def test_invalid_tokens_are_refused(values: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "values", [["x" * 16], [f"token-number-{n:06}" for n in range(PEER_TOKENS_MAX)]], ids=["shortest", "most"]
+)
+def test_tokens_within_the_limits_are_accepted(values: list[str]) -> None:
+    """A peer may have 8 tokens, and a token may have 16 characters."""
+    assert HttpPeer(PEER, tokens(*values)).digests == tuple(token.digest for token in tokens(*values))
+
+
+@pytest.mark.parametrize(
     "peers",
     [
         [HttpPeer(PEER, tokens(TOKEN)), HttpPeer(EURO_PEER, tokens(EURO_TOKEN, TOKEN))],
@@ -223,15 +281,20 @@ def test_invalid_tokens_are_refused(values: list[str], message: str) -> None:
 )
 def test_duplicate_token_is_refused(peers: list[HttpPeer]) -> None:
     """A token may be listed only once among all peers."""
-    with pytest.raises(InvalidValue, match="a token is listed twice") as refused:
+    with pytest.raises(InvalidValue, match=r"^a token is listed twice$") as refused:
         a_policy(peers=peers)
     assert refused.value.details == {"member": "peers"}
 
 
-@pytest.mark.parametrize("path", ["/ilp", "/a/b", "/.well-known/ilp", "/incoming-payments-ilp", "/~x/a:b@c"])
+@pytest.mark.parametrize("path", ["/ilp", "/a/b", "/.well-known/ilp", "/incoming-payments-ilp", "/~x/a:b@c", "/ILP"])
 def test_valid_path_is_accepted(path: str) -> None:
     """A path in normal form that does not belong to Open Payments is accepted."""
     assert a_policy(path=path).path == path
+
+
+def test_default_path() -> None:
+    """The default path is `/ilp`."""
+    assert a_policy().path == "/ilp"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +306,7 @@ def test_valid_path_is_accepted(path: str) -> None:
 )
 def test_invalid_path_is_refused(path: Any) -> None:
     """A path that is not in normal form, or belongs to Open Payments, is refused."""
-    with pytest.raises(InvalidValue, match="path must") as refused:
+    with pytest.raises(InvalidValue, match=r"^path must") as refused:
         a_policy(path=path)
     assert refused.value.details == {"member": "path"}
 

@@ -1,12 +1,14 @@
 """The mutation session: the copy that mutmut mutates, the bound, and the names of packages."""
 
+import json
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from campaigns.mutation.run import PACKAGES, ROOT, SOURCE, expose, killed_share, main
+from campaigns.mutation.run import PACKAGES, ROOT, SOURCE, expose, killed_share, main, sampled
 
 EXAMPLES = '''
 from functools import cached_property, lru_cache
@@ -118,3 +120,16 @@ def test_mutants_that_no_test_runs_count_as_survived() -> None:
         "total": 10,
     }
     assert killed_share(counts) == 0.8
+
+
+def test_sample_is_always_the_same(tmp_path: Path) -> None:
+    """A sample has as many mutants as requested, from all modules, and at most all mutants."""
+    for module in ("a", "b"):
+        path = tmp_path / f"mutants/src/{module}.py.meta"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        codes = {f"{module}.x_f__mutmut_{number}": None for number in range(20)}
+        path.write_text(json.dumps({"exit_code_by_key": codes}), "utf-8")
+    names = sampled(tmp_path, 30)
+    assert len(set(names)) == 30
+    assert names == sampled(tmp_path, 30)
+    assert len(sampled(tmp_path, 100)) == 40

@@ -145,6 +145,22 @@ def test_tolerance_without_a_limit_is_zero() -> None:
     assert Tolerance(50, 100).excess_max(None) == 0
 
 
+@pytest.mark.parametrize(
+    ("tolerance", "limit", "excess_max"),
+    [
+        pytest.param(Tolerance(1, 100), 99, 1, id="units"),
+        pytest.param(Tolerance(1, 100), 299, 2, id="basis points, rounded down"),
+        pytest.param(Tolerance(0, 0), 1000, 0, id="none"),
+        pytest.param(Tolerance(0, 1), 2**63 + 9_999, (2**63 + 9_999) // 10_000, id="more digits than a float has"),
+        pytest.param(Tolerance(2**64 - 1, 0), 2**64 - 2, 1, id="total below 2**64"),
+    ],
+)
+def test_excess_is_a_whole_number_of_minor_units(tolerance: Tolerance, limit: int, excess_max: int) -> None:
+    """The larger of units and basis points decides, without rounding up, and without a total past 2**64 - 1."""
+    found = tolerance.excess_max(Amount(limit, USD))
+    assert (type(found), found) == (int, excess_max)
+
+
 @pytest.mark.parametrize("member", ["units", "basis_points"])
 @pytest.mark.parametrize("value", [-1, 2**64, True, 1.0, None])
 def test_invalid_tolerance_is_refused(member: str, value: object) -> None:

@@ -29,24 +29,25 @@ def test_credit_id_and_peer_are_optional() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "member"),
+    ("members", "member", "message"),
     [
-        ({"version": 0}, "version"),
-        ({"version": True}, "version"),
-        ({"kind": "bogus"}, "kind"),
-        ({"at": None}, "now"),
-        ({"peer": ""}, "peer"),
-        ({"peer": "connector"}, "peer"),
-        ({"peer": b"g.bank"}, "peer"),
+        ({"version": 0}, "version", "version must be an integer from 1"),
+        ({"version": True}, "version", "version must be an integer from 1"),
+        ({"kind": "bogus"}, "kind", "kind must be one of created, credited, completed, expired"),
+        ({"at": None}, "now", "a time must be a datetime in UTC"),
+        ({"peer": ""}, "peer", "peer must be an ILP address"),
+        ({"peer": "connector"}, "peer", "peer must be an ILP address"),
+        ({"peer": b"g.bank"}, "peer", "peer must be an ILP address"),
     ],
     ids=str,
 )
-def test_invalid_event_is_refused(members: dict[str, Any], member: str) -> None:
+def test_invalid_event_is_refused(members: dict[str, Any], member: str, message: str) -> None:
     """An invalid version, kind, time or peer is refused, and the error names the member."""
     payment = a_creation().answer
     given: dict[str, Any] = {"payment_id": payment.id, "version": 1, "kind": "created", "at": NOW}
     with pytest.raises(InvalidValue) as caught:
         Event(**{**given, "received": payment.received, **members})
+    assert str(caught.value).startswith(message)
     assert caught.value.details == {"member": member}
 
 

@@ -35,6 +35,7 @@ USD = Asset("USD", 2)
 ID = PaymentId("019b76da-a800-7000-8000-000000000000")
 URL = WalletAddressUrl("https://bank.example/alice")
 UTC_ONLY = "a time must be a datetime in UTC, such as datetime.now(UTC)"
+CREDIT_AMOUNT = "amount must be greater than zero, at most received, and in the same asset"
 NOT_UTC = [
     pytest.param(NOW.replace(tzinfo=None), id="naive"),
     pytest.param(NOW.astimezone(timezone(timedelta(hours=1))), id="another offset"),
@@ -289,42 +290,57 @@ def test_times_with_another_utc_object_are_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "member"),
+    ("members", "member", "message"),
     [
-        ({"id": "x"}, "id"),
-        ({"client": ""}, "client"),
-        ({"asset": "USD"}, "asset"),
-        ({"received": 0}, "amount"),
-        ({"received": Amount(0, Asset("EUR", 2))}, "receivedAmount"),
-        ({"limit": 100}, "amount"),
-        ({"closed_at": NOW - timedelta(microseconds=1)}, "closedAt"),
-        ({"expiry_announced_at": NOW}, "expiryAnnouncedAt"),
-        ({"expires_at": NOW, "expiry_announced_at": NOW}, "expiryAnnouncedAt"),
+        ({"id": "x"}, "id", "a payment id is a UUID version 7 in lower case"),
+        ({"client": ""}, "client", "a client id is 1 to 2048 printable ASCII characters without spaces"),
+        ({"asset": "USD"}, "asset", "asset must be "),
+        ({"received": 0}, "amount", "an amount must be an Amount"),
+        (
+            {"received": Amount(0, Asset("EUR", 2))},
+            "receivedAmount",
+            "receivedAmount must be in the asset of the payment",
+        ),
+        ({"limit": 100}, "amount", "an amount must be an Amount"),
+        ({"closed_at": NOW - timedelta(microseconds=1)}, "closedAt", "closedAt must not lie before createdAt"),
+        ({"expiry_announced_at": NOW}, "expiryAnnouncedAt", "expiryAnnouncedAt must lie after expiresAt"),
+        (
+            {"expires_at": NOW, "expiry_announced_at": NOW},
+            "expiryAnnouncedAt",
+            "expiryAnnouncedAt must lie after expiresAt",
+        ),
     ],
     ids=str,
 )
-def test_invalid_payment_is_refused(members: dict[str, Any], member: str) -> None:
+def test_invalid_payment_is_refused(members: dict[str, Any], member: str, message: str) -> None:
     """Invalid ids and amounts, and times in an impossible order, are refused; the error names the member."""
     with pytest.raises(InvalidValue) as caught:
         a_payment(**members)
+    assert str(caught.value).startswith(message)
     assert caught.value.details == {"member": member}
 
 
+def test_payment_may_be_closed_when_it_is_created() -> None:
+    """The earliest possible `closedAt` is `createdAt`."""
+    assert a_payment(closed_at=NOW).closed_at == NOW
+
+
 @pytest.mark.parametrize(
-    ("amount", "received"),
+    ("amount", "received", "message"),
     [
-        (Amount(0, USD), Amount(0, USD)),
-        (Amount(2, USD), Amount(1, USD)),
-        (Amount(1, USD), Amount(1, Asset("EUR", 2))),
-        (1, Amount(1, USD)),
-        (Amount(1, USD), 1),
+        (Amount(0, USD), Amount(0, USD), CREDIT_AMOUNT),
+        (Amount(2, USD), Amount(1, USD), CREDIT_AMOUNT),
+        (Amount(1, USD), Amount(1, Asset("EUR", 2)), CREDIT_AMOUNT),
+        (1, Amount(1, USD), "an amount must be an Amount"),
+        (Amount(1, USD), 1, "an amount must be an Amount"),
     ],
     ids=str,
 )
-def test_invalid_credit_is_refused(amount: Any, received: Any) -> None:
+def test_invalid_credit_is_refused(amount: Any, received: Any, message: str) -> None:
     """A credit must be greater than zero, at most the total, and in its asset."""
     with pytest.raises(InvalidValue) as caught:
         Credit(ID, CreditId("wire-1"), amount, received, completes=False, at=NOW)
+    assert str(caught.value) == message
     assert caught.value.details == {"member": "amount"}
 
 
@@ -339,6 +355,7 @@ def test_wallet_address_needs_an_asset(asset: Any) -> None:
     """The asset of a wallet address must be an `Asset`."""
     with pytest.raises(InvalidValue) as caught:
         WalletAddress(URL, asset, "https://auth.bank.example")
+    assert str(caught.value).startswith("asset must be ")
     assert caught.value.details == {"member": "asset"}
 
 
@@ -350,11 +367,20 @@ def test_earliest_payment_id_is_of_1970() -> None:
     assert new_payment_id(EPOCH, bytes(10)) == "00000000-0000-7000-8000-000000000000"
 
 
-@pytest.mark.parametrize("now", [EPOCH - timedelta(microseconds=1), NOW.replace(tzinfo=None), None], ids=str)
-def test_payment_id_needs_a_time_in_utc_after_1970(now: Any) -> None:
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        (EPOCH - timedelta(microseconds=1), "now must not be before 1970: set the clock"),
+        (NOW.replace(tzinfo=None), UTC_ONLY),
+        (None, UTC_ONLY),
+    ],
+    ids=str,
+)
+def test_payment_id_needs_a_time_in_utc_after_1970(now: Any, message: str) -> None:
     """A time before 1970, or a time that is not in UTC, is refused."""
     with pytest.raises(InvalidValue) as caught:
         new_payment_id(now, bytes(10))
+    assert str(caught.value) == message
     assert caught.value.details == {"member": "now"}
 
 

@@ -32,6 +32,8 @@ from incoming_payments.domain.transitions import (
     always,
     by_state,
     follow,
+    total_is_below_limit,
+    total_reaches_limit,
 )
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.testing import NOW, a_creation, a_wallet_address
@@ -156,6 +158,18 @@ def test_rows_of_a_creation_decide_in_their_order(wanted: Creation, condition: s
     """Each row of a creation decides about some terms, here with expiries up to 60 seconds ahead."""
     row = next(row for row in by_trigger(Trigger.CREATE) if row.condition(a_wallet_address(), wanted, 60))
     assert row.condition.__name__ == condition
+    if isinstance(row.outcome, Refuse):
+        assert type(row.outcome.make(a_wallet_address(), wanted, 60)) is row.outcome.error
+
+
+@pytest.mark.parametrize("limit", [None, 1000])
+@pytest.mark.parametrize("value", [1, 998, 999, 1000, 1001])
+def test_a_total_is_either_below_the_limit_or_reaches_it(limit: int | None, value: int) -> None:
+    """Exactly one of the two conditions holds, so their rows could stand in either order. The payment has 1 already."""
+    payment, amount = a_payment(State.PROCESSING, limit=limit), Amount(value, USD)
+    reaches = limit is not None and 1 + value >= limit
+    assert total_reaches_limit(payment, amount, None) is reaches
+    assert total_is_below_limit(payment, amount, None) is not reaches
 
 
 def test_every_row_decides_in_each_of_its_states() -> None:
@@ -213,7 +227,7 @@ def test_labels_are_in_the_docstrings() -> None:
 def test_a_missing_row_is_an_error() -> None:
     """If no condition holds, the table is broken, and the decision fails instead of guessing."""
     never: AnyRow = Row(ANY, Trigger.TIME, lambda *_: False, UNCHANGED)
-    with pytest.raises(AssertionError, match="no row"):
+    with pytest.raises(AssertionError, match=r"^the table has no row for this state, trigger and facts$"):
         follow((never,), None, None, None)
 
 

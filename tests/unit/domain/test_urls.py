@@ -119,6 +119,7 @@ def test_invalid_url_is_refused(text: object, message: str) -> None:
     [
         "https://auth.bank.example",
         "http://Auth.example:80/op/?a=b",
+        "https://auth.example/X",
         "https://[::1]/'()",
         "https://a.example/" + "x" * 2030,
     ],

@@ -1,5 +1,6 @@
 """The signature base: one row for each rule of RFC 9421 §2."""
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -294,6 +295,15 @@ def test_component_is_refused(
     with pytest.raises(MalformedField) as caught:
         line(request_, name, *parameters)
     assert caught.value.code is expected
+    assert_describes(caught.value, name)
+
+
+def assert_describes(refused: MalformedField, name: str) -> None:
+    """Check that a description is a sentence about the component, with its RFC in upper case."""
+    named = rf"({re.escape(name)}|a covered component|the (query of the )?target URI)"
+    verb = "(is|has|does|must|names|occurs|exceeds|repeats|cannot)"
+    assert re.match(rf"{named} {verb} [a-z;]", refused.description), refused.description
+    assert "rfc" not in refused.description
 
 
 def test_repeated_component_is_refused() -> None:
@@ -359,6 +369,7 @@ def test_component_of_a_response_is_refused(
     with pytest.raises(MalformedField) as caught:
         line(response, name, *parameters)
     assert caught.value.code is Code.COMPONENT_UNSUPPORTED
+    assert_describes(caught.value, name)
 
 
 def test_refusal_does_not_repeat_a_malformed_name() -> None:
@@ -404,7 +415,7 @@ def test_parameters_in_the_strict_form(parameters: Parameters, expected: str) ->
 @pytest.mark.parametrize("parameter", [("Key", 1), ("", 1), ("a", "\n"), ("a", 10**15), ("a", None), ("a", "é")])
 def test_parameter_that_cannot_be_written_is_refused(parameter: tuple[str, object]) -> None:
     """A parameter that a structured field cannot hold is refused."""
-    with pytest.raises(MalformedField):
+    with pytest.raises(MalformedField, match=r"^(the name of )?a parameter .*\(RFC 9651 "):
         serialise_parameters((parameter,))  # type: ignore[arg-type]  # one row has None on purpose
 
 

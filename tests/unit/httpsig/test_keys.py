@@ -1,6 +1,7 @@
 """Keys: which ones load, and which ones are refused."""
 
 import json
+import re
 from base64 import urlsafe_b64encode
 from typing import Any
 
@@ -254,6 +255,13 @@ def test_jwk_is_refused(jwk: dict[str, object], member: str) -> None:
     with pytest.raises(MalformedKey) as caught:
         load_jwk(jwk)
     assert caught.value.details["member"] == member
+    assert_describes_a_key(caught.value)
+
+
+def assert_describes_a_key(refused: MalformedKey) -> None:
+    """Check that a description says in lower case what is wrong with the JWK, and cites RFCs in upper case."""
+    assert re.match(r"the JWK('s [\w ]+)? (is|are|has|have|must|do|does|cannot|needs|names) [a-z]", refused.description)
+    assert "rfc" not in refused.description
 
 
 @pytest.mark.parametrize(
@@ -352,6 +360,7 @@ def test_private_jwk_is_refused(jwk: dict[str, object], member: str) -> None:
     with pytest.raises(MalformedKey) as caught:
         load_private_jwk(jwk)
     assert caught.value.details["member"] == member
+    assert_describes_a_key(caught.value)
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -245,6 +246,16 @@ def test_refusal_does_not_repeat_a_secret() -> None:
         assert 5 < len(refused.description) < 200, attack.id
 
 
+def test_refusal_names_fields_and_rfcs_as_they_are_written() -> None:
+    """A description begins with a field, a component or a word in lower case, and cites an RFC in upper case."""
+    for attack in ATTACKS:
+        description = refusal(attack).description
+        assert re.match(r"@?[a-z]|(Signature|Signature-Input|Content-Digest|Content-Length|X-A)\b", description), (
+            attack.id
+        )
+        assert not re.search(r"rfc|None", description), attack.id
+
+
 # --- several signatures ------------------------------------------------------------------------
 
 
@@ -362,6 +373,22 @@ def test_skew_does_not_extend_expires() -> None:
     request = sign(get(), KEY, created=NOW, expires=NOW_S + 9)
     assert check(request, now=NOW + timedelta(seconds=9)).expires == NOW + timedelta(seconds=9)
     assert code_of(request, now=NOW + timedelta(seconds=9, microseconds=1)) is Code.EXPIRED
+
+
+@pytest.mark.parametrize(
+    ("later_s", "words"),
+    [
+        (-61, "created is 61 s ahead of our clock, but at most 60 s are allowed"),
+        (301, "created is 301 s ago, but at most 300 s are allowed"),
+        (12, "the signature expired 3 s ago"),
+    ],
+)
+def test_refusal_of_a_time_says_how_far_it_is_off(later_s: int, words: str) -> None:
+    """The description has the seconds by which a time is off, so that the client can compare its clock."""
+    request = sign(get(), KEY, created=NOW, expires=NOW_S + 9) if later_s == 12 else GOOD
+    with pytest.raises(SignatureRefused) as caught:
+        check(request, now=NOW + timedelta(seconds=later_s))
+    assert caught.value.description.startswith(words)
 
 
 def test_now_without_zone_raises_invalid_value() -> None:

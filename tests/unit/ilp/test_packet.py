@@ -225,6 +225,18 @@ def test_malformed_reply_is_refused(packet: bytes, message: str, position: int) 
 # --- values ------------------------------------------------------------------------------------------
 
 
+INVALID_MEMBERS = {
+    "amount": "amount must be an integer from 0 to 18446744073709551615",
+    "now": "a time must be a datetime in UTC",
+    "condition": "condition must be 32 bytes",
+    "fulfillment": "fulfillment must be 32 bytes",
+    "ilpAddress": "must be an ILP address of at most 1023 characters, such as g.bank.alice",
+    "data": "data must be at most 32767 bytes",
+    "code": INVALID_CODE,
+    "message": "message must be a string of at most 8191 characters",
+}
+
+
 @pytest.mark.parametrize(
     ("make", "member"),
     [
@@ -255,6 +267,8 @@ def test_invalid_packet_cannot_be_built(make: Any, member: str) -> None:
     """A packet that cannot be encoded cannot be constructed."""
     with pytest.raises(InvalidValue) as caught:
         make()
+    assert INVALID_MEMBERS[member] in str(caught.value)
+    assert str(caught.value)[0].islower()
     assert caught.value.details == {"member": member}
 
 

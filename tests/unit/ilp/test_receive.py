@@ -127,6 +127,7 @@ def test_invalid_margin_is_refused(margin_ms: object) -> None:
     """A margin must be an integer of at least 0."""
     with pytest.raises(InvalidValue) as caught:
         Receiver(METHODS, margin_ms=margin_ms)
+    assert str(caught.value).startswith("margin_ms must be an integer")
     assert caught.value.details == {"member": "margin_ms"}
 
 
@@ -134,7 +135,7 @@ def test_packet_within_the_margin_is_refused() -> None:
     """A packet that expires within the margin is refused, and accepted by a receiver with margin 0."""
     prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN - 1))
     late = arrival(prepare)
-    with pytest.raises(PacketExpired):
+    with pytest.raises(PacketExpired, match=r"^the packet expired while it waited for the store"):
         late.decide(late.credit_id, lambda: NOW)(a_creation().answer, None)
     assert arrival(prepare, Receiver(METHODS, margin_ms=0)).may_be_fulfilled
 
