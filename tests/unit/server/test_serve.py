@@ -105,6 +105,20 @@ def test_explain_signatures_logs_the_reason(tmp_path: Path) -> None:
     assert [log for log in logs if token_in(tmp_path)[:8] in log] == []
 
 
+def test_serve_ends_when_its_store_stops(tmp_path: Path) -> None:
+    """It ends with status 1 and the reason, so that a supervisor restarts it or raises the alarm."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
+    client = HttpClient.of(tmp_path, base_url)
+    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, log) as process:
+        (tmp_path / "payments.sqlite3-lock").unlink()
+        response = client.send("POST", "/incoming-payments", {"walletAddress": f"{base_url}/alice"})
+        assert code_of(response) == (503, "store_stopped")
+        assert process.wait(30) == 1
+    assert "payments.sqlite3-lock was removed or replaced" in log.read_text("utf-8").splitlines()[-1]
+
+
 def test_clients_cannot_fill_the_log(tmp_path: Path) -> None:
     """Requests that are not HTTP, or request another protocol, leave a limited number of lines and no traceback."""
     port = free_port()

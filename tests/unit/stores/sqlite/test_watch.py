@@ -446,7 +446,14 @@ def replace_the_log(path: Path) -> None:
     log.with_suffix(".new").rename(log)
 
 
+def overwrite_the_log(path: Path) -> None:
+    """Overwrite its header with zeros."""
+    with beside(path, "wal").open("r+b") as log:
+        log.write(bytes(32))
+
+
 CHANGES = [
+    overwrite_the_log,
     remove_the_log,
     remove_the_index,
     remove_the_database,
@@ -745,6 +752,13 @@ def test_a_store_does_not_open_a_log_that_another_has_failed_to_restore(
             SqliteStore(path, busy_s=0.01)
     finally:
         os.close(descriptor)
+    SqliteStore(path).close()
+
+
+def test_process_that_is_not_root_gives_no_file_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not, and the files belong to its user."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    monkeypatch.setattr(os, "fchown", fails_with(errno.EPERM))
     SqliteStore(path).close()
 
 
