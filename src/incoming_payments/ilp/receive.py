@@ -25,9 +25,9 @@ from attrs import field, frozen
 
 from incoming_payments import errors
 from incoming_payments.domain import lifecycle
-from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.checks import check_time
-from incoming_payments.domain.lifecycle import Decision, Tolerance
+from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpAddress
 from incoming_payments.domain.payment import (
     STREAM_CREDITS,

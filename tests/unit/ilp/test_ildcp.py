@@ -6,8 +6,9 @@ import pytest
 
 from incoming_payments.domain.amount import Asset
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.ildcp import ILDCP_CONDITION, Peer, ildcp_request, ildcp_response, read_ildcp_response
-from incoming_payments.ilp.packet import decode_reply, encode
+from incoming_payments.ilp.ildcp import ILDCP_CONDITION, Peer, ildcp_response
+from incoming_payments.ilp.packet import encode
+from incoming_payments.testing.replies import decode_reply, ildcp_request, read_ildcp_response
 from kits.frozen_values import assert_frozen
 
 PEER = Peer("example.client", Asset("XRP", 9))

@@ -8,18 +8,9 @@ from attrs import evolve
 
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.oer import write_octets
-from incoming_payments.ilp.packet import (
-    ErrorCode,
-    Fulfill,
-    Prepare,
-    Reject,
-    decode_prepare,
-    decode_reply,
-    encode,
-    read_amounts,
-    write_amounts,
-)
+from incoming_payments.ilp.packet import ErrorCode, Fulfill, Prepare, Reject, decode_prepare, encode, write_amounts
 from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, UINT64_MAX
+from incoming_payments.testing.replies import decode_reply, read_amounts
 from kits.frozen_values import assert_frozen
 
 EXPIRY = datetime(2017, 12, 24, 16, 14, 32, 279_000, UTC)
