@@ -3,7 +3,7 @@
 The checks run in the order of `Code`, with the cryptographic verification last because it costs most.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final, cast
@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
 from incoming_payments.httpsig.algorithms import Algorithm
-from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder, Component
+from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder
 from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.fast import build_base, parse_signature, parse_signature_input, verify_digest
 from incoming_payments.httpsig.fields import SignatureInput
@@ -23,10 +23,6 @@ from incoming_payments.httpsig.shapes import Shape, any_strict_form
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
 
 _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
-
-
-def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
-    return frozenset(shapes)
 
 
 @frozen(kw_only=True)
@@ -48,7 +44,7 @@ class Policy:
     clock_skew_s: int = field(default=CLOCK_SKEW_S_MAX)
     nonce_required: bool = False
     tag: str | None = None
-    shapes: frozenset[Shape] = field(default=frozenset(), converter=_shapes)
+    shapes: frozenset[Shape] = field(default=frozenset(), converter=frozenset[Shape])
 
     @required.validator
     def _components(self, _: object, required: tuple[str, ...]) -> None:
@@ -79,7 +75,7 @@ class Proof:
     """What a signature proved. Act on a `Proof`, and never read the signature's header fields again.
 
     `key_id` is the `kid` of the key that made the signature. `signature_input` has the covered components and the
-    parameters, which are now proven. `verify` does not record nonces, so the caller must check whether `nonce` is new.
+    parameters, which are now proven. `verify` does not record nonces, so the caller must check that the nonce is new.
     `base` is the signature base, the bytes that were signed. Two different ECDSA or RSA-PSS signatures over one base
     are both valid, so identify a repeated request by `base` and not by its signature.
     """
@@ -88,11 +84,6 @@ class Proof:
     algorithm: Algorithm
     signature_input: SignatureInput
     base: bytes = field(repr=False)  # it holds the access token
-
-    @property
-    def components(self) -> tuple[Component, ...]:
-        """The covered components, in the order signed."""
-        return self.signature_input.components
 
     @property
     def created(self) -> datetime:
@@ -104,11 +95,6 @@ class Proof:
         """The time at which the signature expires, in UTC; None if the signer gave none."""
         expires = self.signature_input.expires
         return None if expires is None else datetime.fromtimestamp(expires, UTC)
-
-    @property
-    def nonce(self) -> str | None:
-        """A string that is unique to this signature; None if the signer gave none."""
-        return self.signature_input.nonce
 
 
 def _immutable(keys: Mapping[str, PublicKey]) -> Mapping[str, PublicKey]:

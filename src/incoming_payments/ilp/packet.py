@@ -15,13 +15,7 @@ from attrs import Attribute, field, frozen
 from incoming_payments.domain.checks import check_time, integer
 from incoming_payments.domain.methods import IlpAddress, ilp_address
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.oer import (
-    read_octets,
-    read_span,
-    read_uint8,
-    write_octets,
-    write_text,
-)
+from incoming_payments.ilp.oer import read_octets, read_span, read_uint8, write_octets, write_text
 from incoming_payments.limits import ILP_DATA_BYTES_MAX, ILP_MESSAGE_CHARS_MAX
 
 CONDITION_BYTES: Final = 32

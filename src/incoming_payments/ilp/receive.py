@@ -29,13 +29,7 @@ from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.checks import check_time
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpAddress
-from incoming_payments.domain.payment import (
-    STREAM_CREDITS,
-    Credit,
-    CreditId,
-    IncomingPayment,
-    PaymentId,
-)
+from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.ilp.credentials import DerivedMethods
 from incoming_payments.ilp.ildcp import ILDCP_ADDRESS, ILDCP_CONDITION, Peer, ildcp_response
 from incoming_payments.ilp.packet import (

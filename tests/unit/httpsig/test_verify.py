@@ -90,8 +90,13 @@ def test_proof_of_a_post_by_the_node_client() -> None:
     )
     proof = check(request)
     assert (proof.signature_input.label, proof.key_id, proof.algorithm) == ("sig1", "key-1", Algorithm.ED25519)
-    assert proof.components == tuple(Component(name) for name in names)
-    assert (proof.created, proof.expires, proof.nonce, proof.signature_input.tag) == (NOW, None, None, None)
+    assert proof.signature_input.components == tuple(Component(name) for name in names)
+    assert (proof.created, proof.expires, proof.signature_input.nonce, proof.signature_input.tag) == (
+        NOW,
+        None,
+        None,
+        None,
+    )
 
 
 def test_policy_and_proof_are_immutable() -> None:
@@ -126,7 +131,7 @@ def test_proof_has_the_signed_parameters() -> None:
     proof = check(request, now=NOW.astimezone(timezone(timedelta(hours=-7))))
     assert (proof.created, proof.expires) == (NOW, NOW + timedelta(seconds=9))
     assert repr(proof.expires).endswith("tzinfo=datetime.timezone.utc)")
-    assert (proof.nonce, proof.signature_input.tag) == ("n", "t")
+    assert (proof.signature_input.nonce, proof.signature_input.tag) == ("n", "t")
 
 
 def test_complete_request_of_the_node_client() -> None:
