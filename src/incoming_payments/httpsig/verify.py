@@ -3,7 +3,7 @@
 The checks run in the order of `Code`, with the cryptographic verification last because it costs most.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final, cast
@@ -25,6 +25,10 @@ from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGN
 _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
 
+def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
+    return frozenset(shapes)
+
+
 @frozen(kw_only=True)
 class Policy:
     """What a signature must prove. The default is the policy of Open Payments: Spec section 5.
@@ -44,7 +48,7 @@ class Policy:
     clock_skew_s: int = field(default=CLOCK_SKEW_S_MAX)
     nonce_required: bool = False
     tag: str | None = None
-    shapes: frozenset[Shape] = field(default=frozenset(), converter=frozenset[Shape])
+    shapes: frozenset[Shape] = field(default=frozenset(), converter=_shapes)
 
     @required.validator
     def _components(self, _: object, required: tuple[str, ...]) -> None:
