@@ -55,9 +55,6 @@ def read_var_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read a variable-length unsigned integer of at most 64 bits.
 
     Interledger RFC 29 §5.1.4 allows an implementation to refuse longer integers.
-
-    >>> read_var_uint(bytes.fromhex("021234"), 0, 3)
-    (4660, 3)
     """
     if at + 1 < end and data[at] == 1:  # most are one byte: saves 3 % of a packet's time (benchmarks/receive.py)
         return data[at + 1], at + 2

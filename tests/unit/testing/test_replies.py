@@ -11,6 +11,7 @@ from incoming_payments.limits import UINT64_MAX
 from incoming_payments.testing.replies import decode_reply, ildcp_request, read_amounts, read_ildcp_response
 
 EXPIRY = datetime(2017, 12, 24, 16, 14, 32, 279_000, UTC)
+PREPARE = encode(Prepare(0, EXPIRY, bytes(32), "g.a"))
 INVALID_ADDRESS = "the ILP address is invalid (Interledger RFC 15)"
 INVALID_CODE = "an error code must be F, T or R and two digits"
 
@@ -37,9 +38,7 @@ def test_amounts_of_an_f08() -> None:
     ("packet", "message", "position"),
     [
         pytest.param(b"", "a byte is missing", 0, id="empty"),
-        pytest.param(
-            encode(Prepare(0, EXPIRY, bytes(32), "g.a")), "a packet of type 12 is not a Reject", 0, id="Prepare"
-        ),
+        pytest.param(PREPARE, "a packet of type 12 is not a Reject", 0, id="Prepare"),
         pytest.param(a_packet(13, bytes(31)), "the fulfillment is truncated", 2, id="fulfillment of 31 bytes"),
         pytest.param(a_packet(13, bytes(32)), "a length is missing", 34, id="Fulfill without data"),
         pytest.param(a_packet(14, b"F0"), INVALID_CODE, 2, id="code of two characters"),
