@@ -6,11 +6,12 @@ payment rail. `receive_packet` answers an ILP packet, and `handle_packet` an ILP
 """
 
 from incoming_payments.api import Request, Response, handle
-from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.amount import Amount, Asset, Tolerance
 from incoming_payments.domain.events import Event, EventKind
-from incoming_payments.domain.lifecycle import State, Tolerance, state_of
+from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import Credit, IncomingPayment, WalletAddress, wallet_address_url
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import IncomingPaymentsError, PolicyRefused, StoreUnavailable
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.expire import announce_expired

@@ -26,10 +26,6 @@ from incoming_payments.wire import JSON_MEDIA_TYPE, write_error, write_view
 Headers = tuple[tuple[str, str], ...]
 
 
-def _body(body: bytes) -> bytes:
-    return bytes(body)
-
-
 @frozen
 class Request:
     """An HTTP request, as received.
@@ -43,7 +39,7 @@ class Request:
     path: str
     query: str = ""
     headers: Headers = field(default=(), converter=tuple[tuple[str, str], ...], repr=False)
-    body: bytes = field(default=b"", converter=_body, repr=False)
+    body: bytes = field(default=b"", converter=bytes, repr=False)
 
     def values(self, name: str) -> list[str]:
         """Return the values of the header field lines with this name. `name` is in lower case."""

@@ -5,8 +5,9 @@ from typing import Final
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset, Tolerance
-from incoming_payments.domain.lifecycle import Decision, State
+from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment
+from incoming_payments.domain.transitions import State
 from incoming_payments.testing import NOW, a_creation
 
 USD: Final = Asset("USD", 2)

@@ -11,9 +11,10 @@ from attrs import field, frozen
 
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.ilp import StreamCredentials, ilp_address
-from incoming_payments.ilp.packet import Fulfill, Prepare, Reject, decode_reply, encode
+from incoming_payments.ilp.packet import Fulfill, Prepare, Reject, encode
 from incoming_payments.ilp.stream import condition_of
 from incoming_payments.server.init import PEER_TOKEN
+from incoming_payments.testing.replies import decode_reply
 from kits.stream_kit import Answer, Sender
 
 _TIMEOUT_S: Final = 60.0

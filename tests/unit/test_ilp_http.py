@@ -11,13 +11,13 @@ from incoming_payments.api import Request, Response
 from incoming_payments.errors import HttpRefused, InvalidValue, PortMissing, StoreUnavailable, StoreUnusable
 from incoming_payments.flows.run import run
 from incoming_payments.gnap import AccessToken
-from incoming_payments.ilp.ildcp import ildcp_request, read_ildcp_response
 from incoming_payments.ilp.packet import Fulfill, Reject, encode
 from incoming_payments.ilp.stream import condition_of
 from incoming_payments.ilp_http import HttpPeer, handle_packet
 from incoming_payments.limits import HEADERS_MAX, ILP_PREPARE_BYTES_MAX, PEER_TOKENS_MAX
 from incoming_payments.ports import Ports
 from incoming_payments.testing import NOW
+from incoming_payments.testing.replies import ildcp_request, read_ildcp_response
 from kits.packet_kit import (
     BEARER,
     EURO_PEER,

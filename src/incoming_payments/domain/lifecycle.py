@@ -38,24 +38,8 @@ from incoming_payments.domain.transitions import (
     by_state,
     expiry_has_passed,
     follow,
-    receive_max,
 )
 from incoming_payments.limits import EXPIRY_S_MAX
-
-__all__ = [
-    "Decision",
-    "State",
-    "Tolerance",
-    "complete",
-    "create",
-    "credit",
-    "credit_packet",
-    "expire",
-    "is_receivable",
-    "receive_max",
-    "require_receivable",
-    "state_of",
-]
 
 T = TypeVar("T")
 

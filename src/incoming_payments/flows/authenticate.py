@@ -46,7 +46,7 @@ def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) 
         key = _load_key(info)
         keys[key.kid] = key
         caller = Caller(info.client, info.rights, verify(request, keys, policy=policy.signature, now=now))
-        if caller.proof.nonce is not None or not policy.allow_identical:
+        if caller.proof.signature_input.nonce is not None or not policy.allow_identical:
             yield from _require_new(caller, policy, now)
     except SignatureRefused as refusal:
         refusal.evidence = Evidence(request, keys, policy.signature, now)
@@ -64,7 +64,7 @@ def _load_key(info: AccessTokenInfo) -> PublicKey:
 
 
 def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:
-    nonce = caller.proof.nonce
+    nonce = caller.proof.signature_input.nonce
     try:
         is_new = yield from UseNonce(
             replay_key(caller.proof, caller.client), fresh_until(caller.proof, policy.signature), now

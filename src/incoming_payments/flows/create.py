@@ -25,9 +25,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     caller = yield from authenticate(request, policy, now)
     allowance = authorize(caller.rights, Action.CREATE)
     creation = read_create_request(
-        request.body,
-        metadata_bytes_max=policy.metadata_bytes_max,
-        metadata_depth_max=policy.metadata_depth_max,
+        request.body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
     )
     require_wallet_address(allowance, creation.wallet_address)
     wallet_address = yield from FindWalletAddress(creation.wallet_address)

@@ -9,13 +9,7 @@ from attrs import frozen
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
-from incoming_payments.domain.payment import (
-    CreditId,
-    IncomingPayment,
-    PaymentId,
-    WalletAddress,
-    WalletAddressUrl,
-)
+from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
 from incoming_payments.gnap.introspection import AccessTokenInfo
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.ports import Decide

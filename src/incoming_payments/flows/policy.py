@@ -39,10 +39,6 @@ class ServicePolicy:
       or that sign twice within one second, send identical requests.
     - `expiry_s_max`: how far `expiresAt` may lie in the future, in seconds.
     - `metadata_bytes_max` and `metadata_depth_max`: limits of the metadata, as compact JSON.
-
-    >>> policy = ServicePolicy(base_url="https://Bank.example/op/", auth_server="https://auth.bank.example")
-    >>> policy.base_url
-    'https://bank.example/op'
     """
 
     base_url: str = field(converter=_base_url)

@@ -6,14 +6,7 @@ from functools import partial
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.checks import check_time
-from incoming_payments.domain.payment import (
-    STREAM_CREDITS,
-    Credit,
-    PaymentId,
-    check_amount,
-    credit_id,
-    payment_id,
-)
+from incoming_payments.domain.payment import STREAM_CREDITS, Credit, PaymentId, check_amount, credit_id, payment_id
 from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.effects import Flow, UpdatePayment
 

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from incoming_payments.domain.lifecycle import State, state_of
+from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import METHODS_MAX
 from incoming_payments.wire import PaymentView

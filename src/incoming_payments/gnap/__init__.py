@@ -1,18 +1,7 @@
 """GNAP for a resource server: access tokens, their access rights, and the challenge. RFC 9635 and RFC 9767."""
 
-from incoming_payments.gnap.access import AccessRight, Action, Allowance, Reach, authorize
+from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospector
-from incoming_payments.gnap.token import AccessToken, challenge, parse_authorization
+from incoming_payments.gnap.token import AccessToken
 
-__all__ = [
-    "AccessRight",
-    "AccessToken",
-    "AccessTokenInfo",
-    "Action",
-    "Allowance",
-    "Reach",
-    "StaticIntrospector",
-    "authorize",
-    "challenge",
-    "parse_authorization",
-]
+__all__ = ["AccessRight", "AccessToken", "AccessTokenInfo", "StaticIntrospector"]

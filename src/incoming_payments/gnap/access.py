@@ -49,9 +49,6 @@ class AccessRight:
 
     Raises `InvalidValue` when an action is unknown, `actions` is empty, or `identifier` is not a wallet address URL.
     The type of the right is always `incoming-payment`: an introspector leaves out rights of other types.
-
-    >>> AccessRight({"create", "read"}, "https://bank.example/alice/").identifier
-    'https://bank.example/alice'
     """
 
     actions: frozenset[Action] = field(converter=_actions)

@@ -17,10 +17,6 @@ def _frozen_jwk(jwk: Mapping[str, object]) -> Mapping[str, object]:
     return MappingProxyType(dict(jwk))
 
 
-def _rights(rights: Iterable[AccessRight]) -> tuple[AccessRight, ...]:
-    return tuple(rights)
-
-
 @frozen
 class AccessTokenInfo:
     """An active access token: its client, the key that must sign its requests, and its rights.
@@ -34,7 +30,7 @@ class AccessTokenInfo:
 
     client: ClientId = field(converter=client_id)
     jwk: Mapping[str, object] = field(converter=_frozen_jwk, repr=False, hash=False)
-    rights: tuple[AccessRight, ...] = field(converter=_rights)
+    rights: tuple[AccessRight, ...] = field(converter=tuple[AccessRight, ...])
     expires_at: datetime | None = field(default=None)
 
     @rights.validator

@@ -144,12 +144,8 @@ def _check_framing(scope: Mapping[str, Any]) -> None:
 def _head(scope: Mapping[str, Any], path: str) -> Request:
     _check_framing(scope)
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
-    return Request(
-        method=scope["method"],
-        path=path,
-        query=scope.get("query_string", b"").decode("latin-1"),
-        headers=headers,
-    )
+    query = scope.get("query_string", b"").decode("latin-1")
+    return Request(method=scope["method"], path=path, query=query, headers=headers)
 
 
 async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> None:

@@ -3,7 +3,6 @@
 Clients cause many of the lines that a host logs. Without a limit they could fill the disk that holds the payments.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -40,25 +39,3 @@ class LineLimit:
             self._left -= 1
             suppressed, self._suppressed = self._suppressed, 0
             return suppressed
-
-
-class LineLimitFilter(logging.Filter):
-    """A filter for the log handler of a process: each place in the code may warn at a limited rate.
-
-    The next line from the same place says how many were suppressed. Lines below WARNING always pass.
-    """
-
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._places: dict[tuple[str, int], LineLimit] = {}  # bounded: one for each logging call in the code
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write `record`."""
-        if record.levelno < logging.WARNING:
-            return True
-        place = (record.pathname, record.lineno)
-        suppressed = self._places.setdefault(place, LineLimit(clock=self._clock)).admit()
-        if suppressed:
-            record.msg = f"{record.msg} ({suppressed} more of these lines were suppressed)"
-        return suppressed is not None

@@ -17,7 +17,8 @@ def replay_key(proof: Proof, signer: str) -> str:
     of the key, so that two signers may use the same nonce.
     """
     # Not for the signature: a second valid ECDSA signature can be computed from the first without the key.
-    subject = ["base", hashlib.sha256(proof.base).hexdigest()] if proof.nonce is None else ["nonce", proof.nonce]
+    nonce = proof.signature_input.nonce
+    subject = ["base", hashlib.sha256(proof.base).hexdigest()] if nonce is None else ["nonce", nonce]
     return hashlib.sha256(json.dumps([signer, proof.key_id, *subject]).encode()).hexdigest()
 
 

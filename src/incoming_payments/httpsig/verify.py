@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefused
 from incoming_payments.httpsig.algorithms import Algorithm
-from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder, Component
+from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder
 from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.fast import build_base, parse_signature, parse_signature_input, verify_digest
 from incoming_payments.httpsig.fields import SignatureInput
@@ -79,7 +79,7 @@ class Proof:
     """What a signature proved. Act on a `Proof`, and never read the signature's header fields again.
 
     `key_id` is the `kid` of the key that made the signature. `signature_input` has the covered components and the
-    parameters, which are now proven. `verify` does not record nonces, so the caller must check whether `nonce` is new.
+    parameters, which are now proven. `verify` does not record nonces, so the caller must check that the nonce is new.
     `base` is the signature base, the bytes that were signed. Two different ECDSA or RSA-PSS signatures over one base
     are both valid, so identify a repeated request by `base` and not by its signature.
     """
@@ -88,11 +88,6 @@ class Proof:
     algorithm: Algorithm
     signature_input: SignatureInput
     base: bytes = field(repr=False)  # it holds the access token
-
-    @property
-    def components(self) -> tuple[Component, ...]:
-        """The covered components, in the order signed."""
-        return self.signature_input.components
 
     @property
     def created(self) -> datetime:
@@ -104,11 +99,6 @@ class Proof:
         """The time at which the signature expires, in UTC; None if the signer gave none."""
         expires = self.signature_input.expires
         return None if expires is None else datetime.fromtimestamp(expires, UTC)
-
-    @property
-    def nonce(self) -> str | None:
-        """A string that is unique to this signature; None if the signer gave none."""
-        return self.signature_input.nonce
 
 
 def _immutable(keys: Mapping[str, PublicKey]) -> Mapping[str, PublicKey]:

@@ -46,11 +46,7 @@ def read_span(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_octets(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Read a variable-length octet string.
-
-    >>> read_octets(b"\\x03abc...", 0, 7)
-    (b'abc', 4)
-    """
+    """Read a variable-length octet string."""
     start, stop = read_span(data, at, end)
     return data[start:stop], stop
 
@@ -59,9 +55,6 @@ def read_var_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read a variable-length unsigned integer of at most 64 bits.
 
     Interledger RFC 29 §5.1.4 allows an implementation to refuse longer integers.
-
-    >>> read_var_uint(bytes.fromhex("021234"), 0, 3)
-    (4660, 3)
     """
     if at + 1 < end and data[at] == 1:  # most are one byte: saves 3 % of a packet's time (benchmarks/receive.py)
         return data[at + 1], at + 2
@@ -125,11 +118,7 @@ def write_octets(octets: bytes) -> bytes:
 
 
 def write_var_uint(value: int) -> bytes:
-    """Write a variable-length unsigned integer of at most 64 bits in its shortest form.
-
-    >>> write_var_uint(4660).hex()
-    '021234'
-    """
+    """Write a variable-length unsigned integer of at most 64 bits in its shortest form."""
     # One byte is the common case, and length and value make one integer: saves 3 % of a packet (benchmarks/receive.py).
     if value < 256:
         return bytes((1, value))

@@ -15,24 +15,17 @@ from attrs import Attribute, field, frozen
 from incoming_payments.domain.checks import check_time, integer
 from incoming_payments.domain.methods import IlpAddress, ilp_address
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.oer import (
-    read_octets,
-    read_span,
-    read_text,
-    read_uint8,
-    write_octets,
-    write_text,
-)
+from incoming_payments.ilp.oer import read_octets, read_span, read_uint8, write_octets, write_text
 from incoming_payments.limits import ILP_DATA_BYTES_MAX, ILP_MESSAGE_CHARS_MAX
 
 CONDITION_BYTES: Final = 32
 _TIMESTAMP_CHARS: Final = 17  # YYYYMMDDHHmmSSfff
-_CODE: Final = re.compile(r"[FTR][0-9]{2}")
+CODE: Final = re.compile(r"[FTR][0-9]{2}")
 _FIXED: Final = struct.Struct(f"!Q{_TIMESTAMP_CHARS}s{CONDITION_BYTES}s")  # amount, expiresAt, executionCondition
-_AMOUNTS: Final = struct.Struct("!QQ")
+AMOUNTS: Final = struct.Struct("!QQ")
 _DROP_SEPARATORS: Final = str.maketrans("", "", "-T:.")
-_INVALID_ADDRESS: Final = "the ILP address is invalid (Interledger RFC 15)"
-_INVALID_CODE: Final = "an error code must be F, T or R and two digits"
+INVALID_ADDRESS: Final = "the ILP address is invalid (Interledger RFC 15)"
+INVALID_CODE: Final = "an error code must be F, T or R and two digits"
 
 
 class PacketType(enum.IntEnum):
@@ -108,8 +101,8 @@ class Fulfill:
 
 def _code(code: object) -> str:
     """Return `code`, as an `ErrorCode` if it is one. A later version of ILP may add codes."""
-    if not isinstance(code, str) or not _CODE.fullmatch(code):
-        raise InvalidValue(_INVALID_CODE, member="code")
+    if not isinstance(code, str) or not CODE.fullmatch(code):
+        raise InvalidValue(INVALID_CODE, member="code")
     return ErrorCode(code) if code in _CODES else code
 
 
@@ -147,49 +140,21 @@ Reply: TypeAlias = Fulfill | Reject
 
 def decode_prepare(packet: bytes) -> Prepare:
     """Decode a Prepare. Raise `MalformedPacket`, also for a Fulfill or a Reject."""
-    at, end = _contents_span(packet, PacketType.PREPARE)
+    at, end = contents_span(packet, PacketType.PREPARE)
     if at + _FIXED.size > end:
         raise MalformedPacket("the amount, expiry and condition of the Prepare are truncated", at)
     amount, timestamp, condition = _FIXED.unpack_from(packet, at)
     expires_at = _read_timestamp(timestamp, at + 8)
     address_at = at + _FIXED.size
     address, data_at = read_octets(packet, address_at, end)
-    data = _data(packet, data_at, end)
+    data = read_data(packet, data_at, end)
     try:
         return Prepare(amount, expires_at, condition, address.decode("ascii"), data)
     except (InvalidValue, UnicodeDecodeError):  # the address: the other fields are valid by now
-        raise MalformedPacket(_INVALID_ADDRESS, address_at) from None
+        raise MalformedPacket(INVALID_ADDRESS, address_at) from None
 
 
-def decode_reply(packet: bytes) -> Reply:
-    """Decode a Fulfill or a Reject. Raise `MalformedPacket`, also for a Prepare."""
-    if packet[:1] == bytes((PacketType.FULFILL,)):
-        at, end = _contents_span(packet, PacketType.FULFILL)
-        data_at = at + CONDITION_BYTES
-        if data_at > end:
-            raise MalformedPacket("the fulfillment is truncated", at)
-        return Fulfill(packet[at:data_at], _data(packet, data_at, end))
-    at, end = _contents_span(packet, PacketType.REJECT)
-    code = packet[at : min(at + 3, end)].decode("ascii", "replace")
-    if not _CODE.fullmatch(code):
-        raise MalformedPacket(_INVALID_CODE, at)
-    triggered_by, message_at = read_octets(packet, at + 3, end)
-    address = _address(triggered_by, at + 3) if triggered_by else ""
-    message, data_at = read_text(packet, message_at, end)
-    if len(message) > ILP_MESSAGE_CHARS_MAX:
-        raise MalformedPacket(f"the message has more than {ILP_MESSAGE_CHARS_MAX} characters", message_at)
-    return Reject(code, address, message, _data(packet, data_at, end))
-
-
-def read_amounts(data: bytes) -> tuple[int, int]:
-    """Decode the `data` of an F08: the amount that arrived and the maximum amount. Raise `MalformedPacket`."""
-    if len(data) < _AMOUNTS.size:
-        raise MalformedPacket("the amounts of the F08 are truncated", 0)
-    received, maximum = _AMOUNTS.unpack_from(data)
-    return received, maximum
-
-
-def _contents_span(packet: bytes, expected: PacketType) -> tuple[int, int]:
+def contents_span(packet: bytes, expected: PacketType) -> tuple[int, int]:
     """Return the start and end of the contents of a packet of type `expected`."""
     kind, at = read_uint8(packet, 0, len(packet))
     if kind != expected:
@@ -209,14 +174,8 @@ def _read_timestamp(timestamp: bytes, at: int) -> datetime:
     raise MalformedPacket("the timestamp is not a valid YYYYMMDDHHmmSSfff", at)
 
 
-def _address(octets: bytes, at: int) -> IlpAddress:
-    try:
-        return ilp_address(octets.decode("ascii"))
-    except (InvalidValue, UnicodeDecodeError):
-        raise MalformedPacket(_INVALID_ADDRESS, at) from None
-
-
-def _data(packet: bytes, at: int, end: int) -> bytes:
+def read_data(packet: bytes, at: int, end: int) -> bytes:
+    """Decode the `data` of a packet, its last field."""
     data, _ = read_octets(packet, at, end)
     if len(data) > ILP_DATA_BYTES_MAX:
         raise MalformedPacket(f"the data has more than {ILP_DATA_BYTES_MAX} bytes", at)
@@ -245,7 +204,7 @@ def encode(packet: Prepare | Reply) -> bytes:
 
 def write_amounts(received: int, maximum: int) -> bytes:
     """Encode the `data` of an F08: the amount that arrived and the maximum amount, in the receiver's minor units."""
-    return _AMOUNTS.pack(received, maximum)
+    return AMOUNTS.pack(received, maximum)
 
 
 def _wrap(kind: PacketType, contents: bytes) -> bytes:

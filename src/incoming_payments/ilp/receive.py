@@ -25,17 +25,12 @@ from attrs import field, frozen
 
 from incoming_payments import errors
 from incoming_payments.domain import lifecycle
-from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.checks import check_time
-from incoming_payments.domain.lifecycle import Decision, Tolerance
+from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpAddress
-from incoming_payments.domain.payment import (
-    STREAM_CREDITS,
-    Credit,
-    CreditId,
-    IncomingPayment,
-    PaymentId,
-)
+from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.transitions import receive_max
 from incoming_payments.ilp.credentials import DerivedMethods
 from incoming_payments.ilp.ildcp import ILDCP_ADDRESS, ILDCP_CONDITION, Peer, ildcp_response
 from incoming_payments.ilp.packet import (
@@ -238,8 +233,8 @@ class Arrival:
     def _max_money_frames(self, payment: IncomingPayment) -> list[Frame]:
         """Return the maximum and the total received of `payment`, for each stream of the packet."""
         received = payment.progress.received.value
-        receive_max = max(lifecycle.receive_max(payment), received)
-        return self._with_asset([StreamMaxMoney(stream, receive_max, received) for stream in self._stream_ids()])
+        maximum = max(receive_max(payment), received)
+        return self._with_asset([StreamMaxMoney(stream, maximum, received) for stream in self._stream_ids()])
 
     def _close_frames(self) -> list[Frame]:
         return self._with_asset([StreamClose(stream, StreamError.NO_ERROR, "") for stream in self._stream_ids()])

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.hosts.asgi import AsgiApplication
-from incoming_payments.hosts.log_limits import LineLimitFilter
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX
 from incoming_payments.ports import AsyncPorts
+from incoming_payments.server.log_filter import LineLimitFilter
 from incoming_payments.server.settings import Settings
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
-from incoming_payments.domain.amount import Asset
-from incoming_payments.domain.lifecycle import Tolerance
+from incoming_payments.domain.amount import Asset, Tolerance
 from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import ConfigurationError, InvalidValue, Malformed
 from incoming_payments.flows.policy import ServicePolicy

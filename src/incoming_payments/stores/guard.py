@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from incoming_payments.domain.events import Event, EventKind
-from incoming_payments.domain.lifecycle import Decision, State, state_of
+from incoming_payments.domain.lifecycle import Decision, state_of
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import BrokenDecision, InvalidValue, StoreUnavailable
 
 

@@ -21,13 +21,6 @@ class MemoryStore:
     """A `PaymentStore` in a dictionary. Thread-safe, and usable from asyncio.
 
     `decide` runs under the lock of the store, so it must not call the store.
-
-    >>> from incoming_payments.testing import a_creation
-    >>> store = MemoryStore()
-    >>> created = a_creation()
-    >>> store.insert(created)
-    >>> store.load(created.answer.id) == created.answer
-    True
     """
 
     def __init__(self) -> None:

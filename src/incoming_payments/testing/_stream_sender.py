@@ -15,16 +15,7 @@ from attrs import evolve, field, frozen
 from incoming_payments.domain.amount import Asset
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp import IlpAddress, ilp_address
-from incoming_payments.ilp.packet import (
-    ErrorCode,
-    Fulfill,
-    PacketType,
-    Prepare,
-    Reject,
-    decode_reply,
-    encode,
-    read_amounts,
-)
+from incoming_payments.ilp.packet import ErrorCode, Fulfill, PacketType, Prepare, Reject, encode
 from incoming_payments.ilp.stream import (
     ConnectionAssetDetails,
     ConnectionClose,
@@ -38,6 +29,7 @@ from incoming_payments.ilp.stream import (
     condition_of,
 )
 from incoming_payments.limits import SENDER_BACKOFF_S_MAX, SENDER_IN_FLIGHT_MAX, SENDER_PATIENCE_S_MAX, UINT64_MAX
+from incoming_payments.testing.replies import decode_reply, read_amounts
 
 LIFETIME_S: Final = 30.0  # from the creation of a packet to its expiry
 IN_FLIGHT: Final = 8  # the default limit on unanswered packets

@@ -11,8 +11,9 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.events import Event
-from incoming_payments.domain.lifecycle import Decision, State, state_of
+from incoming_payments.domain.lifecycle import Decision, state_of
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import IncomingPaymentsError, PaymentExists, PaymentNotFound
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import Decide, PaymentStore

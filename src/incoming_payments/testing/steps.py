@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final, TypeVar
 
 from incoming_payments.domain import lifecycle
-from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.events import EventKind
-from incoming_payments.domain.lifecycle import Decision, Tolerance
+from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing.values import NOW, a_creation, crediting

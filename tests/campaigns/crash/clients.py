@@ -42,10 +42,11 @@ from incoming_payments import Amount, Asset, Ports, receive, run
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import IncomingPaymentsError
 from incoming_payments.ilp import IlpAddress, StreamCredentials
-from incoming_payments.ilp.packet import Fulfill, Reject, decode_reply, encode
+from incoming_payments.ilp.packet import Fulfill, Reject, encode
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
 from incoming_payments.server.settings import load_settings
 from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing.replies import decode_reply
 from kits.processes import HttpClient
 from kits.stream_kit import Sender
 

@@ -358,11 +358,13 @@ def _verified(draft: Draft, policy: Policy, backend: str) -> Proof | Code:
 def _check_proof(proof: Proof, draft: Draft, given: Given) -> None:
     """Check that the facts are those of the header fields."""
     assert proof.base == signature_base(draft, given)
-    assert [(component.name, dict(component.parameters)) for component in proof.components] == given.items
+    assert [
+        (component.name, dict(component.parameters)) for component in proof.signature_input.components
+    ] == given.items
     assert _keys("OpenSSL")[proof.key_id].algorithm is proof.algorithm
     expires = None if proof.expires is None else proof.expires.timestamp()
     facts = {"created": proof.created.timestamp(), "expires": expires, "keyid": proof.key_id}
-    for name, fact in {**facts, "nonce": proof.nonce, "tag": proof.signature_input.tag}.items():
+    for name, fact in {**facts, "nonce": proof.signature_input.nonce, "tag": proof.signature_input.tag}.items():
         assert given.parameters.get(name) == fact
 
 

@@ -16,16 +16,7 @@ from typing import Any, Final
 import pytest
 from attrs import astuple, evolve, fields
 
-from incoming_payments.ilp.packet import (
-    ErrorCode,
-    Fulfill,
-    PacketType,
-    Prepare,
-    Reject,
-    decode_prepare,
-    decode_reply,
-    encode,
-)
+from incoming_payments.ilp.packet import ErrorCode, Fulfill, PacketType, Prepare, Reject, decode_prepare, encode
 from incoming_payments.ilp.stream import (
     FRAMES,
     Frame,
@@ -36,6 +27,7 @@ from incoming_payments.ilp.stream import (
     encode_stream,
 )
 from incoming_payments.limits import UINT64_MAX
+from incoming_payments.testing.replies import decode_reply
 from kits.node_packages import installed
 
 PACKAGES: Final = {"ilp-packet": "3.1.3", "ilp-protocol-stream": "2.7.1"}

@@ -11,11 +11,12 @@ from typing import Any, Final
 import pytest
 
 from incoming_payments.domain.amount import Asset
-from incoming_payments.ilp.ildcp import Peer, ildcp_request, read_ildcp_response
-from incoming_payments.ilp.packet import Fulfill, Prepare, Reject, encode, read_amounts
+from incoming_payments.ilp.ildcp import Peer
+from incoming_payments.ilp.packet import Fulfill, Prepare, Reject, encode
 from incoming_payments.ilp.stream import ConnectionAssetDetails, ConnectionNewAddress, StreamClose, StreamData
 from incoming_payments.limits import ILP_DATA_BYTES_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
+from incoming_payments.testing.replies import ildcp_request, read_amounts, read_ildcp_response
 from kits.peers import HttpConnector, sender_for, soon
 from kits.processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, unsigned
 

@@ -3,8 +3,9 @@
 import pytest
 from attrs import evolve
 
-from incoming_payments.domain.amount import Amount, Asset
-from incoming_payments.domain.lifecycle import Decision, State, Tolerance
+from incoming_payments.domain.amount import Amount, Asset, Tolerance
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import (
     AmountTooLarge,
     AssetMismatch,

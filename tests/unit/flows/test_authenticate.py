@@ -57,7 +57,12 @@ def test_caller_has_the_client_and_rights_of_its_token() -> None:
     caller = finish(flow, an_info())
     assert (SHOP, (a_right("read"),)) == (caller.client, caller.rights)
     assert (caller.proof.key_id, caller.proof.algorithm) == ("ed25519-key", Algorithm.ED25519)
-    assert [piece.name for piece in caller.proof.components] == ["@method", "@target-uri", "authorization"]
+    components = caller.proof.signature_input.components
+    assert [component.name for component in components] == [
+        "@method",
+        "@target-uri",
+        "authorization",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 from attrs import evolve
 
-from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.amount import Asset, Tolerance
 from incoming_payments.domain.events import EventKind
-from incoming_payments.domain.lifecycle import Tolerance, complete
+from incoming_payments.domain.lifecycle import complete
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import (
     IncomingPaymentsError,
@@ -30,8 +30,8 @@ from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import answer_packet, receive_packet
 from incoming_payments.flows.run import arun, run
 from incoming_payments.ilp import DerivedMethods
-from incoming_payments.ilp.ildcp import Peer, ildcp_request, read_ildcp_response
-from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, Reject, decode_reply, encode, read_amounts
+from incoming_payments.ilp.ildcp import Peer
+from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, Reject, encode
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp.stream import (
     ConnectionAssetDetails,
@@ -50,6 +50,7 @@ from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import AsyncPorts, Ports
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation, a_wallet_address
+from incoming_payments.testing.replies import decode_reply, ildcp_request, read_amounts, read_ildcp_response
 from kits.service_kit import Crash, watched
 from kits.stream_kit import METHODS, PEER, SECRET, USD, Sender, Service
 

@@ -10,12 +10,13 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
 from incoming_payments.hosts.endpoints import Endpoints
 from incoming_payments.ilp import DerivedMethods
-from incoming_payments.ilp.packet import Reject, decode_reply
+from incoming_payments.ilp.packet import Reject
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.ports import Ports
 from incoming_payments.testing import NOW
+from incoming_payments.testing.replies import decode_reply
 from kits.service_kit import AUTH_SERVER, BASE_URL, refusal
 from kits.stream_kit import METHODS, SECRET
 

@@ -128,7 +128,9 @@ def test_named_shape_is_accepted(request_: RequestMessage, policy: Policy) -> No
     """A policy that names a shape accepts it, and the proof has the same facts as for a strict signature."""
     proof = verify(request_, KEYS, policy=policy, now=NOW)
     assert (proof.signature_input.label, proof.key_id, proof.created) == ("sig1", "key-1", NOW)
-    assert {"@method", "@target-uri", "authorization"} <= {component.name for component in proof.components}
+    assert {"@method", "@target-uri", "authorization"} <= {
+        component.name for component in proof.signature_input.components
+    }
 
 
 @pytest.mark.parametrize(

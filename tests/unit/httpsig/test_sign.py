@@ -75,7 +75,7 @@ def test_component_with_parameters() -> None:
     request = get(url=f"{URL}?a=1")
     components = ("@method", "@target-uri", "authorization", Component("@query-param", (("name", "a"),)))
     signed = sign(request, KEY, created=NOW, components=components)
-    assert verify(signed, KEYS, policy=Policy(), now=NOW).components[3] == components[3]
+    assert verify(signed, KEYS, policy=Policy(), now=NOW).signature_input.components[3] == components[3]
 
 
 @pytest.mark.parametrize("algorithm", ["sha-256", "sha-512"])

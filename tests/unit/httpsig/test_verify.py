@@ -91,8 +91,13 @@ def test_proof_of_a_post_by_the_node_client() -> None:
     )
     proof = check(request)
     assert (proof.signature_input.label, proof.key_id, proof.algorithm) == ("sig1", "key-1", Algorithm.ED25519)
-    assert proof.components == tuple(Component(name) for name in names)
-    assert (proof.created, proof.expires, proof.nonce, proof.signature_input.tag) == (NOW, None, None, None)
+    assert proof.signature_input.components == tuple(Component(name) for name in names)
+    assert (proof.created, proof.expires, proof.signature_input.nonce, proof.signature_input.tag) == (
+        NOW,
+        None,
+        None,
+        None,
+    )
 
 
 def test_policy_and_proof_are_immutable() -> None:
@@ -117,7 +122,9 @@ def test_proof_has_the_base_and_not_the_signature() -> None:
     ]
     bases = [proof.base for proof in proofs]
     assert bases[0] == bases[1] != bases[2]
-    assert bases[0] == signature_base(get(), proofs[0].components, (("keyid", key.kid), ("created", NOW_S)))
+    assert bases[0] == signature_base(
+        get(), proofs[0].signature_input.components, (("keyid", key.kid), ("created", NOW_S))
+    )
     assert len({proof.signature_input.signature_params for proof in proofs}) == 2
 
 
@@ -127,7 +134,7 @@ def test_proof_has_the_signed_parameters() -> None:
     proof = check(request, now=NOW.astimezone(timezone(timedelta(hours=-7))))
     assert (proof.created, proof.expires) == (NOW, NOW + timedelta(seconds=9))
     assert repr(proof.expires).endswith("tzinfo=datetime.timezone.utc)")
-    assert (proof.nonce, proof.signature_input.tag) == ("n", "t")
+    assert (proof.signature_input.nonce, proof.signature_input.tag) == ("n", "t")
 
 
 def test_complete_request_of_the_node_client() -> None:
@@ -135,14 +142,14 @@ def test_complete_request_of_the_node_client() -> None:
     request = RequestMessage(
         "POST", f"{URL}/1/complete", (("Authorization", "GNAP t"), ("Content-Type", "application/json"))
     )
-    assert len(check(sign(request, KEY, created=NOW)).components) == 3
+    assert len(check(sign(request, KEY, created=NOW)).signature_input.components) == 3
 
 
 def test_order_and_additional_components_are_free() -> None:
     """A signer may choose the order, and add components and unknown parameters, if it covers the required ones."""
     extra = [('"x-a";bs', ":MQ==:"), ('"authorization"', "GNAP token"), ('"@path"', "/incoming-payments")]
     request = forge(get(("X-A", "1")), [*extra, *lines()[:2]], f';x=tok;created={NOW_S};keyid="key-1"')
-    assert [component.name for component in check(request).components] == [
+    assert [component.name for component in check(request).signature_input.components] == [
         "x-a",
         "authorization",
         "@path",
@@ -430,7 +437,7 @@ def test_policy_with_a_tag() -> None:
 def test_policy_that_requires_a_nonce() -> None:
     """A policy that requires a nonce refuses a missing or empty one."""
     policy = Policy(nonce_required=True)
-    assert check(sign(get(), KEY, created=NOW, nonce="n"), policy=policy).nonce == "n"
+    assert check(sign(get(), KEY, created=NOW, nonce="n"), policy=policy).signature_input.nonce == "n"
     for nonce in (None, ""):
         assert code_of(sign(get(), KEY, created=NOW, nonce=nonce), policy=policy) is Code.NONCE_MISSING
 
@@ -513,7 +520,7 @@ def test_white_space_around_content_length_is_ignored(around: tuple[str, str]) -
     request = digested()
     value = f"{around[0]}{len(request.body)}{around[1]}"
     signed = sign(put(request, "Content-Length", value), KEY, created=NOW)
-    assert "content-length" in {component.name for component in check(signed).components}
+    assert "content-length" in {component.name for component in check(signed).signature_input.components}
 
 
 def test_content_length_that_is_not_covered_is_ignored() -> None:

@@ -8,18 +8,9 @@ from attrs import evolve
 
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp.oer import write_octets
-from incoming_payments.ilp.packet import (
-    ErrorCode,
-    Fulfill,
-    Prepare,
-    Reject,
-    decode_prepare,
-    decode_reply,
-    encode,
-    read_amounts,
-    write_amounts,
-)
+from incoming_payments.ilp.packet import ErrorCode, Fulfill, Prepare, Reject, decode_prepare, encode, write_amounts
 from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, UINT64_MAX
+from incoming_payments.testing.replies import decode_reply
 from kits.frozen_values import assert_frozen
 
 EXPIRY = datetime(2017, 12, 24, 16, 14, 32, 279_000, UTC)
@@ -78,14 +69,6 @@ def test_known_code_becomes_an_error_code() -> None:
     assert Reject("F08", "").code is ErrorCode.AMOUNT_TOO_LARGE
     assert decode_reply(bytes.fromhex(REJECT_HEX)).code is ErrorCode.AMOUNT_TOO_LARGE  # type: ignore[union-attr]
     assert type(Reject("F42", "").code) is str
-
-
-def test_amounts_of_an_f08() -> None:
-    """The data of an F08 has two 64-bit integers. Bytes after them are ignored."""
-    assert read_amounts(write_amounts(107, UINT64_MAX) + b"more") == (107, UINT64_MAX)
-    with pytest.raises(MalformedPacket) as caught:
-        read_amounts(bytes(15))
-    assert str(caught.value) == "the amounts of the F08 are truncated, at byte 0"
 
 
 def test_largest_packets() -> None:
@@ -191,34 +174,6 @@ def test_malformed_prepare_is_refused(packet: bytes, message: str, position: int
     """A malformed Prepare is refused, with the reason and the position."""
     with pytest.raises(MalformedPacket) as caught:
         decode_prepare(packet)
-    assert str(caught.value) == f"{message}, at byte {position}"
-
-
-@pytest.mark.parametrize(
-    ("packet", "message", "position"),
-    [
-        pytest.param(b"", "a byte is missing", 0, id="empty"),
-        pytest.param(bytes.fromhex(PREPARE_HEX), "a packet of type 12 is not a Reject", 0, id="Prepare"),
-        pytest.param(a_packet(13, bytes(31)), "the fulfillment is truncated", 2, id="fulfillment of 31 bytes"),
-        pytest.param(a_packet(13, bytes(32)), "a length is missing", 34, id="Fulfill without data"),
-        pytest.param(a_packet(14, b"F0"), INVALID_CODE, 2, id="code of two characters"),
-        pytest.param(a_packet(14, b"F\xb2\xb2"), INVALID_CODE, 2, id="code without digits"),
-        pytest.param(a_packet(14, b"F00"), "a length is missing", 5, id="no address"),
-        pytest.param(a_packet(14, b"F00\x01g"), INVALID_ADDRESS, 5, id="not an ILP address"),
-        pytest.param(a_packet(14, b"F00\x03g.\xe9"), INVALID_ADDRESS, 5, id="not ASCII"),
-        pytest.param(a_packet(14, b"F00\x00\x01\xff\x00"), "a string is not UTF-8", 6, id="message"),
-        pytest.param(
-            a_packet(14, b"F00\x00", write_octets(b"x" * 8192), b"\x00"),
-            "the message has more than 8191 characters",
-            8,
-            id="long message",
-        ),
-    ],
-)
-def test_malformed_reply_is_refused(packet: bytes, message: str, position: int) -> None:
-    """A malformed Fulfill or Reject is refused, with the reason and the position."""
-    with pytest.raises(MalformedPacket) as caught:
-        decode_reply(packet)
     assert str(caught.value) == f"{message}, at byte {position}"
 
 

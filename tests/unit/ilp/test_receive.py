@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from attrs import evolve
 
-from incoming_payments.domain.lifecycle import Tolerance
+from incoming_payments.domain.amount import Tolerance
 from incoming_payments.errors import (
     AmountOverflow,
     AmountTooLarge,
@@ -18,7 +18,6 @@ from incoming_payments.errors import (
     StoreError,
 )
 from incoming_payments.ilp import DerivedMethods
-from incoming_payments.ilp.ildcp import ildcp_request
 from incoming_payments.ilp.packet import ErrorCode, Fulfill, PacketType, Prepare, Reject, encode
 from incoming_payments.ilp.receive import REFUSALS, Arrival, Receiver, open_packet
 from incoming_payments.ilp.stream import (
@@ -34,6 +33,7 @@ from incoming_payments.ilp.stream import (
 )
 from incoming_payments.limits import PREPARE_MARGIN_MS_MIN, STREAM_KEYS_REMEMBERED_MAX
 from incoming_payments.testing import NOW, a_creation
+from incoming_payments.testing.replies import ildcp_request
 from kits.frozen_values import assert_frozen
 from kits.stream_kit import METHODS, PEER, SECRET, Sender
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
-from incoming_payments.domain.lifecycle import Decision, State, is_receivable, state_of
+from incoming_payments.domain.lifecycle import Decision, is_receivable, state_of
 from incoming_payments.domain.payment import (
     Credit,
     CreditId,
@@ -21,7 +21,7 @@ from incoming_payments.domain.payment import (
     payment_id,
     wallet_address_url,
 )
-from incoming_payments.domain.transitions import TABLE, Move, Trigger
+from incoming_payments.domain.transitions import TABLE, Move, State, Trigger
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import (
     AmountOverflow,

@@ -364,10 +364,10 @@ def test_signed_request_is_proven(
     proof = _outcome(signed)
     assert isinstance(proof, Proof)
     assert (proof.signature_input.label, proof.key_id, proof.algorithm) == (label, "key-1", Algorithm.ED25519)
-    assert proof.components == tuple(Component(name) for name in covered)
+    assert proof.signature_input.components == tuple(Component(name) for name in covered)
     assert proof.created == NOW
     assert proof.expires == (None if life_s is None else NOW + timedelta(seconds=life_s))
-    assert (proof.nonce, proof.signature_input.tag) == (nonce, tag)
+    assert (proof.signature_input.nonce, proof.signature_input.tag) == (nonce, tag)
 
 
 COVERED = ("authorization", "content-digest", "content-length", "content-type", "signature-input", "signature")

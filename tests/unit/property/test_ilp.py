@@ -10,12 +10,12 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from incoming_payments.domain.events import EventKind
-from incoming_payments.domain.lifecycle import State, state_of
+from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import PaymentId, new_payment_id
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import MalformedAddress, MalformedPacket
 from incoming_payments.ilp import DerivedMethods, ilp_address
-from incoming_payments.ilp.ildcp import read_ildcp_response
 from incoming_payments.ilp.oer import (
     read_octets,
     read_saturated_uint,
@@ -32,15 +32,14 @@ from incoming_payments.ilp.packet import (
     Prepare,
     Reject,
     decode_prepare,
-    decode_reply,
     encode,
-    read_amounts,
     write_amounts,
 )
 from incoming_payments.ilp.receive import Arrival, open_packet
 from incoming_payments.ilp.stream import FRAMES, StreamKeys, StreamPacket, decode_stream, encode_stream
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.testing import NOW, a_creation
+from incoming_payments.testing.replies import decode_reply, read_amounts, read_ildcp_response
 from kits.stream_kit import PEER, Service
 
 SECRETS = [bytes([number]) * 32 for number in range(8)]

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.domain.amount import Asset
-from incoming_payments.domain.lifecycle import Tolerance
+from incoming_payments.domain.amount import Asset, Tolerance
 from incoming_payments.domain.payment import WalletAddress, wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy

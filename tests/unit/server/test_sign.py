@@ -303,9 +303,9 @@ def test_signature_parameters(sign: Signer, arguments: list[str], parameters: st
 def test_default_time_and_nonce(folder: Path, sign: Signer) -> None:
     """`created` is the current time, and each signature with `--nonce` has a new nonce."""
     proofs = [proof_of(sign.request("GET", URL, "--nonce"), folder) for _ in range(2)]
-    assert proofs[0].nonce != proofs[1].nonce
-    assert all(re.fullmatch(r"[\w-]{22}", proof.nonce or "") for proof in proofs)
-    assert proof_of(sign.request("GET", URL), folder).nonce is None
+    assert proofs[0].signature_input.nonce != proofs[1].signature_input.nonce
+    assert all(re.fullmatch(r"[\w-]{22}", proof.signature_input.nonce or "") for proof in proofs)
+    assert proof_of(sign.request("GET", URL), folder).signature_input.nonce is None
 
 
 @pytest.mark.parametrize("digest", ["sha-256", "sha-512"])

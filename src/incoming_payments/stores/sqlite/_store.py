@@ -178,12 +178,6 @@ class SqliteNonces:
 
     It holds at most `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity
     below one.
-
-    >>> import tempfile
-    >>> from incoming_payments.testing import NOW
-    >>> with tempfile.TemporaryDirectory() as directory, SqliteStore(f"{directory}/payments.db") as store:
-    ...     [store.nonces.use("0" * 64, NOW, NOW) for _ in range(2)]
-    [True, False]
     """
 
     def __init__(self, store: SqliteStore, capacity: int = NONCES_MAX) -> None:

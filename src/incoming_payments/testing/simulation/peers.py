@@ -22,8 +22,9 @@ from incoming_payments.errors import (
 )
 from incoming_payments.flows.effects import Flow
 from incoming_payments.ilp.ildcp import Peer
-from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, decode_reply, encode, read_amounts
+from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, encode
 from incoming_payments.ilp.stream import StreamClose, StreamMaxMoney, condition_of
+from incoming_payments.testing.replies import decode_reply, read_amounts
 from incoming_payments.testing.simulation.fixtures import MARGIN, USD
 from incoming_payments.testing.simulation.ledger import Expected, Ledger, require
 from incoming_payments.testing.simulation.operation import Account, Clock, Operation, Process, Task, World, check_total

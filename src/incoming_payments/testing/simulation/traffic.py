@@ -9,7 +9,6 @@ from attrs import evolve
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, PaymentId, new_payment_id
-from incoming_payments.ilp.ildcp import ildcp_request
 from incoming_payments.ilp.packet import PacketType, Prepare, encode
 from incoming_payments.ilp.stream import (
     NONCE_BYTES,
@@ -21,6 +20,7 @@ from incoming_payments.ilp.stream import (
     condition_of,
 )
 from incoming_payments.limits import UINT64_MAX
+from incoming_payments.testing.replies import ildcp_request
 from incoming_payments.testing.simulation.clients import Complete, Create, Get, GetPublic
 from incoming_payments.testing.simulation.fixtures import EUR, FOREIGN_PEER, METHODS, PEER, PREPARE_LIFETIME, USD
 from incoming_payments.testing.simulation.host import Receive, Sweep

@@ -1,0 +1,29 @@
+"""The rate limit for the log handler of the server's processes."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from incoming_payments.hosts.log_limits import LineLimit
+
+
+class LineLimitFilter(logging.Filter):
+    """A filter for the log handler of a process: each place in the code may warn at a limited rate.
+
+    The next line from the same place says how many were suppressed. Lines below WARNING always pass.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._places: dict[tuple[str, int], LineLimit] = {}  # bounded: one for each logging call in the code
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write `record`."""
+        if record.levelno < logging.WARNING:
+            return True
+        place = (record.pathname, record.lineno)
+        suppressed = self._places.setdefault(place, LineLimit(clock=self._clock)).admit()
+        if suppressed:
+            record.msg = f"{record.msg} ({suppressed} more of these lines were suppressed)"
+        return suppressed is not None
