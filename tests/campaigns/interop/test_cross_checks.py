@@ -18,7 +18,7 @@ from random import Random
 from typing import Final
 
 import pytest
-from attrs import asdict, evolve, fields, frozen
+from attrs import asdict, evolve, frozen
 
 from incoming_payments.errors import MalformedField, SignatureRefused
 from incoming_payments.httpsig import (
@@ -124,7 +124,17 @@ def we_verify(request: RequestMessage, case: Case, now: datetime) -> Facts | Cod
         proof = verify(request, {case.key.kid: case.key.public_key()}, policy=policy, now=now)
     except SignatureRefused as refusal:
         return Code(refusal.code)
-    return Facts(*[getattr(proof, fact.name) for fact in fields(Facts)])
+    proven = proof.signature_input
+    return Facts(
+        proven.label,
+        proof.key_id,
+        proof.algorithm,
+        proven.components,
+        proof.created,
+        proof.expires,
+        proven.nonce,
+        proven.tag,
+    )
 
 
 def check(peer: Peer, random: Random, *, they_sign: bool) -> str:
