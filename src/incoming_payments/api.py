@@ -150,7 +150,8 @@ def _payment_id(text: str | None) -> PaymentId:
 
 
 def _claims_identity(request: Request) -> bool:
-    """Return whether the request has a token or a signature. The public view is no fallback for invalid ones."""
+    """Return whether the request has a token or a signature. A request with an invalid token or signature does not
+    get the public view."""
     return any(request.values(name) for name in ("authorization", "signature", "signature-input"))
 
 

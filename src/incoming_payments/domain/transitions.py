@@ -71,7 +71,7 @@ class Move:
 
 
 UNCHANGED: Final = Move(None, ())
-"""The outcome that changes nothing and raises nothing."""
+"""The outcome that neither changes the payment nor raises an error."""
 
 
 @frozen

@@ -122,5 +122,6 @@ def require_payment(allowance: Allowance, payment: IncomingPayment, client: str)
 
 
 def payment_not_found() -> PaymentNotFound:
-    """Return the error for a payment that does not exist or is hidden: the same one, so that both look alike."""
+    """Return the same error for a payment that does not exist and for a hidden payment, so that a client cannot tell
+    them apart."""
     return PaymentNotFound("there is no such incoming payment: check the id")

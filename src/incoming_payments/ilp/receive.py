@@ -98,9 +98,10 @@ class Receiver:
     """The settings of this service for packets. Use one `Receiver` for the whole service: it caches derived keys.
 
     `methods` reads the addresses that it issued. `tolerance` is the excess over `incomingAmount` that a packet may
-    bring. `margin_ms` is the time that must remain until a Prepare expires, in milliseconds. It covers the commit and
-    the way of the Fulfill to the peer, because a late Fulfill is not paid for although its money is credited. `find`
-    returns the payment id and the keys for a destination, or raises `MalformedAddress`. Raises `InvalidValue`.
+    bring. `margin_ms` is the time that must remain until a Prepare expires, in milliseconds. It covers the commit
+    and the transfer of the Fulfill to the peer. The peer does not pay for a late Fulfill, although its money is
+    credited. `find` returns the payment id and the keys for a destination, or raises `MalformedAddress`. Raises
+    `InvalidValue`.
     """
 
     methods: DerivedMethods

@@ -44,7 +44,7 @@ def _joined(*names: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name from the file, unless it may be a token on the wrong side of the equals sign."""
+    """Return a name from the file, or hide it if it may be a token on the wrong side of the equals sign."""
     return name if _HARMLESS.fullmatch(name) else "(a name that is not shown)"
 
 
@@ -83,7 +83,8 @@ class Table:
         return value
 
     def table(self, name: str) -> "Table":
-        """Return a member that is a table. A missing one is empty, so that its required settings are missing."""
+        """Return a member that is a table. Treat a missing table as an empty table, so that the error names its
+        required settings."""
         self._known.append(name)
         if name not in self._left and (hint := self._misspelt(name)):
             raise self.wrong(name, f"is missing{hint}")

@@ -107,13 +107,13 @@ class MemoryNonces:
         self._lock = threading.Lock()
         self._used: dict[str, datetime] = {}
         self._by_end: list[tuple[datetime, str]] = []
-        self._removed_until: datetime | None = None  # keys that ended by then may have been removed
+        self._removed_until: datetime | None = None  # keys that expired before this time may have been removed
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Return whether `key` is used for the first time. Raises `StoreUnavailable` at the capacity."""
         with self._lock:
             self._remove_ended(now)
-            # A delayed call may have an earlier `now` than a call before it, which may have removed this key.
+            # A delayed call may have an earlier `now` than the call before it, and that call may have removed this key.
             if key in self._used or until < now or (self._removed_until is not None and until <= self._removed_until):
                 return False
             guard.check_nonce_capacity(len(self._used), self._capacity)

@@ -1,7 +1,7 @@
 """Diagnosis of a refused signature, for the log of a host and never for the client.
 
 `explain` rebuilds the signature base with one mistake after another made on purpose, and tries whether the signature
-holds then. Only hosts import this package: `verify` knows nothing of it.
+holds then. Only hosts import this package; `verify` does not use it.
 """
 
 from attrs import frozen
@@ -30,7 +30,7 @@ class Diagnosis:
 def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     """Return why `verify`, or a host's own rule, refused the request in `evidence`.
 
-    At most `limits.EXPLAIN_VERIFICATIONS_MAX` trials run. Raises nothing, whatever the request holds.
+    At most `limits.EXPLAIN_VERIFICATIONS_MAX` trials run. Raises no exception for any content of the request.
 
     >>> from datetime import UTC, datetime
     >>> from incoming_payments.httpsig import Policy, RequestMessage

@@ -64,7 +64,7 @@ def find_causes(case: Case) -> tuple[list[Cause], bool]:
                 causes.append(Cause(row.name, row.proves and trial.holds is not None, text))
                 break
         if case.code == Code.SIGNATURE_INVALID and causes and causes[-1].proved:
-            break  # a signature holds over one base only
+            break  # a signature is valid for one base only
     return sorted(causes, key=lambda cause: not cause.proved)[:EXPLAIN_CAUSES_MAX], budget >= 0
 
 
@@ -72,7 +72,8 @@ _SignatureTrials = Callable[[Case, ReadSignature], Iterator[Trial]]
 
 
 def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case], Iterator[Trial]]:
-    """Return the trials of every signature by a known key whose base is complete, or of those whose base is not."""
+    """Return the trials of the signatures by known keys: those with a complete base, or those with an incomplete
+    base."""
     return lambda case: (
         trial
         for one in case.signatures
@@ -93,7 +94,8 @@ _REPAIRS: Final = (  # what a client writes in Signature-Input, what it means, a
 
 
 def _form(case: Case) -> Iterator[Trial]:
-    """Read both fields in any form; proved when the signature holds over what the client meant."""
+    """Read both fields in any form. A trial is proved when the signature is valid for the base that the client
+    meant."""
     inputs, signatures = case.text("signature-input"), case.text("signature")
     written, signature = _INPUT.fullmatch(inputs), _SIGNATURE.fullmatch(signatures)
     if written is None or signature is None:

@@ -72,7 +72,7 @@ class _Scheduler:
         self._traffic.add_account(account)
 
     def run(self, steps: int) -> Report:
-        """Run all steps, settle what is open, and check the final state."""
+        """Run all steps, finish the open operations, and check the final state."""
         state = self.state
         try:
             while state.steps < steps:
