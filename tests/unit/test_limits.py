@@ -63,7 +63,7 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
         ("RSA_BITS_MIN: Final = 8193", "8193 must not be more than 8192: some RSA keys must be valid"),
         (
             "SWEEP_PAYMENTS_MAX: Final = 1000",
-            "1001 must not be more than 1000: a sweep needs one effect to find the payments, and one for each payment",
+            "1001 must not be more than 1000: a sweep finds payments in one effect and needs one for each",
         ),
         (
             "COMMAND_BODY_BYTES_MAX: Final = 16777217",

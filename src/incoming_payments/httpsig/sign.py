@@ -34,7 +34,8 @@ def sign(
     in seconds, or datetimes with a time zone. The fraction of a second is dropped. `alg_param` adds the `alg`
     parameter.
 
-    `components` defaults to what the Open Payments clients cover: `@method`, `@target-uri` and, if present,
+    `components` defaults to the components that the Open Payments clients cover: `@method`, `@target-uri` and, if
+    present,
     `authorization`. With a body, they also cover `content-digest`, `content-length` and `content-type`, if present.
 
     Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no

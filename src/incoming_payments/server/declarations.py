@@ -180,7 +180,7 @@ ILP: Final = TableOf(
         Setting(
             "address",
             str,
-            "the ILP address of this service; that of each payment is one segment longer",
+            "the ILP address of this service; the address of a payment is one segment longer",
             written='"test.bank"',
         ),
         Setting(

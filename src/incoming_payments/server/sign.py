@@ -120,7 +120,7 @@ def _shown(text: str) -> str:
 @frozen
 class _Body:
     content: bytes = b""
-    file: str | None = None  # the file that curl can read it from
+    file: str | None = None  # the file from which curl can read the body
 
 
 def _body(options: argparse.Namespace) -> _Body:

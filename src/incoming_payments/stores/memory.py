@@ -107,7 +107,7 @@ class MemoryNonces:
         self._lock = threading.Lock()
         self._used: dict[str, datetime] = {}
         self._by_end: list[tuple[datetime, str]] = []
-        self._removed_until: datetime | None = None  # keys that expired before this time may have been removed
+        self._removed_until: datetime | None = None  # keys that expired by this time may have been removed
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Return whether `key` is used for the first time. Raises `StoreUnavailable` at the capacity."""
@@ -117,7 +117,7 @@ class MemoryNonces:
             if key in self._used or until < now or (self._removed_until is not None and until <= self._removed_until):
                 return False
             guard.check_nonce_capacity(len(self._used), self._capacity)
-            # In this order, a KeyboardInterrupt between the two lines leaves no key that is never removed.
+            # Keep this order: otherwise a KeyboardInterrupt between the two lines could leave a key in memory for ever.
             heapq.heappush(self._by_end, (until, key))
             self._used[key] = until
             return True

@@ -66,8 +66,8 @@ def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
         age = f"made {abs(age_s):.0f} s {'ago' if age_s >= 0 else 'ahead of our clock'}"
     holds = "it could not be tried"
     if one.key is not None and not one.draft.missing:
-        verb = "holds" if one.key.verify(one.octets, one.draft.base()) else "does not hold"
-        holds = f"it {verb} over this base"
+        verb = "is" if one.key.verify(one.octets, one.draft.base()) else "is not"
+        holds = f"it {verb} valid for this base"
     by = "without keyid" if given.key_id is None else f"by keyid {show.quote(given.key_id)}"
     lines = [f"  {show.show(given.label)} {by}, {age}: {holds}, as the service built it:"]
     for component, value in one.draft.lines:

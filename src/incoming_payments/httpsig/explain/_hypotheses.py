@@ -172,7 +172,7 @@ def _covered_instead(case: Case) -> Iterator[Trial]:
         if component.name.lower() in wanted and component.name not in wanted:
             yield Trial(f"{shown} is covered: names are in lower case")
         if component.name in wanted and component.parameters:
-            yield Trial(f"{shown} is covered, which is not the component without parameters")
+            yield Trial(f"{shown} is covered, but the policy needs this component without parameters")
         if component.name in _PIECES_OF_TARGET and "@target-uri" not in names:
             yield Trial(f"{shown} is covered, and @target-uri is not")
     if case.text("digest") and not case.text("content-digest"):

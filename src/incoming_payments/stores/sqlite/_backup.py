@@ -71,7 +71,7 @@ def _verify(path: Path, expected: list[int]) -> None:
             "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
         ).fetchone()
         if problems or identity != (APPLICATION_ID, VERSION) or _counts(copy) != expected:
-            why = "; ".join(problems[:3]) or "it does not hold what was copied"
+            why = "; ".join(problems[:3]) or "it differs from the database"
             raise BackupFailed(f"the backup did not read back well, and was removed ({why}): check the disk")
 
 

@@ -121,7 +121,7 @@ class DatabaseFile:
     def connect_writer(self) -> sqlite3.Connection:
         """Return a connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect(
-            # FULL syncs the log at every commit: without it a power cut takes back what was acknowledged. On macOS
+            # FULL syncs the log at every commit: without it, a power cut can remove acknowledged commits. On macOS
             # only F_FULLFSYNC reaches the disk.
             "synchronous = FULL",
             "fullfsync = ON",

@@ -356,7 +356,8 @@ class LogWatch:
     def _size(self) -> int:
         index = _stat(self._index_path)
         if index is None or _identity(index) != self._index:
-            # A process that opens the database now makes another one, and does not see the locks of this process.
+            # A process that opens the database now creates another lock file, and does not see the locks of this
+            # process.
             raise self._files.stop(f"{self._index_path} was removed or replaced while it was open")
         found = _stat(self._path)
         if found is None or _identity(found) != self._file:

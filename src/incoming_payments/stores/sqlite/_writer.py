@@ -147,7 +147,7 @@ _COMMITS_AT_FIRST: Final = 16
 
 
 class _Connection:
-    """The connection of a writer, with what belongs to it."""
+    """The connection of a writer, with its related objects."""
 
     def __init__(self, connection: sqlite3.Connection, log: LogWatch) -> None:
         self.connection = connection

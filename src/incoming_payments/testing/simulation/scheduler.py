@@ -223,7 +223,7 @@ class _Scheduler:
         self._ports.recover(self._processes[0])
         self._finish()
         self._run_all(self._traffic.unknown_outcomes())
-        self._run_all(iter(self._traffic.next_unanswered, None))  # a store that fails by itself needs several turns
+        self._run_all(iter(self._traffic.next_unanswered, None))  # a failing store needs several rounds
         state.now += timedelta(days=1)
         while any(self._must_announce(id) for id in state.ledgers):
             self._run_all([Sweep(100)])
