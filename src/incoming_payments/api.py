@@ -206,7 +206,8 @@ def _require_acceptable(request: Request) -> None:
 
 
 def _range(media_range: str) -> tuple[int, bool] | None:
-    """Return the specificity of the range, and whether its weight is above zero. Return `None` if JSON is not in it."""
+    """Return the specificity of the range, and whether its weight is above zero. Return `None` for a range without
+    JSON."""
     name, _, parameters = media_range.partition(";")
     specificity = _RANGES.get(name.strip().lower())
     return None if specificity is None else (specificity, not _NEVER.search(f";{parameters}"))

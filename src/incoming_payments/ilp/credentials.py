@@ -133,7 +133,7 @@ def _base64url(data: bytes) -> str:
 
 
 def _canonical_bytes(segment: str) -> bytes:
-    """Return the bytes of `segment`. Raise `MalformedAddress` unless it is their canonical encoding."""
+    """Return the bytes of `segment`. Raise `MalformedAddress` if its encoding is not canonical."""
     if len(segment) == _SEGMENT_CHARS:
         with suppress(ValueError):  # not ASCII, or not base64url
             data = base64.urlsafe_b64decode(segment + "=")

@@ -145,7 +145,7 @@ def _useless(peers: Sequence[HttpPeer], wallet_addresses: Collection[WalletAddre
         asset = account.peer.asset
         if asset not in paid:
             name = f"{asset.code} at scale {asset.scale}"
-            yield f"peer[{place}] has the asset {name}, and no wallet address has it: this peer can pay no payment"
+            yield f"peer[{place}] has the asset {name}, but no wallet address has this asset: this peer cannot pay"
 
 
 def _listen(table: Table) -> dict[str, Any]:

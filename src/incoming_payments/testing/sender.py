@@ -87,7 +87,7 @@ def pay(
     """Send `amount` minor units to `payee` in packets, with `in_flight` threads. Return the final totals.
 
     `progress` is called with the totals after each answer, by one thread at a time. An exception from `progress` stops
-    the sender and is raised. Raise `NotTaken` if the service refuses this sender; each other ending is in the totals.
+    the sender and is raised. Raise `NotTaken` if the service refuses this sender. The totals report every other ending.
 
     ```python
     totals = pay(over_http("https://bank.example/ilp", token), Payee.of(resource), 2500, packet_max=100)

@@ -668,7 +668,7 @@ def test_files_with_access_for_others_get_a_warning(
 
 def test_peer_without_a_payable_wallet_address_gets_a_warning(load: Load) -> None:
     """A peer gets a warning if no wallet address has the same asset code and scale."""
-    says = "peer[0] has the asset {} at scale {}, and no wallet address has it: this peer can pay no payment"
+    says = "peer[0] has the asset {} at scale {}, but no wallet address has this asset: this peer cannot pay"
     for code in ("EUR", "USD"):
         assert says.format(code, 3) in load(FULL.replace('"EUR"', f'"{code}"')).warnings
 

@@ -73,7 +73,7 @@ class Redactor:
         return self.quote(component.name) + self.parameters(component.parameters, shown=None)
 
     def parameters(self, parameters: Parameters, shown: frozenset[str] | None = _SHOWN_PARAMETERS) -> str:
-        """Return parameters. The values of those that are not in `shown` are hidden; None shows all values."""
+        """Return parameters with only the values of the names in `shown`; None shows all values."""
         text = ""
         for name, value in parameters:
             written = self.show(str(value)) if shown is None or name in shown else hidden(str(value))

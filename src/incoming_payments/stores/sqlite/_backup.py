@@ -22,7 +22,9 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
         # Only the owner may read the payments.
         os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        raise BackupFailed(f"{partial} exists, from a backup that runs or was cut short: remove it") from None
+        raise BackupFailed(
+            f"{partial} exists: wait if another backup is running, or remove it after an interrupted backup"
+        ) from None
     except OSError as error:
         raise BackupFailed(f"{partial} cannot be created: {error.strerror}") from error
     try:

@@ -162,7 +162,7 @@ class Batch(Rows):
         return True
 
     def flush(self) -> None:
-        """Write the updates. Raises `StoreUnusable` when a stored payment is not as it was read."""
+        """Write the updates. Raises `StoreUnusable` when a stored payment differs from the payment that was read."""
         totals, states = [], []
         for before, after in self._changed.values():
             total, state, due = _total(after), _state(after), sweep_at(after)

@@ -151,7 +151,8 @@ class Commits:
         return all(expected.record is not None for expected in results)
 
     def _decision(self, task: Task, order: list[Task] | None) -> Decide[Any]:
-        """Return the decision of `task`, which sometimes runs twice. It records its place in `order`, if given."""
+        """Return the decision of `task`, which sometimes runs twice. If `order` is given, the decision adds `task`
+        to it."""
         decide: Decide[Any] = task.effect.decide
         if self._state.injects_faults and self._state.roll() < 0.03:
             self._state.count("store decided twice")
