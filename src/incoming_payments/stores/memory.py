@@ -126,6 +126,6 @@ class MemoryNonces:
         while self._by_end and self._by_end[0][0] < now:
             until, key = self._by_end[0]
             self._removed_until = until
-            if self._used.get(key) == until:  # otherwise an interrupted call has pushed it without using it
+            if self._used.get(key) == until:  # otherwise an interrupted call pushed a key that it did not use
                 del self._used[key]
             heapq.heappop(self._by_end)

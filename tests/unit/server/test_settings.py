@@ -491,7 +491,7 @@ def test_configuration_without_a_wallet_address_is_refused(load: Load, text: str
 JWKS: Final[list[tuple[Any, str]]] = [
     ({**JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}, "the JWK has the private member d"),
     ({**JWK, "x": "AA"}, "the JWK's x"),
-    ({**JWK, "kty": "oct", "k": "AA"}, "is that of a shared secret"),
+    ({**JWK, "kty": "oct", "k": "AA"}, "is for a shared secret"),
     ({name: value for name, value in JWK.items() if name != "kid"}, "the JWK's kid"),
     ({"keys": [JWK]}, "the JWK's alg"),
     ([JWK], "the JWK is not a JSON object"),

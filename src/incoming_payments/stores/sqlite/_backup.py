@@ -22,9 +22,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
         # Only the owner may read the payments.
         os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        raise BackupFailed(
-            f"{partial} exists: wait if another backup is running, or remove it after an interrupted backup"
-        ) from None
+        raise BackupFailed(f"{partial} exists: remove it, unless another backup is running") from None
     except OSError as error:
         raise BackupFailed(f"{partial} cannot be created: {error.strerror}") from error
     try:

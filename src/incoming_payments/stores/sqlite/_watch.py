@@ -198,7 +198,7 @@ class FileWatch:
             if self._lock_now(fcntl.LOCK_SH):
                 if self._lock_bytes() not in (_NEW_BYTES, _RESTORING_BYTES):
                     break
-                self._lock_now(fcntl.LOCK_UN)  # another process was to restore the log, and has failed
+                self._lock_now(fcntl.LOCK_UN)  # another process failed to restore the log
             if time.monotonic() >= deadline:
                 raise StoreUnavailable(f"another process is still opening {self._path}: repeat the call")
             time.sleep(_POLL_S)
@@ -345,7 +345,8 @@ class LogWatch:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
         self._files.check()
         size_bytes, header = self._size(), self._header()
-        # SQLite writes a header at the beginning of an empty log. Without one, another program emptied the log.
+        # SQLite writes a header at the beginning of an empty log. If the header is missing, another program emptied
+        # the log.
         if self._was_empty and size_bytes and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
