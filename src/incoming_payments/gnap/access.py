@@ -7,7 +7,7 @@
 | `read-all`, `list-all` | read the payments of all clients |
 | `complete` | complete the payments that it created |
 
-A right with an `identifier` applies to that wallet address only. A right without one applies to all wallet addresses.
+A right with an `identifier` applies to that wallet address only. Without it, a right applies to all wallet addresses.
 """
 
 import enum

@@ -246,7 +246,7 @@ PEER: Final = TableOf(
             written='"test.bank.connector"',
         ),
     ),
-    least="any number; without one no packets are accepted",
+    least="any number; without a peer, the service accepts no packets",
 )
 LOG: Final = TableOf(
     "log",

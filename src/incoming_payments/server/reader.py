@@ -27,7 +27,8 @@ _HARMLESS: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name like that of a se
 def naming(setting: str, **members: str) -> Iterator[None]:
     """Turn the `InvalidValue` of a value's constructor into a `ConfigurationError` that names the setting.
 
-    The setting is `setting`, or the one below it that `members` has for the member in the error.
+    If `members` has the member in the error, the error names that setting below `setting`. Otherwise it names
+    `setting`.
     """
     try:
         yield

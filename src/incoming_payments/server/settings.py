@@ -67,7 +67,7 @@ class Settings:
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
     packets: PacketPolicy | None = None  # `None` without peers
-    tokens: tuple[ConfiguredToken, ...] = ()  # those of the introspector
+    tokens: tuple[ConfiguredToken, ...] = ()  # the tokens of the introspector
     explain_signatures: bool = False
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
 

@@ -20,7 +20,7 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
-_ZONE_OFF_S_MAX: Final = 120  # how far a clock that is right but for its zone may be off besides
+_ZONE_OFF_S_MAX: Final = 120  # the largest further error of a clock in a wrong time zone
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
 
@@ -377,7 +377,7 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),
     Hypothesis("token", _INVALID, _each(_token), "the client signed authorization as {said}"),
     Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key of the kid {said}"),
-    Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, which the JWK does not name"),
+    Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK does not"),
     Hypothesis("der", _INVALID, _each(_der), "the signature is in DER; it must be r and s alone"),
     Hypothesis("created", _INVALID, _each(_created), "the client signed another time: {said}"),
     Hypothesis("target", _INVALID, _each(_target("scheme", "host", "path", "query", others_max=3)),

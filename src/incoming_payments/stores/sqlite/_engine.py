@@ -117,7 +117,7 @@ class Engine:
             self._state_changed.notify_all()
 
     def after_fork_in_child(self) -> None:
-        """Start without threads and connections: those of the parent do not exist here."""
+        """Start without threads and connections: the child does not have the threads and connections of the parent."""
         self._file.watch.after_fork_in_child()
         self._begin()
 
