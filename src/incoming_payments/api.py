@@ -146,7 +146,8 @@ def _payment_id(text: str | None) -> PaymentId:
 
 
 def _claims_identity(request: Request) -> bool:
-    """Return whether the request has a token or a signature. The public view is no fallback for invalid ones."""
+    """Return whether the request has a token or a signature. A request with an invalid token or signature does not
+    get the public view."""
     return any(request.values(name) for name in ("authorization", "signature", "signature-input"))
 
 
@@ -201,7 +202,8 @@ def _require_acceptable(request: Request) -> None:
 
 
 def _range(media_range: str) -> tuple[int, bool] | None:
-    """Return the specificity of the range, and whether its weight is above zero. Return `None` if JSON is not in it."""
+    """Return the specificity of the range, and whether its weight is above zero. Return `None` for a range without
+    JSON."""
     name, _, parameters = media_range.partition(";")
     specificity = _RANGES.get(name.strip().lower())
     return None if specificity is None else (specificity, not _NEVER.search(f";{parameters}"))

@@ -171,7 +171,7 @@ class AmountTooLarge(PaymentRefused, code="amount_too_large"):
 
 
 class AssetMismatch(PaymentRefused, code="asset_mismatch"):
-    """The code or scale of the amount differs from that of the wallet address."""
+    """The amount and the wallet address have different asset codes or scales."""
 
 
 class CreditIdReused(PaymentRefused, code="credit_id_reused"):

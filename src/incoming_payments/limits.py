@@ -1,4 +1,4 @@
-"""All limits. Each name ends with its unit, and the reason stands beside it. This module imports nothing.
+"""All limits. Each name ends with its unit, and the reason is on the same line. This module imports nothing.
 
 Every input from outside has a limit, and the error for an input beyond it names the limit. The relations between limits
 are checked when this module is imported, also under `python -O`.
@@ -144,11 +144,11 @@ for _smaller, _larger, _why in (
     (SIGNATURE_AGE_S_MAX, SIGNATURE_AGE_SETTING_S_MAX, "the default age must be a valid setting"),
     (CLOCK_SKEW_S_MAX, CLOCK_SKEW_SETTING_S_MAX, "the default skew must be a valid setting"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
-    (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a full sweep needs one effect to find payments and one for each"),
+    (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep finds payments in one effect and needs one for each"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "the queue holds the batch"),
-    (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "a log that is kept must not be too long"),
+    (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount needs that many digits"),
     (ILP_DATA_BYTES_MAX + ILP_ADDRESS_CHARS_MAX, ILP_PREPARE_BYTES_MAX, "a Prepare holds data and an address"),
     (STREAMS_ANSWERED_MAX, STREAM_FRAMES_MAX, "a reply is a packet with one frame per stream"),

@@ -55,7 +55,8 @@ class PaymentStore(Protocol):
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Return at most `limit` payments with `expires_at` before `now` and no `expired` event, by `expires_at`.
 
-        Leave out completed payments. They never expire, so each sweep would find them again and not reach the others.
+        Leave out completed payments. A completed payment never expires, so each sweep would find it again and not
+        reach the other payments.
         """
 
 

@@ -63,7 +63,7 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
         ("RSA_BITS_MIN: Final = 8193", "8193 must not be more than 8192: some RSA keys must be valid"),
         (
             "SWEEP_PAYMENTS_MAX: Final = 1000",
-            "1001 must not be more than 1000: a full sweep needs one effect to find payments and one for each",
+            "1001 must not be more than 1000: a sweep finds payments in one effect and needs one for each",
         ),
         (
             "COMMAND_BODY_BYTES_MAX: Final = 16777217",
@@ -76,7 +76,7 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
         ("STORE_BATCH_MAX: Final = 10001", "10001 must not be more than 10000: the queue holds the batch"),
         (
             "STORE_LOG_KEPT_BYTES_MAX: Final = 33554433",
-            "33554433 must not be more than 33554432: a log that is kept must not be too long",
+            "33554433 must not be more than 33554432: SQLite must not keep a log that is too long",
         ),
         ("UINT64_DIGITS_MAX: Final = 19", "20 must not be more than 19: the largest amount needs that many digits"),
         (

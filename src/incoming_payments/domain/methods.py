@@ -32,7 +32,7 @@ def is_ilp_address(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and len(text) <= ILP_ADDRESS_CHARS_MAX and _matches(text)
 
 
-@lru_cache(maxsize=ILP_ADDRESSES_REMEMBERED_MAX)  # saves 0.15 us of 4.8 us a packet, whose event names the peer
+@lru_cache(maxsize=ILP_ADDRESSES_REMEMBERED_MAX)  # saves 0.15 us of the 4.8 us for a packet
 def _matches(text: str) -> bool:
     return _ILP_ADDRESS.fullmatch(text) is not None
 

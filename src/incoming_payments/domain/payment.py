@@ -216,7 +216,7 @@ class IncomingPayment:
     def __attrs_post_init__(self) -> None:
         terms, progress = self.terms, self.progress
         asset = progress.received.asset
-        if asset is not terms.asset and asset != terms.asset:  # `is not` first: saves 0.14 us of 4.6 us a credit
+        if asset is not terms.asset and asset != terms.asset:  # the `is not` saves 0.14 us of 4.6 us a credit
             raise InvalidValue("receivedAmount must be in the asset of the payment", member="receivedAmount")
         if progress.updated_at < terms.created_at:
             raise InvalidValue("updatedAt must not lie before createdAt", member="updatedAt")

@@ -71,7 +71,7 @@ class Move:
 
 
 UNCHANGED: Final = Move(None, ())
-"""The outcome that changes nothing and raises nothing."""
+"""The outcome that neither changes the payment nor raises an error."""
 
 
 @frozen
@@ -139,7 +139,7 @@ def amount_differs(earlier: Credit, amount: Amount, _: object) -> bool:
 def amount_has_other_asset(payment: IncomingPayment, amount: Amount, _: object) -> bool:
     """Return whether the amount is not in the asset of the payment."""
     asset = payment.progress.received.asset
-    return amount.asset is not asset and amount.asset != asset  # `is not` first: saves 0.14 us of 4.6 us a credit
+    return amount.asset is not asset and amount.asset != asset  # the `is not` saves 0.14 us of 4.6 us a credit
 
 
 def amount_is_zero(_: IncomingPayment, amount: Amount, _policy: object) -> bool:

@@ -68,7 +68,7 @@ class AllocateMethods(Effect[Sequence[IlpPaymentMethod]]):
 
 @frozen
 class InsertPayment(Effect[None]):
-    """Store a new payment with its events. The answer comes when they are durable. Raises `PaymentExists`."""
+    """Store a new payment with its events. Answer when both are durable. Raises `PaymentExists`."""
 
     decision: Decision[IncomingPayment]
 
@@ -82,7 +82,7 @@ class LoadPayment(Effect[IncomingPayment]):
 
 @frozen
 class UpdatePayment(Effect[T]):
-    """Load, decide and store in one transaction. The answer comes when it is durable. Raises `PaymentNotFound`."""
+    """Load, decide and store in one transaction. Answer when the transaction is durable. Raises `PaymentNotFound`."""
 
     id: PaymentId
     decide: Decide[T]

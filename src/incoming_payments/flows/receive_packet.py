@@ -39,9 +39,9 @@ def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Call
     A Fulfill is returned after the money is credited durably. A repeated packet is fulfilled again and credited once.
     Every other packet, and every failure of the store, is answered with a Reject. `ilp.receive` lists them.
 
-    `clock` returns the time in UTC. It is read when the packet arrives, and again by the decision, inside the store's
-    transaction and perhaps in another thread. So no packet is credited after it expired, or after its payment expired,
-    while it waited for the store. Raises `InvalidValue` when `clock` returns a time that is not in UTC.
+    `clock` returns the time in UTC. The flow calls it when the packet arrives. The decision calls it again inside
+    the store's transaction, perhaps in another thread. So a packet is not credited if it or its payment expired
+    while the packet waited for the store. Raises `InvalidValue` when `clock` returns a time that is not in UTC.
 
     ```python
     reply = run(receive_packet(packet, peer=peer, receiver=receiver, clock=lambda: datetime.now(UTC)), ports)

@@ -7,7 +7,7 @@
 | `read-all`, `list-all` | read the payments of all clients |
 | `complete` | complete the payments that it created |
 
-A right with an `identifier` applies to that wallet address only. A right without one applies to all wallet addresses.
+A right with an `identifier` applies to that wallet address only. Without it, a right applies to all wallet addresses.
 """
 
 import enum
@@ -119,5 +119,6 @@ def require_payment(allowance: Allowance, payment: IncomingPayment, client: str)
 
 
 def payment_not_found() -> PaymentNotFound:
-    """Return the error for a payment that does not exist or is hidden: the same one, so that both look alike."""
+    """Return the same error for a payment that does not exist and for a hidden payment, so that a client cannot tell
+    them apart."""
     return PaymentNotFound("there is no such incoming payment: check the id")

@@ -124,9 +124,10 @@ def _names(scope: Mapping[str, Any]) -> set[bytes]:
 
 
 def _check_framing(scope: Mapping[str, Any]) -> None:
-    """Raise `HttpRefused` for a request whose end a proxy may see elsewhere. RFC 9112 §6.1 and §11.2.
+    """Raise `HttpRefused` if a proxy and this service could disagree about the end of the request. RFC 9112 §6.1 and
+    §11.2.
 
-    The proxy would pass on the rest as a request of another client. Some servers let such requests through.
+    The proxy would pass on the rest as a request of another client. Some servers pass such requests to the application.
     """
     names = _names(scope)
     if b"transfer-encoding" not in names:

@@ -31,7 +31,7 @@ class Endpoint:
 
 
 class Endpoints:
-    """The endpoint for Open Payments, `payments`, and the one for ILP packets when `packets` is given.
+    """The endpoint for Open Payments, `payments`, and the endpoint for ILP packets if `packets` is given.
 
     `methods` is the port that hands out ILP addresses. Raises `InvalidValue` when `packets` cannot read them.
     """

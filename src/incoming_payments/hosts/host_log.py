@@ -34,7 +34,7 @@ class HostLog:
             self._logger.error("incoming payments: a request failed", exc_info=error)
 
     def note(self, response: Response) -> None:
-        """Log the store failure or the refused signature behind `response`, if there is one. Raises nothing."""
+        """Log the store failure or the refused signature that caused `response`, if there is one. Raises nothing."""
         cause = response.cause
         if isinstance(cause, StoreError) and self._may_log(self._outages, "store outages"):
             text = "incoming payments: the store is unavailable; clients were asked to retry: %s"

@@ -51,7 +51,7 @@ CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {  # by `crv`: the c
 
 
 def _ecdsa(registered: str, crv: str, hash_: hashes.HashAlgorithm) -> Scheme:
-    """Return ECDSA, whose signatures are r || s. RFC 9421 §3.3.4 and §3.3.5."""
+    """Return ECDSA with signatures of the form r || s. RFC 9421 §3.3.4 and §3.3.5."""
     octets = CURVES[crv][1]
     ecdsa = ec.ECDSA(hash_)
 

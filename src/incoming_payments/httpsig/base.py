@@ -183,7 +183,7 @@ class BaseBuilder:
         return f'{"".join(lines)}"@signature-params": {signature_params}'.encode("ascii")
 
     def value(self, component: Component) -> str:
-        """Return the value of one component, as its line has it. RFC 9421 §2.1 and §2.2."""
+        """Return the value of one component, as in its line. RFC 9421 §2.1 and §2.2."""
         if not component.parameters:
             return self._derived(component) if component.name.startswith("@") else self._field(component)
         # The key has the types, because True == 1 but ;sf and ;sf=1 are different parameters.

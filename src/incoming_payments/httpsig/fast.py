@@ -1,8 +1,8 @@
 """The fast paths of verification: what honest clients send, read by hand.
 
-`fields`, `digest` and `base` are the specification. Each function here returns what its namesake there returns, and
-passes on to it whatever it does not recognise. Each comment says how much longer a verification takes without the fast
-path: `benchmarks/verify.py --without-fast-paths` prints these figures.
+`fields`, `digest` and `base` are the specification. Each function here returns the same result as the function of
+the same name there, and calls that function for any input that it does not recognise. Each comment says how much
+longer a verification takes without the fast path: `benchmarks/verify.py --without-fast-paths` prints these figures.
 """
 
 import re

@@ -54,7 +54,7 @@ class SignatureInput:
 
     `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
     the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
-    form, in the order sent. The other attributes are the known parameters; None stands for an absent one.
+    form, in the order sent. The other attributes are the known parameters; an absent parameter is None.
     """
 
     label: str

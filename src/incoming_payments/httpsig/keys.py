@@ -64,7 +64,7 @@ def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
     members = _members(jwk)
     alg = members.get("alg")
     if members.get("kty") == "oct" or (isinstance(alg, str) and alg.startswith("HS")):
-        _refuse("kty", "or alg is that of a shared secret, with which each verifier could sign too: use a key pair")
+        _refuse("kty", "or alg is for a shared secret, and each verifier could sign with it: use a key pair")
     if private := [member for member in _PRIVATE if member in members]:
         text = (
             f"the JWK has the private member {private[0]}, but must hold a public key only: "

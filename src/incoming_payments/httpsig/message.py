@@ -119,5 +119,5 @@ def _parse_query(query: str) -> dict[str, list[str]]:
 
 
 def _encode(text: str) -> str:
-    """Return `text` as a form of the URL standard has it, but with %20 for a space."""
+    """Return `text` encoded as in a form of the URL standard, but with %20 for a space."""
     return quote(text, safe="*").replace("~", "%7E")

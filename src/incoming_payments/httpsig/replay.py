@@ -13,8 +13,8 @@ from incoming_payments.httpsig.verify import Policy, Proof
 def replay_key(proof: Proof, signer: str) -> str:
     """Return the name to record for this signature: 64 hexadecimal digits.
 
-    The name stands for the nonce of this signer and key, or else for the signed bytes. `signer` identifies the owner
-    of the key, so that two signers may use the same nonce.
+    The name identifies the nonce of this signer and key, or without a nonce the signed bytes. `signer` identifies
+    the owner of the key, so that two signers may use the same nonce.
     """
     # Not for the signature: a second valid ECDSA signature can be computed from the first without the key.
     nonce = proof.signature_input.nonce

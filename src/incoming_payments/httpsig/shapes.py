@@ -51,13 +51,14 @@ _RUST_INPUT: Final = re.compile(rf"({_LABEL})=\((@?[a-z][a-z0-9\-]*(?: @?[a-z][a
 def any_strict_form(
     shapes: Iterable[Shape], input_lines: Sequence[str], signature_lines: Sequence[str]
 ) -> StrictForm | None:
-    """Return the field lines in their strict form, or None unless they have one of `shapes`; they can have only one."""
+    """Return the field lines in their strict form, or None if they have none of `shapes`."""
     forms = (strict_form(shape, input_lines, signature_lines) for shape in shapes)
     return next(filter(None, forms), None)
 
 
 def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
-    """Return the field lines in their strict form, not validated yet, or None unless they have exactly this `shape`."""
+    """Return the field lines in their strict form, not validated yet, or None if they do not have exactly this
+    `shape`."""
     if len(input_lines) != 1 or len(signature_lines) != 1:
         return None
     [input_line], [signature_line] = input_lines, signature_lines

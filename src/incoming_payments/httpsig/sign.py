@@ -30,10 +30,12 @@ def sign(
     """Return `request` with a signature: `Signature-Input` and `Signature` follow its header fields.
 
     If the request has a body, `sign` sets `Content-Digest` with the algorithm `digest`, and replaces an existing one.
-    With `digest=None` it leaves that field alone. It changes no other field. `created` and `expires` are POSIX times in
-    seconds, or datetimes with a time zone, whose fraction of a second is dropped. `alg_param` adds the `alg` parameter.
+    With `digest=None` it leaves that field alone. It changes no other field. `created` and `expires` are POSIX times
+    in seconds, or datetimes with a time zone. The fraction of a second is dropped. `alg_param` adds the `alg`
+    parameter.
 
-    `components` defaults to what the Open Payments clients cover: `@method`, `@target-uri` and, if present,
+    `components` defaults to the components that the Open Payments clients cover: `@method`, `@target-uri` and, if
+    present,
     `authorization`. With a body, they also cover `content-digest`, `content-length` and `content-type`, if present.
 
     Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no

@@ -168,7 +168,7 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
 def _by_known_keys(
     request: RequestMessage, keys: Mapping[str, PublicKey], policy: Policy
 ) -> list[tuple[SignatureInput, bytes, PublicKey]]:
-    """Return the signatures whose `keyid` is in `keys`; at least one."""
+    """Return the signatures with a `keyid` in `keys`; at least one."""
     inputs, signatures = _read_fields(request, policy)
     known = []
     for label, given in inputs.items():

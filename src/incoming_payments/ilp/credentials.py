@@ -5,8 +5,8 @@ so a payment always has the same address. It authenticates the id and the addres
 service did not issue is refused without a database query. The shared secret is an HMAC of the segment.
 
 All keys are derived from a list of server secrets. The first secret makes new addresses, and each secret reads the
-addresses that it made. To rotate, put a new secret in front. Remove the last secret when no payment made under it can
-receive money.
+addresses that it made. To rotate, put a new secret in front. Remove the last secret when no payment that was created
+with it can still receive money.
 """
 
 import base64
@@ -133,7 +133,7 @@ def _base64url(data: bytes) -> str:
 
 
 def _canonical_bytes(segment: str) -> bytes:
-    """Return the bytes of `segment`. Raise `MalformedAddress` unless it is their canonical encoding."""
+    """Return the bytes of `segment`. Raise `MalformedAddress` if its encoding is not canonical."""
     if len(segment) == _SEGMENT_CHARS:
         with suppress(ValueError):  # not ASCII, or not base64url
             data = base64.urlsafe_b64decode(segment + "=")

@@ -1,4 +1,4 @@
-"""ILDCP, Interledger RFC 31: a peer requests the ILP address that it is to use, and the asset of its account.
+"""ILDCP, Interledger RFC 31: a peer requests its own ILP address and the asset of its account.
 
 The request is a Prepare for `peer.config` with a fixed condition. The response is its Fulfill.
 """

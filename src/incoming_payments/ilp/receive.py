@@ -7,9 +7,10 @@ A packet is handled in two steps, because only the store knows the payment:
 2. If the `Arrival` `may_be_fulfilled`, the store runs its decision (`decide`) in a transaction, under its `credit_id`.
    Otherwise the store only loads the payment. `fulfilled`, `quoted` or `refused` then makes the answer.
 
-The fulfillment is worth money: once it leaves, the peer owes the amount. `Arrival.fulfilled` is the only way to get it,
-and needs the payment that the store returned after the credit was durable. A peer pays only for a Fulfill that arrives
-before the Prepare expires. So the time is checked when the packet arrives, and again in the store's transaction.
+The fulfillment is worth money: once it leaves, the peer owes the amount. Only `Arrival.fulfilled` returns a
+fulfillment. It needs the payment that the store returned after the credit was durable. A peer pays only for a
+Fulfill that arrives before the Prepare expires. So the time is checked when the packet arrives, and again in the
+store's transaction.
 
 STREAM lets a packet divide its amount among several streams. A payment accepts the whole amount or nothing, and every
 stream in the reply has the totals of the whole payment.
@@ -93,9 +94,10 @@ class Receiver:
     """The settings of this service for packets. Use one `Receiver` for the whole service: it caches derived keys.
 
     `methods` reads the addresses that it issued. `tolerance` is the excess over `incomingAmount` that a packet may
-    bring. `margin_ms` is the time that must remain until a Prepare expires, in milliseconds. It covers the commit and
-    the way of the Fulfill to the peer, because a late Fulfill is not paid for although its money is credited. `find`
-    returns the payment id and the keys for a destination, or raises `MalformedAddress`. Raises `InvalidValue`.
+    bring. `margin_ms` is the time that must remain until a Prepare expires, in milliseconds. It covers the commit
+    and the transfer of the Fulfill to the peer. The peer does not pay for a late Fulfill, although its money is
+    credited. `find` returns the payment id and the keys for a destination, or raises `MalformedAddress`. Raises
+    `InvalidValue`.
     """
 
     methods: DerivedMethods

@@ -1,4 +1,5 @@
-"""Write a request as a `curl` command for any POSIX shell that sends exactly its bytes. Nothing is run or read."""
+"""Write a request as a `curl` command for any POSIX shell that sends exactly its bytes. This module runs no command
+and reads no file."""
 
 import ipaddress
 import re

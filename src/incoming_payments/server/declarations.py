@@ -33,8 +33,9 @@ REQUIRED: Final = object()  # the default of a setting that must be given
 class Setting:
     """One setting.
 
-    `default` is its value when it is left out. `REQUIRED` means that this is an error, and `None` that `otherwise`
-    describes the value. `bounds` are its least and greatest value. `written` is its value in the configuration of
+    `default` is its value when it is left out. `REQUIRED` means that a missing setting is an error. `None` means
+    that `otherwise` describes the default. `bounds` are its least and greatest value. `written` is its value in the
+    configuration of
     `init`, as TOML with placeholders in braces. Without `written`, `init` writes the default. `init` writes an optional
     setting as a comment.
     """
@@ -179,7 +180,7 @@ ILP: Final = TableOf(
         Setting(
             "address",
             str,
-            "the ILP address of this service; that of each payment is one segment longer",
+            "the ILP address of this service; the address of a payment is one segment longer",
             written='"test.bank"',
         ),
         Setting(
@@ -187,7 +188,7 @@ ILP: Final = TableOf(
             list,
             "files with 32 random bytes or more in hexadecimal, newest first: addresses and shared secrets are derived "
             "from them, and each of them can read STREAM packets. To rotate, put a new file in front. Remove the last "
-            "one when no payment made under it can receive any more",
+            "secret when no payment that was created with it can still receive money",
             written='["{secret}"]',
         ),
         Setting(
@@ -245,7 +246,7 @@ PEER: Final = TableOf(
             written='"test.bank.connector"',
         ),
     ),
-    least="any number; without one no packets are accepted",
+    least="any number; without a peer, the service accepts no packets",
 )
 LOG: Final = TableOf(
     "log",

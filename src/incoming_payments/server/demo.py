@@ -254,7 +254,7 @@ class Progress:
             self.go_on.wait(START_S_MAX)
 
     def finish(self, _: object) -> None:
-        """Release a wait for `halfway`: the payment has ended, possibly before it got there."""
+        """Release a wait for `halfway`: the payment has ended, possibly before half of it was paid."""
         self.halfway.set()
 
 

@@ -20,7 +20,7 @@ _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 
 
 class Files:
-    """The files in `folder`. `warnings` collects those that other users have access to.
+    """The files in `folder`. `warnings` lists the files that other users can access.
 
     The methods raise `InvalidValue` for a file that cannot be read or used.
     """

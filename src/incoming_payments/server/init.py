@@ -66,7 +66,7 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _write_private(path: Path, text: str, written: list[Path]) -> None:
-    """Create a file for its owner only. It is added to `written` as soon as it exists."""
+    """Create a file for its owner only. Add the file to `written` as soon as it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     written.append(path)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -27,7 +27,8 @@ _HARMLESS: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name like that of a se
 def naming(setting: str, **members: str) -> Iterator[None]:
     """Turn the `InvalidValue` of a value's constructor into a `ConfigurationError` that names the setting.
 
-    The setting is `setting`, or the one below it that `members` has for the member in the error.
+    If `members` has the member in the error, the error names that setting below `setting`. Otherwise it names
+    `setting`.
     """
     try:
         yield
@@ -44,7 +45,7 @@ def _joined(*names: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return a name from the file, unless it may be a token on the wrong side of the equals sign."""
+    """Return a name from the file, or hide it if it may be a token on the wrong side of the equals sign."""
     return name if _HARMLESS.fullmatch(name) else "(a name that is not shown)"
 
 
@@ -83,7 +84,8 @@ class Table:
         return value
 
     def table(self, name: str) -> "Table":
-        """Return a member that is a table. A missing one is empty, so that its required settings are missing."""
+        """Return a member that is a table. Treat a missing table as an empty table, so that the error names its
+        required settings."""
         self._known.append(name)
         if name not in self._left and (hint := self._misspelt(name)):
             raise self.wrong(name, f"is missing{hint}")

@@ -111,7 +111,7 @@ def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Opened before the database, so that a wrong address leaves no file behind.
+    """Return a listening socket. Open the socket before the database, so that a wrong address creates no file.
 
     Raises `ConfigurationError` when `host` and `port` cannot be listened on.
     """

@@ -66,7 +66,7 @@ class Settings:
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
     packets: PacketPolicy | None = None  # `None` without peers
-    tokens: tuple[ConfiguredToken, ...] = ()  # those of the introspector
+    tokens: tuple[ConfiguredToken, ...] = ()  # the tokens of the introspector
     explain_signatures: bool = False
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
 
@@ -144,7 +144,7 @@ def _useless(peers: Sequence[HttpPeer], wallet_addresses: Collection[WalletAddre
         asset = account.peer.asset
         if asset not in paid:
             name = f"{asset.code} at scale {asset.scale}"
-            yield f"peer[{place}] has the asset {name}, and no wallet address has it: this peer can pay no payment"
+            yield f"peer[{place}] has the asset {name}, but no wallet address has this asset: this peer cannot pay"
 
 
 def _listen(table: Table) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def _shown(text: str) -> str:
 @frozen
 class _Body:
     content: bytes = b""
-    file: str | None = None  # the file that curl can read it from
+    file: str | None = None  # the file from which curl can read the body
 
 
 def _body(options: argparse.Namespace) -> _Body:
@@ -190,7 +190,7 @@ def _headers(
 
 
 def _credentials(options: argparse.Namespace, *, has_authorization: bool) -> tuple[PrivateKey, AccessToken | None]:
-    """Return the key, and the token unless none is sent. The configuration has those that the options leave out."""
+    """Return the key, and the token unless none is sent. Values without an option come from the configuration."""
     algorithm = Algorithm(options.algorithm) if options.algorithm else None
     needs_token = not (has_authorization or options.no_token)
     token = AccessToken(options.token) if options.token is not None and needs_token else None
@@ -222,7 +222,7 @@ def _configured(options: argparse.Namespace, token: AccessToken | None) -> Confi
 def _warn_of_url(url: str, settings: Settings, path: Path) -> None:
     base_url = settings.policy.base_url
     if not url.startswith(f"{base_url}/"):
-        text = f"the URL is not below {base_url}, the base_url in {path}, which that service checks signatures with"
+        text = f"the URL is not below {base_url}, the base_url in {path}, so the service would refuse the signature"
         print(f"incoming-payments: warning: {text}", file=sys.stderr)
 
 

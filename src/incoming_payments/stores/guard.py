@@ -1,7 +1,7 @@
 """The checks that every store makes before it writes.
 
-A host may write its own decisions. The guard raises `BrokenDecision` for one that contradicts itself or the stored
-payment, before anything is written. So a faulty decision cannot lose or double money, or leave a gap in the events.
+A host may write its own decisions. The guard raises `BrokenDecision` for a decision that contradicts itself or the
+stored payment, before the store writes. So a faulty decision cannot lose or double money, or leave a gap in the events.
 """
 
 from datetime import datetime
@@ -50,8 +50,8 @@ def check_update(
 def sweep_at(payment: IncomingPayment) -> datetime | None:
     """Return the time after which the sweep must announce the expiry of `payment`, or `None` if it never must.
 
-    A completed payment does not expire. If the sweep found completed payments too, every sweep would find the same ones
-    again, and enough of them would hide the others.
+    A completed payment does not expire. If the sweep included completed payments, every sweep would find the same
+    payments again, and might not reach the others.
     """
     at = payment.expires_at
     if at is None or payment.expiry_announced_at is not None or state_of(payment, at) is State.COMPLETED:

@@ -100,17 +100,17 @@ class MemoryNonces:
         self._lock = threading.Lock()
         self._used: dict[str, datetime] = {}
         self._by_end: list[tuple[datetime, str]] = []
-        self._removed_until: datetime | None = None  # keys that ended by then may have been removed
+        self._removed_until: datetime | None = None  # keys that expired by this time may have been removed
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Return whether `key` is used for the first time. Raises `StoreUnavailable` at the capacity."""
         with self._lock:
             self._remove_ended(now)
-            # A delayed call may have an earlier `now` than a call before it, which may have removed this key.
+            # A delayed call may have an earlier `now` than the call before it, and that call may have removed this key.
             if key in self._used or until < now or (self._removed_until is not None and until <= self._removed_until):
                 return False
             guard.check_nonce_capacity(len(self._used), self._capacity)
-            # In this order, a KeyboardInterrupt between the two lines leaves no key that is never removed.
+            # Keep this order: otherwise a KeyboardInterrupt between the two lines could leave a key in memory for ever.
             heapq.heappush(self._by_end, (until, key))
             self._used[key] = until
             return True
@@ -119,6 +119,6 @@ class MemoryNonces:
         while self._by_end and self._by_end[0][0] < now:
             until, key = self._by_end[0]
             self._removed_until = until
-            if self._used.get(key) == until:  # otherwise an interrupted call has pushed it without using it
+            if self._used.get(key) == until:  # otherwise an interrupted call pushed a key that it did not use
                 del self._used[key]
             heapq.heappop(self._by_end)

@@ -1,4 +1,4 @@
-"""A clock for tests, which stands still until the test advances it."""
+"""A clock for tests; its time changes only when the test advances it."""
 
 from datetime import datetime, timedelta
 

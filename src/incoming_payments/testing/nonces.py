@@ -111,7 +111,7 @@ class NonceContract:
         assert [nonces.use(KEYS[place], now, now) for place in (0, 2, 3, 5)] == [False] * 4
 
     def test_a_port_full_of_ended_keys_accepts_new_keys(self, nonces: Nonces) -> None:
-        """All places of ended keys are free."""
+        """Expired keys take no capacity."""
         for turn in range(3):
             now = NOW + timedelta(seconds=turn * 10)
             for key in KEYS[turn * self.capacity :][: self.capacity]:

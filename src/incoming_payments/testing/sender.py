@@ -3,10 +3,10 @@
 `StreamSender` contains the rules (RFC 29 of the Interledger RFCs) and does no I/O. `pay` and `quote` run it in threads,
 and `over_http` sends packets over HTTP (RFC 35). The sender needs no optional dependency.
 
-**The sender must be a direct peer of the service.** Its account is in the asset of the payment, and no connector stands
-between the two. The sender repeats an unanswered packet until it is answered. The service fulfils each repeat and
-credits the packet once, so that both sides end with the same total. A connector in between would have to be paid for
-each repeat.
+**The sender must be a direct peer of the service.** Its account is in the asset of the payment, and there is no
+connector between the sender and the service. The sender repeats an unanswered packet until it is answered. The
+service fulfils each repeat and credits the packet once, so that both sides end with the same total. A connector in
+between would have to be paid for each repeat.
 """
 
 import http.client
@@ -87,7 +87,7 @@ def pay(
     """Send `amount` minor units to `payee` in packets, with `in_flight` threads. Return the final totals.
 
     `progress` is called with the totals after each answer, by one thread at a time. An exception from `progress` stops
-    the sender and is raised. Raise `NotTaken` if the service refuses this sender; each other ending is in the totals.
+    the sender and is raised. Raise `NotTaken` if the service refuses this sender. The totals report every other ending.
 
     ```python
     totals = pay(over_http("https://bank.example/ilp", token), Payee.of(resource), 2500, packet_max=100)

@@ -329,7 +329,7 @@ def test_another_algorithm_with_the_right_key(algorithm: Algorithm) -> None:
     signer = PrivateKey.from_pem(pem(rsa_key()), kid="key-1", algorithm=algorithm)
     keys = {"key-1": PrivateKey.from_pem(pem(rsa_key()), kid="key-1", algorithm=Algorithm.PS512).public_key()}
     [cause] = refused(sign(get(), signer, created=NOW), keys=keys).causes
-    assert str(cause) == f"proved: the JWK does not name {algorithm.value}, which signed"
+    assert str(cause) == f"proved: the client signed with {algorithm.value}, but the JWK does not"
 
 
 def test_every_hypothesis_is_tested() -> None:
@@ -357,7 +357,7 @@ def test_report_of_a_post() -> None:
     assert heading.startswith("signature refused, signature_invalid: the signature does not fit the key")
     assert lines == [
         f"  likely: {found.causes[0].text}",
-        '  sig1 by keyid "key-1", made 2 s ago: it does not hold over this base, as the service built it:',
+        '  sig1 by keyid "key-1", made 2 s ago: it is not valid for this base, as the service built it:',
         '    "@method": POST',
         '    "@target-uri": https://other.example/?a=<redacted, 6 characters>&<redacted, 1 character>',
         '    "authorization": GNAP <redacted, 5 characters>',
@@ -376,7 +376,7 @@ def test_refusal_of_the_host(code: str) -> None:
     """A refusal that has nothing to do with the signature is reported with its description, in ASCII."""
     found = diagnosed(SignatureRefused(code, "because (RFC 9421 §7.2.2)"), signed_get())
     assert str(found).startswith(f"signature refused, {code}: because (RFC 9421 section 7.2.2)\n  likely: no known")
-    assert "it holds over this base" in str(found)
+    assert "it is valid for this base" in str(found)
 
 
 @pytest.mark.parametrize("code", Code)
@@ -407,7 +407,7 @@ def test_several_signatures() -> None:
     request = sign(request, KEY, created=NOW, components=("@method",), label="short")
     shown = [line.split()[0] for line in str(refused(request)).splitlines() if " by keyid " in line]
     assert shown == ["mine", "short", "sig1"]
-    assert "made 100 s ahead of our clock: it holds over this base" in str(refused(request))
+    assert "made 100 s ahead of our clock: it is valid for this base" in str(refused(request))
     for number in range(4):
         request = sign(request, OTHER, created=NOW, label=f"sig-{number}")
     assert str(refused(request)).count(" by keyid ") == SIGNATURES_MAX

@@ -490,7 +490,7 @@ def test_configuration_without_a_wallet_address_is_refused(load: Load, text: str
 JWKS: Final[list[tuple[Any, str]]] = [
     ({**JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}, "the JWK has the private member d"),
     ({**JWK, "x": "AA"}, "the JWK's x"),
-    ({**JWK, "kty": "oct", "k": "AA"}, "is that of a shared secret"),
+    ({**JWK, "kty": "oct", "k": "AA"}, "is for a shared secret"),
     ({name: value for name, value in JWK.items() if name != "kid"}, "the JWK's kid"),
     ({"keys": [JWK]}, "the JWK's alg"),
     ([JWK], "the JWK is not a JSON object"),
@@ -667,7 +667,7 @@ def test_files_with_access_for_others_get_a_warning(
 
 def test_peer_without_a_payable_wallet_address_gets_a_warning(load: Load) -> None:
     """A peer gets a warning if no wallet address has the same asset code and scale."""
-    says = "peer[0] has the asset {} at scale {}, and no wallet address has it: this peer can pay no payment"
+    says = "peer[0] has the asset {} at scale {}, but no wallet address has this asset: this peer cannot pay"
     for code in ("EUR", "USD"):
         assert says.format(code, 3) in load(FULL.replace('"EUR"', f'"{code}"')).warnings
 

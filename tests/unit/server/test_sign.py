@@ -84,7 +84,7 @@ def proof_of(request: RequestMessage, folder: Path, **policy: Any) -> Proof:
 def warning_of(base_url: str) -> str:
     """Return the warning for a URL that is not below `base_url`."""
     text = f"the URL is not below {base_url}, the base_url in {CONFIGURATION}"
-    return f"incoming-payments: warning: {text}, which that service checks signatures with\n"
+    return f"incoming-payments: warning: {text}, so the service would refuse the signature\n"
 
 
 def covered(request: RequestMessage) -> str:

@@ -1,7 +1,7 @@
 """Diagnosis of a refused signature, for the log of a host and never for the client.
 
 `explain` rebuilds the signature base with one mistake after another made on purpose, and tries whether the signature
-holds then. Only hosts import this package: `verify` knows nothing of it.
+holds then. Only hosts import this package; `verify` does not use it.
 """
 
 from attrs import frozen
@@ -30,7 +30,7 @@ class Diagnosis:
 def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     """Return why `verify`, or a host's own rule, refused the request in `evidence`.
 
-    At most `limits.EXPLAIN_VERIFICATIONS_MAX` trials run. Raises nothing, whatever the request holds.
+    At most `limits.EXPLAIN_VERIFICATIONS_MAX` trials run. Raises no exception for any content of the request.
 
     >>> from datetime import UTC, datetime
     >>> from incoming_payments.httpsig import Policy, RequestMessage
@@ -66,8 +66,8 @@ def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
         age = f"made {abs(age_s):.0f} s {'ago' if age_s >= 0 else 'ahead of our clock'}"
     holds = "it could not be tried"
     if one.key is not None and not one.draft.missing:
-        verb = "holds" if one.key.verify(one.octets, one.draft.base()) else "does not hold"
-        holds = f"it {verb} over this base"
+        verb = "is" if one.key.verify(one.octets, one.draft.base()) else "is not"
+        holds = f"it {verb} valid for this base"
     by = "without keyid" if given.key_id is None else f"by keyid {show.quote(given.key_id)}"
     lines = [f"  {show.show(given.label)} {by}, {age}: {holds}, as the service built it:"]
     for component, value in one.draft.lines:

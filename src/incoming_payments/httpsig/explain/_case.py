@@ -26,14 +26,14 @@ class Trial:
 
 @frozen
 class Draft:
-    """A signature base whose values can be replaced. RFC 9421 §2.5."""
+    """A signature base with values that can be replaced. RFC 9421 §2.5."""
 
     lines: tuple[tuple[Component, str | None], ...]  # each component and its value, or None if it has none
     params: str  # the value of the last line
 
     @property
     def missing(self) -> list[str]:
-        """The names of the components without a value. There is no signature base unless this is empty."""
+        """The names of the components without a value. If this is not empty, there is no signature base."""
         return [component.name for component, value in self.lines if value is None]
 
     def base(self) -> bytes:
@@ -68,7 +68,7 @@ class ReadSignature:
     draft: Draft
 
     def made_over(self, base: bytes, said: str = "", key: PublicKey | None = None, octets: bytes = b"") -> Trial:
-        """Return the trial that the key signed `base`; without a key nothing can be proved."""
+        """Return the trial that the key signed `base`; without a key, no trial can be proved."""
         signer = key or self.key
         return Trial(said, partial(signer.verify, octets or self.octets, base) if signer else None)
 

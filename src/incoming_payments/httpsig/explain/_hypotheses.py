@@ -20,7 +20,7 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
-_ZONE_OFF_S_MAX: Final = 120  # how far a clock that is right but for its zone may be off besides
+_ZONE_OFF_S_MAX: Final = 120  # the largest further error of a clock in a wrong time zone
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
 
@@ -64,7 +64,7 @@ def find_causes(case: Case) -> tuple[list[Cause], bool]:
                 causes.append(Cause(row.name, row.proves and trial.holds is not None, text))
                 break
         if case.code == Code.SIGNATURE_INVALID and causes and causes[-1].proved:
-            break  # a signature holds over one base only
+            break  # a signature is valid for one base only
     return sorted(causes, key=lambda cause: not cause.proved)[:EXPLAIN_CAUSES_MAX], budget >= 0
 
 
@@ -72,7 +72,8 @@ _SignatureTrials = Callable[[Case, ReadSignature], Iterator[Trial]]
 
 
 def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case], Iterator[Trial]]:
-    """Return the trials of every signature by a known key whose base is complete, or of those whose base is not."""
+    """Return the trials of the signatures by known keys: those with a complete base, or those with an incomplete
+    base."""
     return lambda case: (
         trial
         for one in case.signatures
@@ -93,7 +94,8 @@ _REPAIRS: Final = (  # what a client writes in Signature-Input, what it means, a
 
 
 def _form(case: Case) -> Iterator[Trial]:
-    """Read both fields in any form; proved when the signature holds over what the client meant."""
+    """Read both fields in any form. A trial is proved when the signature is valid for the base that the client
+    meant."""
     inputs, signatures = case.text("signature-input"), case.text("signature")
     written, signature = _INPUT.fullmatch(inputs), _SIGNATURE.fullmatch(signatures)
     if written is None or signature is None:
@@ -170,7 +172,7 @@ def _covered_instead(case: Case) -> Iterator[Trial]:
         if component.name.lower() in wanted and component.name not in wanted:
             yield Trial(f"{shown} is covered: names are in lower case")
         if component.name in wanted and component.parameters:
-            yield Trial(f"{shown} is covered, which is not the component without parameters")
+            yield Trial(f"{shown} is covered, but the policy needs this component without parameters")
         if component.name in _PIECES_OF_TARGET and "@target-uri" not in names:
             yield Trial(f"{shown} is covered, and @target-uri is not")
     if case.text("digest") and not case.text("content-digest"):
@@ -375,7 +377,7 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),
     Hypothesis("token", _INVALID, _each(_token), "the client signed authorization as {said}"),
     Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key of the kid {said}"),
-    Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the JWK does not name {said}, which signed"),
+    Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK does not"),
     Hypothesis("der", _INVALID, _each(_der), "the signature is in DER; it must be r and s alone"),
     Hypothesis("created", _INVALID, _each(_created), "the client signed another time: {said}"),
     Hypothesis("target", _INVALID, _each(_target("scheme", "host", "path", "query", others_max=3)),

@@ -1,7 +1,7 @@
 """Redaction: what a report may show of a client's request, escaped and bounded, without secrets.
 
-Fields are shown by an allowlist, so that an unknown field is hidden. A value that holds a piece of a secret is hidden
-wherever it stands. The secrets are the credentials (`Authorization`, `Cookie`) and the signatures.
+Fields are shown by an allowlist, so that an unknown field is hidden. A value that contains a piece of a secret is
+hidden in every place. The secrets are the credentials (`Authorization`, `Cookie`) and the signatures.
 """
 
 import re
@@ -73,7 +73,7 @@ class Redactor:
         return self.quote(component.name) + self.parameters(component.parameters, shown=None)
 
     def parameters(self, parameters: Parameters, shown: frozenset[str] | None = _SHOWN_PARAMETERS) -> str:
-        """Return parameters. The values of those that are not in `shown` are hidden; None shows all values."""
+        """Return parameters with only the values of the names in `shown`; None shows all values."""
         text = ""
         for name, value in parameters:
             written = self.show(str(value)) if shown is None or name in shown else hidden(str(value))
@@ -83,7 +83,7 @@ class Redactor:
 
 
 def hidden(value: str) -> str:
-    """Return what stands for a value that is not shown."""
+    """Return the replacement for a hidden value."""
     return f"<redacted, {len(value)} character{'' if len(value) == 1 else 's'}>"
 
 

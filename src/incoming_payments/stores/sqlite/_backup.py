@@ -22,7 +22,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
         # Only the owner may read the payments.
         os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        raise BackupFailed(f"{partial} exists, from a backup that runs or was cut short: remove it") from None
+        raise BackupFailed(f"{partial} exists: remove it, unless another backup is running") from None
     except OSError as error:
         raise BackupFailed(f"{partial} cannot be created: {error.strerror}") from error
     try:
@@ -71,7 +71,7 @@ def _verify(path: Path, expected: list[int]) -> None:
             "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
         ).fetchone()
         if problems or identity != (APPLICATION_ID, VERSION) or _counts(copy) != expected:
-            why = "; ".join(problems[:3]) or "it does not hold what was copied"
+            why = "; ".join(problems[:3]) or "it differs from the database"
             raise BackupFailed(f"the backup did not read back well, and was removed ({why}): check the disk")
 
 

@@ -117,7 +117,7 @@ class Engine:
             self._state_changed.notify_all()
 
     def after_fork_in_child(self) -> None:
-        """Start without threads and connections: those of the parent do not exist here."""
+        """Start without threads and connections: the child does not have the threads and connections of the parent."""
         self._file.watch.after_fork_in_child()
         self._begin()
 
@@ -140,7 +140,8 @@ class Engine:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
 
     def _start_writer(self) -> tuple[threading.Thread, Jobs]:
-        # A daemon, so that a process can end without closing the store: acknowledged updates are on the disk.
+        # A daemon thread lets a process end without closing the store. This is safe, because acknowledged updates
+        # are on the disk.
         jobs = Jobs()
         thread = threading.Thread(target=serve, args=(self._file, jobs), name="incoming-payments-write", daemon=True)
         try:

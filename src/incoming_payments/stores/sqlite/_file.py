@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
 _NO_WAIT: Final = 0.0  # SQLite does not wait for locks: `_patiently` does
-# Between attempts to get a lock. Short beside a commit of another process, so that this process gets its turn.
+# Between attempts to get a lock. Shorter than a commit of another process, so that this process gets its turn.
 _POLL_S: Final = 0.001
 _LOOKS_MAX: Final = 10  # at a log that was emptied, while other processes commit
 
@@ -121,7 +121,7 @@ class DatabaseFile:
     def connect_writer(self) -> sqlite3.Connection:
         """Return a connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect(
-            # FULL syncs the log at every commit: without it a power cut takes back what was acknowledged. On macOS
+            # FULL syncs the log at every commit: without it, a power cut can remove acknowledged commits. On macOS
             # only F_FULLFSYNC reaches the disk.
             "synchronous = FULL",
             "fullfsync = ON",
@@ -135,13 +135,14 @@ class DatabaseFile:
         return self._connect("query_only = ON", busy_s=self._busy_s)
 
     def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:
-        """Begin to write, when other processes let this one. Raises `sqlite3.OperationalError` after `busy_s`."""
+        """Begin to write, as soon as no other process holds the write lock. Raises `sqlite3.OperationalError` after
+        `busy_s`."""
         for _ in range(_LOOKS_MAX):
             self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             if not log.before_write():
                 break
-            # SQLite counts the pages of the log in shared memory. After a checkpoint that emptied it there are none,
-            # unless another process has committed since. Then the log is not empty at the next look.
+            # SQLite counts the pages of the log in shared memory. After a checkpoint has emptied the log, it has no
+            # frames, unless another process has committed since. Then the log is not empty at the next look.
             connection.rollback()
             _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if frames <= 0:

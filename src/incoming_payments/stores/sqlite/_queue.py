@@ -69,7 +69,7 @@ class Jobs:
         return [first, *(self._waiting.get() for _ in range(min(len(self), STORE_BATCH_MAX - 1)))]
 
     def _let_others_put(self) -> None:
-        """Yield the interpreter's lock while more jobs arrive, so that the next commit includes them.
+        """Release the GIL while more jobs arrive, so that the next commit includes these jobs.
 
         Callers that got their answers call again. Without this, 16 threads take 1.1 to 1.4 times as long.
         """

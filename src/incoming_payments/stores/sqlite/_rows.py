@@ -139,7 +139,8 @@ class Batch(Rows):
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
 
-        Raises `StoreUnavailable` at the capacity. By then it may have removed expired nonces, and nothing else.
+        Raises `StoreUnavailable` at the capacity. Before it raises, it may have removed expired nonces, but it has
+        changed nothing else.
         """
         end, at = _micros(until), _micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()
@@ -152,7 +153,7 @@ class Batch(Rows):
         ended = [until for (until,) in self.connection.execute(_SWEEP_NONCES, (at, NONCES_SWEPT_MAX))]
         held, swept_until = held - len(ended), max([swept_until, *ended])
         self._nonces = held, swept_until
-        # A delayed call may have an earlier `now` than a call before it, which may have removed this key.
+        # A delayed call may have an earlier `now` than the call before it, and that call may have removed this key.
         if end <= swept_until:
             return False
         check_nonce_capacity(held, capacity)
@@ -161,7 +162,7 @@ class Batch(Rows):
         return True
 
     def flush(self) -> None:
-        """Write the updates. Raises `StoreUnusable` when a stored payment is not as it was read."""
+        """Write the updates. Raises `StoreUnusable` when a stored payment differs from the payment that was read."""
         totals, states = [], []
         for before, after in self._changed.values():
             total, state, due = _total(after), _state(after), sweep_at(after)

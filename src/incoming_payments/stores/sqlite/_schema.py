@@ -2,7 +2,7 @@
 
 from typing import Final
 
-APPLICATION_ID: Final = int.from_bytes(b"IPay")  # stands in the file's header, so that `file` and the store know it
+APPLICATION_ID: Final = int.from_bytes(b"IPay")  # in the file's header: `file` and the store recognise the database
 VERSION: Final = 1
 
 # Amounts are minor units of the asset as decimal text. Times are microseconds since 1970 in UTC.

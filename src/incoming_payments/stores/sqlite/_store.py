@@ -36,7 +36,7 @@ class SqliteStore(_Store):
     """A `PaymentStore` in the SQLite file `path`, which the constructor creates when it does not exist.
 
     `busy_s` is how many seconds a call waits while another process holds the file, at most `limits.STORE_BUSY_S_MAX`.
-    Beside the file stand its log (`-wal`), the index of the log (`-shm`) and a lock file (`-lock`).
+    The same directory has its log (`-wal`), the index of the log (`-shm`) and a lock file (`-lock`).
 
     Every method may raise:
 
@@ -48,7 +48,7 @@ class SqliteStore(_Store):
     - `StoreUnusable`: the file is no database, belongs to another application, has a newer schema or is damaged, or the
       store is closed.
 
-    The constructor raises these as well, and `ConfigurationError` for an impossible path or `busy_s`.
+    The constructor raises the same errors, and `ConfigurationError` for an invalid `path` or `busy_s`.
 
     A store that is opened before `os.fork` works in parent and child: see `_engine`. Keep the file on a local disk,
     because locks of network file systems do not hold.
@@ -94,16 +94,17 @@ class SqliteStore(_Store):
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Write a copy of the database to the new file `target`, and read it back to verify it.
 
-        The copy is one file and holds everything that was acknowledged before the call. The store works meanwhile,
-        but its log grows until the copy is done. Never copy the files of an open database by other means, least of
-        all in the same process: closing any descriptor of the file drops SQLite's locks, and commits are lost without
-        an error. Raises `BackupFailed`, and leaves no file at `target`, when `target` exists or cannot be written, or
-        when the copy reads back with other content.
+        The copy is one file and holds everything that was acknowledged before the call. The store works during the
+        copy, but its log grows until the copy is complete. Never copy the files of an open database by other means,
+        least of all in the same process: closing any descriptor of the file drops SQLite's locks, and commits are
+        lost without an error. Raises `BackupFailed`, and leaves no file at `target`, when `target` exists or cannot
+        be written, or when the copy reads back with other content.
         """
         self._engine.read(lambda rows: back_up(rows.connection, target))
 
     def close(self) -> None:
-        """Finish the queued updates and close the file. May be called again; other calls raise `StoreUnusable` then."""
+        """Finish the queued updates and close the file. A second call of `close` is allowed; every other call raises
+        `StoreUnusable` afterwards."""
         self._engine.close()
 
     def __enter__(self) -> Self:

@@ -1,19 +1,20 @@
-"""Stops a store whose disk fails or whose files change, before it acknowledges anything that the disk may not hold.
+"""Stop a store when its disk fails or its files change, before it acknowledges data that may not be on the disk.
 
 The kernel reports a failed write once, and then treats the data as written. A second `fsync` succeeds, and every
 process that reads the file gets the data from memory. So after a failed write or sync, no process can trust the file
 before its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
-- The stop holds for every process that has the file open. A mark in the lock file beside the database tells them.
+- The stop holds for every process that has the file open. A mark in the lock file beside the database informs these
+  processes.
 - The first store that opens the file when no other has it open writes the whole log again, in place, and syncs it,
-  before it answers anything from it. Data that never reached the disk reaches it then, or the open fails. SQLite's
-  write lock is held meanwhile, because a program without this library may write to the database as well.
+  before it answers anything from it. Data that never reached the disk reaches it then, or the open fails. The store
+  holds SQLite's write lock during this, because a program without this library may write to the database too.
 - The store also stops when one of its files is removed, replaced or shortened while it is open.
 - A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see it,
-  but a process that recovers the log later does. A credit would appear that was refused meanwhile. So each connection
-  that commits leaves its tag in the lock file. When it finds another tag there, it also commits the first page of the
-  database, which takes the place of an unfinished commit in the log.
+  but a process that recovers the log later does. A credit that was refused in the meantime would then appear. So
+  each connection that commits leaves its tag in the lock file. When it finds another tag there, it also commits the
+  first page of the database, which takes the place of an unfinished commit in the log.
 
 The lock file is `<database>-lock`. Each open store holds a shared `flock` on it. Its size is its state.
 """
@@ -137,7 +138,7 @@ class FileWatch:
             if self._why is not None:
                 return self.refusal()
             self._why = why
-            # Where even this fails, the other processes meet the same disk.
+            # If this fails too, the other processes get the same error from the disk.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._lock, _STOPPED_BYTES)
         # While the store is opened, the constructor raises the error, and there is no store yet that could stop.
@@ -197,7 +198,7 @@ class FileWatch:
             if self._lock_now(fcntl.LOCK_SH):
                 if self._lock_bytes() not in (_NEW_BYTES, _RESTORING_BYTES):
                     break
-                self._lock_now(fcntl.LOCK_UN)  # another process was to restore the log, and has failed
+                self._lock_now(fcntl.LOCK_UN)  # another process failed to restore the log
             if time.monotonic() >= deadline:
                 raise StoreUnavailable(f"another process is still opening {self._path}: repeat the call")
             time.sleep(_POLL_S)
@@ -220,7 +221,7 @@ class FileWatch:
         return os.fstat(self._lock).st_size
 
     def _open_alone(self, write_lock: Lock) -> None:
-        """Bring the log to the disk as memory has it, or create the database. No other store has it open."""
+        """Write the log to the disk as it is in memory, or create the database. No other store has it open."""
         if self._lock_bytes() == _NEW_BYTES:
             # Only the owner may read the payments. SQLite gives the log the mode of the database.
             with contextlib.suppress(FileExistsError):
@@ -297,7 +298,7 @@ class LogWatch:
             raise files.stop(f"{self._path} was removed while it was open") from error
         try:
             # A killed process may have written a commit to the log without syncing it. SQLite finds that commit and
-            # does not sync it, so a repeated credit could be acknowledged that a power cut takes back.
+            # does not sync it. The store could then acknowledge a repeated credit that a power cut removes.
             _sync(self._log)
             files.sync_directory()
         except OSError as error:
@@ -344,7 +345,8 @@ class LogWatch:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
         self._files.check()
         size_bytes, header = self._size(), self._header()
-        # SQLite writes a header at the beginning of an empty log. Without one, another program emptied the log.
+        # SQLite writes a header at the beginning of an empty log. If the header is missing, another program emptied
+        # the log.
         if self._was_empty and size_bytes and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
@@ -355,7 +357,8 @@ class LogWatch:
     def _size(self) -> int:
         index = _stat(self._index_path)
         if index is None or _identity(index) != self._index:
-            # A process that opens the database now makes another one, and does not see the locks of this process.
+            # A process that opens the database now creates another lock file, and does not see the locks of this
+            # process.
             raise self._files.stop(f"{self._index_path} was removed or replaced while it was open")
         found = _stat(self._path)
         if found is None or _identity(found) != self._file:

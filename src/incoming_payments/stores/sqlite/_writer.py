@@ -79,7 +79,7 @@ class Writer:
     def disconnect(self) -> None:
         """Close the connection, if there is one. That rolls back."""
         if self._open is not None:
-            # This checkpoint reports its errors. SQLite's own, when the last connection closes, does not.
+            # This checkpoint reports its errors. SQLite's own checkpoint at the close of the last connection does not.
             if not self._file.watch.is_stopped:
                 self._checkpoint(self._open, "PASSIVE")
             self._open.log.close()
@@ -117,7 +117,7 @@ class Writer:
     def _keep_log_short(self, open: "_Connection") -> None:
         """Copy the log into the database when it is long enough, after the callers have their answers."""
         if open.log_bytes >= open.truncate_at_bytes:
-            # While readers overlap, SQLite never gets to write the log from its beginning, unless it waits for them.
+            # While readers overlap, SQLite can write the log from its beginning only if it waits for them.
             is_short = self._checkpoint(open, "TRUNCATE", wait_ms=STORE_TRUNCATE_MS_MAX)
             open.truncate_at_bytes = STORE_LOG_BYTES_MAX + (0 if is_short else open.log_bytes)
             if is_short:
@@ -147,7 +147,7 @@ _COMMITS_AT_FIRST: Final = 16
 
 
 class _Connection:
-    """The connection of a writer, with what belongs to it."""
+    """The connection of a writer, with its related objects."""
 
     def __init__(self, connection: sqlite3.Connection, log: LogWatch) -> None:
         self.connection = connection
@@ -159,7 +159,8 @@ class _Connection:
         self.checkpoint_at_commits = _COMMITS_AT_FIRST
 
     def plan_checkpoint(self, frames: int) -> None:
-        """Plan the next checkpoint, so that the log has some `STORE_LOG_FRAMES_MAX` then. The last one found `frames`.
+        """Plan the next checkpoint for the time when the log has about `STORE_LOG_FRAMES_MAX` frames. The last
+        checkpoint found `frames` frames.
 
         Python cannot ask SQLite how long the log is, but a checkpoint returns it.
         """

@@ -77,8 +77,8 @@ class Commits:
     def commit_concurrently(self, task: Task, other: Task) -> None:
         """Start the update of `other` in a second thread while the decision of `task` runs.
 
-        A store with a lock makes the second update wait until the first is done. A store that lets the second one
-        through must decide the first one again.
+        A store with a lock makes the second update wait until the first is done. A store that accepts the second
+        update first must decide the first update again.
         """
         self._state.count("two concurrent updates of one payment")
         other.done, other.expected = True, None
@@ -151,7 +151,8 @@ class Commits:
         return all(expected.record is not None for expected in results)
 
     def _decision(self, task: Task, order: list[Task] | None) -> Decide[Any]:
-        """Return the decision of `task`, which sometimes runs twice. It records its place in `order`, if given."""
+        """Return the decision of `task`, which sometimes runs twice. If `order` is given, the decision adds `task`
+        to it."""
         decide: Decide[Any] = task.effect.decide
         if self._state.injects_faults and self._state.roll() < 0.03:
             self._state.count("store decided twice")
@@ -199,7 +200,7 @@ class Commits:
             task.seen = (ledger.received, ledger.state(task.now))
 
     def _has_event(self, task: Task, ledger: Ledger) -> bool:
-        """Return whether a store that raised an error has committed nevertheless: then it has the next event."""
+        """Return whether a store raised an error but committed all the same. In that case it has the next event."""
         events = self._caller.inspect(task.process.store.events, ledger.id)
         place = len(ledger.events)
         expected = (task.effect.credit_id, max(task.now, ledger.updated_at))

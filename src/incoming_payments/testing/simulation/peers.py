@@ -70,7 +70,7 @@ _CODES: Final[Mapping[type[IncomingPaymentsError], str]] = {
 
 @define(eq=False)
 class SendPacket(Operation):
-    """A packet from a peer. The peer repeats a packet with money until it is answered, as ILP over HTTP requires.
+    """A packet from a peer. The peer repeats a packet with money until it gets an answer, as ILP over HTTP requires.
 
     `octets` are the bytes on the wire. They differ from `prepare` only in a malformed packet.
     """

@@ -108,7 +108,7 @@ class FaultyPorts:
             self._read(task, self._find_expired)
 
     def _draw(self, count: int) -> bytes:
-        """Return random bytes. Sometimes repeat the last ones for a payment id, as a broken source would."""
+        """Return random bytes. Sometimes repeat the last random bytes for a payment id, as a broken source would."""
         if count == len(self._drawn) and self._state.injects_faults and self._state.roll() < 0.2:
             return self._drawn
         drawn = self._state.random.randbytes(count)

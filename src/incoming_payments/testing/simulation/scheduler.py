@@ -72,7 +72,7 @@ class _Scheduler:
         self._traffic.add_account(account)
 
     def run(self, steps: int) -> Report:
-        """Run all steps, settle what is open, and check the final state."""
+        """Run all steps, finish the open operations, and check the final state."""
         state = self.state
         try:
             while state.steps < steps:
@@ -223,7 +223,7 @@ class _Scheduler:
         self._ports.recover(self._processes[0])
         self._finish()
         self._run_all(self._traffic.unknown_outcomes())
-        self._run_all(iter(self._traffic.next_unanswered, None))  # a store that fails by itself needs several turns
+        self._run_all(iter(self._traffic.next_unanswered, None))  # a failing store needs several rounds
         state.now += timedelta(days=1)
         while any(self._must_announce(id) for id in state.ledgers):
             self._run_all([Sweep(100)])

@@ -51,7 +51,7 @@ class SimulationState:
         self._trace.append((self.steps, text, operation, concerned))
 
     def trace(self) -> list[str]:
-        """Return the last lines about the payment that was noted last, and about no operation, oldest first."""
+        """Return the last lines about the latest payment, and the lines without a payment, oldest first."""
         concerned = next((id for _, _, _, id in reversed(self._trace) if id is not None), None)
         lines = [
             f"{step}: {text}" if operation is None else f"{step}: {operation} {text}"

@@ -60,7 +60,7 @@ class Traffic:
         self._crashes += 1
 
     def note_unanswered(self, operation: Operation, *, outcome_known: bool) -> None:
-        """Remember to repeat `operation`. Unless its outcome is known, a late commit can still change that outcome."""
+        """Remember to repeat `operation`. While the outcome is unknown, a late commit can still change it."""
         if operation.wants_answer:
             self._unanswered.append(operation)
             if not outcome_known:

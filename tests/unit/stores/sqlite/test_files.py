@@ -226,7 +226,7 @@ def test_backup_replaces_no_file(store: SqliteStore, path: Path, tmp_path: Path)
         with pytest.raises(BackupFailed, match="exists: name a new file"):
             store.backup(target)
     (tmp_path / "backup.db.partial").touch()
-    with pytest.raises(BackupFailed, match="cut short: remove it"):
+    with pytest.raises(BackupFailed, match="exists: remove it, unless another backup is running"):
         store.backup(tmp_path / "backup.db")
     assert not (tmp_path / "backup.db").exists()
 
