@@ -44,9 +44,7 @@ def _one_input(lines: Sequence[str]) -> dict[str, SignatureInput] | None:
     return {label: fields.signature_input(label, coverage, parameters, f"{coverage.inner_list}{rest}")}
 
 
-@lru_cache(
-    maxsize=COVERAGES_REMEMBERED_MAX
-)  # a client covers the same components each time: without it: 1.6 times as long
+@lru_cache(maxsize=COVERAGES_REMEMBERED_MAX)  # same components each time; without it: 1.6 times as long
 def _head(head: str) -> tuple[str, Coverage] | None:
     """Return label and components: the text before the closing parenthesis."""
     match = _COVERAGE.fullmatch(head)
