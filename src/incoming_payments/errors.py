@@ -65,7 +65,8 @@ class IncomingPaymentsError(Exception):
 
 
 class InvalidValue(IncomingPaymentsError, ValueError, code="invalid_value"):
-    """A value cannot be built from these arguments. `details["member"]` is the name of the wrong one, if it has one."""
+    """A value cannot be built from these arguments. `details["member"]` is the name of the wrong value, if the value
+    has a name."""
 
 
 # --- input that cannot be read -----------------------------------------------------------------

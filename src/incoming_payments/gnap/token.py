@@ -43,7 +43,7 @@ class AccessToken:
 
 
 def parse_authorization(values: Sequence[str]) -> AccessToken:
-    """Return the access token of a request. `values` are those of its `Authorization` field, one for each line.
+    """Return the access token of a request. `values` are the values of its `Authorization` field lines.
 
     Raises `TokenRefused` with the code `token_missing` when `values` is empty. The code is `invalid_token` when
     there are several values, the scheme is not GNAP or the token is not token68.

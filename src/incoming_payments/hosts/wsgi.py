@@ -43,9 +43,9 @@ class WsgiApplication:
 
     Raises `InvalidValue` when the receiver of `packets` cannot read the addresses that `ports.methods` hands out.
 
-    The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. It cannot limit the time for that, because a
-    read in WSGI blocks: the server or a proxy has to. An unexpected exception of a port is answered with 500 and logged
-    with its traceback. Such lines, and those about outages of the store, are limited to
+    The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. It cannot limit the time of a read,
+    because a read in WSGI blocks. The server or a proxy has to limit it. An unexpected exception of a port is
+    answered with 500 and logged with its traceback. Such lines, and those about outages of the store, are limited to
     `limits.LOGGED_A_MINUTE_MAX` of each kind a minute.
     """
 

@@ -1,4 +1,4 @@
-"""Which other bytes a client may have digested, and in which other form it may have written `Content-Digest`."""
+"""Find the other bytes that a client may have digested, and the other forms of its `Content-Digest`."""
 
 import hashlib
 import json

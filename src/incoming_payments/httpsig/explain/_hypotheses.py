@@ -377,7 +377,8 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),
     Hypothesis("token", _INVALID, _each(_token), "the client signed authorization as {said}"),
     Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key of the kid {said}"),
-    Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK does not"),
+    Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK names"
+        " another algorithm"),
     Hypothesis("der", _INVALID, _each(_der), "the signature is in DER; it must be r and s alone"),
     Hypothesis("created", _INVALID, _each(_created), "the client signed another time: {said}"),
     Hypothesis("target", _INVALID, _each(_target("scheme", "host", "path", "query", others_max=3)),

@@ -1,7 +1,7 @@
 """Group commit: many updates in one transaction, each with its own outcome.
 
 The writer takes all waiting jobs, runs them one after the other in one transaction, commits once, and only then
-answers. So an answer is durable, and the more callers there are, the less each pays for the disk.
+answers. So an answer is durable, and concurrent callers share the cost of one disk sync.
 
 A failure costs as few callers as possible:
 
