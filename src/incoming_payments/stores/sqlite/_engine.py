@@ -97,7 +97,7 @@ class Engine:
         # A store that is dropped in its own writer's thread keeps the lock until the process ends.
         if writer is None or writer[0] is not threading.current_thread():
             with self._state_changed:
-                self._file.close()
+                self._file.watch.close()
 
     def before_fork(self) -> None:
         """Wait until no connection is in use, close them all, and open no other until the fork is done."""

@@ -76,7 +76,7 @@ _ABOUT_THE_STATEMENT: Final = frozenset(
 
 
 class DatabaseFile:
-    """One SQLite file. `prepare` opens it and `close` ends its use.
+    """One SQLite file. `prepare` opens it, and `watch.close` ends its use.
 
     `on_stop` is called once, in any thread, with the error that stopped the store.
     """
@@ -113,10 +113,6 @@ class DatabaseFile:
         except BaseException:
             self.watch.close()
             raise
-
-    def close(self) -> None:
-        """Release the lock file, which shows other processes that this store uses the database."""
-        self.watch.close()
 
     def connect_writer(self) -> sqlite3.Connection:
         """Return a connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
