@@ -40,7 +40,7 @@ class Row:
 ROWS: Final = (
     Row("when the packet has arrived", "packet_arrived", 0),
     Row("between two packets of one batch", "between_packets", 0),
-    Row("when all of the batch is decided", "batch_decided", 0),
+    Row("when the whole batch is decided", "batch_decided", 0),
     Row("between two statements of the transaction", "between_statements", 0),
     Row("before the commit", "before_commit", 0),
     Row("in the commit, with half of a page in the log", "log_page_torn", 0, held=0, inside=True),

@@ -20,7 +20,7 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from incoming_payments.errors import ConfigurationError
+from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, LOGGED_A_MINUTE_MAX, SHUTDOWN_S_MAX
 from incoming_payments.server import serve
@@ -117,6 +117,13 @@ def test_serve_ends_when_its_store_stops(tmp_path: Path) -> None:
         assert code_of(response) == (503, "store_stopped")
         assert process.wait(30) == 1
     assert "payments.sqlite3-lock was removed or replaced" in log.read_text("utf-8").splitlines()[-1]
+
+
+def test_exit_status_is_zero_unless_the_store_has_stopped() -> None:
+    """The command prints a raised error and exits with 1."""
+    assert serve.exit_status([]) == 0
+    with pytest.raises(StoreStopped, match="the disk failed"):
+        serve.exit_status([StoreStopped("the disk failed")])
 
 
 def test_clients_cannot_fill_the_log(tmp_path: Path) -> None:
