@@ -183,13 +183,14 @@ class DatabaseFile:
         connection = self._open("rw", busy_s=_NO_WAIT)
         try:
             self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-            yield
-        except OSError:
-            connection.rollback()
-            _never_close(connection)  # closing it copies into the database data that the log may not have
-            raise
         except BaseException:
             self.disconnect(connection)
+            raise
+        try:
+            yield
+        except BaseException:
+            connection.rollback()
+            _never_close(connection)  # closing it copies into the database data that the log may not have
             raise
         self.disconnect(connection)
 

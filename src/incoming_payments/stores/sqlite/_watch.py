@@ -316,10 +316,10 @@ class LogWatch:
             os.close(self._log)
 
     def before_write(self) -> bool:
-        """Check the mark and the log. SQLite's write lock is held. Returns whether the log was emptied since the last
-        commit.
+        """Check the mark and the log, and return whether the log was emptied since the last commit.
 
-        Another process may have emptied it in a checkpoint, or another program by mistake: `forget` or stop.
+        SQLite's write lock is held. Another process may have emptied the log in a checkpoint, or another program by
+        mistake: `forget` or stop.
         """
         self._files.check_mark()
         size_bytes, header, last = os.fstat(self._log).st_size, self._header(), self._last
@@ -357,8 +357,7 @@ class LogWatch:
     def _size(self) -> int:
         index = _stat(self._index_path)
         if index is None or _identity(index) != self._index:
-            # A process that opens the database now creates another lock file, and does not see the locks of this
-            # process.
+            # A process that opens the database now creates another index, and does not see the locks of this one.
             raise self._files.stop(f"{self._index_path} was removed or replaced while it was open")
         found = _stat(self._path)
         if found is None or _identity(found) != self._file:
