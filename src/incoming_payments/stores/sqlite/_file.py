@@ -19,8 +19,9 @@ from incoming_payments.errors import (
     StoreUnusable,
 )
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_LOG_KEPT_BYTES_MAX
+from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, STATEMENTS, VERSION
-from incoming_payments.stores.sqlite._watch import FileWatch, LogWatch, OnStop
+from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
 
 T = TypeVar("T")
 

@@ -5,25 +5,38 @@ to read them. Times are microseconds since 1970. Rows become values through the 
 that is no valid value raises `StoreUnusable`.
 """
 
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
+from incoming_payments.domain.payment import (
+    ClientId,
+    Credit,
+    CreditId,
+    IncomingPayment,
+    MetadataJson,
+    PaymentId,
+    Progress,
+    Terms,
+    WalletAddressUrl,
+)
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
-from incoming_payments.limits import NONCES_SWEPT_MAX
+from incoming_payments.limits import NONCES_SWEPT_MAX, STORE_BATCH_MAX
 from incoming_payments.stores.guard import check_nonce_capacity, sweep_at
 
 _Row = tuple[Any, ...]
+CreditKey = tuple[PaymentId, CreditId]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_CACHED_MAX: Final = 256  # loaded payments: some hundred kilobytes, or 3 MB with full metadata
+_CACHED_MAX: Final = 256  # terms of payments: some hundred kilobytes, or 3 MB with full metadata
 
 _PAYMENT: Final = (
     "version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, "
@@ -32,6 +45,12 @@ _PAYMENT: Final = (
 _CREDIT: Final = "amount, received_amount, completes, at"
 _SELECT_PAYMENT: Final = f"SELECT {_PAYMENT} FROM payments WHERE id = ?"  # noqa: S608
 _SELECT_CREDIT: Final = f"SELECT {_CREDIT} FROM credits WHERE payment_id = ? AND credit_id = ?"  # noqa: S608
+# For the credits of a batch. CROSS JOIN keeps this order. With `(payment_id, credit_id) IN (VALUES ...)`, SQLite reads
+# the whole table.
+_SELECT_CREDITS: Final = (
+    f"WITH wanted (payment, credit) AS (VALUES (?, ?)) SELECT payment, credit, {_CREDIT} "  # noqa: S608
+    "FROM wanted CROSS JOIN credits ON payment_id = payment AND credit_id = credit"
+)
 _SELECT_EVENTS: Final = (
     "SELECT events.version, kind, at, events.received_amount, credit_id, peer, asset_code, asset_scale "
     "FROM events JOIN payments ON id = payment_id WHERE payment_id = ? ORDER BY events.version"
@@ -63,17 +82,24 @@ _SELECT_COUNT: Final = "SELECT held, swept_until FROM nonce_count"
 _UPDATE_COUNT: Final = "UPDATE nonce_count SET held = ?, swept_until = ?"
 
 
+_VARIABLES: Final = re.compile(r"(?<=VALUES )\([?, ]+\)")
+
+
 class Rows:
     """The rows that one connection reads, as values. Every method may raise `sqlite3.Error`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        self._latest: dict[PaymentId, IncomingPayment] = {}  # the payments that the last transaction wrote
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """Return the payment `id`. Raises `PaymentNotFound`, or `StoreUnusable` when the row is no valid payment."""
         row = self.connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
         if row is None:
             raise PaymentNotFound(f"there is no payment {id}")
+        latest = self._latest.get(id)
+        if latest is not None and (*_total(latest), *_state(latest)) == (*row[:3], *row[-2:]):
+            return latest  # a durable credit alone takes 4 % less time (benchmarks/receive.py)
         return _payment(id, row)
 
     def events(self, id: PaymentId) -> Sequence[Event]:
@@ -99,9 +125,17 @@ class Batch(Rows):
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}  # as read, and as updated
-        self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
+        self._found: dict[CreditKey, _Row | None] = {}  # by `prefetch`
+        self._credits: dict[CreditKey, Credit] = {}
         self._events: list[Event] = []
         self._nonces: tuple[int, int] | None = None  # the row of `nonce_count`, once it is read
+
+    def prefetch(self, keys: Collection[CreditKey]) -> None:
+        """Read the credits that the jobs of the batch look up, in one statement. 64 credits take 10 % less time."""
+        self._found = dict.fromkeys(keys)
+        for statement, values in _merged(_SELECT_CREDITS, list(self._found)):
+            for payment, credit, *row in self.connection.execute(statement, values):
+                self._found[payment, credit] = tuple(row)
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """Return the payment `id` with the updates of this batch. Raises as `Rows.payment`."""
@@ -114,7 +148,7 @@ class Batch(Rows):
         waiting = self._credits.get(key)
         if waiting is not None:
             return waiting
-        row = self.connection.execute(_SELECT_CREDIT, key).fetchone()
+        row = self._found[key] if key in self._found else self.connection.execute(_SELECT_CREDIT, key).fetchone()
         return None if row is None else _credit(payment, id, row)
 
     def insert(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
@@ -171,26 +205,50 @@ class Batch(Rows):
                 totals.append(total + key)
             else:
                 states.append((*total, *state, _optional_micros(due), *key))
-        updated = self._write(_UPDATE_TOTAL, totals) + self._write(_UPDATE_STATE, states)
+        updated = self._update(_UPDATE_TOTAL, totals) + self._update(_UPDATE_STATE, states)
         if updated != len(self._changed):
             raise StoreUnusable(
                 "a payment was not there to update, although this transaction had read it: check the database"
             )
-        self._write(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
-        self._write(_INSERT_EVENT, [_event_row(event) for event in self._events])
+        self._insert(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
+        self._insert(_INSERT_EVENT, [_event_row(event) for event in self._events])
         if self._nonces is not None:
             self.connection.execute(_UPDATE_COUNT, self._nonces)
 
     def clear(self) -> None:
-        """Drop everything, for the next transaction."""
+        """Prepare for the next transaction, after a commit."""
+        self._latest = {id: after for id, (_, after) in self._changed.items()}
         self._changed.clear()
+        self._found.clear()
         self._credits.clear()
         self._events.clear()
         self._nonces = None
 
-    def _write(self, statement: str, rows: Sequence[_Row]) -> int:
+    def _update(self, statement: str, rows: Sequence[_Row]) -> int:
         """Execute `statement` for all `rows`, and return the number of changed rows."""
         return self.connection.executemany(statement, rows).rowcount if rows else 0
+
+    def _insert(self, statement: str, rows: Sequence[_Row]) -> None:
+        for merged, values in _merged(statement, rows):
+            self.connection.execute(merged, values)
+
+
+def _merged(statement: str, rows: Sequence[_Row]) -> Iterator[tuple[str, _Row]]:
+    """Yield `statement` for many of `rows` at a time, with its variables, until it was for all of them.
+
+    64 credits take 5 % less time than with `executemany`. The numbers of rows are powers of two, so there are few
+    statements, and SQLite keeps all of them prepared.
+    """
+    while rows:
+        count = 1 << min(len(rows), STORE_BATCH_MAX).bit_length() - 1
+        yield _for_many(statement, count), tuple(chain.from_iterable(rows[:count]))
+        rows = rows[count:]
+
+
+@lru_cache
+def _for_many(statement: str, count: int) -> str:
+    """Return `statement` with its row of variables `count` times."""
+    return _VARIABLES.sub(lambda row: ", ".join([row[0]] * count), statement)
 
 
 def _total(payment: IncomingPayment) -> tuple[int, str, int]:
@@ -228,32 +286,45 @@ def _row(payment: IncomingPayment) -> _Row:
     )
 
 
-@lru_cache(_CACHED_MAX)  # equal rows make equal payments; without the cache, a repeated load takes 1.7 times as long
 def _payment(id: PaymentId, row: _Row) -> IncomingPayment:
-    version, received, updated, wallet_address, client, code, scale, limit, expires, metadata, created, *rest = row
-    closed, announced = rest
+    version, received, updated, *terms, closed, announced = row
     try:
-        asset = Asset(code, scale)
-        terms = Terms(
-            id=id,
-            wallet_address=wallet_address,
-            client=client,
-            asset=asset,
-            created_at=_time(created),
-            limit=None if limit is None else Amount.parse(limit, asset),
-            expires_at=_optional_time(expires),
-            metadata=metadata,
-        )
+        agreed = _terms(id, *terms)
         progress = Progress(
-            received=Amount.parse(received, asset),
+            received=Amount.parse(received, agreed.asset),
             updated_at=_time(updated),
             version=version,
             closed_at=_optional_time(closed),
             expiry_announced_at=_optional_time(announced),
         )
-        return IncomingPayment(terms, progress)
+        return IncomingPayment(agreed, progress)
     except (ValueError, OverflowError) as error:  # InvalidValue is a ValueError
         raise _corrupt(f"payment {id}", error) from error
+
+
+@lru_cache(_CACHED_MAX)  # terms never change, and take 5.7 us to build (timeit)
+def _terms(
+    id: PaymentId,
+    wallet_address: WalletAddressUrl,
+    client: ClientId,
+    code: str,
+    scale: int,
+    limit: str | None,
+    expires: int | None,
+    metadata: MetadataJson | None,
+    created: int,
+) -> Terms:
+    asset = Asset(code, scale)
+    return Terms(
+        id=id,
+        wallet_address=wallet_address,
+        client=client,
+        asset=asset,
+        created_at=_time(created),
+        limit=None if limit is None else Amount.parse(limit, asset),
+        expires_at=_optional_time(expires),
+        metadata=metadata,
+    )
 
 
 def _credit(payment: IncomingPayment, id: CreditId, row: _Row) -> Credit:

@@ -17,7 +17,7 @@ from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._rows import Batch, Rows
+from incoming_payments.stores.sqlite._rows import Batch, CreditKey, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
 from incoming_payments.stores.sqlite._writer import DecideRaised
 
@@ -76,7 +76,7 @@ class SqliteStore(_Store):
         `decide` runs in the thread that writes, so it must not call the store, and may be called more than once.
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
-        return self._write(_updating(id, decide, credit_id))
+        return self._write(_updating(id, decide, credit_id), _key(id, credit_id))
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Return the events of one payment, oldest first. Raises `PaymentNotFound`."""
@@ -113,8 +113,8 @@ class SqliteStore(_Store):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, work: Callable[[Batch], T]) -> T:
-        job = Job(work)
+    def _write(self, work: Callable[[Batch], T], credit: CreditKey | None = None) -> T:
+        job = Job(work, credit=credit)
         self._engine.submit(job)
         return job.wait()
 
@@ -136,7 +136,7 @@ class AsyncSqliteStore(_Store):
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """As `SqliteStore.update`; `decide` runs in the thread that writes, not in the event loop's."""
-        return await self._write(_updating(id, decide, credit_id))
+        return await self._write(_updating(id, decide, credit_id), _key(id, credit_id))
 
     async def events(self, id: PaymentId) -> Sequence[Event]:
         """As `SqliteStore.events`."""
@@ -165,9 +165,9 @@ class AsyncSqliteStore(_Store):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _write(self, work: Callable[[Batch], T]) -> "asyncio.Future[T]":
+    def _write(self, work: Callable[[Batch], T], credit: CreditKey | None = None) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._engine.submit(Job(work, future))
+        self._engine.submit(Job(work, future, credit=credit))
         return future
 
     async def _read(self, query: Callable[[Rows], T]) -> T:
@@ -209,6 +209,10 @@ def _using(key: str, until: datetime, now: datetime, capacity: int) -> Callable[
 def _insertion(decision: Decision[Any]) -> Callable[[Batch], None]:
     payment = check_insert(decision)
     return lambda rows: rows.insert(payment, decision)
+
+
+def _key(id: PaymentId, credit_id: CreditId | None) -> CreditKey | None:
+    return None if credit_id is None else (id, credit_id)
 
 
 def _updating(id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> Callable[[Batch], T]:

@@ -21,9 +21,9 @@ from typing import Any, Final
 from incoming_payments.errors import IncomingPaymentsError, StoreStopped
 from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_LOG_FRAMES_MAX, STORE_TRUNCATE_MS_MAX
 from incoming_payments.stores.sqlite._file import DatabaseFile, blames_the_statement
+from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.stores.sqlite._queue import Job, Jobs, deliver
 from incoming_payments.stores.sqlite._rows import Batch
-from incoming_payments.stores.sqlite._watch import LogWatch
 
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
@@ -93,6 +93,8 @@ class Writer:
         connection, batch, log = self._open.connection, self._open.batch, self._open.log
         self._file.begin(connection, log)
         self._has_begun = True
+        if len(jobs) > 1:
+            batch.prefetch([job.credit for job in jobs if job.credit is not None])
         for job in jobs:
             job.error = None
             try:
