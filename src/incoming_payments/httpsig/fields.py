@@ -26,12 +26,7 @@ from incoming_payments.limits import (
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, the last that `datetime` can hold
 # The signature parameters of RFC 9421 §2.3: the times, and the longest value of each of the others in characters
 _TIMES: Final = frozenset({"created", "expires"})
-_STRINGS: Final = {
-    "keyid": KEY_ID_CHARS_MAX,
-    "alg": KEY_ID_CHARS_MAX,
-    "nonce": NONCE_CHARS_MAX,
-    "tag": NONCE_CHARS_MAX,
-}
+_STRINGS: Final = {"keyid": KEY_ID_CHARS_MAX, "alg": KEY_ID_CHARS_MAX, "nonce": NONCE_CHARS_MAX, "tag": NONCE_CHARS_MAX}
 Member = tuple[Any, Mapping[str, BareItemType]]  # an item, or a list of such pairs; and its parameters
 
 # The parts of a well-formed field that may contain a colon, to find the byte sequences among them

@@ -210,11 +210,7 @@ class DatabaseFile:
 
     def _open(self, mode: str, *, busy_s: float) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"{self.path.as_uri()}?mode={mode}",
-            uri=True,
-            timeout=busy_s,
-            isolation_level=None,
-            check_same_thread=False,
+            f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False
         )
         # SQLite hides the errors of its automatic checkpoints. The writer makes checkpoints that do not.
         connection.execute("PRAGMA wal_autocheckpoint = 0")

@@ -25,11 +25,7 @@ class Job(Generic[T]):
     answer: T
 
     def __init__(
-        self,
-        work: Callable[[Batch], T],
-        future: "asyncio.Future[T] | None" = None,
-        *,
-        credit: CreditKey | None = None,
+        self, work: Callable[[Batch], T], future: "asyncio.Future[T] | None" = None, *, credit: CreditKey | None = None
     ) -> None:
         self.work = work
         self.credit = credit
