@@ -18,9 +18,6 @@ from incoming_payments.limits import UINT64_MAX
 _UINT64_BYTES: Final = 8
 
 
-# --- reading ---------------------------------------------------------------------------------------
-
-
 def read_uint8(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read an unsigned integer of one byte."""
     if at >= end:
@@ -95,9 +92,6 @@ def _read_long_length(data: bytes, at: int, end: int) -> tuple[int, int]:
     if length < 128 or octets[0] == 0:
         raise MalformedPacket("a length is not in its shortest form", at)
     return length, stop
-
-
-# --- writing ---------------------------------------------------------------------------------------
 
 
 def write_length(length: int) -> bytes:

@@ -135,9 +135,6 @@ class Reject:
 Reply: TypeAlias = Fulfill | Reject
 
 
-# --- decoding --------------------------------------------------------------------------------------
-
-
 def decode_prepare(packet: bytes) -> Prepare:
     """Decode a Prepare. Raise `MalformedPacket`, also for a Fulfill or a Reject."""
     at, end = contents_span(packet, PacketType.PREPARE)
@@ -180,9 +177,6 @@ def read_data(packet: bytes, at: int, end: int) -> bytes:
     if len(data) > ILP_DATA_BYTES_MAX:
         raise MalformedPacket(f"the data has more than {ILP_DATA_BYTES_MAX} bytes", at)
     return data
-
-
-# --- encoding --------------------------------------------------------------------------------------
 
 
 def encode(packet: Prepare | Reply) -> bytes:

@@ -25,18 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from incoming_payments.domain.checks import instance
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.oer import (
-    read_octets,
-    read_saturated_uint,
-    read_span,
-    read_text,
-    read_uint8,
-    read_var_uint,
-    write_octets,
-    write_text,
-    write_uint8,
-    write_var_uint,
-)
+from incoming_payments.ilp import oer
 from incoming_payments.ilp.packet import PacketType
 from incoming_payments.limits import STREAM_FRAMES_MAX, UINT64_MAX
 
@@ -60,21 +49,16 @@ class StreamError(enum.IntEnum):
     APPLICATION_ERROR = 0x09
 
 
-# --- fields of frames --------------------------------------------------------------------------------
-# Each field of a frame has a codec, which reads and writes it, and a validator.
-
-
-_Reader = Callable[[bytes, int, int], tuple[Any, int]]
-
-
 @frozen
 class _Codec:
-    read: _Reader
+    """How to read and write one field of a frame."""
+
+    read: Callable[[bytes, int, int], tuple[Any, int]]
     write: Callable[[Any], bytes]
 
 
-_VAR_UINT: Final = _Codec(read_var_uint, write_var_uint)
-_SATURATED: Final = _Codec(read_saturated_uint, write_var_uint)
+_VAR_UINT: Final = _Codec(oer.read_var_uint, oer.write_var_uint)
+_SATURATED: Final = _Codec(oer.read_saturated_uint, oer.write_var_uint)
 
 
 def _uint(most: int = UINT64_MAX, codec: _Codec = _VAR_UINT) -> Any:
@@ -86,18 +70,18 @@ def _uint(most: int = UINT64_MAX, codec: _Codec = _VAR_UINT) -> Any:
 
 
 def _uint8() -> Any:
-    return _uint(255, _Codec(read_uint8, write_uint8))
+    return _uint(255, _Codec(oer.read_uint8, oer.write_uint8))
 
 
 def _text() -> Any:
-    return field(validator=instance(str), metadata={"codec": _Codec(read_text, write_text)})
+    return field(validator=instance(str), metadata={"codec": _Codec(oer.read_text, oer.write_text)})
 
 
 def _octets() -> Any:
-    return field(validator=instance(bytes), metadata={"codec": _Codec(read_octets, write_octets)})
+    return field(validator=instance(bytes), metadata={"codec": _Codec(oer.read_octets, oer.write_octets)})
 
 
-# --- frames: RFC 29 §5.3 -----------------------------------------------------------------------------
+# --- frames: RFC 29 §5.3 ---
 
 
 @frozen
@@ -226,43 +210,23 @@ class StreamDataBlocked:
 
 
 Frame: TypeAlias = (
-    ConnectionClose
-    | ConnectionNewAddress
-    | ConnectionMaxData
-    | ConnectionDataBlocked
-    | ConnectionMaxStreamId
-    | ConnectionStreamIdBlocked
-    | ConnectionAssetDetails
-    | StreamClose
-    | StreamMoney
-    | StreamMaxMoney
-    | StreamMoneyBlocked
-    | StreamData
-    | StreamMaxData
-    | StreamDataBlocked
-)
+    ConnectionClose | ConnectionNewAddress | ConnectionMaxData | ConnectionDataBlocked
+    | ConnectionMaxStreamId | ConnectionStreamIdBlocked | ConnectionAssetDetails
+    | StreamClose | StreamMoney | StreamMaxMoney | StreamMoneyBlocked | StreamData | StreamMaxData | StreamDataBlocked
+)  # fmt: skip
 FRAMES: Final[tuple[type[Frame], ...]] = get_args(Frame)
-
-
-def _codecs(frame: type[Frame]) -> list[tuple[str, _Codec]]:
-    return [(member.name, member.metadata["codec"]) for member in fields(frame)]
-
-
 # For each frame type, the class and the readers of its fields. For each class, the names and writers of its fields.
-_READERS: Final = {frame.type: (frame, [codec.read for _, codec in _codecs(frame)]) for frame in FRAMES}
-_WRITERS: Final = {frame: [(name, codec.write) for name, codec in _codecs(frame)] for frame in FRAMES}
+_READERS: Final = {frame.type: (frame, [each.metadata["codec"].read for each in fields(frame)]) for frame in FRAMES}
+_WRITERS: Final = {frame: [(each.name, each.metadata["codec"].write) for each in fields(frame)] for frame in FRAMES}
 
 
 def _frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     return tuple(frames)
 
 
-# --- the packet: RFC 29 §5.2 -------------------------------------------------------------------------
-
-
 @frozen
 class StreamPacket:
-    """A decrypted STREAM packet.
+    """A decrypted STREAM packet. RFC 29 §5.2.
 
     `kind` is the type of the ILP packet that carries it. `amount` is in the receiver's minor units: in a Prepare it is
     the minimum that the receiver should accept, and in a reply it is the amount that arrived. A reply has the
@@ -281,21 +245,21 @@ def decode_stream(plaintext: bytes) -> StreamPacket:
     Raises `MalformedPacket`, also for a version other than 1.
     """
     end = len(plaintext)
-    version, at = read_uint8(plaintext, 0, end)
+    version, at = oer.read_uint8(plaintext, 0, end)
     if version != STREAM_VERSION:
         raise MalformedPacket(f"STREAM version {version} is not supported", 0)
-    kind, at = read_uint8(plaintext, at, end)
+    kind, at = oer.read_uint8(plaintext, at, end)
     if kind not in _KINDS:
         raise MalformedPacket(f"{kind} is not the type of an ILP packet that carries STREAM", 1)
-    sequence, at = read_var_uint(plaintext, at, end)
-    amount, at = read_var_uint(plaintext, at, end)
-    count, after = read_var_uint(plaintext, at, end)
+    sequence, at = oer.read_var_uint(plaintext, at, end)
+    amount, at = oer.read_var_uint(plaintext, at, end)
+    count, after = oer.read_var_uint(plaintext, at, end)
     if count > STREAM_FRAMES_MAX:
         raise MalformedPacket(f"a STREAM packet has more than {STREAM_FRAMES_MAX} frames", at)
     frames = []
     for _ in range(count):
-        type_, at = read_uint8(plaintext, after, end)
-        at, after = read_span(plaintext, at, end)
+        type_, at = oer.read_uint8(plaintext, after, end)
+        at, after = oer.read_span(plaintext, at, end)
         if type_ in _READERS:
             try:
                 frames.append(_read_frame(type_, plaintext[at:after]))
@@ -306,8 +270,9 @@ def decode_stream(plaintext: bytes) -> StreamPacket:
 
 def encode_stream(packet: StreamPacket) -> bytes:
     """Return the canonical encoding of `packet`, not yet encrypted."""
-    head = bytes((STREAM_VERSION, packet.kind)) + write_var_uint(packet.sequence) + write_var_uint(packet.amount)
-    return head + write_var_uint(len(packet.frames)) + b"".join([_write_frame(frame) for frame in packet.frames])
+    head = bytes((STREAM_VERSION, packet.kind)) + oer.write_var_uint(packet.sequence)
+    head += oer.write_var_uint(packet.amount) + oer.write_var_uint(len(packet.frames))
+    return head + b"".join([_write_frame(frame) for frame in packet.frames])
 
 
 @lru_cache(maxsize=64)  # the packets of a sender repeat their frames: saves 3 % of a packet (benchmarks/receive.py)
@@ -323,14 +288,11 @@ def _read_frame(type_: int, data: bytes, at: int = 0) -> Frame:
 
 def _write_frame(frame: Frame) -> bytes:
     contents = b"".join([write(getattr(frame, name)) for name, write in _WRITERS[type(frame)]])
-    return bytes((frame.type,)) + write_octets(contents)
-
-
-# --- the keys: RFC 29 §5.1, §6 -----------------------------------------------------------------------
+    return bytes((frame.type,)) + oer.write_octets(contents)
 
 
 class StreamKeys:
-    """The keys that a sender and this receiver derive from the shared secret of a payment.
+    """The keys that a sender and this receiver derive from the shared secret of a payment. RFC 29 §5.1, §6.
 
     >>> keys = StreamKeys(b"a shared secret of 32 bytes long")
     >>> packet = StreamPacket(PacketType.PREPARE, sequence=1, amount=500, frames=[StreamMoney(1, 1)])
