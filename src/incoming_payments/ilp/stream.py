@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from incoming_payments.domain.checks import instance
 from incoming_payments.errors import InvalidValue, MalformedPacket
 from incoming_payments.ilp import oer
+from incoming_payments.ilp.oer import read_span, read_uint8, read_var_uint, write_octets, write_var_uint
 from incoming_payments.ilp.packet import PacketType
 from incoming_payments.limits import STREAM_FRAMES_MAX, UINT64_MAX
 
@@ -245,21 +246,21 @@ def decode_stream(plaintext: bytes) -> StreamPacket:
     Raises `MalformedPacket`, also for a version other than 1.
     """
     end = len(plaintext)
-    version, at = oer.read_uint8(plaintext, 0, end)
+    version, at = read_uint8(plaintext, 0, end)
     if version != STREAM_VERSION:
         raise MalformedPacket(f"STREAM version {version} is not supported", 0)
-    kind, at = oer.read_uint8(plaintext, at, end)
+    kind, at = read_uint8(plaintext, at, end)
     if kind not in _KINDS:
         raise MalformedPacket(f"{kind} is not the type of an ILP packet that carries STREAM", 1)
-    sequence, at = oer.read_var_uint(plaintext, at, end)
-    amount, at = oer.read_var_uint(plaintext, at, end)
-    count, after = oer.read_var_uint(plaintext, at, end)
+    sequence, at = read_var_uint(plaintext, at, end)
+    amount, at = read_var_uint(plaintext, at, end)
+    count, after = read_var_uint(plaintext, at, end)
     if count > STREAM_FRAMES_MAX:
         raise MalformedPacket(f"a STREAM packet has more than {STREAM_FRAMES_MAX} frames", at)
     frames = []
     for _ in range(count):
-        type_, at = oer.read_uint8(plaintext, after, end)
-        at, after = oer.read_span(plaintext, at, end)
+        type_, at = read_uint8(plaintext, after, end)
+        at, after = read_span(plaintext, at, end)
         if type_ in _READERS:
             try:
                 frames.append(_read_frame(type_, plaintext[at:after]))
@@ -270,9 +271,8 @@ def decode_stream(plaintext: bytes) -> StreamPacket:
 
 def encode_stream(packet: StreamPacket) -> bytes:
     """Return the canonical encoding of `packet`, not yet encrypted."""
-    head = bytes((STREAM_VERSION, packet.kind)) + oer.write_var_uint(packet.sequence)
-    head += oer.write_var_uint(packet.amount) + oer.write_var_uint(len(packet.frames))
-    return head + b"".join([_write_frame(frame) for frame in packet.frames])
+    head = bytes((STREAM_VERSION, packet.kind)) + write_var_uint(packet.sequence) + write_var_uint(packet.amount)
+    return head + write_var_uint(len(packet.frames)) + b"".join([_write_frame(frame) for frame in packet.frames])
 
 
 @lru_cache(maxsize=64)  # the packets of a sender repeat their frames: saves 3 % of a packet (benchmarks/receive.py)
@@ -288,7 +288,7 @@ def _read_frame(type_: int, data: bytes, at: int = 0) -> Frame:
 
 def _write_frame(frame: Frame) -> bytes:
     contents = b"".join([write(getattr(frame, name)) for name, write in _WRITERS[type(frame)]])
-    return bytes((frame.type,)) + oer.write_octets(contents)
+    return bytes((frame.type,)) + write_octets(contents)
 
 
 class StreamKeys:
