@@ -37,43 +37,21 @@ _IDENTIFY: Final = (
     "FROM pragma_application_id, pragma_user_version"
 )
 
-# After one of these, data that was written may be lost. SQLITE_FULL is not here: SQLite has rolled the write back.
-_LOST_DATA: Final = frozenset(
-    {
-        sqlite3.SQLITE_IOERR_SHORT_READ,  # a file is shorter than it was
-        sqlite3.SQLITE_IOERR_WRITE,
-        sqlite3.SQLITE_IOERR_FSYNC,
-        sqlite3.SQLITE_IOERR_DIR_FSYNC,
-        sqlite3.SQLITE_IOERR_TRUNCATE,
-        sqlite3.SQLITE_IOERR_BEGIN_ATOMIC,
-        sqlite3.SQLITE_IOERR_COMMIT_ATOMIC,
-        sqlite3.SQLITE_IOERR_ROLLBACK_ATOMIC,
-    }
+
+def _codes(names: str) -> frozenset[int]:
+    """Return SQLite's result codes with these names."""
+    return frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in names.split())
+
+
+# After one of these, data that was written may be lost. After a short read, a file is shorter than it was. FULL is not
+# here: SQLite has rolled the write back.
+_LOST_DATA: Final = _codes(
+    "IOERR_SHORT_READ IOERR_WRITE IOERR_FSYNC IOERR_DIR_FSYNC IOERR_TRUNCATE IOERR_BEGIN_ATOMIC IOERR_COMMIT_ATOMIC "
+    "IOERR_ROLLBACK_ATOMIC"
 )
 # These pass: another process holds the lock, the disk is full or cannot be read, the file is read-only.
-_TEMPORARY: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_READONLY,
-    }
-)
-_ABOUT_THE_STATEMENT: Final = frozenset(
-    {
-        sqlite3.SQLITE_CONSTRAINT,
-        sqlite3.SQLITE_MISMATCH,
-        sqlite3.SQLITE_MISUSE,
-        sqlite3.SQLITE_RANGE,
-        sqlite3.SQLITE_TOOBIG,
-    }
-)
+_TEMPORARY: Final = _codes("BUSY CANTOPEN FULL INTERRUPT IOERR LOCKED NOMEM PERM PROTOCOL READONLY")
+_ABOUT_THE_STATEMENT: Final = _codes("CONSTRAINT MISMATCH MISUSE RANGE TOOBIG")
 
 
 class DatabaseFile:

@@ -5,8 +5,6 @@ import errno
 import os
 from typing import Final
 
-from attrs import frozen
-
 from incoming_payments.stores.sqlite import _watch
 
 # https://sqlite.org/fileformat2.html#the_write_ahead_log: 16 bytes, then the two salts, which change when SQLite starts
@@ -14,14 +12,6 @@ from incoming_payments.stores.sqlite import _watch
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
-
-
-@frozen
-class _LogState:
-    """The log as it was after the last commit of this process: its salts and its size."""
-
-    salts: bytes
-    size_bytes: int
 
 
 class LogWatch:
@@ -34,7 +24,7 @@ class LogWatch:
     def __init__(self, files: _watch.FileWatch) -> None:
         self._files = files
         self._path = files.log_path
-        self._last: _LogState | None = None
+        self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
         self._was_empty = False
         self._salts = b""  # of the log before the commit in progress
         self._index_path = files.index_path
@@ -77,10 +67,10 @@ class LogWatch:
         self._was_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
         if not self._was_empty and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
-        if last is None or size_bytes >= last.size_bytes:
+        if last is None or size_bytes >= last[1]:
             return False
         # SQLite shortens the log when it has begun to write it again, with other salts.
-        if not self._was_empty and self._salts == last.salts:
+        if not self._was_empty and self._salts == last[0]:
             raise self._files.stop(f"{self._path} was shortened while it was open")
         return self._was_empty
 
@@ -108,7 +98,7 @@ class LogWatch:
             raise self._files.stop(f"{self._path} was emptied while it was open")
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
         salts = header[_SALTS]
-        self._last = _LogState(salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES)
+        self._last = salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES
         return size_bytes
 
     def _require_in_place(self, found: os.stat_result | None) -> None:

@@ -16,17 +16,7 @@ from typing import Any, Final
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import (
-    ClientId,
-    Credit,
-    CreditId,
-    IncomingPayment,
-    MetadataJson,
-    PaymentId,
-    Progress,
-    Terms,
-    WalletAddressUrl,
-)
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
 from incoming_payments.limits import NONCES_SWEPT_MAX, STORE_BATCH_MAX
 from incoming_payments.stores.guard import check_nonce_capacity, sweep_at
@@ -80,8 +70,6 @@ _SWEEP_NONCES: Final = (
 )
 _SELECT_COUNT: Final = "SELECT held, swept_until FROM nonce_count"
 _UPDATE_COUNT: Final = "UPDATE nonce_count SET held = ?, swept_until = ?"
-
-
 _VARIABLES: Final = re.compile(r"(?<=VALUES )\([?, ]+\)")
 
 
@@ -210,8 +198,9 @@ class Batch(Rows):
             raise StoreUnusable(
                 "a payment was not there to update, although this transaction had read it: check the database"
             )
-        self._insert(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
-        self._insert(_INSERT_EVENT, [_event_row(event) for event in self._events])
+        credits, events = map(_credit_row, self._credits.values()), map(_event_row, self._events)
+        for statement, values in chain(_merged(_INSERT_CREDIT, list(credits)), _merged(_INSERT_EVENT, list(events))):
+            self.connection.execute(statement, values)
         if self._nonces is not None:
             self.connection.execute(_UPDATE_COUNT, self._nonces)
 
@@ -227,10 +216,6 @@ class Batch(Rows):
     def _update(self, statement: str, rows: Sequence[_Row]) -> int:
         """Execute `statement` for all `rows`, and return the number of changed rows."""
         return self.connection.executemany(statement, rows).rowcount if rows else 0
-
-    def _insert(self, statement: str, rows: Sequence[_Row]) -> None:
-        for merged, values in _merged(statement, rows):
-            self.connection.execute(merged, values)
 
 
 def _merged(statement: str, rows: Sequence[_Row]) -> Iterator[tuple[str, _Row]]:
@@ -303,17 +288,8 @@ def _payment(id: PaymentId, row: _Row) -> IncomingPayment:
 
 
 @lru_cache(_CACHED_MAX)  # terms never change, and take 5.7 us to build (timeit)
-def _terms(
-    id: PaymentId,
-    wallet_address: WalletAddressUrl,
-    client: ClientId,
-    code: str,
-    scale: int,
-    limit: str | None,
-    expires: int | None,
-    metadata: MetadataJson | None,
-    created: int,
-) -> Terms:
+def _terms(id: PaymentId, *columns: Any) -> Terms:
+    wallet_address, client, code, scale, limit, expires, metadata, created = columns
     asset = Asset(code, scale)
     return Terms(
         id=id,

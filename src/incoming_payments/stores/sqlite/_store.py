@@ -187,7 +187,7 @@ class SqliteNonces:
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Return whether `key` is used for the first time, once that is on the disk. Raises as the store does."""
-        return self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
+        return self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 
 class AsyncSqliteNonces:
@@ -199,11 +199,7 @@ class AsyncSqliteNonces:
 
     async def use(self, key: str, until: datetime, now: datetime) -> bool:
         """As `SqliteNonces.use`."""
-        return await self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
-
-
-def _using(key: str, until: datetime, now: datetime, capacity: int) -> Callable[[Batch], bool]:
-    return lambda rows: rows.use_nonce(key, until, now, capacity)
+        return await self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 
 def _insertion(decision: Decision[Any]) -> Callable[[Batch], None]:
