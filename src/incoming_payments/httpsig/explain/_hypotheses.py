@@ -208,8 +208,6 @@ def _as_sent(_case: Case, one: ReadSignature) -> Iterator[Trial]:
     yield one.made_over(one.draft.base())
 
 
-# --- trials that the client signed something else: the bases that one mistake leads to ---------
-
 _URI: Final = re.compile(r"(https?)://([^/?]*)([^?]*)(\?.*)?", re.IGNORECASE | re.DOTALL)
 _HOST: Final = re.compile(r"[A-Za-z0-9\-._:\[\]]{1,255}")
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9\-._~%]{1,64}){1,4}")
@@ -346,8 +344,6 @@ def _der(_case: Case, one: ReadSignature) -> Iterator[Trial]:
         except (ValueError, OverflowError):
             continue
 
-
-# --- the table ---------------------------------------------------------------------------------
 
 _FORM: Final = {Code.SIGNATURE_MISSING, Code.SIGNATURE_INPUT_MALFORMED, Code.SIGNATURE_MALFORMED, Code.LABELS_DIFFER}
 _COVERAGE: Final = {Code.COMPONENT_NOT_COVERED, Code.BODY_NOT_COVERED}
