@@ -1,7 +1,4 @@
-"""Rate limits for log lines.
-
-Clients cause many of the lines that a host logs. Without a limit they could fill the disk that holds the payments.
-"""
+"""Rate limits for log lines, so that clients cannot fill the disk that holds the payments."""
 
 import threading
 import time

@@ -82,9 +82,7 @@ def _octets() -> Any:
     return field(validator=instance(bytes), metadata={"codec": _Codec(oer.read_octets, oer.write_octets)})
 
 
-# --- frames: RFC 29 §5.3 ---
-
-
+# The frames of RFC 29 §5.3
 @frozen
 class ConnectionClose:
     """The sender closes the connection. `code` is usually a `StreamError`; `message` is for people."""

@@ -27,7 +27,6 @@ class LogWatch:
         self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
         self._was_empty = False
         self._salts = b""  # of the log before the commit in progress
-        self._index_path = files.index_path
         self._tag = os.urandom(_watch.TAG_BYTES)
         try:
             # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
@@ -48,7 +47,7 @@ class LogWatch:
         self._link = f"/proc/self/fd/{self._log}"
         self._name = self._read_name()
         self._require_in_place(_watch.stat(self._path))
-        index = _watch.stat(self._index_path)
+        index = _watch.stat(self._files.index_path)
         self._index = None if index is None else _watch.identity(index)
 
     def close(self) -> None:
@@ -63,7 +62,7 @@ class LogWatch:
         mistake: `forget` or stop.
         """
         self._files.check_mark()
-        size_bytes, header, last = self._size(), self._header(), self._last
+        (size_bytes, header), last = self._read(), self._last
         self._was_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
         if not self._was_empty and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
@@ -85,13 +84,13 @@ class LogWatch:
     def after_commit(self) -> int:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
         self._files.check()
-        index = _watch.stat(self._index_path)
+        index = _watch.stat(self._files.index_path)
         if index is None or _watch.identity(index) != self._index:
             # A process that opens the database now creates another index, and does not see the locks of this one.
-            raise self._files.stop(f"{self._index_path} was removed or replaced while it was open")
+            raise self._files.stop(f"{self._files.index_path} was removed or replaced while it was open")
         if self._name is None or self._read_name() != self._name:
             self._require_in_place(_watch.stat(self._path))
-        size_bytes, header = self._size(), self._header()
+        size_bytes, header = self._read()
         # SQLite writes a header at the beginning of an empty log. If the header is missing, another program emptied
         # the log.
         if self._was_empty and size_bytes and header[:4] not in _LOG_MAGIC:
@@ -111,8 +110,6 @@ class LogWatch:
             return os.readlink(self._link)
         return None
 
-    def _size(self) -> int:
-        return os.lseek(self._log, 0, os.SEEK_END)
-
-    def _header(self) -> bytes:
-        return os.pread(self._log, _LOG_HEADER_BYTES, 0)
+    def _read(self) -> tuple[int, bytes]:
+        """Return the size of the log in bytes, and its header."""
+        return os.lseek(self._log, 0, os.SEEK_END), os.pread(self._log, _LOG_HEADER_BYTES, 0)

@@ -56,9 +56,7 @@ _UPDATE_STATE: Final = (
     "UPDATE payments SET version = ?, received_amount = ?, updated_at = ?, closed_at = ?, expiry_announced_at = ?, "
     "sweep_at = ? WHERE id = ? AND version = ?"
 )
-_INSERT_CREDIT: Final = (
-    "INSERT INTO credits (payment_id, credit_id, amount, received_amount, completes, at) VALUES (?, ?, ?, ?, ?, ?)"
-)
+_INSERT_CREDIT: Final = f"INSERT INTO credits (payment_id, credit_id, {_CREDIT}) VALUES (?{', ?' * 5})"  # noqa: S608
 _INSERT_EVENT: Final = (
     "INSERT INTO events (payment_id, version, kind, at, received_amount, credit_id, peer) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
@@ -195,9 +193,8 @@ class Batch(Rows):
                 states.append((*total, *state, _optional_micros(due), *key))
         updated = self._update(_UPDATE_TOTAL, totals) + self._update(_UPDATE_STATE, states)
         if updated != len(self._changed):
-            raise StoreUnusable(
-                "a payment was not there to update, although this transaction had read it: check the database"
-            )
+            text = "a payment was not there to update, although this transaction had read it: check the database"
+            raise StoreUnusable(text)
         credits, events = map(_credit_row, self._credits.values()), map(_event_row, self._events)
         for statement, values in chain(_merged(_INSERT_CREDIT, list(credits)), _merged(_INSERT_EVENT, list(events))):
             self.connection.execute(statement, values)
@@ -257,18 +254,10 @@ def _event_row(event: Event) -> _Row:
 
 def _row(payment: IncomingPayment) -> _Row:
     """Return the columns of `_PAYMENT`."""
-    return (
-        *_total(payment),
-        payment.wallet_address,
-        payment.client,
-        payment.asset.code,
-        payment.asset.scale,
-        None if payment.limit is None else payment.limit.text,
-        _optional_micros(payment.expires_at),
-        payment.metadata,
-        _micros(payment.created_at),
-        *_state(payment),
-    )
+    limit = None if payment.limit is None else payment.limit.text
+    expires, created = _optional_micros(payment.expires_at), _micros(payment.created_at)
+    terms = payment.wallet_address, payment.client, payment.asset.code, payment.asset.scale
+    return (*_total(payment), *terms, limit, expires, payment.metadata, created, *_state(payment))
 
 
 def _payment(id: PaymentId, row: _Row) -> IncomingPayment:

@@ -103,8 +103,7 @@ class SqliteStore(_Store):
         self._engine.read(lambda rows: back_up(rows.connection, target))
 
     def close(self) -> None:
-        """Finish the queued updates and close the file. A second call of `close` is allowed; every other call raises
-        `StoreUnusable` afterwards."""
+        """Finish the queued updates and close the file. Afterwards every call but `close` raises `StoreUnusable`."""
         self._engine.close()
 
     def __enter__(self) -> Self:
