@@ -3,11 +3,8 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
 
 from incoming_payments.limits import LOGGED_A_MINUTE_MAX
-
-_MINUTE_S: Final = 60.0
 
 
 class LineLimit:
@@ -29,7 +26,7 @@ class LineLimit:
         with self._lock:
             now = self._clock()
             if now >= self._minute_ends_s:
-                self._minute_ends_s, self._left = now + _MINUTE_S, self._a_minute_max
+                self._minute_ends_s, self._left = now + 60, self._a_minute_max
             if self._left == 0:
                 self._suppressed += 1
                 return None

@@ -86,8 +86,7 @@ def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
 def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
     """Return the signatures of a `Signature` field by label, in order.
 
-    Raises `MalformedField` when `lines` are not a dictionary of byte sequences in canonical base64, or a label is
-    repeated.
+    Raises `MalformedField` when `lines` are no dictionary of byte sequences in canonical base64, or repeat a label.
 
     >>> parse_signature(["sig1=:AQID:"])
     {'sig1': b'\\x01\\x02\\x03'}

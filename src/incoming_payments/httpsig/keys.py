@@ -152,8 +152,7 @@ class PrivateKey:
     ) -> Self:
         """Return the key in a PEM file. Only an RSA key that shall not sign with PS512 needs `algorithm`.
 
-        Raises `MalformedKey` when the file cannot be read, the kind of key is not supported, or the key does not fit
-        `algorithm`.
+        Raises `MalformedKey` when the file cannot be read, or the key is not supported or does not fit `algorithm`.
         """
         try:
             key = serialization.load_pem_private_key(pem, password)

@@ -1,7 +1,6 @@
 """The Octet Encoding Rules (OER) that ILP uses: Interledger RFC 30.
 
-Each reader takes the data, the position to read at, and the end of the enclosing value. It returns the value and the
-position after the value.
+Each reader takes the data, a position and the end of the enclosing value, and returns a value and the next position.
 
 Each length and each integer has one canonical encoding. Writers produce only this encoding, and readers accept only
 this one. Interledger RFC 27 allows a laxer reader, but then one packet would have many encodings.

@@ -354,8 +354,8 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
     Hypothesis("digest_of", _DIGEST, _digest_of, "the digest is that of {said}, and not of the bytes received"),
-    Hypothesis("body_changed", _CHANGED, _each(lambda _, one: [one.made_over(one.draft.base())]), "the client signed this"
-        " Content-Digest: the body was changed afterwards, by a proxy or by the client", proves=False),
+    Hypothesis("body_changed", _CHANGED, _each(lambda _, one: [one.made_over(one.draft.base())]), "the client signed"
+        " this Content-Digest: the body was changed afterwards, by a proxy or by the client", proves=False),
     *(Hypothesis(part, _INVALID, _each(_target(part)), f"the client signed {{said}}: another {part} than the"
         " service expects; compare base_url and the proxy") for part in _PARTS),
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),

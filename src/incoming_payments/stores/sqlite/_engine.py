@@ -136,8 +136,7 @@ class Engine:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
 
     def _start_writer(self) -> tuple[threading.Thread, Jobs]:
-        # A daemon thread lets a process end without closing the store. This is safe, because acknowledged updates
-        # are on the disk.
+        # A daemon thread lets a process end without closing the store: acknowledged updates are on the disk.
         jobs = Jobs()
         thread = threading.Thread(target=serve, args=(self._file, jobs), name="incoming-payments-write", daemon=True)
         try:

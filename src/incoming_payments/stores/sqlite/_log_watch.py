@@ -7,8 +7,7 @@ from typing import Final
 
 from incoming_payments.stores.sqlite import _watch
 
-# https://sqlite.org/fileformat2.html#the_write_ahead_log: 16 bytes, then the two salts, which change when SQLite starts
-# to write the log from its beginning again.
+# https://sqlite.org/fileformat2.html#the_write_ahead_log: 16 bytes, two salts that change when the log begins again.
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
@@ -58,8 +57,7 @@ class LogWatch:
     def before_write(self) -> bool:
         """Check the mark and the log, and return whether the log was emptied since the last commit.
 
-        SQLite's write lock is held. Another process may have emptied the log in a checkpoint, or another program by
-        mistake: `forget` or stop.
+        SQLite's write lock is held. A checkpoint or another program may have emptied the log: `forget` or stop.
         """
         self._files.check_mark()
         (size_bytes, header), last = self._read(), self._last
@@ -91,8 +89,7 @@ class LogWatch:
         if self._name is None or self._read_name() != self._name:
             self._require_in_place(_watch.stat(self._path))
         size_bytes, header = self._read()
-        # SQLite writes a header at the beginning of an empty log. If the header is missing, another program emptied
-        # the log.
+        # SQLite writes a header into an empty log. If the header is missing, another program emptied the log.
         if self._was_empty and size_bytes and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.

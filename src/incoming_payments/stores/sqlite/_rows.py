@@ -35,8 +35,7 @@ _PAYMENT: Final = (
 _CREDIT: Final = "amount, received_amount, completes, at"
 _SELECT_PAYMENT: Final = f"SELECT {_PAYMENT} FROM payments WHERE id = ?"  # noqa: S608
 _SELECT_CREDIT: Final = f"SELECT {_CREDIT} FROM credits WHERE payment_id = ? AND credit_id = ?"  # noqa: S608
-# For the credits of a batch. CROSS JOIN keeps this order. With `(payment_id, credit_id) IN (VALUES ...)`, SQLite reads
-# the whole table.
+# For a batch. CROSS JOIN keeps this order. `(payment_id, credit_id) IN (VALUES ...)` would read the whole table.
 _SELECT_CREDITS: Final = (
     f"WITH wanted (payment, credit) AS (VALUES (?, ?)) SELECT payment, credit, {_CREDIT} "  # noqa: S608
     "FROM wanted CROSS JOIN credits ON payment_id = payment AND credit_id = credit"
@@ -159,8 +158,7 @@ class Batch(Rows):
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
 
-        Raises `StoreUnavailable` at the capacity. Before it raises, it may have removed expired nonces, but it has
-        changed nothing else.
+        Raises `StoreUnavailable` at the capacity. By then it may have removed expired nonces, but changed nothing else.
         """
         end, at = _micros(until), _micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()

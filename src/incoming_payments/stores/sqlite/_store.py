@@ -45,8 +45,7 @@ class SqliteStore(_Store):
     - `StoreStopped`: a write to the disk failed, or the files were removed, replaced or shortened. The store refuses
       every call from then on, in every process that has the file open. End these processes and start again. `on_stop`
       is called once with this error, in any thread, so that a program can end.
-    - `StoreUnusable`: the file is no database, belongs to another application, has a newer schema or is damaged, or the
-      store is closed.
+    - `StoreUnusable`: the store is closed, or the file is damaged, no database, of another application or a newer schema.
 
     The constructor raises the same errors, and `ConfigurationError` for an invalid `path` or `busy_s`.
 
@@ -121,8 +120,7 @@ class SqliteStore(_Store):
 class AsyncSqliteStore(_Store):
     """`SqliteStore` for asyncio: the same file, arguments and errors. No method blocks the event loop.
 
-    The constructor blocks while it creates or checks the file. One store may serve several loops. A cancelled call may
-    still be committed.
+    The constructor blocks for the disk. One store may serve several loops. A cancelled call may still be committed.
     """
 
     async def insert(self, decision: Decision[IncomingPayment]) -> None:
@@ -176,8 +174,7 @@ class AsyncSqliteStore(_Store):
 class SqliteNonces:
     """A `Nonces` port in the file of `store`, which it keeps open. All processes on that file share the nonces.
 
-    It holds at most `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity
-    below one.
+    It holds `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity below one.
     """
 
     def __init__(self, store: SqliteStore, capacity: int = NONCES_MAX) -> None:
