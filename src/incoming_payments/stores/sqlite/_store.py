@@ -45,7 +45,8 @@ class SqliteStore(_Store):
     - `StoreStopped`: a write to the disk failed, or the files were removed, replaced or shortened. The store refuses
       every call from then on, in every process that has the file open. End these processes and start again. `on_stop`
       is called once with this error, in any thread, so that a program can end.
-    - `StoreUnusable`: the store is closed, or the file is damaged, no database, of another application or a newer schema.
+    - `StoreUnusable`: the file is no database, belongs to another application, has a newer schema or is damaged, or the
+      store is closed.
 
     The constructor raises the same errors, and `ConfigurationError` for an invalid `path` or `busy_s`.
 
