@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from incoming_payments.errors import ConfigurationError
+from incoming_payments.errors import BackupFailed, ConfigurationError
 from incoming_payments.server.settings import Settings
 from incoming_payments.stores.sqlite import SqliteStore
 
@@ -10,10 +10,17 @@ from incoming_payments.stores.sqlite import SqliteStore
 def backup(settings: Settings, target: Path) -> int:
     """Copy the database to the new file `target`, read the copy back, and return the exit status.
 
-    Raises `ConfigurationError` when there is no database, and `StoreError` when the copy fails.
+    Raises `ConfigurationError` when there is no database, `BackupFailed` when there is no folder for `target` or the
+    copy fails, and `StoreError` when the database cannot be used.
     """
     if not settings.database.exists():
-        raise ConfigurationError(f"{settings.database} does not exist: nothing to back up", setting="database")
+        raise ConfigurationError(
+            f"database: {settings.database} does not exist: nothing to back up", setting="database"
+        )
+    if not target.parent.is_dir():
+        raise BackupFailed(f"{target}: the folder {target.parent} does not exist: create it, or name another target")
+    if target.is_dir():
+        raise BackupFailed(f"{target} is a folder: name a new file in it, such as {target / 'backup.sqlite3'}")
     with SqliteStore(settings.database) as store:
         store.backup(target)
     print(f"Wrote {target}, and read it back. Keep the configuration and its secrets with it.")
