@@ -64,9 +64,8 @@ class Setting:
 
     @property
     def usually(self) -> str:
-        """Return the usual values with the reason. There must be some."""
-        assert self.usual is not None
-        return f"usually it is {self.usual[0]} to {self.usual[1]}, because {self.unusual}"
+        """Return the usual values with the reason, or `""` if every value is usual."""
+        return f"usually it is {self.usual[0]} to {self.usual[1]}, because {self.unusual}" if self.usual else ""
 
     @property
     def line(self) -> str:

@@ -90,7 +90,7 @@ class Table:
             raise self.wrong(name, f"{reason}{how}")
         if setting.bounds is not None and not setting.bounds[0] <= value <= setting.bounds[1]:
             least, most = setting.bounds
-            usually = f"; {setting.usually}" if setting.usual else ""
+            usually = f"; {setting.usually}" if setting.usually else ""
             raise self.wrong(name, f"must be an integer from {least} to {most}, not {value}{usually}")
         return value
 
@@ -132,7 +132,7 @@ class Table:
                 hint = f"it belongs {' or '.join(homes)}"
             else:
                 hint = f"leave it out, or use one of {', '.join(self._known)}"
-            raise self.wrong(name, f"is not a setting{' here' * bool(homes)}: {hint}")
+            raise self.wrong(name, f"is not a setting: {hint}")
 
     def _misspelt(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._left, 1)

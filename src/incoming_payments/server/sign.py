@@ -99,10 +99,11 @@ def _run(options: argparse.Namespace) -> int:
     key, token = _credentials(options, has_authorization=any(name.lower() == "authorization" for name, _ in given))
     body = _body(options)
     headers = _headers(given, token, body.content, options)
-    _warn_of_body(options.data, body.content, headers)
     request = RequestMessage(options.method, options.url, tuple(headers), body.content)
     signed = _sign(request, key, options)
-    sys.stdout.buffer.write(_FORMATS[options.format](signed, body.file))
+    output = _FORMATS[options.format](signed, body.file)
+    _warn_of_body(options.data, body.content, headers)
+    sys.stdout.buffer.write(output)
     sys.stdout.flush()
     return 0
 
@@ -172,7 +173,7 @@ def _warn_of_body(data: str | None, content: bytes, headers: list[tuple[str, str
     if not content or kinds != ["application/json"]:
         return
     try:
-        json.loads(content)
+        json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         is_file = data is not None and not data.startswith("@") and os.path.isfile(data)
         how = f"write --data @{data} for the file of this name" if is_file else "the service would refuse this body"

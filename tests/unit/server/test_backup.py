@@ -25,3 +25,33 @@ def test_backup_copies_the_database_while_it_is_in_use(tmp_path: Path, capsys: p
         assert "exists: name a new file for the backup" in capsys.readouterr().err
     with SqliteStore(target) as copy:
         assert copy.load(id).id == id
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("none/x.sqlite3", "{target}: the folder {folder}/none does not exist: create it, or name another target"),
+        ("", "{folder} is a folder: name a new file in it, such as {folder}/backup.sqlite3"),
+        ("payments.sqlite3", "{target} exists: name a new file for the backup"),
+        ("payments.sqlite3/x", "{target}: the folder {folder}/payments.sqlite3 does not exist: create it, or name"),
+    ],
+)
+def test_target_that_cannot_be_written_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], target: str, says: str
+) -> None:
+    """The error names the target as it was given, and leaves no file."""
+    SqliteStore(folder / "payments.sqlite3").close()
+    before = sorted(folder.iterdir())
+    assert main(["backup", str(folder / target), "--config", str(folder / CONFIGURATION)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"incoming-payments: {says.format(target=folder / target, folder=folder)}")
+    assert ".partial" not in error
+    assert sorted(folder.iterdir()) == before
+
+
+def test_backup_without_a_database_names_the_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the configuration, its setting and the file."""
+    path = folder / CONFIGURATION
+    assert main(["backup", str(folder / "x.sqlite3"), "--config", str(path)]) == 1
+    says = f"{path}: database: {folder / 'payments.sqlite3'} does not exist: nothing to back up"
+    assert capsys.readouterr().err == f"incoming-payments: {says}\n"
