@@ -25,7 +25,8 @@ class AccessTokenInfo:
     the URL of the client's wallet address. `jwk` is the public key to which the token is bound (RFC 9635 §7.2). From
     `expires_at` on, if it is set, the token is refused, even if an introspector still has it in a cache.
 
-    Raises `InvalidValue` for a malformed `client`, too many rights, or an `expires_at` without a time zone.
+    Raises `InvalidValue` for a malformed `client`, too many rights, a right of another type, or an `expires_at` without
+    a time zone.
     """
 
     client: ClientId = field(converter=client_id)
@@ -37,6 +38,9 @@ class AccessTokenInfo:
     def _bounded(self, _: object, rights: tuple[AccessRight, ...]) -> None:
         if len(rights) > ACCESS_RIGHTS_MAX:
             text = f"a token may have at most {ACCESS_RIGHTS_MAX} rights, not {len(rights)}"
+            raise InvalidValue(text, member="rights")
+        if wrong := [right for right in rights if not isinstance(right, AccessRight)]:
+            text = f'rights must be AccessRight values, such as AccessRight(["read"]), not {type(wrong[0]).__name__}'
             raise InvalidValue(text, member="rights")
 
     @expires_at.validator

@@ -14,6 +14,7 @@ from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX
 from incoming_payments.ports import AsyncPorts
+from incoming_payments.server.backup import naming_database
 from incoming_payments.server.log_filter import LineLimitFilter
 from incoming_payments.server.settings import Settings
 from incoming_payments.stores.sqlite import AsyncSqliteStore
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status.
 
-    Raises `ConfigurationError` when the address cannot be used or uvicorn is not installed, `StoreUnusable` when the
-    database cannot be opened, and `StoreStopped` when its disk fails or its files change.
+    Raises `ConfigurationError` when the address or the database cannot be used or uvicorn is not installed, and
+    `StoreStopped` when the disk of the database fails or its files change.
     """
     try:
         import httptools  # noqa: F401 - uvicorn would import it later, with a worse message
@@ -44,7 +45,8 @@ def serve(settings: Settings) -> int:
 
     _check_database(settings.database)
     with open_listener(settings.host, settings.port) as listener:
-        store = AsyncSqliteStore(settings.database, on_stop=on_stop)
+        with naming_database():
+            store = AsyncSqliteStore(settings.database, on_stop=on_stop)
         server = uvicorn.Server(http_config(build(settings, store)))
 
         def stop(*_: object) -> None:

@@ -268,7 +268,8 @@ def _key(path: Path, key_id: str, algorithm: Algorithm | None) -> PrivateKey:
     try:
         pem = path.read_bytes()
     except OSError as error:
-        raise _wrong("--key", f"{path}: the private key cannot be read: {error.strerror or error}") from None
+        why = error.strerror or error
+        raise _wrong("--key", f"{path}: the private key cannot be read: {why}; name its file with --key") from None
     if b"PRIVATE KEY-----" not in pem:
         raise _wrong("--key", f"{path}: is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----")
     if b"ENCRYPTED PRIVATE KEY-----" in pem or b",ENCRYPTED" in pem:

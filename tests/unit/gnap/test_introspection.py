@@ -1,6 +1,7 @@
 """`gnap.introspection`: the facts about a token, and its expiry."""
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,15 @@ def test_info_refuses_an_empty_client() -> None:
     with pytest.raises(InvalidValue) as caught:
         AccessTokenInfo("", JWK, [RIGHT])
     assert caught.value.details == {"member": "client"}
+
+
+@pytest.mark.parametrize(("right", "kind"), [({"actions": ["read"]}, "dict"), ("read", "str")])
+def test_info_refuses_rights_of_another_type(right: Any, kind: str) -> None:
+    """Rights that are no `AccessRight` are refused at once, and not when the first request uses them."""
+    with pytest.raises(InvalidValue) as caught:
+        AccessTokenInfo("c", JWK, [RIGHT, right])
+    assert str(caught.value) == f'rights must be AccessRight values, such as AccessRight(["read"]), not {kind}'
+    assert caught.value.details == {"member": "rights"}
 
 
 def test_info_bounds_the_rights() -> None:

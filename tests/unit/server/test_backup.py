@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from incoming_payments.errors import StoreStopped
+from incoming_payments.server.backup import naming_database
 from incoming_payments.server.command import main
 from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing.steps import create
+from kits.processes import free_port
 
 
 def test_backup_copies_the_database_while_it_is_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,3 +58,20 @@ def test_backup_without_a_database_names_the_setting(folder: Path, capsys: pytes
     assert main(["backup", str(folder / "x.sqlite3"), "--config", str(path)]) == 1
     says = f"{path}: database: {folder / 'payments.sqlite3'} does not exist: nothing to back up"
     assert capsys.readouterr().err == f"incoming-payments: {says}\n"
+
+
+def test_file_that_is_no_database_is_refused_with_the_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the configuration and its setting, for `backup` and for `serve`."""
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8").replace("payments.sqlite3", "client-key.jwk").replace("9002", f"{free_port()}")
+    path.write_text(text, "utf-8")
+    for command in (["backup", str(folder / "x.sqlite3")], ["serve"]):
+        assert main([*command, "--config", str(path)]) == 1
+        says = f"{path}: database: the database {folder / 'client-key.jwk'} cannot be used: file is not a database"
+        assert capsys.readouterr().err == f"incoming-payments: {says}\n"
+
+
+def test_store_that_has_stopped_is_no_wrong_setting() -> None:
+    """The error of a failed disk is passed on as it is."""
+    with pytest.raises(StoreStopped, match="the disk failed"), naming_database():
+        raise StoreStopped("the disk failed")

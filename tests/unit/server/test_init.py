@@ -147,6 +147,14 @@ def test_failed_init_leaves_no_file(
     assert f"incoming-payments: {tmp_path}: cannot be written: No space left on device\n" == capsys.readouterr().err
 
 
+def test_init_with_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error says that a folder is needed."""
+    (tmp_path / "file").touch()
+    assert main(["init", str(tmp_path / "file")]) == 1
+    says = f"incoming-payments: {tmp_path / 'file'} is a file: name a folder, which may be a new one\n"
+    assert capsys.readouterr().err == says
+
+
 def test_init_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The error for a path below a file names the path."""
     (tmp_path / "file").write_text("", "utf-8")

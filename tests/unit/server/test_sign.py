@@ -570,8 +570,11 @@ WRONG: Final = [
         ["GET", URL, "--config", "wrong.toml"],
         "wrong.toml: wallet_address[0].asset_scale must be an integer, not a float",
     ),
-    (["GET", URL, "--key", "none.pem"], "none.pem: the private key cannot be read: No such file or directory"),
-    (["GET", URL, "--key", "."], ".: the private key cannot be read: Is a directory"),
+    (
+        ["GET", URL, "--key", "none.pem"],
+        "none.pem: the private key cannot be read: No such file or directory; name its file with --key",
+    ),
+    (["GET", URL, "--key", "."], ".: the private key cannot be read: Is a directory; name its file with --key"),
     (["GET", URL, "--key", CLIENT_JWK], f"{CLIENT_JWK}: {NO_KEY}"),
     (["GET", URL, "--key", "public.pem"], f"public.pem: {NO_KEY}"),
     (["GET", URL, "--key", "encrypted.pem"], f"encrypted.pem: {ENCRYPTED}"),
