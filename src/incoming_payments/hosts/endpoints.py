@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 from incoming_payments.api import Request, Response, check_head, handle, internal_error
 from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.effects import Flow
-from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp_http import PacketPolicy, handle_packet_of
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
@@ -44,6 +44,7 @@ class Endpoints:
 
         self.payments = Endpoint(begin_payments, internal_error, BODY_BYTES_MAX)
         self._packets: dict[str, Endpoint] = {}
+        self.paths = (COLLECTION_PATH, *(() if packets is None else (packets.path,)))
         if packets is not None:
             _check_receiver(packets.receiver.methods, methods)
 

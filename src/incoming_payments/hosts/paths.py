@@ -1,5 +1,6 @@
 """Derive the path below the service from the path that a server reports."""
 
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote
 
@@ -27,3 +28,12 @@ def below(path: str, mount: str) -> str:
     A path without the `mount` is returned unchanged, because some servers and proxies have removed it already.
     """
     return path.removeprefix(mount.rstrip("/"))
+
+
+def actual_mount(path: str, endpoints: Iterable[str]) -> str | None:
+    """Return the part of `path` in front of one of the `endpoints`, or `None` if the path has none of them."""
+    for endpoint in endpoints:
+        before, found, after = path.partition(endpoint)
+        if found and after[:1] in {"", "/"}:
+            return before
+    return None
