@@ -23,6 +23,7 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, St
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.ilp_http import HttpPeer, PacketPolicy, handle_packet
 from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 
 __all__ = [
     "AccessRight",
@@ -30,6 +31,7 @@ __all__ = [
     "AccessTokenInfo",
     "Amount",
     "Asset",
+    "AsyncIncomingPayments",
     "AsyncPorts",
     "Credit",
     "DerivedMethods",
@@ -39,6 +41,7 @@ __all__ = [
     "HttpPeer",
     "IlpPaymentMethod",
     "IncomingPayment",
+    "IncomingPayments",
     "IncomingPaymentsError",
     "PacketAnswer",
     "PacketPolicy",

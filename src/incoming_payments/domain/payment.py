@@ -23,6 +23,8 @@ CreditId = NewType("CreditId", str)
 WalletAddressUrl = NewType("WalletAddressUrl", str)
 MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object that `wire` has checked
 
+# The client of a payment that the host creates for itself. No token has it, because `client_id` refuses a space.
+HOST: Final = ClientId("the host")
 STREAM_CREDITS: Final = "stream:"  # the prefix of the credit ids of packets, and of no other credit ids
 PAYMENT_ID_RANDOM_BYTES: Final = 10
 _PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -63,6 +65,10 @@ def client_id(text: object) -> ClientId:
     Raises `InvalidValue` when `text` is empty, too long or not printable ASCII.
     """
     return ClientId(check_visible(text, CLIENT_ID_CHARS_MAX, "a client id is", member="client"))
+
+
+def _owner(text: str) -> ClientId:
+    return HOST if text == HOST else client_id(text)
 
 
 def credit_id(text: object) -> CreditId:
@@ -157,7 +163,7 @@ class Terms:
 
     id: PaymentId = field(converter=payment_id)
     wallet_address: WalletAddressUrl = field(converter=_canonical)
-    client: ClientId = field(converter=client_id)
+    client: ClientId = field(converter=_owner)
     asset: Asset = field(validator=instance(Asset))
     created_at: datetime = field(converter=check_time)
     limit: Amount | None = field(default=None, converter=converters.optional(check_amount))

@@ -4,7 +4,7 @@ from attrs import field, frozen
 
 from incoming_payments import limits
 from incoming_payments.domain.checks import integer
-from incoming_payments.domain.payment import PaymentId
+from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.domain.urls import canonical_url, header_safe_url
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig import Policy as SignaturePolicy
@@ -59,3 +59,10 @@ class ServicePolicy:
     def payment_url(self, id: PaymentId) -> str:
         """Return the URL of the payment, which is its `id` in JSON. Spec section 2.2."""
         return f"{self.base_url}{COLLECTION_PATH}/{id}"
+
+    def payment_id(self, payment: PaymentId | str) -> PaymentId:
+        """Return the id of `payment`, which is its URL at this service or its id.
+
+        Raises `InvalidValue` for other text, and for a URL of another service.
+        """
+        return payment_id(payment)

@@ -13,10 +13,10 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from attrs import evolve
 
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
+from incoming_payments.clock import utc_now
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.run import run
-from incoming_payments.hosts.clock import utc_now
 from incoming_payments.hosts.endpoints import Endpoints
 from incoming_payments.hosts.host_log import HostLog, NothingRead
 from incoming_payments.hosts.paths import below, encoded, origin_form
