@@ -106,9 +106,7 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payme
 
 # --- adapters and the server ---
 
-BODY_START_S_MAX: Final = (
-    3  # for its first bytes: they follow the head, or the round trip of 100 Continue
-)
+BODY_START_S_MAX: Final = 3  # for its first bytes: they follow the head, or the round trip of 100 Continue
 BODY_S_MAX: Final = 10  # for a whole body to arrive: the largest needs 52 kbit/s; a proxy that buffers needs no time
 BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted: the event loop accepts all of them in one turn
 KEEP_ALIVE_S_MAX: Final = 75  # of silence between two requests: longer than a proxy keeps its connection (nginx: 60)

@@ -6,23 +6,16 @@ Mount `AsgiApplication` as it is, or call its `answer` from a framework's own ro
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from attrs import evolve
 
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
-from incoming_payments.clock import utc_now
 from incoming_payments.errors import HttpRefused
-from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.run import arun
-from incoming_payments.hosts.endpoints import Endpoints
 from incoming_payments.hosts.host_log import HostLog, NothingRead
-from incoming_payments.hosts.paths import below, encoded, origin_form
-from incoming_payments.ilp_http import PacketPolicy
+from incoming_payments.hosts.paths import Mount, below, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX
-from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.service import AsyncIncomingPayments
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +23,16 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Names = frozenset[bytes]  # of the header fields
 
 _CLOSE: Final = ("Connection", "close")
 
 
 class AsgiApplication:
-    """The service, for any ASGI server that runs on asyncio.
+    """The `service` as an application for any ASGI server that runs on asyncio.
 
-    The arguments, the errors and the log are those of `incoming_payments.hosts.wsgi.WsgiApplication`, except these:
-
-    - `on_shutdown` is awaited when the server stops. Close the store there.
+    The arguments, the errors and the log are those of `incoming_payments.hosts.wsgi.WsgiApplication`, except that the
+    service is an `AsyncIncomingPayments`. `on_shutdown` is awaited when the server stops. Close the store there.
 
     The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. The first bytes have to arrive within
     `limits.BODY_START_S_MAX` seconds, and all of them within `limits.BODY_S_MAX`.
@@ -47,19 +40,14 @@ class AsgiApplication:
 
     def __init__(
         self,
+        service: AsyncIncomingPayments,
         *,
-        policy: ServicePolicy,
-        ports: AsyncPorts | Ports,
-        packets: PacketPolicy | None = None,
         mount: str | None = None,
-        clock: Callable[[], datetime] = utc_now,
         explain_refusals: bool = False,
         on_shutdown: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._endpoints = Endpoints(policy, packets, ports.methods)
-        self._ports = ports
-        self._mount = urlsplit(policy.base_url).path if mount is None else mount.rstrip("/")
-        self._clock = clock
+        self._mount = Mount(service, AsyncIncomingPayments, mount)
+        self._service = service
         self._log = HostLog(logger, explain=explain_refusals)
         self._on_shutdown = on_shutdown
 
@@ -88,16 +76,14 @@ class AsgiApplication:
             return evolve(response, headers=(*response.headers, _CLOSE))
         return response
 
-    async def _answer(
-        self, scope: Mapping[str, Any], receive: Receive, names: frozenset[bytes], body: bytes | None
-    ) -> Response:
-        endpoint = self._endpoints.payments
+    async def _answer(self, scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None) -> Response:
+        endpoint = self._service.endpoint("")
         try:
-            path = below(_path(scope), self._mount)
-            endpoint = self._endpoints.at(path)
+            path = below(_path(scope), self._mount.path)
+            endpoint = self._service.endpoint(path)
             answer = endpoint.begin(_head(scope, path, names))
             body = await _body(scope, receive, names, body, endpoint.body_bytes_max)
-            response = await arun(answer(body, self._clock), self._ports)
+            response = await self._service.run(answer(body))
         except HttpRefused as error:
             if isinstance(error, NothingRead):
                 self._log.nothing_read(scope["method"], scope["path"])
@@ -107,7 +93,7 @@ class AsgiApplication:
             return endpoint.failed()
         self._log.note(response)
         if response.status == 404:
-            self._log.not_found(_path(scope), self._mount, self._endpoints.paths)
+            self._log.not_found(_path(scope), self._mount)
         return response
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -132,7 +118,7 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
     return evolve(head, body=await _body(scope, receive, names, None, BODY_BYTES_MAX))
 
 
-def _check_framing(scope: Mapping[str, Any], names: frozenset[bytes]) -> None:
+def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
     """Raise `HttpRefused` if a proxy and this service could disagree about the end of the request. RFC 9112 §6.1 and
     §11.2.
 
@@ -150,7 +136,7 @@ def _check_framing(scope: Mapping[str, Any], names: frozenset[bytes]) -> None:
     raise HttpRefused(400, "invalid_http", text, headers=(_CLOSE,))
 
 
-def _head(scope: Mapping[str, Any], path: str, names: frozenset[bytes]) -> Request:
+def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
     _check_framing(scope, names)
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
     query = scope.get("query_string", b"").decode("latin-1")
@@ -171,7 +157,7 @@ def _path(scope: Mapping[str, Any]) -> str:
     return origin_form(raw.decode("latin-1")) if raw is not None else encoded(scope["path"])
 
 
-async def _body(scope: Mapping[str, Any], receive: Receive, names: frozenset[bytes], body: bytes | None, limit: int) -> bytes:
+async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None, limit: int) -> bytes:
     """Return the body of the request: `body`, if the host has read it already."""
     framed = not names.isdisjoint((b"content-length", b"transfer-encoding"))
     if body is None and not framed and scope["method"] in {"GET", "HEAD"} and scope["http_version"] < "2":

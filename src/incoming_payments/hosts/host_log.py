@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from incoming_payments.api import Response
 from incoming_payments.errors import HttpRefused, SignatureRefused, StoreError
 from incoming_payments.hosts.log_limits import LineLimit
-from incoming_payments.hosts.paths import actual_mount, below
+from incoming_payments.hosts.paths import Mount, below
 from incoming_payments.httpsig import Evidence
 from incoming_payments.httpsig.explain import explain
 from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX, EXPLAINED_A_MINUTE_MAX
@@ -55,14 +55,14 @@ class HostLog:
             "front of the service has read the body: then pass the bytes on, as answer(..., body=...)"
         )
 
-    def not_found(self, path: str, mount: str, endpoints: Iterable[str]) -> None:
-        """Log a 404 that a wrong `mount` explains: the `path` that arrived has one of the `endpoints` elsewhere."""
-        endpoints = tuple(endpoints)
-        actual = actual_mount(path, endpoints)
-        if actual is not None and actual_mount(below(path, mount), endpoints) != "":
+    def not_found(self, path: str, mount: Mount) -> None:
+        """Log a 404 that a wrong `mount` explains: the whole `path` has an endpoint of the service elsewhere."""
+        actual = mount.actual(path)
+        if actual is not None and mount.actual(below(path, mount.path)) != "":
+            expected = mount.path + path.removeprefix(actual)
             self._hint(
-                f"{_shown(path)} is not found, because the service expects {_shown(mount + path.removeprefix(actual))}:"
-                f" set mount={_shown(actual)}, or change the path of base_url, the proxy or the route"
+                f"{_shown(path)} is not found, because the service expects {_shown(expected)}: set "
+                f"mount={_shown(actual)}, or correct the path of base_url, the proxy or the route"
             )
 
     def _hint(self, text: str) -> None:

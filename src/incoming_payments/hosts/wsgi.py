@@ -5,24 +5,18 @@ Mount `WsgiApplication` as it is, or call its `answer` from a framework's own ro
 
 import http
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from attrs import evolve
 
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
-from incoming_payments.clock import utc_now
 from incoming_payments.errors import HttpRefused
-from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.run import run
-from incoming_payments.hosts.endpoints import Endpoints
 from incoming_payments.hosts.host_log import HostLog, NothingRead
-from incoming_payments.hosts.paths import below, encoded, origin_form
-from incoming_payments.ilp_http import PacketPolicy
+from incoming_payments.hosts.paths import Mount, below, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX
-from incoming_payments.ports import Ports
+from incoming_payments.service import IncomingPayments
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -33,16 +27,15 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 
 class WsgiApplication:
-    """The service, for any WSGI server. Thread-safe.
+    """The `service` as an application for any WSGI server. Thread-safe.
 
     - `mount` is the path in front of the service's own paths. The default is the path of `base_url`. A request
       without the `mount` is accepted, because some servers and proxies remove it.
-    - `clock` returns the current time.
-    - `packets` lists the peers that may send ILP packets, and the path for them. Without it there is no such path.
     - `explain_refusals` logs why signatures were refused, at most `limits.EXPLAINED_A_MINUTE_MAX` times a minute. The
       report names the likeliest cause and holds no secret.
 
-    Raises `InvalidValue` when the receiver of `packets` cannot read the addresses that `ports.methods` hands out.
+    Raises `ConfigurationError` when the service is not an `IncomingPayments`, when a port for the routes is missing, or
+    when `mount` does not begin with a slash.
 
     The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. It cannot limit the time of a read,
     because a read in WSGI blocks. The server or a proxy has to limit it. An unexpected exception of a port is
@@ -50,20 +43,9 @@ class WsgiApplication:
     `limits.LOGGED_A_MINUTE_MAX` of each kind a minute.
     """
 
-    def __init__(
-        self,
-        *,
-        policy: ServicePolicy,
-        ports: Ports,
-        packets: PacketPolicy | None = None,
-        mount: str | None = None,
-        clock: Callable[[], datetime] = utc_now,
-        explain_refusals: bool = False,
-    ) -> None:
-        self._endpoints = Endpoints(policy, packets, ports.methods)
-        self._ports = ports
-        self._mount = urlsplit(policy.base_url).path if mount is None else mount.rstrip("/")
-        self._clock = clock
+    def __init__(self, service: IncomingPayments, *, mount: str | None = None, explain_refusals: bool = False) -> None:
+        self._mount = Mount(service, IncomingPayments, mount)
+        self._service = service
         self._log = HostLog(logger, explain=explain_refusals)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -79,13 +61,13 @@ class WsgiApplication:
 
         Give the `body` when other code has read it. Then `wsgi.input` is not read.
         """
-        endpoint = self._endpoints.payments
+        endpoint = self._service.endpoint("")
         try:
-            path = below(_path(environ), self._mount)
-            endpoint = self._endpoints.at(path)
+            path = below(_path(environ), self._mount.path)
+            endpoint = self._service.endpoint(path)
             answer = endpoint.begin(_head(environ, path))
             body = _body(environ, body, endpoint.body_bytes_max)
-            response = run(answer(body, self._clock), self._ports)
+            response = self._service.run(answer(body))
         except HttpRefused as error:
             if isinstance(error, NothingRead):
                 self._log.nothing_read(environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""))
@@ -95,7 +77,7 @@ class WsgiApplication:
             return endpoint.failed()
         self._log.note(response)
         if response.status == 404:
-            self._log.not_found(_path(environ), self._mount, self._endpoints.paths)
+            self._log.not_found(_path(environ), self._mount)
         return response
 
 
