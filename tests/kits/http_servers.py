@@ -35,10 +35,17 @@ def serving_wsgi(application: Any) -> Iterator[int]:
 
 
 @contextmanager
-def serving_asgi(application: Any) -> Iterator[int]:
-    """Serve `application` with uvicorn, and yield its port."""
+def serving_asgi(application: Any, **options: Any) -> Iterator[int]:
+    """Serve `application` with uvicorn and its `options`, and yield its port."""
     config = uvicorn.Config(
-        application, log_config=None, log_level="critical", lifespan="auto", ws="none", http="h11", timeout_keep_alive=1
+        application,
+        log_config=None,
+        log_level="critical",
+        lifespan="auto",
+        ws="none",
+        http="h11",
+        timeout_keep_alive=1,
+        **options,
     )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:

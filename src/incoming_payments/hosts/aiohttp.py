@@ -14,7 +14,7 @@ def routes(application: AsgiApplication) -> list[web.RouteDef]:
         response = await application.answer(_scope(request), lambda: _receive(request))
         return web.Response(body=response.body, status=response.status, headers=response.headers)
 
-    return [web.route("*", f"{path}{{_:(/.*)?}}", answer) for path in application.paths]
+    return [web.route("*", f"{path}{{_:(?s:/.*)?}}", answer) for path in application.paths]
 
 
 def _scope(request: web.Request) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from typing import Any, Literal, NotRequired
 
 from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter
+from starlette.requests import ClientDisconnect
 from typing_extensions import TypedDict
 
-from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.hosts.asgi import AsgiApplication, Message
 
 
 class Amount(TypedDict):
@@ -57,7 +58,16 @@ def routes(application: AsgiApplication) -> APIRouter:
     """Return a router for every method at the paths of `application` and below: `app.include_router(routes(...))`."""
 
     async def create_incoming_payment(request: Request) -> Response:
-        answer = await application.answer(request.scope, request.receive)
+        parts = request.stream()  # begins again if a dependency has read the body
+
+        async def receive() -> Message:
+            try:
+                body = await anext(parts, b"")
+            except (ClientDisconnect, RuntimeError):  # of Starlette: the body is used up
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": body, "more_body": bool(body)}
+
+        answer = await application.answer(request.scope, receive)
         return Response(answer.body, answer.status, dict(answer.headers))
 
     async def get_incoming_payment(request: Request, id: str) -> Response:  # noqa: ARG001 - for the document

@@ -66,7 +66,7 @@ def test_prefix() -> None:
 
 @pytest.mark.parametrize(("cached", "expected"), [(True, 201), (False, 400)])
 def test_middleware_may_have_read_the_body(cached: bool, expected: int, caplog: pytest.LogCaptureFixture) -> None:
-    """A body that `request.read()` keeps is used. A body that other code has used up is missing, and the log says so."""
+    """A body that `request.read()` keeps is used. The log says so when other code has used the body up."""
     service = Service()
 
     @web.middleware

@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import timedelta
 from typing import Annotated, Any
 
 import fastapi
@@ -13,10 +14,12 @@ from pydantic import TypeAdapter
 from incoming_payments.api import Request
 from incoming_payments.hosts import asgi
 from incoming_payments.hosts.fastapi import Error, IncomingPayment, PublicIncomingPayment, routes
+from incoming_payments.wire import write_date_time
 from kits.framework_checks import ID_PATH, asgi_application, check, client_at
 from kits.http_servers import serving_asgi
 from kits.service_kit import JSON, PATH, Service, refusal
 
+DAY = timedelta(days=1)
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
 
 
@@ -36,14 +39,13 @@ def test_every_path_and_method_is_answered_by_the_service() -> None:
 
 @pytest.mark.parametrize(("prefix", "root_path"), [("/op", ""), ("", "/op")])
 def test_prefix(prefix: str, root_path: str) -> None:
-    """The router works below the path of the base URL: by a prefix, or by the `root_path` of an app."""
+    """The router works below the path of the base URL: by a prefix, or by the `root_path` of a server."""
     service = Service()
-    app = FastAPI(root_path=root_path)
-    app.include_router(routes(asgi_application(service)), prefix=prefix)
-    with serving_asgi(app) as port:
+    with serving_asgi(an_app(service, prefix=prefix), root_path=root_path) as port:
         client = client_at(service, port)
         request = client.creation()
-        assert client.send(Request("POST", f"/op{PATH}", headers=request.headers, body=request.body)).status == 201
+        arrives = f"{prefix}{PATH}"  # a server with a root_path adds it itself
+        assert client.send(Request("POST", arrives, headers=request.headers, body=request.body)).status == 201
 
 
 def test_responses_fit_the_models() -> None:
@@ -51,7 +53,7 @@ def test_responses_fit_the_models() -> None:
     service = Service()
     with serving_asgi(an_app(service)) as port:
         client = client_at(service, port)
-        created = client.create(incomingAmount=USD_25, metadata={"a": 1}, expiresAt="2126-01-01T00:00:00Z")
+        created = client.create(incomingAmount=USD_25, metadata={"a": 1}, expiresAt=write_date_time(service.now + DAY))
         public = client.send(Request("GET", json.loads(created.body)["id"].removeprefix("https://bank.example/op")))
         missing = client.send(Request("GET", ID_PATH))
         unknown = client.create(other=1)
@@ -99,7 +101,7 @@ def test_document_keeps_the_models_of_the_host_apart() -> None:
 
 
 def test_route_with_a_body_parameter(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """FastAPI has received the body: `body=` passes it on. Without it the client gets a prompt 408, and the log a hint."""
+    """FastAPI has received the body: `body=` passes it on. Without it, a prompt 408 and a hint in the log follow."""
     monkeypatch.setattr(asgi, "BODY_START_S_MAX", 0.2)
     service = Service()
     payments = asgi_application(service)
