@@ -15,7 +15,7 @@ from incoming_payments import errors, limits
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.create import create_payment
-from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.effects import Flow, flow
 from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.gnap.access import payment_not_found
@@ -77,6 +77,7 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
 _RETRY_AFTER_S: Final = "1"
 
 
+@flow
 def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Response]:
     """Answer one request to the service. Spec section 4.
 

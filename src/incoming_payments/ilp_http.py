@@ -19,7 +19,7 @@ from attrs import field, frozen
 
 from incoming_payments.api import Request, Response, body_too_large, check_head, http_refusal, require_content
 from incoming_payments.errors import HttpRefused, InvalidValue, StoreError
-from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.effects import Flow, flow
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.flows.receive_packet import answer_packet
 from incoming_payments.gnap.token import AccessToken
@@ -130,6 +130,7 @@ class PacketPolicy:
         return Response(200, _HEADERS, encode(reject))
 
 
+@flow
 def handle_packet(request: Request, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
     """Answer one request of a peer. The host has already compared its path with `policy.path`.
 

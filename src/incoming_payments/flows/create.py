@@ -20,7 +20,14 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.errors import InvalidValue, MalformedJson, WalletAddressNotFound
 from incoming_payments.flows.authenticate import authenticate
-from incoming_payments.flows.effects import AllocateMethods, DrawRandomness, FindWalletAddress, Flow, InsertPayment
+from incoming_payments.flows.effects import (
+    AllocateMethods,
+    DrawRandomness,
+    FindWalletAddress,
+    Flow,
+    InsertPayment,
+    flow,
+)
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, require_wallet_address
@@ -28,6 +35,7 @@ from incoming_payments.httpsig import RequestMessage
 from incoming_payments.wire import CreateRequest, PaymentView, read_create_request, write_json
 
 
+@flow
 def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
     """Create the payment that the signed `request` describes, and return the resource.
 
@@ -46,6 +54,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     return view_of(payment, policy.payment_url(payment.id), methods, now)
 
 
+@flow
 def create_for_host(
     *,
     wallet_address: str,

@@ -8,9 +8,10 @@ from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.checks import check_time
 from incoming_payments.domain.payment import STREAM_CREDITS, Credit, PaymentId, check_amount, credit_id, payment_id
 from incoming_payments.errors import InvalidValue
-from incoming_payments.flows.effects import Flow, UpdatePayment
+from incoming_payments.flows.effects import Flow, UpdatePayment, flow
 
 
+@flow
 def receive(id: PaymentId | str, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
     """Credit `amount` to the payment `id` under the credit id `credit`. Return the credit when it is durable.
 
