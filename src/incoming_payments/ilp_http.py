@@ -18,6 +18,7 @@ from typing import Final
 from attrs import field, frozen
 
 from incoming_payments.api import Request, Response, body_too_large, check_head, http_refusal, require_content
+from incoming_payments.domain.checks import all_of, instance
 from incoming_payments.errors import HttpRefused, InvalidValue, StoreError
 from incoming_payments.flows.effects import Flow, flow
 from incoming_payments.flows.policy import COLLECTION_PATH
@@ -40,7 +41,7 @@ _LOOKUP_BYTES: Final = 16  # of a digest: they find the peer, and the other 16 a
 
 
 def _digests(tokens: Iterable[AccessToken]) -> tuple[bytes, ...]:
-    tokens = tuple(tokens)
+    tokens = all_of(AccessToken, tokens, member="tokens")
     if not 1 <= len(tokens) <= PEER_TOKENS_MAX:
         raise InvalidValue(f"give each peer 1 to {PEER_TOKENS_MAX} tokens", member="tokens")
     if any(len(token.value) < PEER_TOKEN_CHARS_MIN for token in tokens):
@@ -56,8 +57,12 @@ class HttpPeer:
     are stored, not the tokens. Raises `InvalidValue` unless there are 1 to 8 tokens of at least 16 characters.
     """
 
-    peer: Peer
+    peer: Peer = field(validator=instance(Peer))
     digests: tuple[bytes, ...] = field(converter=_digests, alias="tokens", repr=False)
+
+
+def _peers(peers: Iterable[HttpPeer]) -> tuple[HttpPeer, ...]:
+    return all_of(HttpPeer, peers, member="peers")
 
 
 @frozen(kw_only=True)
@@ -74,8 +79,8 @@ class PacketPolicy:
     '/ilp'
     """
 
-    receiver: Receiver
-    peers: tuple[HttpPeer, ...] = field(converter=tuple[HttpPeer, ...])
+    receiver: Receiver = field(validator=instance(Receiver))
+    peers: tuple[HttpPeer, ...] = field(converter=_peers)
     path: str = field(default=ILP_PATH)
     _peers_by_digest: Mapping[bytes, tuple[bytes, Peer]] = field(init=False, eq=False, repr=False)
 

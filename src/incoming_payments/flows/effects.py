@@ -58,7 +58,8 @@ class _Guarded(Generator[Effect[Any], Any, T]):
 
     def __del__(self) -> None:
         if not self._is_taken:
-            text = f"flow {getattr(self._flow, '__name__', '')!r} was never run: pass it to run() or arun(), or call the service"
+            name = getattr(self._flow, "__name__", "")
+            text = f"flow {name!r} was never run: pass it to run() or arun(), or call the service"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from attrs import field, frozen
 
+from incoming_payments.domain.checks import all_of, name_of
 from incoming_payments.domain.payment import ClientId, client_id
 from incoming_payments.errors import InvalidValue, TokenRefused
 from incoming_payments.gnap.access import AccessRight
@@ -14,7 +15,15 @@ from incoming_payments.limits import ACCESS_RIGHTS_MAX
 
 
 def _frozen_jwk(jwk: Mapping[str, object]) -> Mapping[str, object]:
+    given: object = jwk
+    if not isinstance(given, Mapping):
+        text = f"jwk must be the members of a public JWK, such as key.public_jwk(), not {name_of(given)}"
+        raise InvalidValue(text, member="jwk")
     return MappingProxyType(dict(jwk))
+
+
+def _rights(rights: Iterable[AccessRight]) -> tuple[AccessRight, ...]:
+    return all_of(AccessRight, rights, member="rights")
 
 
 @frozen
@@ -30,7 +39,7 @@ class AccessTokenInfo:
 
     client: ClientId = field(converter=client_id)
     jwk: Mapping[str, object] = field(converter=_frozen_jwk, repr=False, hash=False)
-    rights: tuple[AccessRight, ...] = field(converter=tuple[AccessRight, ...])
+    rights: tuple[AccessRight, ...] = field(converter=_rights)
     expires_at: datetime | None = field(default=None)
 
     @rights.validator
@@ -41,8 +50,8 @@ class AccessTokenInfo:
 
     @expires_at.validator
     def _aware(self, _: object, expires_at: datetime | None) -> None:
-        if expires_at is not None and expires_at.tzinfo is None:
-            raise InvalidValue("expires_at must have a time zone, such as UTC", member="expires_at")
+        if expires_at is not None and (not isinstance(expires_at, datetime) or expires_at.tzinfo is None):
+            raise InvalidValue("expires_at must be a datetime with a time zone, such as UTC", member="expires_at")
 
 
 def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenInfo:
@@ -66,7 +75,9 @@ class StaticIntrospector:
 
     def __init__(self, tokens: Iterable[tuple[AccessToken, AccessTokenInfo]]) -> None:
         self._by_digest: dict[bytes, AccessTokenInfo] = {}
-        for token, info in tokens:
+        for token, info in all_of(tuple, tokens, member="tokens"):
+            all_of(AccessToken, [token], member="tokens")
+            all_of(AccessTokenInfo, [info], member="tokens")
             if token.digest in self._by_digest:
                 raise InvalidValue("an access token is listed twice: list it once", member="token")
             self._by_digest[token.digest] = info
