@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 from attrs import evolve
@@ -190,11 +190,12 @@ def test_reply_has_one_header_field() -> None:
 def test_second_half_of_the_digest_is_compared() -> None:
     """A token is unknown when only the first half of its digest, which finds the peer, is that of a known token."""
 
-    class Similar:
-        value = TOKEN
-        digest = AccessToken(TOKEN).digest[:16] + bytes(16)
+    class Similar(AccessToken):
+        @property
+        def digest(self) -> bytes:
+            return AccessToken(TOKEN).digest[:16] + bytes(16)
 
-    policy = a_policy(peers=[HttpPeer(PEER, [cast("AccessToken", Similar())])])
+    policy = a_policy(peers=[HttpPeer(PEER, [Similar(TOKEN)])])
     with pytest.raises(HttpRefused) as refused:
         policy.peer_of([f"Bearer {TOKEN}"])
     assert refused.value.code == "invalid_token"

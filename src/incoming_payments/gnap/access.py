@@ -36,7 +36,7 @@ def _actions(actions: Iterable[str]) -> frozenset[Action]:
     try:
         return frozenset(Action(action) for action in actions)
     except (ValueError, TypeError):
-        raise InvalidValue(f"actions must be a list of {', '.join(Action)}", member="actions") from None
+        raise InvalidValue(f"actions must be among {', '.join(Action)}", member="actions") from None
 
 
 def _identifier(identifier: str | None) -> WalletAddressUrl | None:

@@ -13,7 +13,6 @@ import base64
 import hashlib
 import hmac
 import uuid
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final
@@ -22,7 +21,6 @@ from attrs import field, frozen
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from incoming_payments.domain.checks import all_of
 from incoming_payments.domain.methods import IlpAddress, IlpPaymentMethod, ilp_address
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, payment_id
 from incoming_payments.errors import InvalidValue, MalformedAddress
@@ -47,10 +45,6 @@ class StreamCredentials:
     shared_secret: bytes = field(repr=False)
 
 
-def _secrets(secrets: Iterable[bytes]) -> tuple[bytes, ...]:
-    return all_of(bytes, secrets, member="secrets")
-
-
 @frozen
 class DerivedMethods:
     """The default `MethodAllocator`: derive the `ilp` method of every payment from server secrets.
@@ -66,7 +60,7 @@ class DerivedMethods:
     """
 
     prefix: IlpAddress = field(converter=ilp_address)
-    secrets: tuple[bytes, ...] = field(converter=_secrets, repr=False)
+    secrets: tuple[bytes, ...] = field(converter=tuple[bytes, ...], repr=False)
 
     @prefix.validator
     def _check_prefix_length(self, _: object, prefix: IlpAddress) -> None:
@@ -80,7 +74,7 @@ class DerivedMethods:
 
     @secrets.validator
     def _check_secrets(self, _: object, secrets: tuple[bytes, ...]) -> None:
-        if any(len(secret) < SERVER_SECRET_BYTES_MIN for secret in secrets):
+        if any(not isinstance(secret, bytes) or len(secret) < SERVER_SECRET_BYTES_MIN for secret in secrets):
             raise InvalidValue(
                 f"each server secret must be at least {SERVER_SECRET_BYTES_MIN} random bytes", member="secrets"
             )

@@ -16,7 +16,7 @@ from attrs import evolve
 from incoming_payments.domain.amount import Asset, Tolerance
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.lifecycle import complete
-from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import (
     IncomingPaymentsError,
     InvalidValue,
@@ -48,6 +48,7 @@ from incoming_payments.ilp.stream import (
 )
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation, a_wallet_address
 from incoming_payments.testing.replies import decode_reply, ildcp_request, read_amounts, read_ildcp_response
@@ -436,17 +437,20 @@ def test_sender_can_send_the_remaining_amount() -> None:
 # --- failures ----------------------------------------------------------------------------------------
 
 
-class Broken:
-    """A store that raises `error` in every method."""
+class Broken(MemoryStore):
+    """A store that raises `error`."""
 
     def __init__(self, error: Exception) -> None:
+        super().__init__()
         self.error = error
 
-    def load(self, *_: object) -> None:
+    def load(self, id: PaymentId) -> IncomingPayment:
         """Raise the error."""
         raise self.error
 
-    update = load
+    def update(self, id: PaymentId, decide: Any, credit_id: CreditId | None = None) -> Any:
+        """Raise the error."""
+        raise self.error
 
 
 @pytest.mark.parametrize(
@@ -543,10 +547,11 @@ def test_missing_store_raises() -> None:
 # --- packets that wait -------------------------------------------------------------------------------
 
 
-class Slow:
+class Slow(MemoryStore):
     """A store that waits before it runs a decision."""
 
     def __init__(self, service: Service, seconds: float) -> None:
+        super().__init__()
         self.service, self.store, self.seconds = service, service.store, seconds
 
     def update(self, id: PaymentId, decide: Any, credit_id: CreditId | None = None) -> Any:

@@ -62,7 +62,7 @@ def test_info_refuses_an_expiry_without_zone() -> None:
     """An `expires_at` without a time zone is refused here, because it could not be compared during a request."""
     with pytest.raises(InvalidValue) as caught:
         info(NOW.replace(tzinfo=None))
-    assert str(caught.value) == "expires_at must have a time zone, such as UTC"
+    assert str(caught.value) == "expires_at must be a datetime with a time zone, such as UTC"
     assert caught.value.details == {"member": "expires_at"}
 
 
