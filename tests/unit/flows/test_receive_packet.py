@@ -22,6 +22,7 @@ from incoming_payments.errors import (
     InvalidValue,
     PolicyRefused,
     PortMissing,
+    PortUnavailable,
     StoreUnavailable,
     StoreUnusable,
 )
@@ -454,6 +455,7 @@ class Broken:
     [
         (StoreUnavailable("the disk is full"), "T00"),
         (StoreUnusable("the store is closed"), "T00"),
+        (PortUnavailable("the ledger behind the store is down"), "T00"),
         (PolicyRefused("this account is frozen"), "F07"),
     ],
 )
