@@ -19,7 +19,7 @@ from attrs import field, frozen
 
 from incoming_payments.api import Request, Response, body_too_large, check_head, http_refusal, require_content
 from incoming_payments.domain.checks import all_of, instance
-from incoming_payments.errors import HttpRefused, InvalidValue, StoreError
+from incoming_payments.errors import HttpRefused, InvalidValue, PortUnavailable, StoreError
 from incoming_payments.flows.effects import Flow, flow
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.flows.receive_packet import answer_packet
@@ -34,7 +34,7 @@ ILP_MEDIA_TYPE: Final = "application/octet-stream"
 _MEDIA_TYPES: Final = (ILP_MEDIA_TYPE, "application/ilp+octet-stream")  # npm ilp-plugin-http sends the second
 _HEADERS: Final = (("Content-Type", ILP_MEDIA_TYPE),)
 
-_BEARER: Final = re.compile(r"bearer +([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE)  # RFC 6750 §2.1
+_BEARER: Final = re.compile(r"bearer +([a-z0-9\-._~+/]+=*)", re.IGNORECASE)  # RFC 6750 §2.1
 # RFC 3986 §3.3: no empty segments, no dot segments and no percent-encoding, so that each path has one form.
 _PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@\-]+)+")
 _LOOKUP_BYTES: Final = 16  # of a digest: they find the peer, and the other 16 are compared in constant time
@@ -154,7 +154,7 @@ def handle_packet_of(peer: Peer, body: bytes, *, policy: PacketPolicy, clock: Ca
     if len(body) > ILP_PREPARE_BYTES_MAX:
         return http_refusal(body_too_large(ILP_PREPARE_BYTES_MAX))
     answer = yield from answer_packet(body, peer=peer, receiver=policy.receiver, clock=clock)
-    cause = answer.cause if isinstance(answer.cause, StoreError) else None
+    cause = answer.cause if isinstance(answer.cause, PortUnavailable | StoreError) else None
     return Response(200, _HEADERS, answer.reply, cause)
 
 

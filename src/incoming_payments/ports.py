@@ -2,8 +2,9 @@
 
 Write plain `def` methods for `run`, and `async def` methods for `arun`. `arun` accepts both kinds.
 
-A method returns its answer or raises an exception. It raises `PolicyRefused` when a rule of the host refuses, and
-`StoreUnavailable` (or a subclass) for a temporary failure. `incoming_payments.testing` has contract tests for stores.
+A method returns its answer or raises an exception. It raises `PolicyRefused` when a rule of the host refuses, and a
+`PortUnavailable`, such as `StoreUnavailable` or `AuthorizationServerUnavailable`, for a temporary failure.
+`incoming_payments.testing` has contract tests for stores.
 """
 
 import secrets

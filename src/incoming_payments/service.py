@@ -117,7 +117,7 @@ def _receive(service: "_Service[Any]", payment: PaymentId | str, *, credit: str,
     packets.
     """
     id = service.policy.payment_id(payment)
-    return (yield from receive(id, credit=credit, amount=amount, now=service.clock()))
+    return (yield from receive(id, credit=credit, amount=amount, clock=service.clock))
 
 
 def _receive_packet(service: "_Service[Any]", packet: bytes, *, peer: Peer) -> Flow[bytes]:

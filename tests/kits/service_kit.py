@@ -144,7 +144,7 @@ class Service:
 
     def receive(self, id: str, value: int, *, credit: str = "wire-1", asset: Asset = USD) -> Credit:
         """Credit `value` minor units to the payment `id`."""
-        return self.run(receive(id, credit=credit, amount=Amount(value, asset), now=self.now))
+        return self.run(receive(id, credit=credit, amount=Amount(value, asset), clock=self.clock))
 
     def client(
         self,

@@ -8,7 +8,14 @@ import pytest
 from attrs import evolve
 
 from incoming_payments.api import Request, Response
-from incoming_payments.errors import HttpRefused, InvalidValue, PortMissing, StoreUnavailable, StoreUnusable
+from incoming_payments.errors import (
+    HttpRefused,
+    InvalidValue,
+    PortMissing,
+    PortUnavailable,
+    StoreUnavailable,
+    StoreUnusable,
+)
 from incoming_payments.flows.run import run
 from incoming_payments.gnap import AccessToken
 from incoming_payments.ilp.packet import Fulfill, Reject, encode
@@ -226,7 +233,9 @@ def raising(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-@pytest.mark.parametrize("error", [StoreUnavailable("disk full: /srv/p"), StoreUnusable("another schema")])
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("disk full: /srv/p"), StoreUnusable("another schema"), PortUnavailable("no ledger")]
+)
 @pytest.mark.parametrize("method", ["update", "load"])
 def test_failure_of_the_store(monkeypatch: pytest.MonkeyPatch, error: Exception, method: str) -> None:
     """A failure of the store is answered with T00. The exception is only in `cause`."""

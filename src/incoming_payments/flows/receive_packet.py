@@ -12,6 +12,7 @@ from incoming_payments.errors import (
     PaymentNotFound,
     PaymentRefused,
     PolicyRefused,
+    PortUnavailable,
     StoreError,
 )
 from incoming_payments.flows.effects import DrawRandomness, Flow, LoadPayment, UpdatePayment, flow
@@ -23,10 +24,10 @@ from incoming_payments.ilp.stream import NONCE_BYTES
 
 @frozen
 class PacketAnswer:
-    """The encoded `reply` to a packet, and its `cause` if the payment or the store refused it.
+    """The encoded `reply` to a packet, and its `cause` if the payment or a port refused it.
 
-    `cause` is for the log of the host only. A `StoreError` is a failure of the store. `AssetMismatch` and
-    `CreditIdReused` point to a mistake of the peer, or to an attack.
+    `cause` is for the log of the host only. A `StoreError` or a `PortUnavailable` is a failure of a port.
+    `AssetMismatch` and `CreditIdReused` point to a mistake of the peer, or to an attack.
     """
 
     reply: bytes = field(repr=False)
@@ -69,7 +70,7 @@ def _answer(packet: bytes, peer: Peer, receiver: Receiver, clock: Callable[[], d
         return PacketAnswer(encode(opened))
     try:
         return PacketAnswer(encode((yield from _reply_to(opened, now, clock))))
-    except (PaymentRefused, PaymentNotFound, PolicyRefused, PacketExpired, StoreError) as refusal:
+    except (PaymentRefused, PaymentNotFound, PolicyRefused, PacketExpired, PortUnavailable, StoreError) as refusal:
         return PacketAnswer(encode(opened.refused(refusal)), refusal)
 
 

@@ -1,15 +1,29 @@
-"""The log of a host: failed requests, outages of the store, and the reasons for refused signatures."""
+"""The log of a host: failed requests, outages of the ports, and the reasons for refused signatures."""
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from incoming_payments.api import Response
-from incoming_payments.errors import SignatureRefused, StoreError
+from incoming_payments.errors import (
+    AuthorizationServerUnavailable,
+    IncomingPaymentsError,
+    PortUnavailable,
+    SignatureRefused,
+    StoreError,
+)
 from incoming_payments.hosts.log_limits import LineLimit
 from incoming_payments.httpsig import Evidence
 from incoming_payments.httpsig.explain import explain
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX
+
+# The port that each failure belongs to. The first row that fits decides. Each port has a rate limit of its own.
+_PORTS: Final[Mapping[type[IncomingPaymentsError], str]] = {
+    StoreError: "the store",
+    AuthorizationServerUnavailable: "the authorization server",
+    PortUnavailable: "a port",
+}
 
 
 class HostLog:
@@ -25,7 +39,7 @@ class HostLog:
         self._logger = logger
         self._explain = explain
         self._failures = LineLimit(clock=clock)
-        self._outages = LineLimit(clock=clock)
+        self._outages = {port: LineLimit(clock=clock) for port in _PORTS.values()}
         self._refusals = LineLimit(EXPLAINED_A_MINUTE_MAX, clock=clock)
 
     def failed(self, error: Exception) -> None:
@@ -34,11 +48,11 @@ class HostLog:
             self._logger.error("incoming payments: a request failed", exc_info=error)
 
     def note(self, response: Response) -> None:
-        """Log the store failure or the refused signature that caused `response`, if there is one. Raises nothing."""
+        """Log the failure of a port or the refused signature that caused `response`, if any. Raises nothing."""
         cause = response.cause
-        if isinstance(cause, StoreError) and self._may_log(self._outages, "store outages"):
-            text = "incoming payments: the store is unavailable; clients were asked to retry: %s"
-            self._logger.warning(text, cause)
+        port = next((port for cls, port in _PORTS.items() if isinstance(cause, cls)), None)
+        if port is not None and self._may_log(self._outages[port], f"outages of {port}"):
+            self._logger.warning("incoming payments: %s is unavailable; clients were asked to retry: %s", port, cause)
         if self._explain and isinstance(cause, SignatureRefused) and isinstance(cause.evidence, Evidence):
             self._diagnose(cause, cause.evidence)
 

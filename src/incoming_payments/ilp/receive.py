@@ -79,6 +79,7 @@ REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str
     errors.CreditIdReused: (ErrorCode.INVALID_AMOUNT, "this packet was already received with another amount"),
     errors.PolicyRefused: (ErrorCode.CANNOT_RECEIVE, "the receiver's policy refuses this payment"),
     errors.PaymentRefused: (ErrorCode.CANNOT_RECEIVE, "the payment cannot receive this packet"),
+    errors.PortUnavailable: (ErrorCode.INTERNAL_ERROR, "try again later"),
     errors.StoreError: (ErrorCode.INTERNAL_ERROR, "try again later"),
 }
 

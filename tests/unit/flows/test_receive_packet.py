@@ -16,12 +16,13 @@ from attrs import evolve
 from incoming_payments.domain.amount import Asset, Tolerance
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.lifecycle import complete
-from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import (
     IncomingPaymentsError,
     InvalidValue,
     PolicyRefused,
     PortMissing,
+    PortUnavailable,
     StoreUnavailable,
     StoreUnusable,
 )
@@ -227,7 +228,7 @@ def test_host_cannot_use_credit_ids_of_packets() -> None:
     """`receive` refuses ids that begin with `stream:`, so a host credit never looks like a packet."""
     service = Service(limit=1000)
     with pytest.raises(InvalidValue) as caught:
-        run(receive(service.id, credit="stream:1", amount=service.payment.received, now=NOW), service.ports)
+        run(receive(service.id, credit="stream:1", amount=service.payment.received, clock=lambda: NOW), service.ports)
     assert caught.value.details == {"member": "creditId"}
 
 
@@ -444,13 +445,11 @@ class Broken(MemoryStore):
         super().__init__()
         self.error = error
 
-    def load(self, id: PaymentId) -> IncomingPayment:
+    def load(self, *_: object) -> Any:
         """Raise the error."""
         raise self.error
 
-    def update(self, id: PaymentId, decide: Any, credit_id: CreditId | None = None) -> Any:
-        """Raise the error."""
-        raise self.error
+    update = load
 
 
 @pytest.mark.parametrize(
@@ -458,6 +457,7 @@ class Broken(MemoryStore):
     [
         (StoreUnavailable("the disk is full"), "T00"),
         (StoreUnusable("the store is closed"), "T00"),
+        (PortUnavailable("the ledger behind the store is down"), "T00"),
         (PolicyRefused("this account is frozen"), "F07"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from incoming_payments.api import Response
-from incoming_payments.errors import SignatureRefused, StoreUnavailable
+from incoming_payments.errors import AuthorizationServerUnavailable, PortUnavailable, SignatureRefused, StoreUnavailable
 from incoming_payments.hosts import host_log
 from incoming_payments.hosts.host_log import HostLog
 from incoming_payments.httpsig import Evidence, Policy, PrivateKey, PublicKey, RequestMessage, sign
@@ -80,7 +80,7 @@ def test_responses_without_a_cause_are_not_logged(caplog: pytest.LogCaptureFixtu
             lambda log: log.note(store_outage()),
             LOGGED_A_MINUTE_MAX,
             "the store is unavailable; clients were asked to retry: locked",
-            "more store outages were not logged",
+            "more outages of the store were not logged",
         ),
         (
             lambda log: log.note(refused()),
@@ -105,6 +105,25 @@ def test_each_kind_is_limited_and_counted(
     happen(log)
     expected += [f"incoming payments: 17 {suppressed}", f"incoming payments: {line}"]
     assert expected == messages(caplog)
+
+
+@pytest.mark.parametrize(
+    ("error", "port"),
+    [
+        (StoreUnavailable("locked"), "the store"),
+        (AuthorizationServerUnavailable("no answer"), "the authorization server"),
+        (PortUnavailable("no answer"), "a port"),
+    ],
+)
+def test_outage_names_its_port(caplog: pytest.LogCaptureFixture, error: PortUnavailable, port: str) -> None:
+    """Each port has its own line, and its own limit: a long outage of one does not hide an outage of another."""
+    log = HostLog(logger)
+    for other in (StoreUnavailable("x"), AuthorizationServerUnavailable("x"), PortUnavailable("x")):
+        for _ in range(2 * LOGGED_A_MINUTE_MAX * (type(other) is not type(error))):
+            log.note(Response(503, (), b"", cause=other))
+    log.note(Response(503, (), b"", cause=error))
+    line = f"incoming payments: {port} is unavailable; clients were asked to retry: {error}"
+    assert messages(caplog)[-1] == line
 
 
 def test_kinds_have_separate_limits(caplog: pytest.LogCaptureFixture) -> None:
