@@ -161,6 +161,14 @@ class Service:
         return Client(self, token, key)
 
 
+def settings(service: Service, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the service object for `service`. Those among `options` are moved, and win."""
+    given: dict[str, Any] = {
+        name: options.pop(name) for name in ("policy", "ports", "packets", "clock") if name in options
+    }
+    return {"policy": service.policy, "ports": service.ports, "clock": service.clock, **given}
+
+
 class Client:
     """A client that signs requests as Open Payments clients do. `send` sends them, by default to `handle`."""
 

@@ -135,7 +135,7 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any]) -> ClientId:
         client = client.get("walletAddress")
     for name in (client, answer.get("instance_id")):
         try:
-            return client_id(name)
+            return client_id(name)  # type: ignore[arg-type] # it refuses every other type
         except InvalidValue:
             pass  # absent, or not printable ASCII without spaces
     members = {name: str(jwk.get(name)) for name in _THUMBPRINT.get(str(jwk.get("kty")), sorted(jwk))}

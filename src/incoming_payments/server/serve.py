@@ -15,6 +15,7 @@ from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, 
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.server.log_filter import LineLimitFilter
 from incoming_payments.server.settings import Settings
+from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
 if TYPE_CHECKING:
@@ -105,13 +106,9 @@ def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
         nonces=store.nonces,
         methods=settings.methods,
     )
+    service = AsyncIncomingPayments(policy=settings.policy, ports=ports, packets=settings.packets)
     return AsgiApplication(
-        policy=settings.policy,
-        ports=ports,
-        packets=settings.packets,
-        mount=settings.mount,
-        explain_refusals=settings.explain_signatures,
-        on_shutdown=store.close,
+        service, mount=settings.mount, explain_refusals=settings.explain_signatures, on_shutdown=store.close
     )
 
 

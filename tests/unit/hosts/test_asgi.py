@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import uvicorn
@@ -17,15 +18,16 @@ from attrs import evolve
 
 from incoming_payments.api import Request, Response
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
-from incoming_payments.errors import HttpRefused, StoreUnavailable
+from incoming_payments.errors import ConfigurationError, HttpRefused, StoreUnavailable
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import Reject, encode
-from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.ports import AsyncPorts
+from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
-from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal
+from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal, settings
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -83,8 +85,8 @@ def chunks(*parts: bytes) -> list[Message]:
 
 
 def an_application(service: Service, **options: Any) -> AsgiApplication:
-    """Return the service as an ASGI application with the clock of the service."""
-    return AsgiApplication(**{"policy": service.policy, "ports": service.ports, "clock": service.clock, **options})
+    """Return the service as an ASGI application. `options` are those of the application and of the service."""
+    return AsgiApplication(AsyncIncomingPayments(**settings(service, options)), **options)
 
 
 def call(application: AsgiApplication, scope: Scope, *messages: Message) -> Response:
@@ -102,8 +104,8 @@ def through(service: Service, **options: Any) -> Client:
     return client
 
 
-def path_of(scope: Scope, mount: str | None = None) -> str:
-    """Return the path below the service that the host reads from `scope`."""
+def path_of(scope: Scope, mount: str = "/op") -> str:
+    """Return the path below the service that the host reads from `scope`, mounted at /op."""
     return asyncio.run(read_request(scope, Channel(*chunks(b"")).receive, mount=mount)).path
 
 
@@ -131,7 +133,8 @@ def test_head_has_the_length_of_get_and_no_content() -> None:
     service = Service()
     client = through(service)
     good = client.get(client.creates(), "HEAD")
-    refused = call(an_application(service), a_scope(Request("HEAD", ID_PATH)), *chunks(b"x" * (BODY_BYTES_MAX + 1)))
+    large = Request("HEAD", ID_PATH, headers=[("Content-Length", str(BODY_BYTES_MAX + 1))])
+    refused = call(an_application(service), a_scope(large), *chunks(b"x" * (BODY_BYTES_MAX + 1)))
     service.replace(store=None)
     failed = call(an_application(service), a_scope(Request("HEAD", ID_PATH)))
     assert [good.status, refused.status, failed.status] == [200, 413, 500]
@@ -145,7 +148,7 @@ def test_clock_is_the_wall_clock_by_default() -> None:
     """Without `clock` a request that was signed long ago is refused."""
     service = Service()
     request = service.client().creation(created=0)
-    application = AsgiApplication(policy=service.policy, ports=service.ports)
+    application = AsgiApplication(AsyncIncomingPayments(policy=service.policy, ports=service.ports))
     assert refusal(call(application, a_scope(request), *chunks(request.body))) == (401, "signature_stale")
 
 
@@ -215,7 +218,6 @@ PATHS: list[tuple[str, dict[str, Any], str]] = [
     ("asterisk form", {"path": "*", "raw_path": b"*"}, "/"),
     ("mounted", {"path": "/op/ab", "raw_path": b"/op/%61b", "root_path": "/op"}, "/%61b"),
     ("mounted, raw is null", {"path": "/op/a b", "raw_path": None, "root_path": "/op"}, "/a%20b"),
-    ("mounted at an encoded path", {"raw_path": b"/o%20p/ab", "root_path": "/o p"}, "/ab"),
     ("mounted, only the rest is reported", {"path": "/ab", "raw_path": b"/ab", "root_path": "/op"}, "/ab"),
     ("root_path is left out", {"path": "/ab", "raw_path": b"/ab", "root_path": None}, "/ab"),
 ]
@@ -227,23 +229,53 @@ def test_path_is_raw_if_the_server_reports_it(reported: dict[str, Any], expected
     assert expected == path_of(a_scope(Request("GET", "/"), **reported))
 
 
-@pytest.mark.parametrize("mount", ["/op", "/op/"])
-def test_mount_replaces_root_path(mount: str) -> None:
-    """A framework with its own routes leaves `root_path` empty. `mount` says where the service begins."""
-    for reported in ({"path": f"/op{PATH}"}, {"raw_path": f"/op{PATH}".encode()}):
-        assert path_of(a_scope(Request("GET", "/"), **{"raw_path": None, **reported}), mount) == PATH
+@pytest.mark.parametrize(("mount", "raw"), [("/op", "/op"), ("/op/", "/op"), ("/o%20p", "/o%20p")])
+def test_mount_is_removed(mount: str, raw: str) -> None:
+    """`mount` says where the service begins, percent-encoded as in requests. `root_path` may have it or not."""
+    decoded = unquote(raw)
+    for reported in ({"path": f"{decoded}{PATH}"}, {"raw_path": f"{raw}{PATH}".encode()}):
+        for root_path in ("", decoded):
+            scope = a_scope(Request("GET", "/"), **{"raw_path": None, **reported, "root_path": root_path})
+            assert path_of(scope, mount) == PATH
 
 
 def test_mounted_application_answers() -> None:
-    """The base URL ends in the mount point, so signatures are valid with and without it in the scope."""
+    """`mount` is the path of the base URL by default. A server or proxy may have removed it."""
     service = Service()
     request = service.client().creation()
-    mounted, by_server = an_application(service, mount="/op"), an_application(service)
-    scope = a_scope(evolve(request, path=f"/op{PATH}"))
-    assert call(mounted, scope, *chunks(request.body)).status == 201
-    assert call(by_server, {**scope, "root_path": "/op"}, *chunks(request.body)).status == 201
-    elsewhere = a_scope(evolve(request, path=f"/operator{PATH}"), root_path="/op")
-    assert call(by_server, elsewhere, *chunks(request.body)).status == 404
+    mounted, elsewhere = an_application(service), an_application(service, mount="/pay")
+
+    def status(application: AsgiApplication, path: str, **changes: Any) -> int:
+        return call(application, a_scope(evolve(request, path=path), **changes), *chunks(request.body)).status
+
+    assert status(mounted, f"/op{PATH}") == 201
+    assert status(mounted, f"/op{PATH}", root_path="/op") == 201
+    assert status(mounted, PATH) == 201
+    assert status(mounted, f"/operator{PATH}") == 404
+    assert status(elsewhere, f"/pay{PATH}") == 201
+    assert status(elsewhere, f"/op{PATH}") == 404
+
+
+def test_404_because_of_a_wrong_mount_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The line names the path that arrived, the expected one, and the mount that fits. Other 404s leave no line."""
+    application = an_application(Service())
+    assert refusal(call(application, a_scope(Request("GET", f"/pay{ID_PATH}")))) == (404, "not_found")
+    expected = f"incoming payments: '/pay{ID_PATH}' is not found, because the service expects '/op{ID_PATH}': set mount"
+    assert [record.getMessage()[: len(expected)] for record in caplog.records] == [expected]
+    assert "mount='/pay'" in caplog.text
+    for path in (ID_PATH, f"/op{ID_PATH}", f"{ID_PATH}/x", "/", "/wp-login.php"):
+        assert call(application, a_scope(Request("GET", path))).status == 404
+    assert len(caplog.records) == 1
+
+
+def test_service_of_another_kind_is_refused() -> None:
+    """An adapter that gets a sync service or a mount without a slash refuses when it is built."""
+    service = Service()
+    wrong: Any = IncomingPayments(policy=service.policy, ports=service.ports)
+    with pytest.raises(ConfigurationError, match="takes an AsyncIncomingPayments, not a IncomingPayments"):
+        AsgiApplication(wrong)
+    with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
+        an_application(service, mount="op")
 
 
 def test_signature_covers_the_query() -> None:
@@ -349,6 +381,87 @@ def test_body_has_to_arrive_within_the_time_limit(packets: bool, ahead_s: float,
         assert header(channel.response, "Connection") == "close"
     else:
         assert channel.response.status == (200 if packets else expected)
+
+
+@pytest.mark.parametrize(("ahead_s", "expected"), [(BODY_START_S_MAX - 1, 401), (BODY_START_S_MAX + 1, 408)])
+def test_body_has_to_begin_within_its_own_time_limit(
+    ahead_s: float, expected: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server whose messages other code has received keeps the adapter waiting. The log of the host says why."""
+
+    async def receive() -> Message:
+        loop.ahead_s += ahead_s
+        for _ in range(3):  # the loop looks at its timers after the tasks that are ready
+            await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"{}"}
+
+    channel = Channel()
+    loop = Clocked()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        scope = a_scope(Request("POST", PATH, headers=[JSON]))
+        runner.run(an_application(Service())(scope, receive, channel.send))
+    assert channel.response.status == expected
+    hints = [record.getMessage() for record in caplog.records]
+    assert [f"no byte of the body of POST '{PATH}' arrived" in hint for hint in hints] == [True] * (expected == 408)
+
+
+def test_body_that_the_framework_has_received() -> None:
+    """The adapter takes the bytes from `answer`, and receives nothing."""
+    service = Service()
+    request = service.client().creation()
+    application = an_application(service)
+
+    def status(body: bytes) -> Response:
+        return asyncio.run(application.answer(a_scope(request), Channel().receive, body=body))
+
+    assert status(request.body).status == 201
+    assert refusal(status(b"x" * (BODY_BYTES_MAX + 1))) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [({"type": "http.request", "body": b""}, None), ({"type": "http.disconnect"}, None), ({}, b"")],
+    ids=["empty", "disconnected", "body given empty"],
+)
+def test_body_that_nothing_is_left_of_is_logged(
+    message: Message, body: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets 400, because a client that disconnects looks the same. The log says how to pass the body."""
+    scope = a_scope(Request("POST", PATH, headers=[JSON, ("Content-Length", "2")]))
+    answer = asyncio.run(an_application(Service()).answer(scope, Channel(message).receive, body=body))
+    assert refusal(answer) == (400, "incomplete_body")
+    [record] = caplog.records
+    assert (record.levelname, record.name) == ("WARNING", "incoming_payments.hosts.asgi")
+    assert f"no byte of the body of POST '{PATH}' arrived" in record.getMessage()
+    assert "answer(..., body=...)" in record.getMessage()
+
+
+def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A client can cause such a request, and the host cannot."""
+    parts = [*chunks(b"{", b"")[:1], {"type": "http.disconnect"}]
+    assert refusal(call(an_application(Service()), a_scope(Request("POST", PATH)), *parts)) == (400, "incomplete_body")
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("method", "http_version", "headers", "received"),
+    [
+        ("GET", "1.1", [], 0),
+        ("HEAD", "1.0", [], 0),
+        ("GET", "1.1", [("Content-Length", "0")], 1),
+        ("GET", "1.1", [("Transfer-Encoding", "chunked")], 1),
+        ("GET", "2", [], 1),
+        ("POST", "1.1", [], 1),
+    ],
+)
+def test_get_without_a_body_receives_nothing(
+    method: str, http_version: str, headers: list[tuple[str, str]], received: int
+) -> None:
+    """RFC 9112 §6.3: such a request has no body. Other code may have received its only message."""
+    channel = Channel(*chunks(b""))
+    scope = a_scope(Request(method, ID_PATH, headers=headers), http_version=http_version)
+    asyncio.run(an_application(Service())(scope, channel.receive, channel.send))
+    assert received == 1 - len(channel.waiting)
 
 
 def test_time_limit_covers_the_body_only() -> None:
