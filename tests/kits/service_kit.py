@@ -161,6 +161,16 @@ class Service:
         return Client(self, token, key)
 
 
+class Unused:
+    """Every port at once. A call of any of them fails."""
+
+    def insert(self, *_: object) -> Any:
+        """Fail."""
+        raise AssertionError("this port must not be used")
+
+    load = update = events = find_expired = find = introspect = use = allocate = insert
+
+
 def settings(service: Service, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the service object for `service`. Those among `options` are moved, and win."""
     given: dict[str, Any] = {

@@ -20,6 +20,7 @@ from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.ports import Ports
 from incoming_payments.service import IncomingPayments
+from kits.service_kit import Unused
 from kits.stream_kit import METHODS
 
 logger = logging.getLogger("tests.host_log")
@@ -41,7 +42,7 @@ NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 SIGNED: Final = sign(RequestMessage("GET", "http://ase.example/", (("Authorization", "GNAP token"),)), KEY, created=NOW)
 SERVICE: Final = IncomingPayments(
     policy=ServicePolicy(base_url="https://ase.example/op", auth_server="https://auth.ase.example"),
-    ports=Ports(),
+    ports=Ports(store=Unused(), wallet_addresses=Unused(), introspector=Unused(), methods=METHODS),
     packets=PacketPolicy(receiver=Receiver(METHODS), peers=[]),
 )
 MOUNT: Final = Mount(SERVICE, IncomingPayments, None)
