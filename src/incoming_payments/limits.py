@@ -98,6 +98,7 @@ JWK_CHARS_MAX: Final = 8 * 1024
 
 TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
+INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
 # --- flows ---
 

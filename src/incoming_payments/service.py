@@ -8,6 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
+from types import NoneType
 from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, TypeVar, get_args
 
 from attrs import evolve, frozen
@@ -15,6 +16,7 @@ from attrs import evolve, frozen
 from incoming_payments.api import Request, Response, check_head, handle, http_refusal, internal_error
 from incoming_payments.clock import utc_now
 from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
 from incoming_payments.errors import ConfigurationError, HttpRefused
@@ -60,6 +62,7 @@ def _handle(service: "_Service[Any]", request: Request) -> Flow[Response]:
     Every request gets a response. An exception, such as `PortMissing` or `StoreUnusable`, is never caused by a client:
     log it, and answer with `endpoint(request.path).failed()`.
     """
+    _check(request, Request, "request", "pass Request(method, path, query, headers, body)")
     try:
         return (yield from service.endpoint(request.path).begin(request)(request.body))
     except HttpRefused as error:
@@ -114,7 +117,7 @@ def _receive(service: "_Service[Any]", payment: PaymentId | str, *, credit: str,
     packets.
     """
     id = service.policy.payment_id(payment)
-    return (yield from receive(id, credit=credit, amount=amount, now=service.clock()))
+    return (yield from receive(id, credit=credit, amount=amount, clock=service.clock))
 
 
 def _receive_packet(service: "_Service[Any]", packet: bytes, *, peer: Peer) -> Flow[bytes]:
@@ -123,6 +126,8 @@ def _receive_packet(service: "_Service[Any]", packet: bytes, *, peer: Peer) -> F
     A Fulfill is returned after the money is credited durably. Raises `ConfigurationError` if the service has no
     receiver.
     """
+    _check(packet, bytes, "packet", "pass the bytes of an ILP packet")
+    _check(peer, Peer, "peer", "pass the Peer that sent the packet")
     if service.receiver is None:
         raise ConfigurationError("this service has no receiver: pass receiver=Receiver(...)", setting="receiver")
     return (yield from receive_packet(packet, peer=peer, receiver=service.receiver, clock=service.clock))
@@ -199,6 +204,13 @@ class _Service(Generic[PortsT]):
         packets: PacketPolicy | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        _check(policy, ServicePolicy, "policy", "pass ServicePolicy(base_url=..., auth_server=...)")
+        _check(ports, self._takes, "ports", "pass Ports(store=...), or AsyncPorts to AsyncIncomingPayments")
+        _check(receiver, (Receiver, NoneType), "receiver", "pass Receiver(methods)")
+        _check(packets, (PacketPolicy, NoneType), "packets", "pass PacketPolicy(receiver=..., peers=[...])")
+        _check(clock, Callable, "clock", "pass a function that returns the time, such as lambda: datetime.now(UTC)")
+        if ports.store is None:
+            raise ConfigurationError("ports has no store: pass Ports(store=...)", setting="store")
         if receiver is not None and packets is not None and receiver is not packets.receiver:
             text = "packets has another receiver: leave receiver out, or pass the receiver of packets"
             raise ConfigurationError(text, setting="receiver")
@@ -221,6 +233,12 @@ class _Service(Generic[PortsT]):
 
     def check_routes(self) -> None:
         """Raise `ConfigurationError` unless the ports suffice to answer HTTP requests. Adapters call it when built."""
+        needed = ["wallet_addresses", "introspector", "methods"]
+        if self.policy.signature.nonce_required or not self.policy.allow_identical:
+            needed.append("nonces")
+        if missing := [name for name in needed if getattr(self.ports, name) is None]:
+            text = f"ports has no {' and no '.join(missing)}: pass them, because requests of clients need them"
+            raise ConfigurationError(text, setting=missing[0])
 
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
         check_head(head)
@@ -233,6 +251,8 @@ class _Service(Generic[PortsT]):
 
 class IncomingPayments(_Service[Ports]):
     """The incoming payment service, for a host with sync ports. Thread-safe if the ports are."""
+
+    _takes = (Ports,)
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow of your own with the ports of the service. See `flows.run.run`."""
@@ -251,6 +271,8 @@ class IncomingPayments(_Service[Ports]):
 class AsyncIncomingPayments(_Service[AsyncPorts | Ports]):
     """The incoming payment service, for a host on asyncio. Its ports are sync or async. See `IncomingPayments`."""
 
+    _takes = (AsyncPorts, Ports)
+
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow of your own with the ports of the service. See `flows.run.arun`."""
         return await arun(flow, self.ports)
@@ -263,6 +285,11 @@ class AsyncIncomingPayments(_Service[AsyncPorts | Ports]):
     complete = _async(_complete)
     events = _async(_events)
     announce_expired = _async(_announce_expired)
+
+
+def _check(value: object, expected: Any, setting: str, hint: str) -> None:
+    if not isinstance(value, expected):
+        raise ConfigurationError(f"{setting} must not be {name_of(value)}: {hint}", setting=setting)
 
 
 def _check_receiver(receiver: DerivedMethods, methods: object) -> None:

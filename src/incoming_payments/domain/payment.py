@@ -52,14 +52,14 @@ def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
     return PaymentId(str(uuid.UUID(int=stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b)))
 
 
-def payment_id(text: object) -> PaymentId:
+def payment_id(text: str) -> PaymentId:
     """Return `text` as a payment id. Raises `InvalidValue` when no payment can have this id."""
     if not isinstance(text, str) or not _PAYMENT_ID.fullmatch(text):
         raise InvalidValue("a payment id is a UUID version 7 in lower case", member="id")
     return PaymentId(text)
 
 
-def client_id(text: object) -> ClientId:
+def client_id(text: str) -> ClientId:
     """Return `text` as the identifier of a client.
 
     Raises `InvalidValue` when `text` is empty, too long or not printable ASCII.
@@ -71,7 +71,7 @@ def _owner(text: str) -> ClientId:
     return HOST if text == HOST else client_id(text)
 
 
-def credit_id(text: object) -> CreditId:
+def credit_id(text: str) -> CreditId:
     """Return `text` as a credit id: the name of one credit, unique within its payment.
 
     Raises `InvalidValue` when `text` is empty, too long or not printable ASCII.
@@ -82,7 +82,7 @@ def credit_id(text: object) -> CreditId:
     return CreditId(check_visible(text, CREDIT_ID_CHARS_MAX, "a credit id is", member="creditId"))
 
 
-def wallet_address_url(text: object) -> WalletAddressUrl:
+def wallet_address_url(text: str) -> WalletAddressUrl:
     """Return the canonical spelling of a wallet address: lower-case scheme and host, no default port, no final slash.
 
     Clients spell one wallet address in several ways. The library compares canonical spellings only. Path and query keep

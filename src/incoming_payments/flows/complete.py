@@ -7,9 +7,10 @@ from incoming_payments.domain import lifecycle
 from incoming_payments.domain.checks import check_time
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId, payment_id
-from incoming_payments.flows.effects import Flow, UpdatePayment
+from incoming_payments.flows.effects import Flow, UpdatePayment, flow
 
 
+@flow
 def complete(id: PaymentId | str, *, clock: Callable[[], datetime]) -> Flow[IncomingPayment]:
     """Close the payment `id`, so that it takes no more money, and return it. A completed payment does not change.
 

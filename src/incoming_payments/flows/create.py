@@ -5,7 +5,7 @@ from datetime import datetime
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
-from incoming_payments.domain.checks import check_time
+from incoming_payments.domain.checks import check_time, name_of
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     HOST,
@@ -20,7 +20,14 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.errors import InvalidValue, MalformedJson, WalletAddressNotFound
 from incoming_payments.flows.authenticate import authenticate
-from incoming_payments.flows.effects import AllocateMethods, DrawRandomness, FindWalletAddress, Flow, InsertPayment
+from incoming_payments.flows.effects import (
+    AllocateMethods,
+    DrawRandomness,
+    FindWalletAddress,
+    Flow,
+    InsertPayment,
+    flow,
+)
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, require_wallet_address
@@ -28,6 +35,7 @@ from incoming_payments.httpsig import RequestMessage
 from incoming_payments.wire import CreateRequest, PaymentView, read_create_request, write_json
 
 
+@flow
 def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
     """Create the payment that the signed `request` describes, and return the resource.
 
@@ -46,6 +54,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     return view_of(payment, policy.payment_url(payment.id), methods, now)
 
 
+@flow
 def create_for_host(
     *,
     wallet_address: str,
@@ -62,6 +71,8 @@ def create_for_host(
     `InvalidValue` with the name of the wrong argument.
     """
     check_time(now)
+    if expires_at is not None:
+        check_time(expires_at, member="expiresAt")
     owner = HOST if client is None else client_id(client)
     text = None if metadata is None else _metadata_json(metadata, policy)
     url = wallet_address_url(wallet_address)
@@ -72,13 +83,16 @@ def create_for_host(
 
 def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> MetadataJson | None:
     """Return `metadata` as text that has passed the checks of a create request."""
+    given: object = metadata
+    if not isinstance(given, Mapping):
+        raise InvalidValue(f"metadata must be a mapping, not {name_of(given)}", member="metadata")
     try:
         body = write_json({"walletAddress": "https://host.example", "metadata": dict(metadata)})
         return read_create_request(
             body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
         ).metadata
     except (TypeError, ValueError, RecursionError, MalformedJson) as error:
-        raise InvalidValue(f"metadata must be a mapping that JSON can express: {error}", member="metadata") from error
+        raise InvalidValue(f"metadata must be a JSON object: {error}", member="metadata") from error
 
 
 def _open(

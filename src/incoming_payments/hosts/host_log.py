@@ -1,11 +1,19 @@
-"""The log of a host: failed requests, outages of the store, its own mistakes, and why signatures were refused."""
+"""The log of a host: failed requests, outages of the ports, its own mistakes, and why signatures were refused."""
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from incoming_payments.api import Response
-from incoming_payments.errors import HttpRefused, SignatureRefused, StoreError
+from incoming_payments.errors import (
+    AuthorizationServerUnavailable,
+    HttpRefused,
+    IncomingPaymentsError,
+    PortUnavailable,
+    SignatureRefused,
+    StoreError,
+)
 from incoming_payments.hosts.log_limits import LineLimit
 from incoming_payments.hosts.paths import Mount, below
 from incoming_payments.httpsig import Evidence
@@ -15,6 +23,14 @@ from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX, EXPLAINED_A_MINUTE
 
 class NothingRead(HttpRefused):
     """No byte of the body reached the adapter, although the client announced a body."""
+
+
+# The port that each failure belongs to. The first row that fits decides. Each port has a rate limit of its own.
+_PORTS: Final[Mapping[type[IncomingPaymentsError], str]] = {
+    StoreError: "the store",
+    AuthorizationServerUnavailable: "the authorization server",
+    PortUnavailable: "a port",
+}
 
 
 class HostLog:
@@ -30,7 +46,7 @@ class HostLog:
         self._logger = logger
         self._explain = explain
         self._failures = LineLimit(clock=clock)
-        self._outages = LineLimit(clock=clock)
+        self._outages = {port: LineLimit(clock=clock) for port in _PORTS.values()}
         self._hints = LineLimit(clock=clock)
         self._refusals = LineLimit(EXPLAINED_A_MINUTE_MAX, clock=clock)
 
@@ -40,11 +56,11 @@ class HostLog:
             self._logger.error("incoming payments: a request failed", exc_info=error)
 
     def note(self, response: Response) -> None:
-        """Log the store failure or the refused signature that caused `response`, if there is one. Raises nothing."""
+        """Log the failure of a port or the refused signature that caused `response`, if any. Raises nothing."""
         cause = response.cause
-        if isinstance(cause, StoreError) and self._may_log(self._outages, "store outages"):
-            text = "incoming payments: the store is unavailable; clients were asked to retry: %s"
-            self._logger.warning(text, cause)
+        port = next((port for cls, port in _PORTS.items() if isinstance(cause, cls)), None)
+        if port is not None and self._may_log(self._outages[port], f"outages of {port}"):
+            self._logger.warning("incoming payments: %s is unavailable; clients were asked to retry: %s", port, cause)
         if self._explain and isinstance(cause, SignatureRefused) and isinstance(cause.evidence, Evidence):
             self._diagnose(cause, cause.evidence)
 

@@ -111,7 +111,7 @@ def credit_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
                 continue
             credit, value = credit_line
             try:
-                credited = run(receive(id, credit=credit, amount=Amount(int(value), USD), now=utc_now()), ports)
+                credited = run(receive(id, credit=credit, amount=Amount(int(value), USD), clock=utc_now), ports)
             except IncomingPaymentsError as error:
                 yield {"outcome": error.code, "why": error.description}
             else:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -70,7 +70,7 @@ def test_middleware_may_have_read_the_body(cached: bool, expected: int, caplog: 
     service = Service()
 
     @web.middleware
-    async def reading(request: web.Request, handler: "web._web_app.Handler") -> web.StreamResponse:
+    async def reading(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
         await (request.json() if cached else request.content.read())
         return await handler(request)
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from attrs import evolve
+from attrs import asdict, evolve
 
 from incoming_payments.api import Request, Response
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
@@ -19,10 +19,24 @@ from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
+from incoming_payments.stores.memory import MemoryStore
 from kits.http_servers import over_http, serving_asgi
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
-from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal, settings
+from kits.service_kit import (
+    ALICE,
+    JSON,
+    NOBODYS_ID,
+    PATH,
+    Client,
+    Service,
+    Unused,
+    document,
+    header,
+    id_of,
+    refusal,
+    settings,
+)
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -130,7 +144,7 @@ def test_head_has_the_length_of_get_and_no_content() -> None:
     good = client.get(client.creates(), "HEAD")
     large = Request("HEAD", ID_PATH, headers=[("Content-Length", str(BODY_BYTES_MAX + 1))])
     refused = call(an_application(service), a_scope(large), *chunks(b"x" * (BODY_BYTES_MAX + 1)))
-    service.replace(store=None)
+    service.replace(store=Unused())
     failed = call(an_application(service), a_scope(Request("HEAD", ID_PATH)))
     assert [good.status, refused.status, failed.status] == [200, 413, 500]
     for response in (good, refused, failed):
@@ -145,6 +159,11 @@ def test_clock_is_the_wall_clock_by_default() -> None:
     request = service.client().creation(created=0)
     application = AsgiApplication(AsyncIncomingPayments(policy=service.policy, ports=service.ports))
     assert refusal(call(application, a_scope(request), *chunks(request.body))) == (401, "signature_stale")
+
+
+def async_ports(service: Service, **ports: Any) -> AsyncPorts:
+    """Return the ports of `service`, with `ports` in their place."""
+    return AsyncPorts(**{**asdict(service.ports, recurse=False), **ports})
 
 
 class Slow:
@@ -184,7 +203,7 @@ def test_cancelled_during_a_port_call() -> None:
             await asyncio.Event().wait()
             return None
 
-    ports = AsyncPorts(store=service.store, introspector=Hanging())
+    ports = async_ports(service, introspector=Hanging())
     application = an_application(service, ports=ports)
     channel = Channel(*chunks(request.body))
 
@@ -337,7 +356,7 @@ def test_over_the_limit_stops_reading() -> None:
 def test_disconnect_before_the_end_of_the_body(before: list[Message]) -> None:
     """A partial request creates no payment, and is refused."""
     service = Service()
-    service.replace(store=None, introspector=None)
+    service.replace(store=Unused(), introspector=Unused())
     response = call(an_application(service), a_scope(Request("POST", PATH)), *before, {"type": "http.disconnect"})
     assert refusal(response) == (400, "incomplete_body")
 
@@ -471,7 +490,7 @@ def test_time_limit_covers_the_body_only() -> None:
 
     client = service.client()
     request = client.creation(b"{}")
-    application = an_application(service, ports=AsyncPorts(store=service.store, introspector=Slow()))
+    application = an_application(service, ports=async_ports(service, introspector=Slow()))
     channel = Channel(*chunks(request.body))
     loop = Clocked()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -518,13 +537,14 @@ def test_read_request_for_a_frameworks_own_route() -> None:
 # --- failures --------------------------------------------------------------------------------------
 
 
-class Broken:
+class Broken(MemoryStore):
     """A store that raises `error`."""
 
     def __init__(self, error: Exception) -> None:
+        super().__init__()
         self._error = error
 
-    async def load(self, _: object) -> Any:
+    async def load(self, _: object) -> Any:  # type: ignore[override] # async on purpose
         """Raise the error."""
         raise self._error
 
@@ -532,7 +552,7 @@ class Broken:
 def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The response has no details. The log of the host has the traceback and no token."""
     service = Service()
-    ports = AsyncPorts(store=Broken(RuntimeError("the ledger is gone")), introspector=service.tokens)  # type: ignore[arg-type]
+    ports = async_ports(service, store=Broken(RuntimeError("the ledger is gone")))
     client = through(service, ports=ports)
     caplog.set_level(logging.INFO, "incoming_payments")
     response = client.get(NOBODYS_ID)
@@ -548,7 +568,7 @@ def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None
 def test_unavailable_store_is_503() -> None:
     """The client gets `store_unavailable`, and may repeat the request."""
     service = Service()
-    ports = AsyncPorts(store=Broken(StoreUnavailable("locked")), introspector=service.tokens)  # type: ignore[arg-type]
+    ports = async_ports(service, store=Broken(StoreUnavailable("locked")))
     assert refusal(through(service, ports=ports).get(NOBODYS_ID)) == (503, "store_unavailable")
 
 
@@ -647,10 +667,10 @@ def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
     sender = Sender(METHODS.derive(client.creates()))
     released = asyncio.Event()
 
-    class Hanging:
+    class Hanging(MemoryStore):
         """A store and an introspector that answer after `released` is set."""
 
-        async def load(self, id: PaymentId) -> IncomingPayment:
+        async def load(self, id: PaymentId) -> IncomingPayment:  # type: ignore[override] # async on purpose
             await released.wait()
             return service.store.load(id)
 

@@ -9,7 +9,7 @@ import fastapi
 import httpx
 import pytest
 from fastapi import Body, FastAPI
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from incoming_payments.api import Request
 from incoming_payments.hosts import asgi
@@ -91,7 +91,7 @@ def test_openapi_document() -> None:
 def test_document_keeps_the_models_of_the_host_apart() -> None:
     """The host may have models of the same names."""
 
-    class Amount(fastapi.openapi.models.BaseModel):
+    class Amount(BaseModel):
         cents: int
 
     app = an_app(Service())

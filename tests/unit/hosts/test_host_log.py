@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from incoming_payments.api import Response
-from incoming_payments.errors import SignatureRefused, StoreUnavailable
+from incoming_payments.errors import AuthorizationServerUnavailable, PortUnavailable, SignatureRefused, StoreUnavailable
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.hosts import host_log
 from incoming_payments.hosts.host_log import HostLog
@@ -20,6 +20,7 @@ from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.ports import Ports
 from incoming_payments.service import IncomingPayments
+from kits.service_kit import Unused
 from kits.stream_kit import METHODS
 
 logger = logging.getLogger("tests.host_log")
@@ -41,7 +42,7 @@ NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 SIGNED: Final = sign(RequestMessage("GET", "http://ase.example/", (("Authorization", "GNAP token"),)), KEY, created=NOW)
 SERVICE: Final = IncomingPayments(
     policy=ServicePolicy(base_url="https://ase.example/op", auth_server="https://auth.ase.example"),
-    ports=Ports(),
+    ports=Ports(store=Unused(), wallet_addresses=Unused(), introspector=Unused(), methods=METHODS),
     packets=PacketPolicy(receiver=Receiver(METHODS), peers=[]),
 )
 MOUNT: Final = Mount(SERVICE, IncomingPayments, None)
@@ -93,7 +94,7 @@ def test_responses_without_a_cause_are_not_logged(caplog: pytest.LogCaptureFixtu
             lambda log: log.note(store_outage()),
             LOGGED_A_MINUTE_MAX,
             "the store is unavailable; clients were asked to retry: locked",
-            "more store outages were not logged",
+            "more outages of the store were not logged",
         ),
         (
             lambda log: log.nothing_read("POST", "/x"),
@@ -136,6 +137,25 @@ def test_each_kind_is_limited_and_counted(
     happen(log)
     expected += [f"incoming payments: 17 {suppressed}", f"incoming payments: {line}"]
     assert expected == messages(caplog)
+
+
+@pytest.mark.parametrize(
+    ("error", "port"),
+    [
+        (StoreUnavailable("locked"), "the store"),
+        (AuthorizationServerUnavailable("no answer"), "the authorization server"),
+        (PortUnavailable("no answer"), "a port"),
+    ],
+)
+def test_outage_names_its_port(caplog: pytest.LogCaptureFixture, error: PortUnavailable, port: str) -> None:
+    """Each port has its own line, and its own limit: a long outage of one does not hide an outage of another."""
+    log = HostLog(logger)
+    for other in (StoreUnavailable("x"), AuthorizationServerUnavailable("x"), PortUnavailable("x")):
+        for _ in range(2 * LOGGED_A_MINUTE_MAX * (type(other) is not type(error))):
+            log.note(Response(503, (), b"", cause=other))
+    log.note(Response(503, (), b"", cause=error))
+    line = f"incoming payments: {port} is unavailable; clients were asked to retry: {error}"
+    assert messages(caplog)[-1] == line
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,24 @@ from incoming_payments.hosts.wsgi import WsgiApplication, read_request
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
+from incoming_payments.stores.memory import MemoryStore
 from kits.http_servers import over_http, serving_wsgi
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
-from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal, settings
+from kits.service_kit import (
+    ALICE,
+    JSON,
+    NOBODYS_ID,
+    PATH,
+    Client,
+    Service,
+    Unused,
+    document,
+    header,
+    id_of,
+    refusal,
+    settings,
+)
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -120,7 +134,7 @@ def test_head_has_the_length_of_get_and_no_content() -> None:
     refused = call(
         an_application(service), an_environ(Request("HEAD", ID_PATH), CONTENT_LENGTH=str(BODY_BYTES_MAX + 1))
     )
-    service.replace(store=None)
+    service.replace(store=Unused())
     failed = call(an_application(service), an_environ(Request("HEAD", ID_PATH)))
     assert [good.status, refused.status, failed.status] == [200, 413, 500]
     for response in (good, refused, failed):
@@ -422,7 +436,7 @@ def test_create_with_a_chunked_body() -> None:
 def test_body_over_the_limit_uses_no_port() -> None:
     """The adapter refuses the body before it uses a port."""
     service = Service()
-    service.replace(store=None, introspector=None)
+    service.replace(store=Unused(), introspector=Unused())
     assert refusal(
         call(an_application(service), an_environ(Request("PUT", "/nowhere"), CONTENT_LENGTH=str(LARGE)))
     ) == (413, "body_too_large")
@@ -438,10 +452,11 @@ def test_read_request_for_a_frameworks_own_route() -> None:
 # --- failures --------------------------------------------------------------------------------------
 
 
-class Broken:
+class Broken(MemoryStore):
     """A store that raises `error`."""
 
     def __init__(self, error: Exception) -> None:
+        super().__init__()
         self._error = error
 
     def load(self, _: object) -> Any:
