@@ -70,7 +70,9 @@ def test_middleware_may_have_read_the_body(cached: bool, expected: int, caplog: 
     service = Service()
 
     @web.middleware
-    async def reading(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    async def reading(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         await (request.json() if cached else request.content.read())
         return await handler(request)
 
