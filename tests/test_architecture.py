@@ -21,16 +21,18 @@ PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
 TESTS: Final = Path(__file__).parent / "unit"
 
-# errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> hosts -> server
+# errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
+# hosts -> server; clock -> service
 # domain, gnap -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
 FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports"}
-LIBRARY: Final = {*FLOWS, "flows", "api", "ilp_http", "stores", "clients", PACKAGE}  # without hosts and server
+LIBRARY: Final = FLOWS | {"flows", "api", "ilp_http", "clock", "service", "stores", "clients", PACKAGE}  # without hosts
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
     "strict": set(),
+    "clock": set(),
     "domain": GROUND,
     "wire": CORE,
     "httpsig": GROUND,  # usable alone
@@ -40,12 +42,13 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "flows": FLOWS,
     "api": {*FLOWS, "flows"},
     "ilp_http": {*FLOWS, "flows", "api"},
+    "service": {*FLOWS, "flows", "api", "ilp_http", "clock"},
     "stores": {*CORE, "gnap", "ports"},
     "clients": {*CORE, "gnap", "ports"},
     "hosts": LIBRARY,
     "server": {*LIBRARY, "hosts"},
     "testing": {*LIBRARY, "hosts"},
-    PACKAGE: {*FLOWS, "flows", "api", "ilp_http"},  # the public names
+    PACKAGE: {*FLOWS, "flows", "api", "ilp_http", "service"},  # the public names
 }
 # Exceptions: parts that a single module may import in addition to the table above.
 MAY_ALSO_IMPORT: Final = {f"{PACKAGE}.server.demo": {"testing"}}  # the demo pays by the sender for tests
@@ -58,6 +61,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
     "strict": set(),
+    "clock": set(),
     "domain": {"attrs"},
     "wire": {"attrs", "cattrs", "dateutil"},
     "httpsig": {"attrs", "cryptography", "http_sf", "nacl"},
@@ -67,6 +71,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "flows": {"attrs"},
     "api": {"attrs"},
     "ilp_http": {"attrs"},
+    "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
     "clients": {"attrs"},
     "hosts": {"attrs"},

@@ -18,7 +18,9 @@ import httpx
 import pytest
 
 from incoming_payments.server import command
+from kits.odd_answers import OVER_HTTP, Answered, Serve, authorization_server
 from kits.processes import ROOT
+from kits.service_kit import Service, refusal
 
 PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))}
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -340,6 +342,18 @@ def test_contract_suites_on_the_pages_pass(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert run.returncode == 0, run.stdout
     assert int(re.findall(r"(\d+) passed", run.stdout)[0]) > 30
+
+
+@pytest.mark.parametrize(("serve", "answered"), OVER_HTTP.values(), ids=OVER_HTTP)
+def test_introspector_of_the_ports_page_survives_every_answer(serve: Serve, answered: Answered) -> None:
+    """Its service answers a signed request with a status of its own, and never with 500 or with 401 in an outage."""
+    service = Service()
+    client = service.client()
+    introspection = run_page("docs/ports.md")["Introspection"]
+    with authorization_server(serve) as connect:
+        service.replace(introspector=introspection(connect, "/introspect"))
+        response = client.create()
+    assert answered == ((201, None) if response.status == 201 else refusal(response))
 
 
 def test_recipes_name_existing_files() -> None:

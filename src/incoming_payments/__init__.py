@@ -12,17 +12,31 @@ from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import Credit, IncomingPayment, WalletAddress, wallet_address_url
 from incoming_payments.domain.transitions import State
-from incoming_payments.errors import IncomingPaymentsError, PolicyRefused, StoreUnavailable
+from incoming_payments.errors import (
+    AuthorizationServerUnavailable,
+    IncomingPaymentsError,
+    PolicyRefused,
+    PortUnavailable,
+    StoreUnavailable,
+)
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import PacketAnswer, answer_packet, receive_packet
 from incoming_payments.flows.run import arun, run
-from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
+from incoming_payments.gnap import (
+    AccessRight,
+    AccessToken,
+    AccessTokenInfo,
+    StaticIntrospector,
+    read_access,
+    read_introspection,
+)
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.ilp_http import HttpPeer, PacketPolicy, handle_packet
 from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 
 __all__ = [
     "AccessRight",
@@ -30,7 +44,9 @@ __all__ = [
     "AccessTokenInfo",
     "Amount",
     "Asset",
+    "AsyncIncomingPayments",
     "AsyncPorts",
+    "AuthorizationServerUnavailable",
     "Credit",
     "DerivedMethods",
     "Event",
@@ -39,11 +55,13 @@ __all__ = [
     "HttpPeer",
     "IlpPaymentMethod",
     "IncomingPayment",
+    "IncomingPayments",
     "IncomingPaymentsError",
     "PacketAnswer",
     "PacketPolicy",
     "Peer",
     "PolicyRefused",
+    "PortUnavailable",
     "Ports",
     "Receiver",
     "Request",
@@ -59,6 +77,8 @@ __all__ = [
     "arun",
     "handle",
     "handle_packet",
+    "read_access",
+    "read_introspection",
     "receive",
     "receive_packet",
     "run",

@@ -15,7 +15,7 @@ from incoming_payments import errors, limits
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.create import create_payment
-from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.effects import Flow, flow
 from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.gnap.access import payment_not_found
@@ -60,7 +60,7 @@ class Response:
     cause: errors.IncomingPaymentsError | None = field(default=None, repr=False, eq=False)
 
 
-# The status of each error that a client can cause, and of a failing store. The host answers other errors with 500.
+# The status of each error that a client can cause, and of a port that cannot answer. The host answers others with 500.
 STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.MalformedJson: 400,
     errors.WalletAddressNotFound: 400,
@@ -71,12 +71,15 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.AccessForbidden: 403,
     errors.PolicyRefused: 403,
     errors.PaymentNotFound: 404,
+    errors.PortUnavailable: 503,
+    errors.AuthorizationServerUnavailable: 503,
     errors.StoreUnavailable: 503,
     errors.StoreStopped: 503,
 }
 _RETRY_AFTER_S: Final = "1"
 
 
+@flow
 def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Response]:
     """Answer one request to the service. Spec section 4.
 
@@ -223,8 +226,8 @@ def _refusal(error: errors.IncomingPaymentsError, policy: ServicePolicy) -> Resp
     headers: Headers = ()
     if status == 401:
         headers = (("WWW-Authenticate", challenge(policy.auth_server)),)
-    elif isinstance(error, errors.StoreUnavailable | errors.StoreStopped):
-        # The description of the store may name files, so it is for the host only.
+    elif status == 503:
+        # The description may name files or servers of the host, so it is for the host only.
         description, details = "the service cannot answer now: try again later", {}
         headers = (("Retry-After", _RETRY_AFTER_S),)
     return evolve(_response(status, write_error(error.code, description, details), *headers), cause=error)

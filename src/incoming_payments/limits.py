@@ -100,6 +100,7 @@ JWK_CHARS_MAX: Final = 8 * 1024
 
 TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
+INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
 # --- flows ---
 
@@ -108,6 +109,7 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payme
 
 # --- adapters and the server ---
 
+BODY_START_S_MAX: Final = 3  # for its first bytes: they follow the head, or the round trip of 100 Continue
 BODY_S_MAX: Final = 10  # for a whole body to arrive: the largest needs 52 kbit/s; a proxy that buffers needs no time
 BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted: the event loop accepts all of them in one turn
 KEEP_ALIVE_S_MAX: Final = 75  # of silence between two requests: longer than a proxy keeps its connection (nginx: 60)
@@ -148,6 +150,7 @@ for _smaller, _larger, _why in (
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep finds payments in one effect and needs one for each"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
+    (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "the queue holds the batch"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),

@@ -14,11 +14,13 @@ from attrs import evolve
 from incoming_payments.api import STATUS, Request, Response, handle, http_refusal, internal_error
 from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.errors import (
+    AuthorizationServerUnavailable,
     HttpRefused,
     PaymentExists,
     PaymentNotFound,
     PolicyRefused,
     PortMissing,
+    PortUnavailable,
     StoreUnavailable,
     StoreUnusable,
 )
@@ -1088,6 +1090,26 @@ def test_unavailable_port_gives_503(port: str) -> None:
     assert b"/var/lib" not in response.body
     assert str(response.cause) == "/var/lib/payments.db is locked"
     assert payments_in(store) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (AuthorizationServerUnavailable("10.0.0.7 timed out"), "authorization_server_unavailable"),
+        (PortUnavailable("10.0.0.7 timed out"), "port_unavailable"),
+        (TimeoutError("10.0.0.7 timed out"), "authorization_server_unavailable"),
+    ],
+)
+def test_unavailable_authorization_server_gives_503(error: Exception, code: str) -> None:
+    """An outage is 503 with `Retry-After` and a code that names the port, and neither 401 nor 500."""
+    service = Service()
+    client = service.client()
+    service.replace(introspector=Raises(error))
+    response = client.create()
+    assert refusal(response) == (503, code)
+    assert response.headers[2:] == (("Retry-After", "1"),)
+    assert b"10.0.0.7" not in response.body
+    assert "10.0.0.7" in str(response.cause)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

@@ -46,8 +46,8 @@ class Policy:
     required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"))
     max_age_s: int = field(default=SIGNATURE_AGE_S_MAX)
     clock_skew_s: int = field(default=CLOCK_SKEW_S_MAX)
-    nonce_required: bool = False
-    tag: str | None = None
+    nonce_required: bool = field(default=False)
+    tag: str | None = field(default=None)
     shapes: frozenset[Shape] = field(default=frozenset(), converter=_shapes)
 
     @required.validator
@@ -66,6 +66,16 @@ class Policy:
         if type(seconds) is not int or seconds < least:
             text = f"{attribute.name} must be a whole number of seconds, at least {least}, not {seconds!r}"
             raise InvalidValue(text, member=attribute.name)
+
+    @nonce_required.validator
+    def _is_bool(self, _: object, required: bool) -> None:
+        if type(required) is not bool:
+            raise InvalidValue("nonce_required must be True or False", member="nonce_required")
+
+    @tag.validator
+    def _is_text(self, _: object, tag: object) -> None:
+        if not isinstance(tag, str | None):
+            raise InvalidValue("tag must be a string, or None for any tag", member="tag")
 
     @shapes.validator
     def _known(self, _: object, shapes: frozenset[Shape]) -> None:
@@ -137,8 +147,7 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
     ...
     incoming_payments.errors.SignatureRefused: created is 3600 s ago, but at most 300 s are allowed: sign again
     """
-    if now.utcoffset() is None:
-        raise InvalidValue("now has no time zone: pass a datetime with tzinfo, such as UTC", member="now")
+    _check_arguments(keys, policy, now)
     time_s = now.timestamp()
     builder = BaseBuilder(request)
     candidates = []
@@ -163,6 +172,16 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
         "@target-uri, with those that you signed (RFC 9421 §3.2)"
     )
     raise SignatureRefused(Code.SIGNATURE_INVALID, text)
+
+
+def _check_arguments(keys: object, policy: object, now: object) -> None:
+    if not isinstance(keys, Mapping) or not all(isinstance(key, PublicKey) for key in keys.values()):
+        text = "keys must map each kid to a PublicKey: load the keys by load_jwk"
+        raise InvalidValue(text, member="keys")
+    if not isinstance(policy, Policy):
+        raise InvalidValue(f"policy must be a Policy, not {type(policy).__name__}", member="policy")
+    if not isinstance(now, datetime) or now.utcoffset() is None:
+        raise InvalidValue("now has no time zone: pass a datetime with tzinfo, such as UTC", member="now")
 
 
 def _by_known_keys(

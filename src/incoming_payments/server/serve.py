@@ -17,6 +17,7 @@ from incoming_payments.ports import AsyncPorts
 from incoming_payments.server.backup import naming_database
 from incoming_payments.server.log_filter import LineLimitFilter
 from incoming_payments.server.settings import Settings
+from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
 if TYPE_CHECKING:
@@ -109,13 +110,9 @@ def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
         nonces=store.nonces,
         methods=settings.methods,
     )
+    service = AsyncIncomingPayments(policy=settings.policy, ports=ports, packets=settings.packets)
     return AsgiApplication(
-        policy=settings.policy,
-        ports=ports,
-        packets=settings.packets,
-        mount=settings.mount,
-        explain_refusals=settings.explain_signatures,
-        on_shutdown=store.close,
+        service, mount=settings.mount, explain_refusals=settings.explain_signatures, on_shutdown=store.close
     )
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
+from incoming_payments.clock import utc_now
 from incoming_payments.domain.amount import Asset, Tolerance
 from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import ConfigurationError
@@ -20,7 +20,6 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight, Action
 from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospector
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.hosts.clock import utc_now
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
@@ -72,7 +71,7 @@ class Settings:
     database: Path
     host: str
     port: int
-    mount: str
+    mount: str | None  # `None`: the path of the base URL
     wallet_addresses: StaticWalletAddresses
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
@@ -142,7 +141,6 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     wallet_addresses = _wallet_addresses(wallet_address_tables, top["auth_server"])
     tokens = _tokens(token_tables, files, wallet_addresses)
     methods, packets = _ilp(ilp, peer_tables, files)
-    mount = urlsplit(policy.base_url).path if listen["mount"] is None else listen["mount"]
     advised = (
         *advice.of_listen(policy.base_url, listen["host"], listen["port"], listen["mount"]),
         *advice.of_values(declarations.LIMITS, limits),
@@ -159,7 +157,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
         database=files.folder / top["database"],
         host=listen["host"],
         port=listen["port"],
-        mount=mount,
+        mount=listen["mount"],
         wallet_addresses=StaticWalletAddresses(list(wallet_addresses.values())),
         introspector=StaticIntrospector([(token.value, token.info) for token in tokens]),
         methods=methods,

@@ -13,9 +13,9 @@ from typing import Any, Final, get_args
 
 from attrs import frozen
 
+from incoming_payments.clock import utc_now
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedField, MalformedKey
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.hosts.clock import utc_now
 from incoming_payments.httpsig import Algorithm, Component, PrivateKey, RequestMessage, content_digest, load_jwk, sign
 from incoming_payments.httpsig.digest import DigestAlgorithm
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_signature_input

@@ -184,7 +184,7 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
 
     policy = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
     assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.database)
-    assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, "/op")
+    assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, None)
     assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
     assert settings.introspector.introspect(AccessToken("TOKEN1")) is None
 
@@ -219,10 +219,10 @@ def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
     assert (ahead.max_age_s, ahead.clock_skew_s) == (SIGNATURE_AGE_S_MAX, 7)
 
 
-@pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/"])
-def test_mount_of_a_service_at_the_root_is_empty(load: Load, base_url: str) -> None:
-    """Without a path in `base_url`, the mount is empty."""
-    assert load(changed("base_url", f'base_url = "{base_url}"', LEAST)).mount == ""
+@pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/op"])
+def test_default_mount_is_that_of_the_applications(load: Load, base_url: str) -> None:
+    """Without `mount`, `serve` and an embedded service use the same default."""
+    assert load(changed("base_url", f'base_url = "{base_url}"', LEAST)).mount is None
 
 
 def test_mount_may_be_empty(load: Load) -> None:
