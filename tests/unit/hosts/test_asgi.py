@@ -510,6 +510,12 @@ def test_request_with_two_lengths_is_refused_and_the_connection_closed() -> None
     assert len(channel.waiting) == 1
 
 
+def test_transfer_coding_other_than_chunked_is_refused() -> None:
+    """RFC 9112 §11.2: a proxy that ignores the coding would see another end of the request."""
+    request = Request("POST", PATH, headers=[JSON, ("Transfer-Encoding", "xchunked")])
+    assert refusal(call(an_application(Service()), a_scope(request))) == (400, "invalid_http")
+
+
 def test_request_for_another_protocol_is_the_last_of_its_connection() -> None:
     """`Upgrade` is ignored. The connection closes, because some parsers read the body as the next request."""
     service = Service()
