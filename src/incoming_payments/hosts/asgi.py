@@ -34,6 +34,8 @@ class AsgiApplication:
     The arguments, the errors and the log are those of `incoming_payments.hosts.wsgi.WsgiApplication`, except that the
     service is an `AsyncIncomingPayments`. `on_shutdown` is awaited when the server stops. Close the store there.
 
+    Route `paths`, and every path below them, to the application.
+
     The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. The first bytes have to arrive within
     `limits.BODY_START_S_MAX` seconds, and all of them within `limits.BODY_S_MAX`.
     """
@@ -48,6 +50,7 @@ class AsgiApplication:
     ) -> None:
         self._mount = Mount(service, AsyncIncomingPayments, mount)
         self._service = service
+        self.paths = self._mount.endpoints
         self._log = HostLog(logger, explain=explain_refusals)
         self._on_shutdown = on_shutdown
 

@@ -34,6 +34,8 @@ class WsgiApplication:
     - `explain_refusals` logs why signatures were refused, at most `limits.EXPLAINED_A_MINUTE_MAX` times a minute. The
       report names the likeliest cause and holds no secret.
 
+    Route `paths`, and every path below them, to the application.
+
     Raises `ConfigurationError` when the service is not an `IncomingPayments`, when a port for the routes is missing, or
     when `mount` does not begin with a slash.
 
@@ -46,6 +48,7 @@ class WsgiApplication:
     def __init__(self, service: IncomingPayments, *, mount: str | None = None, explain_refusals: bool = False) -> None:
         self._mount = Mount(service, IncomingPayments, mount)
         self._service = service
+        self.paths = self._mount.endpoints
         self._log = HostLog(logger, explain=explain_refusals)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:

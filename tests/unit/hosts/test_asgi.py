@@ -1,19 +1,13 @@
 """The ASGI host (ASGI 3.0), in memory and over HTTP."""
 
 import asyncio
-import http.client
 import json
 import logging
-import socket
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
-import uvicorn
 from attrs import asdict, evolve
 
 from incoming_payments.api import Request, Response
@@ -26,6 +20,7 @@ from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MA
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 from incoming_payments.stores.memory import MemoryStore
+from kits.http_servers import over_http, serving_asgi
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
 from kits.service_kit import (
@@ -754,46 +749,6 @@ def test_unknown_protocol_is_not_answered() -> None:
 # --- over HTTP -------------------------------------------------------------------------------------
 
 
-@contextmanager
-def serving(application: AsgiApplication) -> Iterator[int]:
-    """Serve `application` with uvicorn, and yield its port."""
-    config = uvicorn.Config(
-        application, log_config=None, log_level="critical", lifespan="on", ws="none", http="h11", timeout_keep_alive=1
-    )
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            while not server.started and thread.is_alive():
-                time.sleep(0.005)
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-def over_http(port: int, request: Request, *, target: str | None = None, chunked: bool = False) -> Response:
-    """Return the response to `request`, sent unchanged. `target` replaces its path in the request line."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        path = request.path + (f"?{request.query}" if request.query else "")
-        connection.putrequest(request.method, target or path, skip_accept_encoding=True)
-        headers = [line for line in request.headers if not (chunked and line[0].lower() == "content-length")]
-        if chunked:
-            headers.append(("Transfer-Encoding", "chunked"))
-        elif request.body and not request.values("content-length"):
-            headers.append(("Content-Length", str(len(request.body))))
-        for name, value in headers:
-            connection.putheader(name, value)
-        body: Any = iter([request.body[:7], request.body[7:]]) if chunked else request.body
-        connection.endheaders(body or None, encode_chunked=chunked)
-        answer = connection.getresponse()
-        return Response(answer.status, tuple(answer.getheaders()), answer.read())
-    finally:
-        connection.close()
-
-
 def test_over_http() -> None:
     """Create, read, public view, completion and refusals work through a real server."""
     service = Service()
@@ -803,7 +758,7 @@ def test_over_http() -> None:
     async def close() -> None:
         closed.set()
 
-    with serving(an_application(service, on_shutdown=close)) as port:
+    with serving_asgi(an_application(service, on_shutdown=close)) as port:
         client.send = lambda request: over_http(port, request)
         created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
         id = id_of(created)
@@ -830,7 +785,7 @@ def test_over_http() -> None:
 
 def test_over_http_body_over_the_limit() -> None:
     """The status is 413, and the server continues to answer requests."""
-    with serving(an_application(Service())) as port:
+    with serving_asgi(an_application(Service())) as port:
         large = Request("POST", PATH, headers=[JSON], body=b"x" * (BODY_BYTES_MAX + 1))
         assert refusal(over_http(port, large)) == (413, "body_too_large")
         assert over_http(port, Request("GET", ID_PATH)).status == 404

@@ -1,15 +1,10 @@
 """The WSGI host (PEP 3333), in memory under the validator of the standard library, and over HTTP."""
 
-import http.client
 import io
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
-from wsgiref.simple_server import WSGIRequestHandler, make_server
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
@@ -24,6 +19,7 @@ from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 from incoming_payments.stores.memory import MemoryStore
+from kits.http_servers import over_http, serving_wsgi
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
 from kits.service_kit import (
@@ -421,7 +417,7 @@ def test_flask_view_that_has_read_the_json(caplog: pytest.LogCaptureFixture) -> 
         answer = payments.answer(flask.request.environ, body=body)
         return flask.Response(answer.body, answer.status, answer.headers)
 
-    with serving(app) as port:
+    with serving_wsgi(app) as port:
         client.send = lambda request: over_http(port, request)
         request = client.creation()
         assert refusal(client.send(request)) == (400, "incomplete_body")
@@ -594,48 +590,11 @@ def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -
 # --- over HTTP -------------------------------------------------------------------------------------
 
 
-class Quiet(WSGIRequestHandler):
-    """A request handler that does not write to the terminal."""
-
-    def log_message(self, *_: object) -> None:
-        """Ignore the message."""
-
-
-@contextmanager
-def serving(application: Any) -> Iterator[int]:
-    """Serve `application` with the server of the standard library, and yield its port."""
-    with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def over_http(port: int, request: Request) -> Response:
-    """Return the response to `request`, sent unchanged."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        target = request.path + (f"?{request.query}" if request.query else "")
-        connection.putrequest(request.method, target, skip_accept_encoding=True)
-        if request.body and not request.values("content-length"):
-            connection.putheader("Content-Length", str(len(request.body)))
-        for name, value in request.headers:
-            connection.putheader(name, value)
-        connection.endheaders(request.body or None)
-        answer = connection.getresponse()
-        return Response(answer.status, tuple(answer.getheaders()), answer.read())
-    finally:
-        connection.close()
-
-
 def test_over_http() -> None:
     """Create, read, public view, completion and refusals work through a real server."""
     service = Service()
     client = service.client()
-    with serving(validator(an_application(service))) as port:
+    with serving_wsgi(validator(an_application(service))) as port:
         client.send = lambda request: over_http(port, request)
         created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
         id = id_of(created)
