@@ -344,12 +344,19 @@ def test_contract_suites_on_the_pages_pass(tmp_path: Path) -> None:
     assert int(re.findall(r"(\d+) passed", run.stdout)[0]) > 30
 
 
+@pytest.fixture(scope="module")
+def introspection() -> Any:
+    """Return the introspector of the ports page."""
+    return run_page("docs/ports.md")["Introspection"]
+
+
 @pytest.mark.parametrize(("serve", "answered"), OVER_HTTP.values(), ids=OVER_HTTP)
-def test_introspector_of_the_ports_page_survives_every_answer(serve: Serve, answered: Answered) -> None:
+def test_introspector_of_the_ports_page_survives_every_answer(
+    introspection: Any, serve: Serve, answered: Answered
+) -> None:
     """Its service answers a signed request with a status of its own, and never with 500 or with 401 in an outage."""
     service = Service()
     client = service.client()
-    introspection = run_page("docs/ports.md")["Introspection"]
     with authorization_server(serve) as connect:
         service.replace(introspector=introspection(connect, "/introspect"))
         response = client.create()

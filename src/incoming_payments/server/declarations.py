@@ -267,6 +267,7 @@ LIMITS: Final = TableOf(
     "Limits and policies.",
     (
         Setting("public_get", bool, "whether a payment's URL alone shows how much the payment has received", True),
+        Setting("public_cors", bool, "whether scripts of any website may read this public view", True),
         Setting("allow_identical", bool, "whether a signed request without nonce may be repeated while fresh", True),
         Setting("expiry_s_max", int, "how many seconds ahead `expiresAt` may lie", EXPIRY_S_MAX),
         Setting("metadata_bytes_max", int, "the size of `metadata` as compact JSON, in bytes", METADATA_BYTES_MAX),

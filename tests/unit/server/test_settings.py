@@ -80,6 +80,7 @@ asset_scale = 0
 token_files = ["other.txt"]
 [limits]
 public_get = false
+public_cors = false
 allow_identical = false
 expiry_s_max = 3600
 metadata_bytes_max = 100
@@ -165,6 +166,7 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
         auth_server="https://auth.bank.example",
         signature=SignaturePolicy(max_age_s=30, clock_skew_s=5, shapes=[Shape.RUST_SDK]),
         public_get=False,
+        public_cors=False,
         allow_identical=False,
         expiry_s_max=3600,
         metadata_bytes_max=100,
@@ -333,6 +335,7 @@ WRONG: Final = [
     ("ilp_address", "ilp_address = 1", "peer[0].ilp_address", "must be a string"),
     ("allow_identical", "allow_identical = 1", "limits.allow_identical", "must be true or false"),
     ("public_get", "public_get = 1", "limits.public_get", "must be true or false"),
+    ("public_cors", "public_cors = 1", "limits.public_cors", "must be true or false"),
     ("expiry_s_max", "expiry_s_max = true", "limits.expiry_s_max", "must be an integer"),
     ("metadata_bytes_max", 'metadata_bytes_max = "1"', "limits.metadata_bytes_max", "must be an integer"),
     ("metadata_depth_max", "metadata_depth_max = 1.0", "limits.metadata_depth_max", "must be an integer"),
