@@ -462,6 +462,7 @@ def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixtur
     [
         ("GET", "1.1", [], 0),
         ("HEAD", "1.0", [], 0),
+        ("OPTIONS", "1.1", [], 0),
         ("GET", "1.1", [("Content-Length", "0")], 1),
         ("GET", "1.1", [("Transfer-Encoding", "chunked")], 1),
         ("GET", "2", [], 1),
