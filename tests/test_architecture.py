@@ -79,6 +79,12 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
 }
+# The modules for one framework each, with its distributions. Only their users need them.
+FRAMEWORKS: Final[dict[str, set[str]]] = {
+    f"{PACKAGE}.hosts.aiohttp": {"aiohttp"},
+    f"{PACKAGE}.hosts.django": {"django"},
+    f"{PACKAGE}.hosts.fastapi": {"fastapi", "pydantic", "starlette", "typing_extensions"},
+}
 OPTIONAL: Final = {"nacl"}  # the core uses it if it is installed
 STUBS: Final = {"_typeshed"}  # known to the type checker only
 DRIVERS: Final = {"sqlite3", "psycopg"}
@@ -164,7 +170,7 @@ def wrong_import(module: str, name: str) -> Iterator[str]:
         if part_of(name) not in {part, *MAY_IMPORT[part], *MAY_ALSO_IMPORT.get(module, ())}:
             yield f"{part} imports {name}"
     elif root not in sys.stdlib_module_names:
-        if root not in MAY_INSTALL[part] | STUBS:
+        if root not in MAY_INSTALL[part] | STUBS | FRAMEWORKS.get(module, set()):
             yield f"{part} needs {root}"
     elif part in PURE and root in IMPURE:
         yield f"{part} imports {root}"
@@ -281,12 +287,16 @@ for name in MODULES:
     importlib.import_module(name)
 """
 EXTRAS: Final = {
-    "asyncpg", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl", "psycopg", "pytest", "starlette",
-    "uvicorn", "werkzeug",
+    "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
+    "psycopg", "pydantic", "pytest", "starlette", "uvicorn", "waitress", "werkzeug",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [
     *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {*GROUND, *PURE, "ports", PACKAGE}),
-    *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {"hosts", "server"}),
+    *(
+        name.removesuffix(".__init__")
+        for name in ALL
+        if part_of(name) in {"hosts", "server"} and name not in FRAMEWORKS
+    ),
     f"{PACKAGE}.testing.sender",
 ]
 
@@ -353,6 +363,9 @@ def test_the_check_for_optional_dependencies_can_fail() -> None:
         ("stores.memory", "import threading", []),
         ("hosts.wsgi", "import asyncio", []),
         ("hosts.wsgi", "import flask", ["hosts needs flask"]),
+        ("hosts.asgi", "from fastapi import FastAPI", ["hosts needs fastapi"]),
+        ("hosts.fastapi", "from fastapi import FastAPI", []),
+        ("hosts.fastapi", "import django", ["hosts needs django"]),
         ("hosts.wsgi", "import incoming_payments.testing", ["hosts imports incoming_payments.testing"]),
         ("hosts.wsgi", "import incoming_payments.server.serve", ["hosts imports incoming_payments.server.serve"]),
         ("hosts.asgi", "import uvicorn", ["hosts needs uvicorn"]),

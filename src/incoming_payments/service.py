@@ -80,12 +80,11 @@ def _create(
 ) -> Flow[IncomingPayment]:
     """Create a payment for the host's own app, and return it when it is durable.
 
-    The payment belongs to `client`, which is the client id in access tokens, or to the host itself without `client`.
+    The payment belongs to `client`, which is the client id of access tokens, or to the host if `client` is `None`.
     Clients read a payment of the host in the public view, or with the right `read-all`. The URL for the payer is
-    `policy.payment_url(payment.id)`.
+    `service.policy.payment_url(payment.id)`.
 
-    Raises `WalletAddressNotFound`, `AssetMismatch`, `TermsRefused`, and `InvalidValue` with the name of the wrong
-    argument.
+    Raises `WalletAddressNotFound`, `AssetMismatch`, `TermsRefused`, and `InvalidValue`, which names the wrong member.
     """
     return (
         yield from create_for_host(
@@ -110,11 +109,7 @@ def _receive(service: "_Service[Any]", payment: PaymentId | str, *, credit: str,
 
     `credit` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with the
     same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that reaches
-    or passes `incomingAmount` completes the payment.
-
-    Raises `PaymentNotFound`, `PaymentCompleted`, `PaymentExpired`, `AssetMismatch`, `AmountOverflow`, `CreditIdReused`.
-    Raises `InvalidValue` for an amount of zero, or a credit id that begins with `stream:`, which is reserved for ILP
-    packets.
+    or passes `incomingAmount` completes the payment. Raises the exceptions of `flows.receive.receive`.
     """
     id = service.policy.payment_id(payment)
     return (yield from receive(id, credit=credit, amount=amount, clock=service.clock))
@@ -250,7 +245,20 @@ class _Service(Generic[PortsT]):
 
 
 class IncomingPayments(_Service[Ports]):
-    """The incoming payment service, for a host with sync ports. Thread-safe if the ports are."""
+    """The incoming payment service, for a host with sync ports. Thread-safe if the ports are.
+
+    `receiver` is for `receive_packet`. `packets` has the peers that send ILP packets over HTTP, the path for them, and
+    its own receiver. `clock` returns the time in UTC; change it only in tests. The argument `payment` of a method is
+    the URL of a payment, in any spelling, or its id. A process that only credits money needs no port but the store.
+
+    Raises `ConfigurationError` for an argument of a wrong type, for ports without a store, and for a receiver that
+    cannot read the addresses that `ports.methods` hands out.
+
+    >>> from incoming_payments.stores.memory import MemoryStore
+    >>> policy = ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
+    >>> IncomingPayments(policy=policy, ports=Ports(store=MemoryStore())).announce_expired()
+    0
+    """
 
     _takes = (Ports,)
 
@@ -269,7 +277,7 @@ class IncomingPayments(_Service[Ports]):
 
 
 class AsyncIncomingPayments(_Service[AsyncPorts | Ports]):
-    """The incoming payment service, for a host on asyncio. Its ports are sync or async. See `IncomingPayments`."""
+    """`IncomingPayments` for a host on asyncio: its methods are coroutines, and each port is sync or async."""
 
     _takes = (AsyncPorts, Ports)
 

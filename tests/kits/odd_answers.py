@@ -10,7 +10,8 @@ from typing import Any, Final, cast
 
 from kits.service_kit import ALICE, SHOP, ed25519_key
 
-TIMEOUT_S: Final = 0.3
+TIMEOUT_S: Final = 10.0
+HANG_S: Final = 0.3  # how long the client waits for a server that hangs
 _RIGHT: Final = {"type": "incoming-payment", "actions": ["create", "read"], "identifier": ALICE.url}
 _OTHER: Final = {"type": "quote", "actions": ["create", "read"]}
 
@@ -154,7 +155,7 @@ def authorization_server(serve: Serve) -> Iterator[Callable[[], HTTPConnection]]
         thread.start()
         host, port = cast("tuple[str, int]", server.server_address[:2])
         try:
-            yield lambda: HTTPConnection(host, port, timeout=TIMEOUT_S)
+            yield lambda: HTTPConnection(host, port, timeout=HANG_S if serve is _hangs else TIMEOUT_S)
         finally:
             ended.set()
             server.shutdown()

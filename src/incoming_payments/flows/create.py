@@ -65,11 +65,7 @@ def create_for_host(
     policy: ServicePolicy,
     now: datetime,
 ) -> Flow[IncomingPayment]:
-    """Create a payment for the host's own app, and return it. It belongs to `client`, or to the host without one.
-
-    The terms have the limits of a create request. Raises `WalletAddressNotFound`, `AssetMismatch`, `TermsRefused`, and
-    `InvalidValue` with the name of the wrong argument.
-    """
+    """Create a payment for the host's own app, with the limits of a create request. See `IncomingPayments.create`."""
     check_time(now)
     if expires_at is not None:
         check_time(expires_at, member="expiresAt")

@@ -37,6 +37,7 @@ class ServicePolicy:
     - `signature`: the policy for HTTP message signatures.
     - `public_get`: whether a request without a token can read the public view, which holds the received amount. When
       it is false, the answer is 401.
+    - `public_cors`: whether scripts of any website may read the public view (`Access-Control-Allow-Origin: *`).
     - `allow_identical`: whether a signed request without a nonce may be repeated while it is fresh. Clients that retry,
       or that sign twice within one second, send identical requests.
     - `expiry_s_max`: how far `expiresAt` may lie in the future, in seconds.
@@ -47,6 +48,7 @@ class ServicePolicy:
     auth_server: str = field(converter=_auth_server)
     signature: SignaturePolicy = field(factory=SignaturePolicy, validator=instance(SignaturePolicy))
     public_get: bool = field(default=True, validator=instance(bool))
+    public_cors: bool = field(default=True, validator=instance(bool))
     allow_identical: bool = field(default=True, validator=instance(bool))
     expiry_s_max: int = field(default=limits.EXPIRY_S_MAX, validator=integer(1, 100 * limits.EXPIRY_S_MAX))
     metadata_bytes_max: int = field(default=limits.METADATA_BYTES_MAX, validator=integer(2, 32 * 1024))

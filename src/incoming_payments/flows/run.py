@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from types import GeneratorType
 from typing import Any, Final, TypeVar
 
+from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, FlowStuck, PortMissing
 from incoming_payments.flows import effects
 from incoming_payments.limits import FLOW_STEPS_MAX
@@ -97,7 +98,7 @@ def _fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
     if not isinstance(steps, GeneratorType) or not isinstance(ports, _PORTS):
         if isinstance(ports, Generator):
             ports.close()  # this error is enough: do not also warn that the flow was never run
-        found = f"{type(flow).__name__} and {type(ports).__name__}"
+        found = " and ".join("a flow" if isinstance(one, Generator) else name_of(one) for one in (flow, ports))
         raise ConfigurationError(f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}")
     if inspect.getgeneratorstate(steps) != inspect.GEN_CREATED:
         raise FlowStuck("this flow has already run: make a new flow for each call")

@@ -1,6 +1,6 @@
 """The service in an aiohttp server."""
 
-from typing import Any
+from functools import partial
 
 from aiohttp import web
 
@@ -11,23 +11,19 @@ def routes(application: AsgiApplication) -> list[web.RouteDef]:
     """Return the routes for every method at the paths of `application` and below: `app.add_routes(routes(...))`."""
 
     async def answer(request: web.Request) -> web.Response:
-        response = await application.answer(_scope(request), lambda: _receive(request))
+        target = request.raw_path.encode("utf-8", "surrogateescape")
+        scope = {
+            "http_version": "1.1",
+            "method": request.method,
+            "path": request.path,
+            "raw_path": target,
+            "query_string": target.partition(b"?")[2],
+            "headers": [(name.lower(), value) for name, value in request.raw_headers],
+        }
+        response = await application.answer(scope, partial(_receive, request))
         return web.Response(body=response.body, status=response.status, headers=response.headers)
 
     return [web.route("*", f"{path}{{_:(?s:/.*)?}}", answer) for path in application.paths]
-
-
-def _scope(request: web.Request) -> dict[str, Any]:
-    target = request.raw_path.encode("utf-8", "surrogateescape")
-    return {
-        "type": "http",
-        "http_version": "1.1",
-        "method": request.method,
-        "path": request.path,
-        "raw_path": target,
-        "query_string": target.partition(b"?")[2],
-        "headers": [(name.lower(), value) for name, value in request.raw_headers],
-    }
 
 
 async def _receive(request: web.Request) -> Message:

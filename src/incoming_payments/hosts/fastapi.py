@@ -1,5 +1,6 @@
 """The service in FastAPI, with its requests and responses in the OpenAPI document."""
 
+# ruff: noqa: UP013 - a class for each model would be four times as long
 from datetime import datetime
 from typing import Any, Literal, NotRequired
 
@@ -10,20 +11,16 @@ from typing_extensions import TypedDict
 
 from incoming_payments.hosts.asgi import AsgiApplication, Message
 
-
-class Amount(TypedDict):
-    value: str
-    assetCode: str
-    assetScale: int
-
-
-class IlpMethod(TypedDict):
-    type: Literal["ilp"]
-    ilpAddress: str
-    sharedSecret: str
+Amount = TypedDict("Amount", {"value": str, "assetCode": str, "assetScale": int})
+IlpMethod = TypedDict("IlpMethod", {"type": Literal["ilp"], "ilpAddress": str, "sharedSecret": str})
+PublicIncomingPayment = TypedDict("PublicIncomingPayment", {"receivedAmount": Amount, "authServer": str})
+Problem = TypedDict("Problem", {"code": str, "description": str, "details": NotRequired[dict[str, Any]]})
+Error = TypedDict("Error", {"error": Problem})
 
 
 class NewIncomingPayment(TypedDict):
+    """The body of a create request."""
+
     walletAddress: str
     incomingAmount: NotRequired[Amount]
     expiresAt: NotRequired[datetime]
@@ -31,27 +28,14 @@ class NewIncomingPayment(TypedDict):
 
 
 class IncomingPayment(NewIncomingPayment):
+    """An incoming payment, as its client reads it."""
+
     id: str
     completed: bool
     receivedAmount: Amount
     createdAt: datetime
     updatedAt: datetime
     methods: list[IlpMethod]
-
-
-class PublicIncomingPayment(TypedDict):
-    receivedAmount: Amount
-    authServer: str
-
-
-class Problem(TypedDict):
-    code: str
-    description: str
-    details: NotRequired[dict[str, Any]]
-
-
-class Error(TypedDict):
-    error: Problem
 
 
 def routes(application: AsgiApplication) -> APIRouter:
@@ -63,7 +47,7 @@ def routes(application: AsgiApplication) -> APIRouter:
         async def receive() -> Message:
             try:
                 body = await anext(parts, b"")
-            except (ClientDisconnect, RuntimeError):  # of Starlette: the body is used up
+            except (ClientDisconnect, RuntimeError):  # a RuntimeError: the stream is used up
                 return {"type": "http.disconnect"}
             return {"type": "http.request", "body": body, "more_body": bool(body)}
 

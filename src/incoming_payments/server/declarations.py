@@ -296,7 +296,7 @@ LIMITS: Final = TableOf(
     "Limits and policies.",
     (
         Setting("public_get", bool, "whether a payment's URL alone shows how much the payment has received", True),
-        Setting("public_cors", bool, "whether scripts of any website may read this view", True),
+        Setting("public_cors", bool, "whether scripts of any website may read this public view", True),
         Setting("allow_identical", bool, "whether a signed request without nonce may be repeated while fresh", True),
         Setting(
             "expiry_s_max",
