@@ -18,7 +18,9 @@ import httpx
 import pytest
 
 from incoming_payments.server import command
+from kits.odd_answers import OVER_HTTP, Answered, Serve, authorization_server
 from kits.processes import ROOT
+from kits.service_kit import Service, refusal
 
 PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))}
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -192,6 +194,14 @@ def test_refused_head_has_no_body() -> None:
     assert [message.get("body") for message in sent] == [None, b""]
 
 
+def test_framework_page_shows_the_programs() -> None:
+    """The page about frameworks shows each program as it is, without its docstring."""
+    programs = [path.read_text("utf-8") for path in sorted((ROOT / "examples").glob("*_app.py"))]
+    shown = [block for _, block in blocks("docs/frameworks.md", "py")]
+    assert len(programs) == 6
+    assert [text for text in programs if text.partition('"""\n\n')[2] not in shown] == []
+
+
 # --- generated parts -------------------------------------------------------------------------------
 
 
@@ -340,6 +350,25 @@ def test_contract_suites_on_the_pages_pass(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert run.returncode == 0, run.stdout
     assert int(re.findall(r"(\d+) passed", run.stdout)[0]) > 30
+
+
+@pytest.fixture(scope="module")
+def introspection() -> Any:
+    """Return the introspector of the ports page."""
+    return run_page("docs/ports.md")["Introspection"]
+
+
+@pytest.mark.parametrize(("serve", "answered"), OVER_HTTP.values(), ids=OVER_HTTP)
+def test_introspector_of_the_ports_page_survives_every_answer(
+    introspection: Any, serve: Serve, answered: Answered
+) -> None:
+    """Its service answers a signed request with a status of its own, and never with 500 or with 401 in an outage."""
+    service = Service()
+    client = service.client()
+    with authorization_server(serve) as connect:
+        service.replace(introspector=introspection(connect, "/introspect"))
+        response = client.create()
+    assert answered == ((201, None) if response.status == 201 else refusal(response))
 
 
 def test_recipes_name_existing_files() -> None:

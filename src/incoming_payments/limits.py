@@ -40,7 +40,9 @@ STREAMS_ANSWERED_MAX: Final = 10  # streams in one reply: RFC 29 §3.3 lets a cl
 STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 KB each
 EXCESS_UNITS_MAX: Final = 1  # the default excess of a packet, in minor units: rounding of an exchange rate
 EXCESS_BASIS_POINTS_MAX: Final = 100  # the default excess, relative to incomingAmount: for senders with a coarse asset
+EXCESS_BASIS_POINTS_SETTING_MAX: Final = 5000  # the largest setting: half of incomingAmount is no rounding
 PREPARE_MARGIN_MS_MIN: Final = 1000  # the default time until a Prepare expires: for the commit and the reply
+PREPARE_MARGIN_SETTING_MS_MAX: Final = 20_000  # the largest setting: a packet has some 30 seconds for its whole way
 
 # --- the STREAM sender for tests ---
 SENDER_IN_FLIGHT_MAX: Final = 64  # each packet in flight takes a thread and a connection
@@ -88,12 +90,14 @@ JWK_CHARS_MAX: Final = 8 * 1024
 # --- GNAP ---
 TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
+INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
 # --- flows ---
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payment, other flows at most six
 
 # --- adapters and the server ---
+BODY_START_S_MAX: Final = 3  # for its first bytes: they follow the head, or the round trip of 100 Continue
 BODY_S_MAX: Final = 10  # for a whole body to arrive: the largest needs 52 kbit/s; a proxy that buffers needs no time
 BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted: the event loop accepts all of them in one turn
 KEEP_ALIVE_S_MAX: Final = 75  # of silence between two requests: longer than a proxy keeps its connection (nginx: 60)
@@ -129,6 +133,7 @@ for _smaller, _larger, _why in (
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep finds payments in one effect and needs one for each"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
+    (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "the queue holds the batch"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),

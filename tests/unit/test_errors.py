@@ -36,6 +36,8 @@ CODES = {
     "PacketExpired": "packet_expired",
     "WalletAddressNotFound": "unknown_wallet_address",
     "HttpRefused": "http_error",
+    "PortUnavailable": "port_unavailable",
+    "AuthorizationServerUnavailable": "authorization_server_unavailable",
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",
     "StoreUnusable": "store_unusable",

@@ -1,8 +1,10 @@
 """The effects: the port operations that a flow can request, as data. One effect is one atomic operation."""
 
-from collections.abc import Generator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from attrs import frozen
 
@@ -14,6 +16,7 @@ from incoming_payments.gnap.introspection import AccessTokenInfo
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.ports import Decide
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -27,6 +30,50 @@ class Effect(Generic[T]):
 
 Flow = Generator[Effect[Any], Any, T]
 """One use case. It yields effects, and returns its answer or raises an `IncomingPaymentsError`."""
+
+
+class _Guarded(Generator[Effect[Any], Any, T]):
+    """A flow that warns if it is dropped before its first step, as a coroutine does that was never awaited."""
+
+    __slots__ = ("_flow", "_is_taken")
+
+    def __init__(self, flow: Flow[T]) -> None:
+        self._flow = flow
+        self._is_taken = False
+
+    def __iter__(self) -> Flow[T]:
+        """Return the generator, for `yield from` and for the drivers: its steps then cost no more than before."""
+        self._is_taken = True
+        return self._flow
+
+    def send(self, answer: Any, /) -> Effect[Any]:
+        """Answer the last effect, and return the next one."""
+        self._is_taken = True
+        return self._flow.send(answer)
+
+    def throw(self, *error: Any) -> Effect[Any]:
+        """Raise an exception at the last effect, and return the next effect."""
+        self._is_taken = True
+        return self._flow.throw(*error)
+
+    def __del__(self) -> None:
+        if not self._is_taken:
+            name = getattr(self._flow, "__name__", "")
+            text = f"flow {name!r} was never run: pass it to run() or arun(), or call the service"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def flow(function: Callable[P, Flow[T]]) -> Callable[P, Flow[T]]:
+    """Let a flow of `function` warn when it is dropped without being run: it has done nothing.
+
+    Decorate the flows that hosts call. A packet then takes 0.5 us of 40 us longer (benchmarks/receive.py).
+    """
+
+    @wraps(function)
+    def start(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
+        return _Guarded(function(*args, **kwargs))
+
+    return start
 
 
 @frozen

@@ -37,6 +37,10 @@ class PublicKey:
     algorithm: Algorithm
     _key: Any = field(repr=False, hash=False)
 
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.algorithm, Algorithm):
+            raise MalformedKey("algorithm must be an Algorithm: load the key by load_jwk", member="alg")
+
     def verify(self, signature: bytes, data: bytes) -> bool:
         """Return whether `signature` is by this key over `data`, for any bytes."""
         try:
@@ -141,6 +145,14 @@ class PrivateKey:
     algorithm: Algorithm
     _key: Any = field(repr=False, eq=False)
 
+    def __attrs_post_init__(self) -> None:
+        if self.algorithm not in _algorithms_of(self._key):
+            text = (
+                "the private key is not of a supported kind (Ed25519, EC P-256, EC P-384 or RSA), "
+                "or does not fit the algorithm: use another key or algorithm"
+            )
+            raise MalformedKey(text, member="alg")
+
     @classmethod
     def generate_ed25519(cls, kid: str) -> Self:
         """Generate an Ed25519 key from the system's randomness. Raises `MalformedKey` for a bad `kid`."""
@@ -159,14 +171,7 @@ class PrivateKey:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             text = "the PEM cannot be read as a private key: check the file, and the password if the key is encrypted"
             raise MalformedKey(text) from error
-        possible = _algorithms_of(key)
-        if (algorithm or next(iter(possible), None)) not in possible:
-            text = (
-                "the key in the PEM is not of a supported kind (Ed25519, EC P-256, EC P-384 or RSA), "
-                "or does not fit the algorithm: use another key or algorithm"
-            )
-            raise MalformedKey(text, member="alg")
-        private = cls(_kid({"kid": kid}), algorithm or possible[0], key)
+        private = cls(_kid({"kid": kid}), algorithm or next(iter(_algorithms_of(key)), Algorithm.ED25519), key)
         _load_public(private.public_jwk())  # refuses a key that verifiers would refuse
         return private
 

@@ -45,6 +45,7 @@ def sign(
     ('sig1=("@method" "@target-uri");keyid="key-1";created=1700000000',)
     """
     inputs, signatures = request.values("signature-input"), request.values("signature")
+    _check_key(key)
     labels = {*parse_signature_input(inputs), *parse_signature(signatures)}
     if not SF_KEY.fullmatch(label) or label in labels:
         text = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
@@ -73,6 +74,12 @@ def default_components(request: RequestMessage) -> tuple[str, ...]:
     """Return the names of the components that `sign` covers by default, once `request` has a `Content-Digest`."""
     fields = ("authorization", *(("content-digest", "content-length", "content-type") if request.body else ()))
     return "@method", "@target-uri", *(name for name in fields if request.values(name))
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, PrivateKey):
+        text = f"key must be a PrivateKey, not {type(key).__name__}: load it by PrivateKey.from_pem or load_private_jwk"
+        raise InvalidValue(text, member="key")
 
 
 def _posix_time(time: datetime | int | None, member: str) -> int | None:

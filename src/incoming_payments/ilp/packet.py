@@ -106,7 +106,7 @@ def _code(code: object) -> str:
     return ErrorCode(code) if code in _CODES else code
 
 
-def _address_or_empty(address: object) -> str:
+def _address_or_empty(address: str) -> str:
     return "" if address == "" else ilp_address(address)
 
 
