@@ -97,13 +97,23 @@ def test_forged_signature_is_refused(client: HttpClient) -> None:
     assert refused.headers["www-authenticate"] == "GNAP as_uri=https://auth.bank.example"
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "POST"])
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "POST"])
 def test_unknown_method_is_refused(client: HttpClient, method: str) -> None:
     """The service refuses the method with its own error body; the framework does not."""
     refused = unsigned(method, f"{client.base_url}/incoming-payments/019b76da-a800-7000-8000-000000000000")
 
     assert code_of(refused) == (405, "method_not_allowed")
     assert refused.headers["allow"] == "GET, HEAD"
+
+
+def test_public_view_may_be_read_across_origins(client: HttpClient) -> None:
+    """A browser's preflight request reaches the service, so scripts of any website may read the public view."""
+    url = client.create().json()["id"]
+    answers = [unsigned(method, url) for method in ("OPTIONS", "GET")]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert [answer.headers["access-control-allow-origin"] for answer in answers] == ["*", "*"]
+    assert answers[0].headers["access-control-allow-methods"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS"])
