@@ -4,6 +4,7 @@ import ast
 import asyncio
 import importlib.util
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -58,7 +59,10 @@ def close_stores(namespace: dict[str, Any]) -> None:
             asyncio.run(_close(store))
 
 
-@pytest.mark.parametrize("page", [page for page in sorted(PAGES) if blocks(page, "python")])
+WITH_PYTHON: Final = [page for page in sorted(PAGES) if blocks(page, "python")]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
 def test_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +72,46 @@ def test_examples_run(
 
     printed = [comment for _, block in blocks(page, "python") for comment in _PRINTS.findall(block)]
     assert printed == capsys.readouterr().out.splitlines()
+
+
+def write_modules(folder: Path) -> list[str]:
+    """Write the Python blocks of each page as one module, with the line numbers of the page. Return the files."""
+    names = []
+    for page in WITH_PYTHON:
+        names.append(re.sub(r"\W", "_", page.removesuffix(".md")) + ".py")
+        text = ""
+        for above, block in blocks(page, "python"):
+            text += "\n" * (above - text.count("\n")) + block
+        (folder / names[-1]).write_text(text, "utf-8")
+    return names
+
+
+def test_examples_pass_mypy(tmp_path: Path) -> None:
+    """The Python blocks of every page pass `mypy --strict`, without the settings of this project."""
+    pytest.importorskip("mypy")
+    options = ["--strict", "--config-file=", f"--cache-dir={ROOT / '.mypy_cache' / 'docs'}", "--no-error-summary"]
+    command = [sys.executable, "-m", "mypy", *options, *write_modules(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert (run.returncode, run.stdout + run.stderr) == (0, "")
+
+
+def test_examples_pass_pyright(tmp_path: Path) -> None:
+    """The Python blocks of every page pass pyright with its own settings."""
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
+    run = subprocess.run(
+        [*command, *write_modules(tmp_path)], capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )
+    try:
+        report = json.loads(run.stdout[run.stdout.index("{") :])
+    except ValueError:
+        pytest.skip(f"pyright cannot run, because it needs Node and the npm registry: {run.stderr.strip()[-200:]}")
+    found = [
+        f"{Path(one['file']).name}:{one['range']['start']['line'] + 1}: {one['message']}"
+        for one in report["generalDiagnostics"]
+    ]
+    assert found == []
+    assert report["summary"]["filesAnalyzed"] == len(WITH_PYTHON)
 
 
 def test_the_readme_embeds_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +211,7 @@ def asgi_answers(
         "type": "http",
         "method": method,
         "path": raw_path,
+        "http_version": "1.1",
         "raw_path": raw_path.encode(),
         "headers": [(name.lower().encode(), value.encode()) for name, value in fields],
     }
