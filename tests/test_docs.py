@@ -239,6 +239,14 @@ def test_refused_head_has_no_body() -> None:
     assert [message.get("body") for message in sent] == [None, b""]
 
 
+def test_framework_page_shows_the_programs() -> None:
+    """The page about frameworks shows each program as it is, without its docstring."""
+    programs = [path.read_text("utf-8") for path in sorted((ROOT / "examples").glob("*_app.py"))]
+    shown = [block for _, block in blocks("docs/frameworks.md", "py")]
+    assert len(programs) == 6
+    assert [text for text in programs if text.partition('"""\n\n')[2] not in shown] == []
+
+
 # --- generated parts -------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from kits.service_kit import JSON, NOBODYS_ID, PATH, Client, Service, document, 
 ID_PATH: Final = f"{PATH}/{NOBODYS_ID}"
 REFUSALS: Final = [
     ("GET", PATH, (405, "method_not_allowed")),
-    ("OPTIONS", ID_PATH, (405, "method_not_allowed")),
+    ("OPTIONS", PATH, (405, "method_not_allowed")),
     ("PUT", ID_PATH, (405, "method_not_allowed")),
     ("PURGE", ID_PATH, (405, "method_not_allowed")),
     ("POST", ID_PATH, (405, "method_not_allowed")),
@@ -61,6 +61,8 @@ def check(service: Service, port: int) -> None:
     assert (head.status, head.body, header(head, "Content-Length")) == (200, b"", str(expected))
     assert header(head, "Content-Type") == "application/json"
 
+    preflight = client.send(Request("OPTIONS", f"{PATH}/{id}"))
+    assert (preflight.status, header(preflight, "Access-Control-Allow-Origin")) == (200, "*")
     assert code(client.send(packet_request(b""))) == "F01"
     for method, path, refused in REFUSALS:
         assert (method, path, refusal(client.send(Request(method, path)))) == (method, path, refused)

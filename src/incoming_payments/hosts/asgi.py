@@ -163,7 +163,7 @@ def _path(scope: Mapping[str, Any]) -> str:
 async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None, limit: int) -> bytes:
     """Return the body of the request: `body`, if the host has read it already."""
     framed = not names.isdisjoint((b"content-length", b"transfer-encoding"))
-    if body is None and not framed and scope["method"] in {"GET", "HEAD"} and scope["http_version"] < "2":
+    if body is None and not framed and scope["method"] in {"GET", "HEAD", "OPTIONS"} and scope.get("http_version", "2") < "2":
         return b""  # RFC 9112 §6.3. A server would wait for the next message if other code has received the first.
     if body is None:
         body = await _receive_body(receive, limit)

@@ -101,13 +101,20 @@ def test_forged_signature_is_refused(client: HttpClient) -> None:
     assert refused.headers["www-authenticate"] == "GNAP as_uri=https://auth.bank.example"
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "POST"])
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "POST"])
 def test_unknown_method_is_refused(client: HttpClient, method: str) -> None:
     """The service refuses the method with its own error body; the framework does not."""
     refused = unsigned(method, f"{client.base_url}/incoming-payments/019b76da-a800-7000-8000-000000000000")
 
     assert code_of(refused) == (405, "method_not_allowed")
     assert refused.headers["allow"] == "GET, HEAD"
+
+
+def test_preflight_is_answered_by_the_service(client: HttpClient) -> None:
+    """A browser may read the public view for a page of another origin."""
+    answer = unsigned("OPTIONS", f"{client.base_url}/incoming-payments/019b76da-a800-7000-8000-000000000000")
+
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS"])

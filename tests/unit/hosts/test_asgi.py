@@ -462,6 +462,7 @@ def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixtur
     [
         ("GET", "1.1", [], 0),
         ("HEAD", "1.0", [], 0),
+        ("OPTIONS", "1.1", [], 0),
         ("GET", "1.1", [("Content-Length", "0")], 1),
         ("GET", "1.1", [("Transfer-Encoding", "chunked")], 1),
         ("GET", "2", [], 1),
@@ -508,6 +509,12 @@ def test_request_with_two_lengths_is_refused_and_the_connection_closed() -> None
     assert refusal(channel.response) == (400, "invalid_http")
     assert header(channel.response, "Connection") == "close"
     assert len(channel.waiting) == 1
+
+
+def test_transfer_coding_other_than_chunked_is_refused() -> None:
+    """RFC 9112 §11.2: a proxy that ignores the coding would see another end of the request."""
+    request = Request("POST", PATH, headers=[JSON, ("Transfer-Encoding", "xchunked")])
+    assert refusal(call(an_application(Service()), a_scope(request))) == (400, "invalid_http")
 
 
 def test_request_for_another_protocol_is_the_last_of_its_connection() -> None:

@@ -125,6 +125,20 @@ def test_route_with_a_body_parameter(monkeypatch: pytest.MonkeyPatch, caplog: py
     assert "answer(..., body=...)" in caplog.text
 
 
+def test_dependency_that_uses_up_the_body(caplog: pytest.LogCaptureFixture) -> None:
+    """The client gets 400 at once, and the log says why."""
+    service = Service()
+
+    async def audit(request: fastapi.Request) -> None:
+        async for _ in request.stream():
+            pass
+
+    with serving_asgi(an_app(service, dependencies=[fastapi.Depends(audit)])) as port:
+        client = client_at(service, port)
+        assert refusal(client.send(client.creation())) == (400, "incomplete_body")
+    assert "answer(..., body=...)" in caplog.text
+
+
 def test_dependency_that_reads_the_body() -> None:
     """Starlette keeps the body of the request, and a GET without a body needs no message of the server."""
     service = Service()
