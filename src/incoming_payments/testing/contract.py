@@ -225,18 +225,18 @@ class StoreContract(ConcurrencyContract, SharingContract):
         assert before == (store.load(id), list(store.events(id)))
 
     @pytest.mark.parametrize(
-        ("one", "other"),
+        ("one", "another"),
         [("a", "A"), ("1", "01"), ("1", "1.0"), ("a%", "a_"), ("'", '"'), ("~" * CREDIT_ID_CHARS_MAX, "~" * 199)],
     )
-    def test_credit_ids_are_compared_exactly(self, store: PaymentStore, one: str, other: str) -> None:
+    def test_credit_ids_are_compared_exactly(self, store: PaymentStore, one: str, another: str) -> None:
         """Two different spellings are two credits."""
         id = create(store)
 
         credit(store, id, one, 1)
-        credit(store, id, other, 2)
+        credit(store, id, another, 2)
 
         assert store.load(id).received.value == 3
-        assert [None, one, other] == [event.credit_id for event in store.events(id)]
+        assert [None, one, another] == [event.credit_id for event in store.events(id)]
 
     def test_a_credit_id_belongs_to_one_payment(self, store: PaymentStore) -> None:
         """Two payments can have a credit with the same id, and each has only its own events."""
