@@ -26,6 +26,8 @@ class TestMemoryStore(StoreContract):
 class TestMemoryNonces(NonceContract):
     """The contract suite against `MemoryNonces`."""
 
+    memory_only = True
+
     def make_nonces(self, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
         """Return new nonces, which need no directory."""
         return MemoryNonces(self.capacity)

@@ -87,6 +87,10 @@ class TestSqliteNonces(NonceContract):
         """Return nonces in a new file."""
         return SqliteNonces(SqliteStore(directory / "payments.db"), self.capacity)
 
+    def open_again(self, nonces: Nonces, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
+        """Return the nonces of another store on the same file."""
+        return self.make_nonces(directory)
+
     def close_nonces(self, nonces: Nonces) -> None:
         """Close the store of the nonces."""
         assert isinstance(nonces, SqliteNonces)
@@ -95,6 +99,10 @@ class TestSqliteNonces(NonceContract):
 
 class TestAsyncSqliteNonces(NonceContract):
     """The contract suite against `AsyncSqliteNonces`, whose callers are concurrent tasks of one event loop."""
+
+    def open_again(self, nonces: Nonces, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
+        """Return the nonces of another store on the same file."""
+        return self.make_nonces(directory)
 
     def make_nonces(self, directory: Path) -> Nonces:
         """Return nonces in a new file, with their own event loop."""
