@@ -259,7 +259,7 @@ class IgnoresCase(ReferenceStore):
         row = connection.execute(
             "SELECT value FROM credits WHERE payment = ? AND id = ? COLLATE NOCASE", (id, credit_id)
         ).fetchone()
-        return None if row is None else pickle.loads(row[0])  # type: ignore[no-any-return] # noqa: S301
+        return None if row is None else pickle.loads(row[0])  # noqa: S301
 
 
 class RoundsAmounts(ReferenceStore):
@@ -310,7 +310,7 @@ class FindsCreditsOfOtherPayments(ReferenceStore):
 
     def _credit(self, connection: sqlite3.Connection, id: PaymentId, credit_id: CreditId | None) -> Credit | None:  # noqa: ARG002
         row = connection.execute("SELECT value FROM credits WHERE id = ?", (credit_id,)).fetchone()
-        return None if row is None else pickle.loads(row[0])  # type: ignore[no-any-return] # noqa: S301
+        return None if row is None else pickle.loads(row[0])  # noqa: S301
 
 
 class TakesTheLatestCredit(ReferenceStore):
@@ -318,4 +318,4 @@ class TakesTheLatestCredit(ReferenceStore):
 
     def _credit(self, connection: sqlite3.Connection, id: PaymentId, credit_id: CreditId | None) -> Credit | None:  # noqa: ARG002
         row = connection.execute("SELECT value FROM credits WHERE payment = ? ORDER BY rowid DESC", (id,)).fetchone()
-        return None if row is None else pickle.loads(row[0])  # type: ignore[no-any-return] # noqa: S301
+        return None if row is None else pickle.loads(row[0])  # noqa: S301

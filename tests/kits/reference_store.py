@@ -117,11 +117,11 @@ class ReferenceStore:
         row = connection.execute("SELECT value FROM payments WHERE id = ?", (id,)).fetchone()
         if row is None:
             raise PaymentNotFound(f"there is no payment {id}")
-        return pickle.loads(row[0])  # type: ignore[no-any-return] # noqa: S301 - written by this store
+        return pickle.loads(row[0])  # noqa: S301 - written by this store
 
     def _credit(self, connection: sqlite3.Connection, id: PaymentId, credit_id: CreditId | None) -> Credit | None:
         row = connection.execute("SELECT value FROM credits WHERE payment = ? AND id = ?", (id, credit_id)).fetchone()
-        return None if row is None else pickle.loads(row[0])  # type: ignore[no-any-return] # noqa: S301
+        return None if row is None else pickle.loads(row[0])  # noqa: S301
 
     def _write(self, connection: sqlite3.Connection, payment: IncomingPayment, decision: Decision[Any]) -> None:
         self._write_payment(connection, payment)

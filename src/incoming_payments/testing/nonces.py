@@ -56,7 +56,7 @@ class NonceContract:
         )
 
     def close_nonces(self, nonces: Nonces) -> None:
-        """Close a port that `make_nonces` or `open_again` returned. By default call its `close` method, if there is one."""
+        """Close a port that `make_nonces` or `open_again` returned. By default call its `close` method, if any."""
         close = getattr(nonces, "close", None)
         if close is not None:
             close()
