@@ -3,6 +3,7 @@
 import pickle
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,7 +16,7 @@ from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import StoreUnavailable
+from incoming_payments.errors import StoreUnavailable, StoreUnusable
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_insert, check_update
 from kits.reference_store import ReferenceStore, micros
@@ -131,6 +132,17 @@ class KeepsAStaleDecision(ReferenceStore):
             return super().update(id, decide_once, credit_id)
         except StoreUnavailable:
             return super().update(id, decide_once, credit_id)
+
+
+class DecidesAgain(ReferenceStore):
+    """Repeats a transaction that has failed, and its decision. This store is not broken."""
+
+    def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
+        """Update, and try once more."""
+        try:
+            return super().update(id, decide, credit_id)
+        except StoreUnavailable:
+            return super().update(id, decide, credit_id)
 
 
 class CommitsEventsLater(ReferenceStore):
@@ -319,3 +331,40 @@ class TakesTheLatestCredit(ReferenceStore):
     def _credit(self, connection: sqlite3.Connection, id: PaymentId, credit_id: CreditId | None) -> Credit | None:  # noqa: ARG002
         row = connection.execute("SELECT value FROM credits WHERE payment = ? ORDER BY rowid DESC", (id,)).fetchone()
         return None if row is None else pickle.loads(row[0])  # noqa: S301
+
+
+class ShiftsTotals(ReferenceStore):
+    """Returns events with a wrong total."""
+
+    def events(self, id: PaymentId) -> Sequence[Event]:
+        """Raise the total in each event after the first one."""
+        first, *others = super().events(id)
+        more = [evolve(event, received=evolve(event.received, value=event.received.value + 1)) for event in others]
+        return [first, *more]
+
+
+class BreaksWhenItLoads(ReferenceStore):
+    """Cannot load."""
+
+    def load(self, id: PaymentId) -> IncomingPayment:
+        """Raise `StoreUnusable`."""
+        raise StoreUnusable(f"payment {id} cannot be read")
+
+
+class FailsToUpdate(ReferenceStore):
+    """Raises an error of Python."""
+
+    close: Any = None  # some stores need not be closed
+
+    def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:  # noqa: ARG002
+        """Fail."""
+        raise ZeroDivisionError(f"no update of {id} works")
+
+
+class NeverAnswers(ReferenceStore):
+    """Does not return from `update`."""
+
+    def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
+        """Sleep."""
+        time.sleep(600)
+        return super().update(id, decide, credit_id)

@@ -117,7 +117,8 @@ class ReferenceStore:
         row = connection.execute("SELECT value FROM payments WHERE id = ?", (id,)).fetchone()
         if row is None:
             raise PaymentNotFound(f"there is no payment {id}")
-        return pickle.loads(row[0])  # noqa: S301 - written by this store
+        payment: IncomingPayment = pickle.loads(row[0])  # noqa: S301 - written by this store
+        return payment
 
     def _credit(self, connection: sqlite3.Connection, id: PaymentId, credit_id: CreditId | None) -> Credit | None:
         row = connection.execute("SELECT value FROM credits WHERE payment = ? AND id = ?", (id, credit_id)).fetchone()

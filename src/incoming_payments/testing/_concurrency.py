@@ -30,7 +30,7 @@ class ConcurrencyContract(StoreHooks):
         """Each caller sends the same credits in another order. All callers get the same answers."""
         credit_at_once([store] * self.threads)
 
-    def test_an_update_waits_for_the_decision_of_another(self, store: PaymentStore) -> None:
+    def test_concurrent_updates_decide_one_after_the_other(self, store: PaymentStore) -> None:
         """`decide` runs while the store holds the lock on the payment. See `check_lock`."""
         check_lock(store, store)
 

@@ -79,7 +79,7 @@ class Calls:
         def watched(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
             decision = decide(payment, earlier)
             self._times = []
-            sys.setprofile(self._count)
+            sys.setprofile(self.count)
             return decision
 
         return watched
@@ -93,7 +93,8 @@ class Calls:
         gaps = sorted(((end - begin, number) for number, (begin, end) in enumerate(pairwise(times), 2)))
         return [number for _, number in reversed(gaps)][:_MOMENTS_MAX]
 
-    def _count(self, _frame: FrameType, _event: str, _argument: object) -> None:
+    def count(self, _frame: FrameType | None, _event: str, _argument: object) -> None:
+        """Note a call or a return. This is a profile function of `sys.setprofile`."""
         self._times.append(time.perf_counter_ns())
         if len(self._times) == self._end_at:
             self._end()

@@ -51,11 +51,11 @@ class TestReferenceStore(ReferenceContract):
 FAILED: Final = (AssertionError, pytest.fail.Exception)
 CAUGHT_BY: list[tuple[type[ReferenceStore], Callable[..., None], Any]] = [
     (broken.LoadsThenSaves, StoreContract.test_concurrent_credits_are_credited_once, FAILED),
-    (broken.LoadsThenSaves, StoreContract.test_an_update_waits_for_the_decision_of_another, FAILED),
+    (broken.LoadsThenSaves, StoreContract.test_concurrent_updates_decide_one_after_the_other, FAILED),
     (broken.LocksTheObject, StoreContract.test_stores_credit_one_payment_at_the_same_time, FAILED),
     (broken.LocksTheObject, StoreContract.test_a_decision_in_one_store_holds_up_the_other, FAILED),
     (broken.CachesPayments, StoreContract.test_each_store_sees_the_changes_of_the_other, FAILED),
-    (broken.DecidesBeforeTheLock, StoreContract.test_an_update_waits_for_the_decision_of_another, FAILED),
+    (broken.DecidesBeforeTheLock, StoreContract.test_concurrent_updates_decide_one_after_the_other, FAILED),
     (broken.DecidesBeforeTheLock, StoreContract.test_a_decision_in_one_store_holds_up_the_other, FAILED),
     (broken.KeepsAStaleDecision, StoreContract.test_a_transaction_that_breaks_decides_again, BrokenDecision),
     (broken.CommitsEventsLater, StoreContract.test_a_reader_sees_a_payment_with_its_events, FAILED),
@@ -86,6 +86,11 @@ def test_a_broken_store_on_sqlite_is_detected(
     """The test of the broken promise fails. It passes for the reference store, which has no other difference."""
     with pytest.raises(error):
         run_test(store_class, test, tmp_path)
+
+
+def test_a_store_may_repeat_a_transaction(tmp_path: Path) -> None:
+    """It may answer after its connection broke, if it decides again."""
+    run_test(broken.DecidesAgain, StoreContract.test_a_transaction_that_breaks_decides_again, tmp_path)
 
 
 def run_test(store_class: type[ReferenceStore], test: Callable[..., None], directory: Path) -> None:
