@@ -57,9 +57,8 @@ class PostgresStore:
         row = (terms.id, terms.wallet_address, terms.client, terms.asset.code, terms.asset.scale, terms.created_at)
         more = (terms.limit and terms.limit.value, terms.expires_at, terms.metadata)
         query = (
-            "INSERT INTO payments (id, wallet_address, client, asset_code, asset_scale, created_at, incoming_amount, "
-            "expires_at, metadata, received_amount, updated_at, version, closed_at, expiry_announced_at, sweep_at) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+            "INSERT INTO payments VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) "
+            "ON CONFLICT DO NOTHING"
         )
         with self._transaction() as connection:
             if not connection.execute(query, (*row, *more, *_progress(payment))).rowcount:

@@ -205,6 +205,7 @@ def _run_worker(task: _Task, plan: Plan, barrier: threading.Barrier) -> bool:
         finally:
             is_late = not timer.is_alive()
             timer.cancel()
+            process.kill()  # it has ended, unless an exception has interrupted this thread
             barrier.abort()  # when this worker has failed, the others need not wait for it
         log.seek(0)
         text = log.read().decode(errors="replace")[-_LOG_CHARS_MAX:]

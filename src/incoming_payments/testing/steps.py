@@ -24,6 +24,7 @@ PACKET_PEER: Final = "test.bank.connector"
 UNUSED_ID: Final = PaymentId("019b7a0c-ffff-7000-8000-000000000000")  # `a_creation` never chooses it
 
 _PATIENCE_S: Final = 5.0
+_BEGIN_S: Final = 30.0  # a slow machine starts a thread and opens a connection in less
 _PAUSE_S: Final = 0.01
 _LOCKED_S: Final = 0.2  # enough for an update that finds no lock
 _DECISION_S: Final = 0.001  # long enough for other threads to run in the meantime
@@ -152,8 +153,8 @@ def check_lock(holder: PaymentStore, rival: PaymentStore) -> None:
         return crediting("wire-1", 1)(payment, earlier)
 
     def update() -> None:
-        deciding.wait(_PATIENCE_S)
-        rival.update(id, decide, CreditId("wire-1"))
+        deciding.wait(_BEGIN_S)
+        persistently(lambda: rival.update(id, decide, CreditId("wire-1")))
         steps.append("the second ends")
         updated.set()
 

@@ -1,5 +1,6 @@
 """The state machine detects broken stores, and its model keeps the store contract."""
 
+import inspect
 from pathlib import Path
 
 import pytest
