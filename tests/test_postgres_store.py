@@ -1,7 +1,6 @@
 """The store on PostgreSQL of the docs passes the tests that the docs show with it, on a real server."""
 
 import re
-import secrets
 import sys
 import tempfile
 import warnings
@@ -10,7 +9,6 @@ from typing import Any, Final
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from kits.processes import ROOT
 
@@ -36,24 +34,13 @@ test_acknowledged_credits_survive_crashes: Final = SHOWN["test_acknowledged_cred
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """Yield the connection string of a new server."""
+def database() -> Iterator[str]:
+    """Yield the connection string of a database with the tables of the example, on a new server."""
     # Not in a directory of pytest: when root runs the tests, pgserver runs the server as another user.
     server = pgserver.get_server(tempfile.mkdtemp(prefix="postgres-"), cleanup_mode="delete")
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")  # no test can see a sync, and each takes time
         connection.execute("SELECT pg_reload_conf()")
+        connection.execute(sys.modules["postgres_store"].SCHEMA)
     yield server.get_uri()
     server.cleanup()
-
-
-@pytest.fixture
-def database(server: str) -> str:
-    """Return the connection string of a new database with the tables of the example."""
-    name = f"test_{secrets.token_hex(8)}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    conninfo = make_conninfo(server, dbname=name)
-    with psycopg.connect(conninfo) as connection:
-        connection.execute(sys.modules["postgres_store"].SCHEMA)
-    return conninfo
