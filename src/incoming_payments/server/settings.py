@@ -119,7 +119,7 @@ def _document(path: Path) -> dict[str, Any]:
 def _toml_error(reason: str) -> str:
     """Return a message of `tomllib` with a hint. It may quote a key, and a key may be a secret in the wrong place."""
     start = next((start for start in _TOML_HINTS if reason.startswith(start)), None)
-    reason = re.sub(r"'='", "=", reason)
+    reason = reason.replace("Expected '='", "Expected =")
     reason = re.sub(r"['\"].*['\"]", "...", reason, flags=re.DOTALL)
     return reason if start is None else f"{reason}; {_TOML_HINTS[start]}"
 
