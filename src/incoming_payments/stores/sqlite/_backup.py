@@ -24,7 +24,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
     except FileExistsError:
         raise BackupFailed(f"{partial} exists: remove it, unless another backup is running") from None
     except OSError as error:
-        raise BackupFailed(f"{partial} cannot be created: {error.strerror}") from error
+        raise BackupFailed(f"{path} cannot be created: {error.strerror}") from error
     try:
         expected = _copy(source, partial)
         _sync(partial)
