@@ -102,10 +102,11 @@ def check_amount(amount: Amount) -> Amount:
     return amount
 
 
-def _canonical(url: WalletAddressUrl) -> WalletAddressUrl:
-    if wallet_address_url(url) != url:
-        raise InvalidValue(f"write the wallet address as {wallet_address_url(url)}", member="walletAddress")
-    return url
+def _canonical(url: str) -> WalletAddressUrl:
+    canonical = wallet_address_url(url)
+    if canonical != url:
+        raise InvalidValue(f"write the wallet address as {canonical}", member="walletAddress")
+    return canonical
 
 
 def _auth_server(url: str) -> str:

@@ -16,6 +16,8 @@ from incoming_payments.testing.nonces import KEYS, NonceContract
 class TestMemoryStore(StoreContract):
     """The contract suite against `MemoryStore`."""
 
+    memory_only = True
+
     def make_store(self, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
         """Return a new store, which needs no directory."""
         return MemoryStore()
@@ -23,6 +25,8 @@ class TestMemoryStore(StoreContract):
 
 class TestMemoryNonces(NonceContract):
     """The contract suite against `MemoryNonces`."""
+
+    memory_only = True
 
     def make_nonces(self, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
         """Return new nonces, which need no directory."""
