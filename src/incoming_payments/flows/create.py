@@ -68,13 +68,20 @@ def create_for_host(
     """Create a payment for the host's own app, with the limits of a create request. See `IncomingPayments.create`."""
     check_time(now)
     if expires_at is not None:
-        check_time(expires_at, member="expiresAt")
+        _check_expiry(expires_at)
     owner = HOST if client is None else client_id(client)
     text = None if metadata is None else _metadata_json(metadata, policy)
     url = wallet_address_url(wallet_address)
     limit = None if incoming_amount is None else check_amount(incoming_amount)
     payment, _ = yield from _open(CreateRequest(url, limit, expires_at, text), owner, policy, now)
     return payment
+
+
+def _check_expiry(expires_at: datetime) -> None:
+    try:
+        check_time(expires_at)
+    except InvalidValue as error:
+        raise InvalidValue(error.description, member="expiresAt") from None
 
 
 def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> MetadataJson | None:

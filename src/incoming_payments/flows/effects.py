@@ -12,6 +12,7 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
+from incoming_payments.errors import FlowStuck
 from incoming_payments.gnap.introspection import AccessTokenInfo
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.ports import Decide
@@ -32,33 +33,41 @@ Flow = Generator[Effect[Any], Any, T]
 """One use case. It yields effects, and returns its answer or raises an `IncomingPaymentsError`."""
 
 
-class _Guarded(Generator[Effect[Any], Any, T]):
-    """A flow that warns if it is dropped before its first step, as a coroutine does that was never awaited."""
+class Guarded(Generator[Effect[Any], Any, T]):
+    """A flow that warns if it is dropped without being run, as a coroutine does that was never awaited.
 
-    __slots__ = ("_flow", "_is_taken")
+    It gives its generator away once, to `yield from` or to a driver, so its steps cost nothing. Raises `FlowStuck` the
+    second time: a generator that has run returns `None` at once, as if it had succeeded.
+    """
 
-    def __init__(self, flow: Flow[T]) -> None:
-        self._flow = flow
-        self._is_taken = False
+    __slots__ = ("_steps", "_unrun")
+
+    def __init__(self, unrun: Flow[T]) -> None:
+        self._unrun: Flow[T] | None = unrun
 
     def __iter__(self) -> Flow[T]:
-        """Return the generator, for `yield from` and for the drivers: its steps then cost no more than before."""
-        self._is_taken = True
-        return self._flow
+        """Return the generator, once."""
+        steps, self._unrun = self._unrun, None
+        if steps is None:
+            raise FlowStuck("this flow has already run: make a new flow for each call")
+        return steps
 
     def send(self, answer: Any, /) -> Effect[Any]:
         """Answer the last effect, and return the next one."""
-        self._is_taken = True
-        return self._flow.send(answer)
+        return self._started().send(answer)
 
     def throw(self, *error: Any) -> Effect[Any]:
         """Raise an exception at the last effect, and return the next effect."""
-        self._is_taken = True
-        return self._flow.throw(*error)
+        return self._started().throw(*error)
+
+    def _started(self) -> Flow[T]:
+        if self._unrun is not None:
+            self._steps = iter(self)
+        return self._steps
 
     def __del__(self) -> None:
-        if not self._is_taken:
-            name = getattr(self._flow, "__name__", "")
+        if self._unrun is not None:
+            name = getattr(self._unrun, "__name__", "")
             text = f"flow {name!r} was never run: pass it to run() or arun(), or call the service"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
@@ -71,7 +80,7 @@ def flow(function: Callable[P, Flow[T]]) -> Callable[P, Flow[T]]:
 
     @wraps(function)
     def start(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
-        return _Guarded(function(*args, **kwargs))
+        return Guarded(function(*args, **kwargs))
 
     return start
 

@@ -91,18 +91,18 @@ def _fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
 
     A flow that has run would return `None` at once, as if it had succeeded.
     """
-    try:
-        steps = iter(flow)
-    except TypeError:
-        steps = flow
-    if not isinstance(steps, GeneratorType) or not isinstance(ports, _PORTS):
-        if isinstance(ports, Generator):
-            ports.close()  # this error is enough: do not also warn that the flow was never run
-        found = " and ".join("a flow" if isinstance(one, Generator) else name_of(one) for one in (flow, ports))
-        raise ConfigurationError(f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}")
-    if inspect.getgeneratorstate(steps) != inspect.GEN_CREATED:
-        raise FlowStuck("this flow has already run: make a new flow for each call")
-    return steps
+    if isinstance(ports, _PORTS):
+        if type(flow) is effects.Guarded:
+            return iter(flow)
+        if isinstance(flow, GeneratorType):
+            if inspect.getgeneratorstate(flow) != inspect.GEN_CREATED:
+                raise FlowStuck("this flow has already run: make a new flow for each call")
+            return flow
+    for one in (flow, ports):
+        if isinstance(one, Generator):
+            one.close()  # this error is enough: do not also warn that the flow was never run
+    found = " and ".join("a flow" if isinstance(one, Generator) else name_of(one) for one in (flow, ports))
+    raise ConfigurationError(f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}")
 
 
 def _is_awaitable(answer: object) -> bool:
