@@ -11,8 +11,16 @@ import sys
 
 import incoming_payments
 
-OPTIONAL = ["uvicorn", "httptools", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
+OPTIONAL = [
+    "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "psycopg", "pytest", "starlette",
+    "urllib3", "uvicorn", "yarl",
+]  # fmt: skip
 NEED_MORE = {
+    "incoming_payments.clients._aiohttp",
+    "incoming_payments.clients._urllib3",
+    "incoming_payments.hosts.aiohttp",
+    "incoming_payments.hosts.django",
+    "incoming_payments.hosts.fastapi",
     "incoming_payments.testing._concurrency",  # pytest
     "incoming_payments.testing._hooks",  # pytest
     "incoming_payments.testing._sharing",  # pytest

@@ -1,0 +1,102 @@
+"""The async HTTP client, on aiohttp. See `_http`."""
+
+import asyncio
+import socket
+import ssl
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from incoming_payments.clients._http import (
+    CONNECTIONS_MAX,
+    HttpAnswer,
+    MayConnect,
+    any_address,
+    check_address,
+    failed,
+    too_large,
+    too_late,
+)
+from incoming_payments.httpsig import RequestMessage
+
+
+class AsyncHttpClient:
+    """Send requests over kept connections, `connections` to one host at most. Close the client with `aclose`.
+
+    `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
+    it. The connections belong to the event loop of the first request. A client serves another loop once the first has
+    ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        bytes_max: int,
+        connections: int = CONNECTIONS_MAX,
+        tls: ssl.SSLContext | None = None,
+        may_connect: MayConnect = any_address,
+    ) -> None:
+        self._bytes_max = bytes_max
+        self._connections = connections
+        self._tls = tls
+        self._may_connect = may_connect
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
+        """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
+        url = request.target_uri
+        has_head = False
+        try:
+            async with self._open().request(
+                request.method,
+                URL(url, encoded=True),
+                data=request.body or None,
+                headers=request.headers,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=timeout_s, ceil_threshold=timeout_s + 1),
+            ) as response:
+                has_head = True
+                body = bytearray()
+                async for chunk in response.content.iter_any():
+                    body += chunk
+                    if len(body) > self._bytes_max:
+                        raise too_large(url, self._bytes_max)
+                return HttpAnswer(response.status, response.headers, bytes(body))
+        except TimeoutError:
+            raise too_late(url, timeout_s) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise failed(url, error, is_connection=not has_head and _is_connection(error)) from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._loop is not loop:
+            self._loop = loop
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0,
+                    limit_per_host=self._connections,
+                    ssl=self._tls or True,
+                    socket_factory=self._socket,
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"Accept-Encoding": "identity"},
+                auto_decompress=False,
+            )
+        return self._session
+
+    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
+        family, kind, protocol, _, where = address
+        check_address(self._may_connect, where[0])
+        return socket.socket(family, kind, protocol)
+
+    async def aclose(self) -> None:
+        """Close all connections. A later request opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+def _is_connection(error: Exception) -> bool:
+    return isinstance(error, aiohttp.ClientConnectionError) and not isinstance(error, aiohttp.ClientSSLError)

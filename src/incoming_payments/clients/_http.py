@@ -1,0 +1,75 @@
+"""One HTTP exchange with a limit on its time and its size. `_urllib3` and `_aiohttp` are its two implementations.
+
+```
+client = HttpClient(bytes_max=65_536)                   # or AsyncHttpClient, with `await` and `aclose`
+answer = client.send(RequestMessage("GET", url, ()), timeout_s=3)
+```
+
+Both follow no redirect, keep no cookie, decode no content coding and use no proxy of the environment. Neither repeats a
+request.
+"""
+
+import errno
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
+
+from attrs import field, frozen
+
+from incoming_payments.errors import PortUnavailable
+
+CONNECTIONS_MAX: Final = 32  # the default for one client: the connections to one host, in use or kept
+HOSTS_MAX: Final = 64  # hosts to which a sync client keeps connections
+
+MayConnect = Callable[[IPv4Address | IPv6Address], bool]
+
+
+@frozen
+class HttpAnswer:
+    """The answer of a server: its status, its header fields and its whole body. `headers` ignores case."""
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+class HttpFailed(PortUnavailable):
+    """A server gave no answer: no connection, not in time, too large, or not HTTP.
+
+    `is_connection` is true when the connection failed before any byte of an answer, so that a retry may help.
+    """
+
+    def __init__(self, description: str, *, is_connection: bool = False) -> None:
+        super().__init__(description)
+        self.is_connection = is_connection
+
+
+class AddressRefused(OSError):
+    """The client may not connect to this IP address."""
+
+
+def any_address(_: IPv4Address | IPv6Address) -> bool:
+    """Return `True`: connect to any address, for servers that the operator names."""
+    return True
+
+
+def check_address(may_connect: MayConnect, address: str) -> None:
+    """Raise `AddressRefused` unless `may_connect` allows the IP address. Call this with the address of the socket."""
+    if not may_connect(ip_address(address)):
+        raise AddressRefused(errno.EACCES, f"this client may not connect to the address {address}")
+
+
+def too_late(url: str, timeout_s: float) -> HttpFailed:
+    """Return the failure of an exchange that did not end in time."""
+    return HttpFailed(f"{url} did not answer within {timeout_s:.3g} s")
+
+
+def too_large(url: str, bytes_max: int) -> HttpFailed:
+    """Return the failure of an answer that is larger than the limit."""
+    return HttpFailed(f"the answer of {url} is larger than {bytes_max} bytes")
+
+
+def failed(url: str, error: BaseException, *, is_connection: bool) -> HttpFailed:
+    """Return the failure that `error` of the HTTP library stands for."""
+    why = "cannot be reached" if is_connection else "gave no valid HTTP answer"
+    return HttpFailed(f"{url} {why}: {type(error).__name__}: {error}", is_connection=is_connection)

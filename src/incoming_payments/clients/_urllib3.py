@@ -1,0 +1,210 @@
+"""The sync HTTP client, on urllib3. See `_http`.
+
+The timeouts of urllib3 are for each read, so a server that sends a byte now and then could hold a thread for hours. The
+connections here have a deadline for the whole exchange: look-up of the name, connection, TLS, head and body.
+"""
+
+import http.client
+import io
+import socket
+import ssl
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any, Final
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import EmptyPoolError, HTTPError, NewConnectionError, ProtocolError
+from urllib3.exceptions import TimeoutError as TooLate
+
+from incoming_payments.clients._http import (
+    CONNECTIONS_MAX,
+    HOSTS_MAX,
+    HttpAnswer,
+    MayConnect,
+    any_address,
+    check_address,
+    failed,
+    too_large,
+    too_late,
+)
+from incoming_payments.httpsig import RequestMessage
+
+_LEAST_S: Final = 0.001  # a socket with the timeout 0 would not wait at all
+
+
+class HttpClient:
+    """Send requests over kept connections, `connections` to one host at most. Close the client with `close`.
+
+    `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
+    it. Threads may share a client.
+    """
+
+    def __init__(
+        self,
+        *,
+        bytes_max: int,
+        connections: int = CONNECTIONS_MAX,
+        tls: ssl.SSLContext | None = None,
+        may_connect: MayConnect = any_address,
+    ) -> None:
+        self._bytes_max = bytes_max
+        tls = tls or ssl.create_default_context()
+        self._pools = urllib3.PoolManager(HOSTS_MAX, maxsize=connections, block=True, ssl_context=tls)
+        self._pools.pool_classes_by_scheme = _pool_classes(may_connect)
+
+    def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
+        """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
+        url, target = request.target_uri, request.target
+        has_head = False
+        try:
+            response = self._pools.connection_from_url(url).urlopen(
+                request.method,
+                target.path + (target.query or ""),
+                body=request.body or None,
+                headers=dict(request.headers),
+                redirect=False,
+                retries=False,
+                timeout=_Deadline(timeout_s),
+                pool_timeout=timeout_s,  # type: ignore[arg-type] # it goes to queue.Queue.get, which takes a float
+                preload_content=False,
+                decode_content=False,
+            )
+            has_head = True
+            body = response.read(self._bytes_max + 1)
+            if len(body) > self._bytes_max:
+                response.close()
+                response.release_conn()
+                raise too_large(url, self._bytes_max)
+            response.read(1)  # it raises an error if the body was cut off
+            return HttpAnswer(response.status, response.headers, body)
+        except (HTTPError, OSError, ValueError) as error:
+            if isinstance(error, TooLate | EmptyPoolError) and not isinstance(error, NewConnectionError):
+                raise too_late(url, timeout_s) from None
+            raise failed(url, error, is_connection=not has_head and _is_connection(error)) from error
+
+    def close(self) -> None:
+        """Close all connections that are not in use. A later request opens new ones."""
+        self._pools.clear()
+
+
+def _is_connection(error: Exception) -> bool:
+    reason = error.args[-1] if isinstance(error, ProtocolError) else error
+    return isinstance(reason, NewConnectionError | ConnectionError)
+
+
+class _Deadline(urllib3.Timeout):
+    """A timeout that ends at one time, whether the exchange waits for a connection, for the head or for the body."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__()
+        self._at = time.monotonic() + timeout_s
+
+    def clone(self) -> "_Deadline":
+        return self
+
+    @property
+    def connect_timeout(self) -> float:
+        return max(_LEAST_S, self._at - time.monotonic())
+
+    read_timeout = connect_timeout
+
+
+class _TimedReader(io.RawIOBase):
+    """The bytes of a socket until its timeout, counted from now, has passed."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._deadline = time.monotonic() + (sock.gettimeout() or 0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(max(_LEAST_S, self._deadline - time.monotonic()))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _TimedSocket:
+    """The part of a socket that `http.client.HTTPResponse` uses."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(_TimedReader(self._sock))
+
+
+class _TimedResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(_TimedSocket(sock), *args, **options)  # type: ignore[arg-type] # it only calls makefile
+
+
+def _pool_classes(may_connect: MayConnect) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+    """Return pools with connections that have a deadline, to addresses that `may_connect` allows."""
+
+    def connect(connection: HTTPConnection) -> socket.socket:
+        deadline = _Deadline(connection.timeout or 0)
+        try:
+            return _connect(connection.host, connection.port, deadline, may_connect)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise NewConnectionError(connection, str(error)) from error
+
+    class Plain(HTTPConnection):
+        response_class = _TimedResponse
+        _new_conn = connect
+
+    class Tls(HTTPSConnection):
+        response_class = _TimedResponse
+        _new_conn = connect
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    return {"http": PlainPool, "https": TlsPool}
+
+
+def _connect(host: str, port: int, deadline: _Deadline, may_connect: MayConnect) -> socket.socket:
+    """Return a socket that is connected to the first address of `host` that answers."""
+    failure: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in _look_up(host, port, deadline.connect_timeout):
+        sock = None
+        try:
+            check_address(may_connect, str(address[0]))
+            sock = socket.socket(family, kind, protocol)
+            sock.settimeout(deadline.connect_timeout)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.connect(address)
+            sock.settimeout(deadline.connect_timeout)  # TLS has the rest of the time
+        except OSError as error:
+            failure = error
+            if sock is not None:
+                sock.close()
+        else:
+            return sock
+    raise failure
+
+
+def _look_up(host: str, port: int, timeout_s: float) -> list[Any]:
+    """Return the addresses of `host`. The look-up has no timeout of its own, so a thread waits for it."""
+    answer: Future[list[Any]] = Future()
+
+    def look_up() -> None:
+        try:
+            answer.set_result(socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=look_up, daemon=True, name=f"look up {host}").start()
+    return answer.result(timeout_s)
