@@ -85,6 +85,7 @@ FRAMEWORKS: Final[dict[str, set[str]]] = {
     f"{PACKAGE}.hosts.django": {"django"},
     f"{PACKAGE}.hosts.fastapi": {"fastapi", "pydantic", "starlette", "typing_extensions"},
 }
+HTTP_LIBRARIES: Final = {f"{PACKAGE}.clients._aiohttp", f"{PACKAGE}.clients._urllib3"}  # a client imports its own late
 OPTIONAL: Final = {"nacl"}  # the core uses it if it is installed
 STUBS: Final = {"_typeshed"}  # known to the type checker only
 DRIVERS: Final = {"sqlite3", "psycopg"}
@@ -264,7 +265,8 @@ def test_every_module_has_its_own_test_file(module: str) -> None:
 
 def test_distribution_declares_its_dependencies() -> None:
     """The dependencies of the distribution are exactly those that the tables allow in the core."""
-    core = set().union(*(needs for part, needs in MAY_INSTALL.items() if part not in {"stores", "server", "testing"}))
+    outer = {"clients", "stores", "server", "testing"}
+    core = set().union(*(needs for part, needs in MAY_INSTALL.items() if part not in outer))
     core -= OPTIONAL
     required = {
         re.split(r"[^A-Za-z0-9-]", requirement)[0]
@@ -288,14 +290,14 @@ for name in MODULES:
 """
 EXTRAS: Final = {
     "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
-    "psycopg", "pydantic", "pytest", "starlette", "uvicorn", "waitress", "werkzeug",
+    "psycopg", "pydantic", "pytest", "starlette", "urllib3", "uvicorn", "waitress", "werkzeug", "yarl",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [
     *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {*GROUND, *PURE, "ports", PACKAGE}),
     *(
         name.removesuffix(".__init__")
         for name in ALL
-        if part_of(name) in {"hosts", "server"} and name not in FRAMEWORKS
+        if part_of(name) in {"clients", "hosts", "server"} and name not in {*FRAMEWORKS, *HTTP_LIBRARIES}
     ),
     f"{PACKAGE}.testing.sender",
 ]

@@ -12,8 +12,8 @@ import sys
 import incoming_payments
 
 OPTIONAL = [
-    "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "psycopg", "pytest", "starlette",
-    "urllib3", "uvicorn", "yarl",
+    "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "psycopg", "pytest",
+    "starlette", "urllib3", "uvicorn", "yarl",
 ]  # fmt: skip
 NEED_MORE = {
     "incoming_payments.clients._aiohttp",

@@ -44,6 +44,7 @@ from incoming_payments.gnap import (
     AccessToken,
     AccessTokenInfo,
     StaticIntrospector,
+    TokenQuery,
     read_access,
     read_introspection,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "State",
     "StaticIntrospector",
     "StoreUnavailable",
+    "TokenQuery",
     "Tolerance",
     "WalletAddress",
     "WalletAddressUrl",

@@ -27,8 +27,7 @@ from incoming_payments.domain.payment import (
     WalletAddressUrl,
 )
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.gnap.introspection import AccessTokenInfo
-from incoming_payments.gnap.token import AccessToken
+from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery
 
 T = TypeVar("T")
 Validator = Callable[[object, "Attribute[Any]", Any], None]
@@ -90,14 +89,17 @@ class AsyncWalletAddresses(Protocol):
 class Introspector(Protocol):
     """Token introspection by the authorization server. RFC 9767 §3.3."""
 
-    def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
-        """Return the information about the token, or `None` when it is not active."""
+    def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
+        """Return the information about the token, or `None` when it is not active.
+
+        Send the action and the wallet address of `query` only to an authorization server that answers for them alone.
+        """
 
 
 class AsyncIntrospector(Protocol):
     """`Introspector` with an `async def` method."""
 
-    async def introspect(self, token: AccessToken) -> AccessTokenInfo | None: ...
+    async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None: ...
 
 
 class Nonces(Protocol):

@@ -19,7 +19,7 @@ from incoming_payments.flows.effects import Effect, Flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.run import run
-from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector, TokenQuery
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ports import Ports
@@ -102,9 +102,9 @@ class Tokens:
         """Add an active token."""
         self._known.append((AccessToken(token), info))
 
-    def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
-        """Return the information about `token`, or `None`."""
-        return StaticIntrospector(self._known).introspect(token)
+    def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
+        """Return the information about the token, or `None`."""
+        return StaticIntrospector(self._known).introspect(query)
 
 
 class Service:

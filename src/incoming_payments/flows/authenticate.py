@@ -9,8 +9,7 @@ from incoming_payments.errors import AuthorizationServerUnavailable, MalformedKe
 from incoming_payments.flows.effects import Flow, IntrospectToken, UseNonce
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight
-from incoming_payments.gnap.introspection import AccessTokenInfo, require_active
-from incoming_payments.gnap.token import AccessToken, parse_authorization
+from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery, require_active
 from incoming_payments.httpsig import (
     Evidence,
     Proof,
@@ -32,8 +31,8 @@ class Caller:
     proof: Proof
 
 
-def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
-    """Return the caller of `request`. Spec section 5.
+def authenticate(request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
+    """Return the caller of `request`, which has the token of `query`. Spec section 5.
 
     Raises `TokenRefused`, `SignatureRefused` with its `evidence`, `StoreUnavailable` when no further nonce can be
     stored, or `AuthorizationServerUnavailable` when the token cannot be introspected now.
@@ -41,8 +40,7 @@ def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) 
     The key is the one to which the active token is bound (RFC 9635 §7.2), never one that the request names. A nonce is
     stored only after the signature is verified, so a client without the key cannot use up nonces.
     """
-    token = parse_authorization(request.values("authorization"))
-    info = require_active((yield from _introspect(token)), now)
+    info = require_active((yield from _introspect(query)), now)
     keys: dict[str, PublicKey] = {}
     try:
         key = _load_key(info)
@@ -56,16 +54,19 @@ def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) 
     return caller
 
 
-def _introspect(token: AccessToken) -> Flow[AccessTokenInfo | None]:
-    """Introspect `token`. A timeout or a lost connection is an outage, and no fault of the introspector."""
+def _introspect(query: TokenQuery) -> Flow[AccessTokenInfo | None]:
+    """Introspect the token. A timeout or a lost connection is an outage, and no fault of the introspector."""
     try:
-        return (yield from IntrospectToken(token))
+        return (yield from IntrospectToken(query))
     except (ConnectionError, TimeoutError) as error:
         text = f"the introspector has no answer of the authorization server: {type(error).__name__}: {error}"
         raise AuthorizationServerUnavailable(text) from error
 
 
 def _load_key(info: AccessTokenInfo) -> PublicKey:
+    if info.jwk is None:
+        text = "the key that is bound to the access token is not known: request a token with a key by value"
+        raise SignatureRefused("key_unusable", text)
     try:
         return load_jwk(info.jwk)
     except MalformedKey as error:

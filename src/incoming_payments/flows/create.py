@@ -13,12 +13,14 @@ from incoming_payments.domain.payment import (
     ClientId,
     IncomingPayment,
     MetadataJson,
+    WalletAddress,
+    WalletAddressUrl,
     check_amount,
     client_id,
     new_payment_id,
     wallet_address_url,
 )
-from incoming_payments.errors import InvalidValue, MalformedJson, WalletAddressNotFound
+from incoming_payments.errors import InvalidValue, MalformedJson, Refused, WalletAddressNotFound
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import (
     AllocateMethods,
@@ -31,6 +33,8 @@ from incoming_payments.flows.effects import (
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, require_wallet_address
+from incoming_payments.gnap.introspection import TokenQuery
+from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.wire import CreateRequest, PaymentView, read_create_request, write_json
 
@@ -39,19 +43,52 @@ from incoming_payments.wire import CreateRequest, PaymentView, read_create_reque
 def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
     """Create the payment that the signed `request` describes, and return the resource.
 
+    The authorization server may decide by the wallet address, so the body is read before the token is introspected.
+    What the body and the look-up reveal is raised only after the caller is authenticated.
+
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
     methods, which no client has seen. In the other order it could leave a payment that cannot be paid. Raises
     `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `WalletAddressNotFound`, `AssetMismatch`,
     `TermsRefused`.
     """
-    caller = yield from authenticate(request, policy, now)
+    token = parse_authorization(request.values("authorization"))
+    creation = _read(request, policy)
+    hosted = None if isinstance(creation, MalformedJson) else (yield from _look_up(creation.wallet_address))
+    url = None if hosted is None or isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
+    caller = yield from authenticate(request, TokenQuery(token, Action.CREATE, url), policy, now)
     allowance = authorize(caller.rights, Action.CREATE)
-    creation = read_create_request(
-        request.body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
-    )
+    if isinstance(creation, MalformedJson):
+        raise creation
     require_wallet_address(allowance, creation.wallet_address)
-    payment, methods = yield from _open(creation, caller.client, policy, now)
+    if isinstance(hosted, Refused):
+        raise hosted
+    payment, methods = yield from _open(creation, hosted, caller.client, policy, now)
     return view_of(payment, policy.payment_url(payment.id), methods, now)
+
+
+def _read(request: RequestMessage, policy: ServicePolicy) -> CreateRequest | MalformedJson:
+    """Return the body of `request`, or why it cannot be read."""
+    try:
+        return read_create_request(
+            request.body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
+        )
+    except MalformedJson as error:
+        return error
+
+
+def _look_up(url: WalletAddressUrl) -> Flow[WalletAddress | Refused]:
+    """Return the wallet address, or why it cannot be used."""
+    try:
+        return (yield from _hosted(url))
+    except Refused as error:
+        return error
+
+
+def _hosted(url: WalletAddressUrl) -> Flow[WalletAddress]:
+    wallet_address = yield from FindWalletAddress(url)
+    if wallet_address is None or wallet_address.url != url:
+        raise WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
+    return wallet_address
 
 
 @flow
@@ -73,7 +110,8 @@ def create_for_host(
     text = None if metadata is None else _metadata_json(metadata, policy)
     url = wallet_address_url(wallet_address)
     limit = None if incoming_amount is None else check_amount(incoming_amount)
-    payment, _ = yield from _open(CreateRequest(url, limit, expires_at, text), owner, policy, now)
+    hosted = yield from _hosted(url)
+    payment, _ = yield from _open(CreateRequest(url, limit, expires_at, text), hosted, owner, policy, now)
     return payment
 
 
@@ -99,12 +137,9 @@ def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> Met
 
 
 def _open(
-    creation: CreateRequest, client: ClientId, policy: ServicePolicy, now: datetime
+    creation: CreateRequest, wallet_address: WalletAddress, client: ClientId, policy: ServicePolicy, now: datetime
 ) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
     """Store the payment that `creation` describes, and return it with its payment methods."""
-    wallet_address = yield from FindWalletAddress(creation.wallet_address)
-    if wallet_address is None or wallet_address.url != creation.wallet_address:
-        raise WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
     randomness = yield from DrawRandomness(PAYMENT_ID_RANDOM_BYTES)
     decision = lifecycle.create(
         id=new_payment_id(now, randomness),

@@ -13,8 +13,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
 from incoming_payments.errors import FlowStuck
-from incoming_payments.gnap.introspection import AccessTokenInfo
-from incoming_payments.gnap.token import AccessToken
+from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery
 from incoming_payments.ports import Decide
 
 P = ParamSpec("P")
@@ -103,7 +102,7 @@ class FindWalletAddress(Effect[WalletAddress | None]):
 class IntrospectToken(Effect[AccessTokenInfo | None]):
     """Introspect an access token. The answer is `None` if the token is not active."""
 
-    token: AccessToken
+    query: TokenQuery
 
 
 @frozen

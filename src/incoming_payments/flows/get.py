@@ -12,6 +12,8 @@ from incoming_payments.flows.effects import AllocateMethods, FindWalletAddress, 
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, payment_not_found, require_payment
+from incoming_payments.gnap.introspection import TokenQuery
+from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.wire import PaymentView, PublicView
 
@@ -20,11 +22,16 @@ from incoming_payments.wire import PaymentView, PublicView
 def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
     """Return the full resource for a signed `request` with a token that may read it.
 
-    Raises `TokenRefused`, `SignatureRefused`, `PaymentNotFound`, `AccessForbidden`.
+    The authorization server may decide by the wallet address, so the payment is loaded before the token is
+    introspected. Whether it exists is revealed only after the caller is authenticated. Raises `TokenRefused`,
+    `SignatureRefused`, `PaymentNotFound`, `AccessForbidden`.
     """
-    caller = yield from authenticate(request, policy, now)
+    token = parse_authorization(request.values("authorization"))
+    found = yield from _find(id)
+    query = TokenQuery(token, Action.READ, None if found is None else found.wallet_address)
+    caller = yield from authenticate(request, query, policy, now)
     allowance = authorize(caller.rights, Action.READ)
-    payment = require_payment(allowance, (yield from _load(id)), caller.client)
+    payment = require_payment(allowance, _existing(found), caller.client)
     methods = yield from methods_of(payment, now)
     return view_of(payment, policy.payment_url(id), methods, now)
 
@@ -32,7 +39,7 @@ def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, n
 @flow
 def get_public_payment(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]:
     """Return the public view of the payment, which needs no token. Raise `PaymentNotFound`."""
-    payment = yield from _load(id)
+    payment = _existing((yield from _find(id)))
     wallet_address = yield from FindWalletAddress(payment.wallet_address)
     # A wallet address can be closed before its payments end. Then name the authorization server of the service.
     auth_server = policy.auth_server if wallet_address is None else wallet_address.auth_server
@@ -46,9 +53,16 @@ def methods_of(payment: IncomingPayment, now: datetime) -> Flow[Sequence[IlpPaym
     return check_methods((yield from AllocateMethods(payment)))
 
 
-def _load(id: PaymentId) -> Flow[IncomingPayment]:
-    """Load the payment. Replace the store's `PaymentNotFound`, so that a refusal does not reveal why it happened."""
+def _find(id: PaymentId) -> Flow[IncomingPayment | None]:
+    """Load the payment, or return `None` if it does not exist."""
     try:
         return (yield from LoadPayment(id))
     except PaymentNotFound:
-        raise payment_not_found() from None
+        return None
+
+
+def _existing(payment: IncomingPayment | None) -> IncomingPayment:
+    """Return the payment. Replace the store's `PaymentNotFound`, so that a refusal does not reveal why it happened."""
+    if payment is None:
+        raise payment_not_found()
+    return payment

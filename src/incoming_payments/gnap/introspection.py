@@ -4,29 +4,46 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 
-from incoming_payments.domain.checks import all_of, name_of
-from incoming_payments.domain.payment import ClientId, client_id
+from incoming_payments.domain.checks import all_of, instance, name_of
+from incoming_payments.domain.payment import ClientId, WalletAddressUrl, client_id
+from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, InvalidValue, TokenRefused
-from incoming_payments.gnap.access import AccessRight, read_access
+from incoming_payments.gnap.access import AccessRight, Action, read_access
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.limits import ACCESS_RIGHTS_MAX, INTROSPECTION_BYTES_MAX
+from incoming_payments.limits import ACCESS_RIGHTS_MAX, CLOCK_SKEW_S_MAX, INTROSPECTION_BYTES_MAX
+
+Dialect = Literal["rfc9767", "rafiki"]
 
 # RFC 7638 §3.2: the members of the thumbprint of a key, in their order
 _THUMBPRINT: Final = {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x"), "RSA": ("e", "kty", "n")}
 
 
-def _frozen_jwk(jwk: Mapping[str, object]) -> Mapping[str, object]:
+@frozen
+class TokenQuery:
+    """A question to the authorization server: is `token` active, and does it allow `action` on `wallet_address`?
+
+    The wallet address is `None` when the request is about a wallet address or a payment that does not exist.
+    """
+
+    token: AccessToken = field(validator=instance(AccessToken))
+    action: Action = field(converter=Action)
+    wallet_address: WalletAddressUrl | None = None
+
+
+def _frozen_jwk(jwk: Mapping[str, object] | None) -> Mapping[str, object] | None:
     given: object = jwk
+    if given is None:
+        return None
     if not isinstance(given, Mapping):
         text = f"jwk must be the members of a public JWK, such as key.public_jwk(), not {name_of(given)}"
         raise InvalidValue(text, member="jwk")
-    return MappingProxyType(dict(jwk))
+    return MappingProxyType(dict(given))
 
 
 def _rights(rights: Iterable[AccessRight]) -> tuple[AccessRight, ...]:
@@ -38,16 +55,18 @@ class AccessTokenInfo:
     """An active access token: its client, the key that must sign its requests, and its rights.
 
     `client` identifies the client permanently, so that the client can find its own payments later. Open Payments uses
-    the URL of the client's wallet address. `jwk` is the public key to which the token is bound (RFC 9635 §7.2). From
-    `expires_at` on, if it is set, the token is refused, even if an introspector still has it in a cache.
+    the URL of the client's wallet address. `jwk` is the public key to which the token is bound (RFC 9635 §7.2), or
+    `None` if the authorization server does not give the key. From `expires_at` on, if it is set, the token is refused,
+    even if an introspector still has it in a cache. It is also refused before `not_before`.
 
-    Raises `InvalidValue` for a malformed `client`, too many rights, or an `expires_at` without a time zone.
+    Raises `InvalidValue` for a malformed `client`, too many rights, or a time without a time zone.
     """
 
     client: ClientId = field(converter=client_id)
-    jwk: Mapping[str, object] = field(converter=_frozen_jwk, repr=False, hash=False)
+    jwk: Mapping[str, object] | None = field(converter=_frozen_jwk, repr=False, hash=False)
     rights: tuple[AccessRight, ...] = field(converter=_rights)
     expires_at: datetime | None = field(default=None)
+    not_before: datetime | None = field(default=None)
 
     @rights.validator
     def _bounded(self, _: object, rights: tuple[AccessRight, ...]) -> None:
@@ -56,33 +75,46 @@ class AccessTokenInfo:
             raise InvalidValue(text, member="rights")
 
     @expires_at.validator
-    def _aware(self, _: object, expires_at: datetime | None) -> None:
-        if expires_at is not None and (not isinstance(expires_at, datetime) or expires_at.tzinfo is None):
-            raise InvalidValue("expires_at must be a datetime with a time zone, such as UTC", member="expires_at")
+    @not_before.validator
+    def _aware(self, attribute: "Attribute[object]", time: datetime | None) -> None:
+        if time is not None and (not isinstance(time, datetime) or time.tzinfo is None):
+            text = f"{attribute.name} must be a datetime with a time zone, such as UTC"
+            raise InvalidValue(text, member=attribute.name)
 
 
 def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenInfo:
     """Return `info` if its token is active at `now`.
 
     Raises `TokenRefused` with the reason `invalid_token` when the authorization server does not know the token, and
-    with `token_expired` when the token has expired, so that clients can handle the two cases differently.
+    with `token_expired` when the token has expired, so that clients can handle the two cases differently. A token is
+    accepted up to `limits.CLOCK_SKEW_S_MAX` seconds before its `not_before`, because two clocks differ.
     """
     if info is None:
         raise TokenRefused("invalid_token", "the access token is not active: request a new grant")
     if info.expires_at is not None and now >= info.expires_at:
         raise TokenRefused("token_expired", "the access token has expired: rotate it or request a new grant")
+    if info.not_before is not None and now < info.not_before - _SKEW:
+        raise TokenRefused("invalid_token", "the access token is not active yet: use it later")
     return info
 
 
-def read_introspection(body: bytes) -> AccessTokenInfo | None:
+_SKEW: Final = timedelta(seconds=CLOCK_SKEW_S_MAX)
+
+
+def read_introspection(
+    body: bytes, *, dialect: Dialect = "rfc9767", issuer: str | None = None, audience: str | None = None
+) -> AccessTokenInfo | None:
     """Return the facts in `body`, the introspection answer of an authorization server, or `None` for `active: false`.
 
     The client is the first of `client`, `instance_id` and the thumbprint of the key (RFC 7638) that is a valid
-    identifier. Of a `client` that is an object, its `walletAddress` counts. `read_access` reads the rights.
+    identifier. Of a `client` that is an object, its `walletAddress` counts. URLs get the spelling of wallet addresses.
+    `read_access` reads the rights. In the dialect `rafiki`, the key is the `jwk` of the `client` if there is no `key`.
+    Without that too, the `jwk` of the result is `None`.
 
-    Raises `AuthorizationServerUnavailable` when `body` does not say whether, or until when, the token is active: it is
-    too large, not a JSON object, or has a wrong `active` or `exp`. Raises `TokenRefused` with `key_unusable` when the
-    token is not bound to a public key by value that proves itself by HTTP message signatures.
+    Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
+    large, not a JSON object, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises `TokenRefused` with
+    `key_unusable` when the token is not bound to a public key by value that proves itself by HTTP message signatures,
+    and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name `audience`.
 
     >>> read_introspection(b'{"active": false}')
     """
@@ -96,13 +128,29 @@ def read_introspection(body: bytes) -> AccessTokenInfo | None:
         _unreadable("must be a JSON object with active, true or false")
     if not answer["active"]:
         return None
-    jwk = _jwk(answer.get("key"))
-    expires_at = _expiry(answer.get("exp"))
-    return AccessTokenInfo(_client(answer, jwk), jwk, read_access(answer.get("access")), expires_at)
+    _check_parties(answer, issuer, audience)
+    jwk = _client_jwk(answer) if dialect == "rafiki" and answer.get("key") is None else _jwk(answer.get("key"))
+    expires_at, not_before = (_time(answer, name) for name in ("exp", "nbf"))
+    return AccessTokenInfo(_client(answer, jwk), jwk, read_access(answer.get("access")), expires_at, not_before)
 
 
 def _unreadable(why: str) -> NoReturn:
     raise AuthorizationServerUnavailable(f"the introspection answer of the authorization server {why} (RFC 9767 §3.3)")
+
+
+def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | None) -> None:
+    if issuer is not None and answer.get("iss") != issuer:
+        if not isinstance(answer.get("iss"), str):
+            _unreadable("must have iss")
+        raise TokenRefused("invalid_token", "another authorization server issued the access token: request a new grant")
+    aud = answer.get("aud")
+    names = [aud] if isinstance(aud, str) else aud
+    if names is None:
+        return
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        _unreadable("must have aud, if any, as a string or an array of strings")
+    if audience not in names:
+        raise TokenRefused("invalid_token", "the access token is for other services: request a grant for this one")
 
 
 def _jwk(key: object) -> dict[str, Any]:
@@ -113,35 +161,52 @@ def _jwk(key: object) -> dict[str, Any]:
     return jwk
 
 
+def _client_jwk(answer: dict[str, Any]) -> dict[str, Any] | None:
+    client = answer.get("client")
+    jwk = client.get("jwk") if isinstance(client, dict) else None
+    return jwk if isinstance(jwk, dict) else None
+
+
 def _proof(key: dict[str, Any]) -> object:
     proof = key.get("proof", "httpsig")
     return proof.get("method") if isinstance(proof, dict) else proof
 
 
-def _expiry(exp: object) -> datetime | None:
-    if exp is None:
+def _time(answer: dict[str, Any], name: str) -> datetime | None:
+    seconds = answer.get(name)
+    if seconds is None:
         return None
     try:
-        if type(exp) in (int, float):
-            return datetime.fromtimestamp(exp, UTC)  # type: ignore[arg-type] # mypy does not narrow by `type`
+        if type(seconds) in (int, float):
+            return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         pass
-    _unreadable("must have exp, if any, in seconds since 1970")
+    _unreadable(f"must have {name}, if any, in seconds since 1970")
 
 
-def _client(answer: dict[str, Any], jwk: dict[str, Any]) -> ClientId:
+def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
     client = answer.get("client")
     if isinstance(client, dict):
         client = client.get("walletAddress")
     for name in (client, answer.get("instance_id")):
         try:
-            return client_id(name)  # type: ignore[arg-type] # it refuses every other type
+            return client_id(_one_spelling(name))
         except InvalidValue:
             pass  # absent, or not printable ASCII without spaces
+    if jwk is None:
+        raise TokenRefused("key_unusable", "the access token has neither a client nor a key: request a new grant")
     members = {name: str(jwk.get(name)) for name in _THUMBPRINT.get(str(jwk.get("kty")), sorted(jwk))}
     digest = hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).digest()
     thumbprint = base64.urlsafe_b64encode(digest).decode().rstrip("=")
     return client_id(f"urn:ietf:params:oauth:jwk-thumbprint:sha-256:{thumbprint}")  # RFC 9278
+
+
+def _one_spelling(name: Any) -> Any:
+    """Return the URL of a wallet address in its only spelling, so that a client keeps its payments, or `name`."""
+    try:
+        return canonical_url(name, member="client")
+    except InvalidValue:
+        return name
 
 
 class StaticIntrospector:
@@ -159,6 +224,6 @@ class StaticIntrospector:
                 raise InvalidValue("an access token is listed twice: list it once", member="token")
             self._by_digest[token.digest] = info
 
-    def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+    def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Return the facts about the token, or `None` if it is not listed."""
-        return self._by_digest.get(token.digest)
+        return self._by_digest.get(query.token.digest)

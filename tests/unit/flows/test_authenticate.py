@@ -15,9 +15,12 @@ from incoming_payments.errors import (
     StoreUnavailable,
     TokenRefused,
 )
-from incoming_payments.flows.authenticate import authenticate
-from incoming_payments.flows.effects import Effect, IntrospectToken, UseNonce
-from incoming_payments.gnap import AccessToken, AccessTokenInfo
+from incoming_payments.flows import authenticate as module
+from incoming_payments.flows.authenticate import Caller
+from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, UseNonce
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, TokenQuery
+from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import Algorithm, Evidence, PrivateKey, RequestMessage, verify
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.stores.memory import MemoryNonces
@@ -44,6 +47,12 @@ def signed(request: Request) -> RequestMessage:
     return RequestMessage(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
 
 
+def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
+    """Return the flow for the token of `request`, to read on Alice's wallet address."""
+    token = parse_authorization(request.values("authorization"))
+    return (yield from module.authenticate(request, TokenQuery(token, Action.READ, ALICE.url), policy, now))
+
+
 def a_get(client: Client, **options: Any) -> RequestMessage:
     """Return a GET that `client` signed."""
     return signed(client.sign(Request("GET", f"{PATH}/x"), **options))
@@ -60,7 +69,7 @@ def test_caller_has_the_client_and_rights_of_its_token() -> None:
     service = Service()
     client = service.client()
     flow = authenticate(a_get(client), service.policy, NOW)
-    assert IntrospectToken(AccessToken(client.token)) == next(flow)
+    assert IntrospectToken(TokenQuery(AccessToken(client.token), "read", ALICE.url)) == next(flow)
     caller = finish(flow, an_info())
     assert (SHOP, (a_right("read"),)) == (caller.client, caller.rights)
     assert (caller.proof.key_id, caller.proof.algorithm) == ("ed25519-key", Algorithm.ED25519)

@@ -34,13 +34,13 @@ from incoming_payments.flows.effects import (
     InsertPayment,
     IntrospectToken,
 )
-from incoming_payments.gnap import AccessToken, AccessTokenInfo
+from incoming_payments.gnap import AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.testing import NOW
 from incoming_payments.wire import PaymentView
 from kits.service_kit import ALICE, BASE_URL, BOB, SHOP, Crash, Service, a_right, ed25519_key, finish, watched
 
-STEPS = [IntrospectToken, FindWalletAddress, DrawRandomness, AllocateMethods, InsertPayment]
+STEPS = [FindWalletAddress, IntrospectToken, DrawRandomness, AllocateMethods, InsertPayment]
 RANDOMNESS = bytes(range(PAYMENT_ID_RANDOM_BYTES))
 ID = new_payment_id(NOW, RANDOMNESS)
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -67,11 +67,11 @@ def test_effects_in_order() -> None:
     service = Service()
     client = service.client()
     flow = creation_flow(service, client.creation())
-    assert IntrospectToken(AccessToken(client.token)) == next(flow)
-    assert FindWalletAddress(ALICE.url) == flow.send(
+    assert FindWalletAddress(ALICE.url) == next(flow)
+    assert IntrospectToken(TokenQuery(AccessToken(client.token), "create", ALICE.url)) == flow.send(ALICE)
+    assert DrawRandomness(PAYMENT_ID_RANDOM_BYTES) == flow.send(
         AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")])
     )
-    assert DrawRandomness(PAYMENT_ID_RANDOM_BYTES) == flow.send(ALICE)
     allocate = flow.send(RANDOMNESS)
     assert isinstance(allocate, AllocateMethods)
     payment = allocate.payment

@@ -55,22 +55,37 @@ def token_info(*rights: AccessRight, client: str = SHOP) -> AccessTokenInfo:
 
 
 def test_effects_in_order() -> None:
-    """The payment is loaded only after the caller is authenticated."""
+    """The token is introspected for the wallet address of the payment."""
     flow = get_flow(Service())
-    assert IntrospectToken is type(next(flow))
-    assert LoadPayment(PAYMENT.id) == flow.send(token_info(a_right("read")))
-    assert AllocateMethods(PAYMENT) == flow.send(PAYMENT)
+    assert LoadPayment(PAYMENT.id) == next(flow)
+    introspect = flow.send(PAYMENT)
+    assert isinstance(introspect, IntrospectToken)
+    assert (introspect.query.action, introspect.query.wallet_address) == ("read", ALICE.url)
+    assert AllocateMethods(PAYMENT) == flow.send(token_info(a_right("read")))
     view = finish(flow, METHODS)
     assert (f"{BASE_URL}{PATH}/{PAYMENT.id}", METHODS, False) == (view.id, view.methods, view.completed)
 
 
-def test_missing_right_is_refused_before_the_payment_is_loaded() -> None:
-    """Without a right to read, the flow does not load the payment, so the answer cannot reveal whether it exists."""
+@pytest.mark.parametrize("found", [PAYMENT, PaymentNotFound("no row", id=PAYMENT.id)], ids=["found", "not found"])
+@pytest.mark.parametrize(
+    ("info", "code"),
+    [
+        (None, "invalid_token"),
+        (token_info(a_right("create", "list", "list-all", "complete")), "insufficient_rights"),
+    ],
+)
+def test_refused_token_reveals_nothing(
+    found: IncomingPayment | PaymentNotFound, info: AccessTokenInfo | None, code: str
+) -> None:
+    """The refusal is the same for a payment that exists and for one that does not, which has no wallet address."""
     flow = get_flow(Service())
     next(flow)
+    introspect = flow.throw(found) if isinstance(found, Exception) else flow.send(found)
+    assert isinstance(introspect, IntrospectToken)
+    assert introspect.query.wallet_address == (None if isinstance(found, Exception) else ALICE.url)
     with pytest.raises(TokenRefused) as refused:
-        flow.send(token_info(a_right("create", "list", "list-all", "complete")))
-    assert refused.value.code == "insufficient_rights"
+        flow.send(info)
+    assert refused.value.code == code
 
 
 OTHERS = changed(PAYMENT, client=ClientId(OTHER_SHOP))
@@ -98,12 +113,12 @@ def test_visibility_by_right(
     """`read` covers the payments of the client, `read-all` all payments, each only on its wallet address."""
     flow = get_flow(Service())
     next(flow)
-    flow.send(token_info(*rights))
+    flow.send(payment)
     if error is None:
-        assert AllocateMethods(payment) == flow.send(payment)
+        assert AllocateMethods(payment) == flow.send(token_info(*rights))
     else:
         with pytest.raises(error):
-            flow.send(payment)
+            flow.send(token_info(*rights))
 
 
 def test_unknown_and_invisible_payments_get_the_same_refusal() -> None:
@@ -112,9 +127,9 @@ def test_unknown_and_invisible_payments_get_the_same_refusal() -> None:
     for answer in (PaymentNotFound("no row", id=PAYMENT.id), PAYMENT):
         flow = get_flow(Service())
         next(flow)
-        flow.send(token_info(a_right("read", on=BOB)))
+        flow.throw(answer) if isinstance(answer, Exception) else flow.send(answer)
         with pytest.raises(PaymentNotFound) as refused:
-            flow.throw(answer) if isinstance(answer, Exception) else flow.send(answer)
+            flow.send(token_info(a_right("read", on=BOB)))
         refusals.append((refused.value.description, dict(refused.value.details)))
     assert refusals[0] == refusals[1]
     assert refusals[0][1] == {}

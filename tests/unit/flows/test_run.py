@@ -38,7 +38,7 @@ from incoming_payments.flows.effects import (
 )
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.run import arun, run
-from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.limits import FLOW_STEPS_MAX
 from incoming_payments.ports import AsyncPorts, Decide, Ports
 from incoming_payments.testing import NOW, a_creation, a_wallet_address, crediting
@@ -47,6 +47,7 @@ T = TypeVar("T")
 CREATED = a_creation()
 PAYMENT = CREATED.answer
 METHOD = IlpPaymentMethod("g.bank.x7", "c2VjcmV0")
+KNOWN = TokenQuery(AccessToken("known"), "read", WalletAddressUrl("https://bank.example/alice"))
 INFO = AccessTokenInfo("https://shop.example", {"kid": "key-1"}, [AccessRight(["read"])])
 EVENT = CREATED.events[0]
 URL = wallet_address_url("https://bank.example/alice")
@@ -112,8 +113,8 @@ class Others:
     def find(self, url: WalletAddressUrl) -> WalletAddress | None:
         return a_wallet_address(url)
 
-    def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
-        return INFO if token == AccessToken("known") else None
+    def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
+        return INFO if query == KNOWN else None
 
     def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]:
         return [METHOD] if payment is PAYMENT else []
@@ -126,9 +127,9 @@ class AsyncOthers:
         await asyncio.sleep(0)
         return Others().find(url)
 
-    async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+    async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         await asyncio.sleep(0)
-        return Others().introspect(token)
+        return Others().introspect(query)
 
     async def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]:
         await asyncio.sleep(0)
@@ -201,8 +202,8 @@ def yielding(*effects: Effect[Any]) -> Flow[list[object]]:
     [
         (DrawRandomness(4), bytes(4), []),
         (FindWalletAddress(URL), a_wallet_address(), []),
-        (IntrospectToken(AccessToken("known")), INFO, []),
-        (IntrospectToken(AccessToken("unknown")), None, []),
+        (IntrospectToken(KNOWN), INFO, []),
+        (IntrospectToken(TokenQuery(AccessToken("unknown"), "read")), None, []),
         (AllocateMethods(PAYMENT), [METHOD], []),
         (InsertPayment(CREATED), None, [("insert", CREATED)]),
         (LoadPayment(PAYMENT.id), PAYMENT, [("load", PAYMENT.id)]),
@@ -352,7 +353,7 @@ def test_exception_of_the_flow_reaches_the_caller(drive: Drive) -> None:
     ("effect", "port"),
     [
         (FindWalletAddress(URL), "wallet_addresses"),
-        (IntrospectToken(AccessToken("known")), "introspector"),
+        (IntrospectToken(KNOWN), "introspector"),
         (AllocateMethods(PAYMENT), "methods"),
         (InsertPayment(CREATED), "store"),
         (LoadPayment(PAYMENT.id), "store"),

@@ -12,6 +12,7 @@ from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import (
     AccessTokenInfo,
     StaticIntrospector,
+    TokenQuery,
     read_introspection,
     require_active,
 )
@@ -121,9 +122,9 @@ def test_static_introspector() -> None:
     """The introspector returns the facts about a listed token, and None for any other."""
     one, other = info(), info(NOW)
     introspector = StaticIntrospector([(AccessToken("one"), one), (AccessToken("other"), other)])
-    assert introspector.introspect(AccessToken("one")) is one
-    assert introspector.introspect(AccessToken("other")) is other
-    assert introspector.introspect(AccessToken("One")) is None
+    assert introspector.introspect(TokenQuery(AccessToken("one"), "read")) is one
+    assert introspector.introspect(TokenQuery(AccessToken("other"), "read")) is other
+    assert introspector.introspect(TokenQuery(AccessToken("One"), "read")) is None
 
 
 def test_static_introspector_keeps_no_token() -> None:

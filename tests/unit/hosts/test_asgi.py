@@ -13,7 +13,7 @@ from attrs import asdict, evolve
 from incoming_payments.api import Request, Response
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
 from incoming_payments.errors import ConfigurationError, HttpRefused, StoreUnavailable
-from incoming_payments.gnap import AccessToken, AccessTokenInfo
+from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
@@ -177,10 +177,10 @@ class Slow:
         await asyncio.sleep(0)
         return self._service.hosted.find(url)
 
-    async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+    async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Yield to the event loop, and call the port."""
         await asyncio.sleep(0)
-        return self._service.tokens.introspect(token)
+        return self._service.tokens.introspect(query)
 
 
 def test_ports_may_be_async() -> None:
@@ -199,7 +199,7 @@ def test_cancelled_during_a_port_call() -> None:
     request = client.creation()
 
     class Hanging:
-        async def introspect(self, _: AccessToken) -> AccessTokenInfo | None:
+        async def introspect(self, _: TokenQuery) -> AccessTokenInfo | None:
             await asyncio.Event().wait()
             return None
 
@@ -492,10 +492,10 @@ def test_time_limit_covers_the_body_only() -> None:
     service = Service()
 
     class Slow:
-        async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+        async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
             loop.ahead_s += 2 * BODY_S_MAX
             await asyncio.sleep(0)
-            return service.tokens.introspect(token)
+            return service.tokens.introspect(query)
 
     client = service.client()
     request = client.creation(b"{}")
@@ -689,9 +689,9 @@ def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
             await released.wait()
             return service.store.load(id)
 
-        async def introspect(self, token: AccessToken) -> AccessTokenInfo | None:
+        async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
             await released.wait()
-            return service.tokens.introspect(token)
+            return service.tokens.introspect(query)
 
     ports: dict[str, Any] = {"introspector": Hanging()} if waits == "a client" else {"store": Hanging()}
     service.replace(**ports)

@@ -12,7 +12,7 @@ import pytest
 
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import wallet_address_url
-from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.httpsig import PrivateKey, load_jwk
 from incoming_payments.ilp import Peer
 from incoming_payments.server.command import main
@@ -55,7 +55,7 @@ def test_configuration_of_init_can_be_loaded(folder: Path) -> None:
     assert (base_url, f"{base_url}/auth") == (settings.policy.base_url, settings.policy.auth_server)
     assert (folder / "payments.sqlite3", 9002, None) == (settings.database, settings.port, settings.mount)
     assert settings.wallet_addresses.find(wallet_address_url(f"{base_url}/alice")) is not None
-    assert expected == settings.introspector.introspect(AccessToken(token))
+    assert expected == settings.introspector.introspect(TokenQuery(AccessToken(token), "read"))
     peer_token = (folder / PEER_TOKEN).read_text("ascii").strip()
     assert settings.packets is not None
     assert settings.packets.path == "/ilp"

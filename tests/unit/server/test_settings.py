@@ -14,7 +14,7 @@ from incoming_payments.domain.amount import Asset, Tolerance
 from incoming_payments.domain.payment import WalletAddress, wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
@@ -126,6 +126,11 @@ def load(tmp_path: Path) -> Load:
     return load
 
 
+def introspect(settings: Settings, token: str) -> AccessTokenInfo | None:
+    """Return the facts about `token` from the introspector of `settings`."""
+    return settings.introspector.introspect(TokenQuery(AccessToken(token), "read"))
+
+
 def changed(line: str, new: str, text: str = FULL) -> str:
     """Return `text` with `new` in place of the first line that begins with `line`."""
     lines = text.splitlines()
@@ -176,7 +181,7 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
     assert (settings.host, settings.port, settings.mount) == ("::1", 9001, "/proxied")
     assert settings.explain_signatures
     assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
-    assert [first, second] == [settings.introspector.introspect(AccessToken(token)) for token in ("TOKEN1", "TOKEN2")]
+    assert [first, second] == [introspect(settings, token) for token in ("TOKEN1", "TOKEN2")]
     assert DerivedMethods("g.bank", SECRETS) == settings.methods
 
 
@@ -188,7 +193,7 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
     assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.database)
     assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, None)
     assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
-    assert settings.introspector.introspect(AccessToken("TOKEN1")) is None
+    assert introspect(settings, "TOKEN1") is None
 
 
 def test_peers_are_loaded(load: Load) -> None:
@@ -254,7 +259,7 @@ def test_tokens_with_their_files(load: Load, tmp_path: Path) -> None:
     settings = load(FULL)
     first = settings.tokens[0]
 
-    assert settings.introspector.introspect(first.value) == first.info
+    assert settings.introspector.introspect(TokenQuery(first.value, "read")) == first.info
     assert first.jwk_file.read_bytes() == (tmp_path / first.jwk_file.name).read_bytes()
     assert load_jwk(first.jwk_file.read_bytes()) == load_jwk(first.info.jwk)
 

@@ -98,7 +98,7 @@ class FaultyPorts:
         elif kind is AllocateMethods:
             task.answer = METHODS.allocate(effect.payment)
         elif kind is IntrospectToken:
-            task.answer = INTROSPECTOR.introspect(effect.token)
+            task.answer = INTROSPECTOR.introspect(effect.query)
         elif kind is FindWalletAddress:
             task.answer = WALLET if effect.url == WALLET.url else None
         elif kind is UseNonce:
