@@ -70,9 +70,12 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.SignatureRefused: 401,
     errors.AccessForbidden: 403,
     errors.PolicyRefused: 403,
+    errors.WalletAddressInactive: 403,
     errors.PaymentNotFound: 404,
     errors.PortUnavailable: 503,
     errors.AuthorizationServerUnavailable: 503,
+    errors.ClientKeysUnavailable: 503,
+    errors.WalletAddressesUnavailable: 503,
     errors.StoreUnavailable: 503,
     errors.StoreStopped: 503,
 }

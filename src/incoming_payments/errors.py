@@ -25,9 +25,12 @@ IncomingPaymentsError              has a code, a description and details
 │   ├── PaymentNotFound
 │   ├── PacketExpired              the packet waited too long for the store
 │   ├── WalletAddressNotFound
+│   ├── WalletAddressInactive
 │   └── HttpRefused                HTTP has a status for this refusal: method, media type, size
 ├── PortUnavailable                a port cannot answer now: repeat the call
-│   └── AuthorizationServerUnavailable
+│   ├── AuthorizationServerUnavailable
+│   ├── ClientKeysUnavailable
+│   └── WalletAddressesUnavailable
 ├── StoreError                     the store failed, and changed nothing as far as it knows
 │   ├── StoreUnavailable (PortUnavailable)    for now: repeat the call
 │   └── StoreUnusable              until an operator repairs it
@@ -196,6 +199,10 @@ class WalletAddressNotFound(Refused, code="unknown_wallet_address"):
     """This ASE does not host the wallet address."""
 
 
+class WalletAddressInactive(Refused, code="inactive_wallet_address"):
+    """The wallet address takes no new payments. The payments that it has still receive money."""
+
+
 class HttpRefused(Refused, code="http_error"):
     """HTTP has its own `status` for this refusal. `headers` are the header fields that belong to it."""
 
@@ -218,6 +225,14 @@ class PortUnavailable(IncomingPaymentsError, code="port_unavailable"):
 
 class AuthorizationServerUnavailable(PortUnavailable, code="authorization_server_unavailable"):
     """The authorization server does not answer, or its answer does not say whether the token is active."""
+
+
+class ClientKeysUnavailable(PortUnavailable, code="client_keys_unavailable"):
+    """The keys of the client cannot be read now, so the signature can be neither accepted nor refused."""
+
+
+class WalletAddressesUnavailable(PortUnavailable, code="wallet_addresses_unavailable"):
+    """The service for wallet addresses does not answer, or its answer cannot be read."""
 
 
 class StoreError(IncomingPaymentsError, code="store_error"):

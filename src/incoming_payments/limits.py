@@ -89,8 +89,17 @@ JWK_CHARS_MAX: Final = 8 * 1024
 
 # --- GNAP ---
 TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
+CLIENT_KEYS_MAX: Final = 16  # of one client: it needs two while it changes its key
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
+
+# --- documents of other services: key sets and wallet addresses ---
+DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
+DOCUMENTS_MAX: Final = 1024  # in one cache: 25 MB, if each client publishes the largest key set
+DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for it
+DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched again: a withdrawn key is valid that long
+DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
+DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # between two fetches of one document: the longest wait for a new key
 
 # --- flows ---
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles

@@ -8,7 +8,7 @@ A method returns its answer or raises an exception. It raises `PolicyRefused` wh
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
@@ -19,8 +19,10 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
+    ClientId,
     Credit,
     CreditId,
+    InactiveWalletAddress,
     IncomingPayment,
     PaymentId,
     WalletAddress,
@@ -76,14 +78,17 @@ class AsyncPaymentStore(Protocol):
 class WalletAddresses(Protocol):
     """The wallet addresses that this ASE hosts."""
 
-    def find(self, url: WalletAddressUrl) -> WalletAddress | None:
-        """Return the wallet address with this URL (as `wallet_address_url` writes it), or `None`."""
+    def find(self, url: WalletAddressUrl) -> WalletAddress | InactiveWalletAddress | None:
+        """Return the wallet address with this URL (as `wallet_address_url` writes it), or `None`.
+
+        Return an `InactiveWalletAddress` if it takes no new payments, but may still have payments that receive money.
+        """
 
 
 class AsyncWalletAddresses(Protocol):
     """`WalletAddresses` with an `async def` method."""
 
-    async def find(self, url: WalletAddressUrl) -> WalletAddress | None: ...
+    async def find(self, url: WalletAddressUrl) -> WalletAddress | InactiveWalletAddress | None: ...
 
 
 class Introspector(Protocol):
@@ -100,6 +105,23 @@ class AsyncIntrospector(Protocol):
     """`Introspector` with an `async def` method."""
 
     async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None: ...
+
+
+class ClientKeys(Protocol):
+    """The keys of clients, for access tokens that do not carry the key to which they are bound."""
+
+    def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
+        """Return the public JWK of `client` with the `kid` `key_id`, or `None` if `client` has no such key.
+
+        A request names `key_id`, so return only a key that `client` itself vouches for. This is called after the token
+        was accepted. Raise `ClientKeysUnavailable` when the keys of the client are not known now.
+        """
+
+
+class AsyncClientKeys(Protocol):
+    """`ClientKeys` with an `async def` method."""
+
+    async def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None: ...
 
 
 class Nonces(Protocol):
@@ -164,13 +186,15 @@ class Ports:
     """The ports for `run`. Leave out ports that the flows of the host do not use.
 
     A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
-    refused. `randomness(count)` returns random bytes for ids and nonces; change it only in tests. Raises
-    `ConfigurationError` for an object without the methods of its port, and for a class in place of an object.
+    refused. Without `client_keys`, a request is refused if its token does not carry a key. `randomness(count)` returns
+    random bytes for ids and nonces; change it only in tests. Raises `ConfigurationError` for an object without the
+    methods of its port, and for a class in place of an object.
     """
 
     store: PaymentStore | None = field(default=None, validator=_port(PaymentStore))
     wallet_addresses: WalletAddresses | None = field(default=None, validator=_port(WalletAddresses))
     introspector: Introspector | None = field(default=None, validator=_port(Introspector))
+    client_keys: ClientKeys | None = field(default=None, validator=_port(ClientKeys))
     nonces: Nonces | None = field(default=None, validator=_port(Nonces))
     methods: MethodAllocator | None = field(default=None, validator=_port(MethodAllocator))
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
@@ -185,6 +209,7 @@ class AsyncPorts:
         default=None, validator=_port(WalletAddresses)
     )
     introspector: AsyncIntrospector | Introspector | None = field(default=None, validator=_port(Introspector))
+    client_keys: AsyncClientKeys | ClientKeys | None = field(default=None, validator=_port(ClientKeys))
     nonces: AsyncNonces | Nonces | None = field(default=None, validator=_port(Nonces))
     methods: AsyncMethodAllocator | MethodAllocator | None = field(default=None, validator=_port(MethodAllocator))
     randomness: Callable[[int], bytes] | Callable[[int], Awaitable[bytes]] = field(

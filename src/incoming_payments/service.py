@@ -84,7 +84,8 @@ def _create(
     Clients read a payment of the host in the public view, or with the right `read-all`. The URL for the payer is
     `service.policy.payment_url(payment.id)`.
 
-    Raises `WalletAddressNotFound`, `AssetMismatch`, `TermsRefused`, and `InvalidValue`, which names the wrong member.
+    Raises `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`, and `InvalidValue`, which
+    names the wrong member.
     """
     return (
         yield from create_for_host(

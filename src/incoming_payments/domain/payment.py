@@ -128,6 +128,16 @@ class WalletAddress:
 
 
 @frozen
+class InactiveWalletAddress:
+    """A wallet address that takes no new payments. The payments that it has still receive money.
+
+    Raises `InvalidValue` unless `url` has the spelling of `wallet_address_url`.
+    """
+
+    url: WalletAddressUrl = field(converter=_canonical)
+
+
+@frozen
 class Credit:
     """Money that a payment received: `amount` at the time `at` under the credit id `id`.
 

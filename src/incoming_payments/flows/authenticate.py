@@ -1,12 +1,19 @@
 """Authenticate a request: first its access token, then its signature, then whether the request is a replay."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from attrs import frozen
 
 from incoming_payments.domain.payment import ClientId
-from incoming_payments.errors import AuthorizationServerUnavailable, MalformedKey, PortMissing, SignatureRefused
-from incoming_payments.flows.effects import Flow, IntrospectToken, UseNonce
+from incoming_payments.errors import (
+    AuthorizationServerUnavailable,
+    ClientKeysUnavailable,
+    MalformedKey,
+    PortMissing,
+    SignatureRefused,
+)
+from incoming_payments.flows.effects import FindClientKey, Flow, IntrospectToken, UseNonce
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery, require_active
@@ -16,6 +23,7 @@ from incoming_payments.httpsig import (
     PublicKey,
     RequestMessage,
     fresh_until,
+    key_ids,
     load_jwk,
     replay_key,
     verify,
@@ -35,16 +43,16 @@ def authenticate(request: RequestMessage, query: TokenQuery, policy: ServicePoli
     """Return the caller of `request`, which has the token of `query`. Spec section 5.
 
     Raises `TokenRefused`, `SignatureRefused` with its `evidence`, `StoreUnavailable` when no further nonce can be
-    stored, or `AuthorizationServerUnavailable` when the token cannot be introspected now.
+    stored, `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
 
-    The key is the one to which the active token is bound (RFC 9635 §7.2), never one that the request names. A nonce is
-    stored only after the signature is verified, so a client without the key cannot use up nonces.
+    The key is the one to which the active token is bound (RFC 9635 §7.2). If the token does not carry that key, `keyid`
+    chooses among the keys of the token's client. A nonce is stored only after the signature is verified, so a client
+    without the key cannot use up nonces.
     """
     info = require_active((yield from _introspect(query)), now)
     keys: dict[str, PublicKey] = {}
     try:
-        key = _load_key(info)
-        keys[key.kid] = key
+        yield from _find_keys(request, info, policy, keys)
         caller = Caller(info.client, info.rights, verify(request, keys, policy=policy.signature, now=now))
         if caller.proof.signature_input.nonce is not None or not policy.allow_identical:
             yield from _require_new(caller, policy, now)
@@ -63,12 +71,34 @@ def _introspect(query: TokenQuery) -> Flow[AccessTokenInfo | None]:
         raise AuthorizationServerUnavailable(text) from error
 
 
-def _load_key(info: AccessTokenInfo) -> PublicKey:
-    if info.jwk is None:
-        text = "the key that is bound to the access token is not known: request a token with a key by value"
-        raise SignatureRefused("key_unusable", text)
+def _find_keys(
+    request: RequestMessage, info: AccessTokenInfo, policy: ServicePolicy, keys: dict[str, PublicKey]
+) -> Flow[None]:
+    """Add to `keys` the keys that may sign `request`: the key of the token, or else those of its client."""
+    if info.jwk is not None:
+        key = _load_key(info.jwk)
+        keys[key.kid] = key
+        return
+    for key_id in key_ids(request, policy.signature):
+        jwk = yield from _find_key(info.client, key_id)
+        if jwk is not None:
+            keys[key_id] = _load_key(jwk)
+
+
+def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None]:
+    """Find a key of the client. A timeout or a lost connection is an outage, and no fault of the port."""
     try:
-        return load_jwk(info.jwk)
+        return (yield from FindClientKey(client, key_id))
+    except (ConnectionError, TimeoutError) as error:
+        raise ClientKeysUnavailable(f"the keys of {client} cannot be read: {type(error).__name__}: {error}") from error
+    except PortMissing as error:
+        text = "the access token does not carry its key: request a token with a key by value (RFC 9635 §7.1)"
+        raise SignatureRefused("key_unusable", text) from error
+
+
+def _load_key(jwk: Mapping[str, object]) -> PublicKey:
+    try:
+        return load_jwk(jwk)
     except MalformedKey as error:
         raise SignatureRefused(
             "key_unusable", f"the key that is bound to the access token cannot be used: {error}"

@@ -11,6 +11,7 @@ from incoming_payments.domain.payment import (
     HOST,
     PAYMENT_ID_RANDOM_BYTES,
     ClientId,
+    InactiveWalletAddress,
     IncomingPayment,
     MetadataJson,
     WalletAddress,
@@ -20,7 +21,7 @@ from incoming_payments.domain.payment import (
     new_payment_id,
     wallet_address_url,
 )
-from incoming_payments.errors import InvalidValue, MalformedJson, Refused, WalletAddressNotFound
+from incoming_payments.errors import InvalidValue, MalformedJson, Refused, WalletAddressInactive, WalletAddressNotFound
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import (
     AllocateMethods,
@@ -48,8 +49,8 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
 
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
     methods, which no client has seen. In the other order it could leave a payment that cannot be paid. Raises
-    `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `WalletAddressNotFound`, `AssetMismatch`,
-    `TermsRefused`.
+    `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `WalletAddressNotFound`,
+    `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`.
     """
     token = parse_authorization(request.values("authorization"))
     creation = _read(request, policy)
@@ -88,6 +89,9 @@ def _hosted(url: WalletAddressUrl) -> Flow[WalletAddress]:
     wallet_address = yield from FindWalletAddress(url)
     if wallet_address is None or wallet_address.url != url:
         raise WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
+    if isinstance(wallet_address, InactiveWalletAddress):
+        text = "walletAddress takes no new payments: use another one"
+        raise WalletAddressInactive(text, member="walletAddress")
     return wallet_address
 
 

@@ -1,7 +1,7 @@
 """The effects: the port operations that a flow can request, as data. One effect is one atomic operation."""
 
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -11,7 +11,15 @@ from attrs import frozen
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
-from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
+from incoming_payments.domain.payment import (
+    ClientId,
+    CreditId,
+    InactiveWalletAddress,
+    IncomingPayment,
+    PaymentId,
+    WalletAddress,
+    WalletAddressUrl,
+)
 from incoming_payments.errors import FlowStuck
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery
 from incoming_payments.ports import Decide
@@ -92,7 +100,7 @@ class DrawRandomness(Effect[bytes]):
 
 
 @frozen
-class FindWalletAddress(Effect[WalletAddress | None]):
+class FindWalletAddress(Effect[WalletAddress | InactiveWalletAddress | None]):
     """Find the wallet address with this URL, or `None` if it is not hosted here."""
 
     url: WalletAddressUrl
@@ -103,6 +111,14 @@ class IntrospectToken(Effect[AccessTokenInfo | None]):
     """Introspect an access token. The answer is `None` if the token is not active."""
 
     query: TokenQuery
+
+
+@frozen
+class FindClientKey(Effect[Mapping[str, object] | None]):
+    """Find the public JWK of the client with this `kid`, or `None` if the client has no such key."""
+
+    client: ClientId
+    key_id: str
 
 
 @frozen

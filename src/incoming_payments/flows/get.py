@@ -5,7 +5,7 @@ from datetime import datetime
 
 from incoming_payments.domain.lifecycle import is_receivable
 from incoming_payments.domain.methods import IlpPaymentMethod
-from incoming_payments.domain.payment import IncomingPayment, PaymentId
+from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress
 from incoming_payments.errors import PaymentNotFound
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import AllocateMethods, FindWalletAddress, Flow, LoadPayment, flow
@@ -42,7 +42,7 @@ def get_public_payment(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]
     payment = _existing((yield from _find(id)))
     wallet_address = yield from FindWalletAddress(payment.wallet_address)
     # A wallet address can be closed before its payments end. Then name the authorization server of the service.
-    auth_server = policy.auth_server if wallet_address is None else wallet_address.auth_server
+    auth_server = wallet_address.auth_server if isinstance(wallet_address, WalletAddress) else policy.auth_server
     return PublicView(payment.received, auth_server)
 
 

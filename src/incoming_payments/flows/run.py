@@ -23,6 +23,7 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.DrawRandomness: ("randomness", lambda port, effect: port(effect.count)),
     effects.FindWalletAddress: ("wallet_addresses", lambda port, effect: port.find(effect.url)),
     effects.IntrospectToken: ("introspector", lambda port, effect: port.introspect(effect.query)),
+    effects.FindClientKey: ("client_keys", lambda port, effect: port.find(effect.client, effect.key_id)),
     effects.UseNonce: ("nonces", lambda port, effect: port.use(effect.key, effect.until, effect.now)),
     effects.AllocateMethods: ("methods", lambda port, effect: port.allocate(effect.payment)),
     effects.InsertPayment: ("store", lambda port, effect: port.insert(effect.decision)),

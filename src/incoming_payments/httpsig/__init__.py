@@ -14,7 +14,7 @@ from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
 from incoming_payments.httpsig.replay import fresh_until, replay_key
 from incoming_payments.httpsig.shapes import Shape
 from incoming_payments.httpsig.sign import sign
-from incoming_payments.httpsig.verify import Evidence, Policy, Proof, verify
+from incoming_payments.httpsig.verify import Evidence, Policy, Proof, key_ids, verify
 
 __all__ = [
     "Algorithm",
@@ -31,6 +31,7 @@ __all__ = [
     "SignatureInput",
     "content_digest",
     "fresh_until",
+    "key_ids",
     "load_jwk",
     "load_private_jwk",
     "parse_signature",

@@ -175,6 +175,20 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
     raise SignatureRefused(Code.SIGNATURE_INVALID, text, target_uri=request.target_uri)
 
 
+def key_ids(request: RequestMessage, policy: Policy) -> tuple[str, ...]:
+    """Return the `keyid` of each signature of `request`, each once, so that their keys can be looked up.
+
+    Nothing is proven about them. Raises `SignatureRefused` when the signature fields cannot be read, or name more than
+    `limits.SIGNATURES_MAX` keys.
+    """
+    inputs, _ = _read_fields(request, policy)
+    found = tuple(dict.fromkeys(given.key_id for given in inputs.values() if given.key_id is not None))
+    if len(found) > SIGNATURES_MAX:
+        text = f"the request has signatures by more than {SIGNATURES_MAX} keys: send fewer"
+        raise SignatureRefused(Code.TOO_MANY_SIGNATURES, text)
+    return found
+
+
 def _check_arguments(keys: object, policy: object, now: object) -> None:
     if not isinstance(keys, Mapping) or not all(isinstance(key, PublicKey) for key in keys.values()):
         text = "keys must map each kid to a PublicKey: load the keys by load_jwk"

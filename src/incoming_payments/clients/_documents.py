@@ -1,0 +1,234 @@
+"""A bounded cache of JSON documents of other services, and its fetches over HTTP, sync and async.
+
+The cache decides, and `Fetcher` and `AsyncFetcher` only wait. For each URL at most one fetch is in flight, and one
+starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. A fetch that fails leaves the known document in use.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import ssl
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from typing import Any, Final, Generic, TypeVar
+
+from attrs import define, field, frozen
+
+from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address
+from incoming_payments.errors import PortUnavailable
+from incoming_payments.httpsig import RequestMessage
+from incoming_payments.limits import (
+    DOCUMENT_BYTES_MAX,
+    DOCUMENT_COOL_DOWN_S_MIN,
+    DOCUMENT_STALE_S_MAX,
+    DOCUMENTS_MAX,
+)
+
+T = TypeVar("T")
+
+logger: Final = logging.getLogger("incoming_payments.clients")
+
+_HEADERS: Final = (("Accept", "application/json"),)
+_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")  # RFC 4291 §2.4
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Return whether `address` is an ordinary address of the public internet.
+
+    Private, loopback, link-local, multicast and reserved addresses are not. Neither are IPv6 addresses that stand for
+    an IPv4 address: mapped, 6to4, Teredo and NAT64.
+
+    >>> from ipaddress import ip_address
+    >>> [is_public(ip_address(text)) for text in ("9.9.9.9", "2620:fe::9", "10.0.0.1", "::ffff:9.9.9.9")]
+    [True, True, False, False]
+    """
+    if not address.is_global or address.is_multicast or address.is_reserved:
+        return False
+    if isinstance(address, IPv4Address):
+        return True
+    return address in _GLOBAL_UNICAST and address.sixtofour is None and address.teredo is None
+
+
+def read_object(answer: HttpAnswer) -> dict[str, Any]:
+    """Return the JSON object in `answer`. Raises `HttpFailed` for another status or another body."""
+    if answer.status != 200:
+        raise HttpFailed(f"the server answered {answer.status}, not 200")
+    try:
+        members = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        raise HttpFailed("the body is not JSON") from None
+    if not isinstance(members, dict):
+        raise HttpFailed("the body is not a JSON object")
+    return members
+
+
+@define(eq=False)
+class Entry(Generic[T]):
+    """A URL in the cache: its last document, the last attempt to fetch it, and the fetch in flight."""
+
+    url: str
+    document: T | None = None
+    fetched_at: float = -math.inf
+    tried_at: float = -math.inf
+    failure: str | None = None
+    flight: "Future[None] | None" = None
+
+
+@frozen(eq=False)
+class Documents(Generic[T]):
+    """The cache. Threads may share it.
+
+    `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is none; `known` is the
+    last document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not known now. A
+    document is fetched again after `max_age_s` seconds of `clock`.
+    """
+
+    read: Callable[[str, HttpAnswer, T | None], T | None]
+    unavailable: type[PortUnavailable]
+    max_age_s: float
+    clock: Callable[[], float]
+    _entries: dict[str, Entry[T]] = field(init=False, factory=dict)
+    _lock: Any = field(init=False, factory=threading.Lock)
+
+    def begin(self, url: str, suffices: Callable[[T], bool]) -> tuple[Entry[T], "Future[None] | None", bool]:
+        """Return the entry of `url`, the fetch to wait for, if any, and whether the caller has to do that fetch.
+
+        There is a fetch when the document is unknown or too old, or does not suffice, unless the last one was just now.
+        """
+        with self._lock:
+            entry = self._entry(url)
+            now = self.clock()
+            if entry.flight is not None:
+                return entry, entry.flight, False
+            is_young = now - entry.fetched_at <= self.max_age_s
+            if is_young and entry.document is not None and suffices(entry.document):
+                return entry, None, False
+            if now - entry.tried_at < DOCUMENT_COOL_DOWN_S_MIN:
+                return entry, None, False
+            entry.flight = Future()
+            entry.flight.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it for the others
+            return entry, entry.flight, True
+
+    def end(self, entry: Entry[T], outcome: HttpAnswer | HttpFailed) -> None:
+        """Record the outcome of the fetch, and wake the callers that wait for it."""
+        try:
+            if isinstance(outcome, HttpFailed):
+                raise outcome
+            document, failure = self.read(entry.url, outcome, entry.document), None
+        except HttpFailed as error:
+            document, failure = entry.document, error.description
+        with self._lock:
+            now = self.clock()
+            if failure is None:
+                entry.fetched_at = now
+            elif document is not None:
+                logger.warning(
+                    "document_refresh_failed url=%s age_s=%.0f reason=%s", entry.url, now - entry.fetched_at, failure
+                )
+            entry.document, entry.failure, entry.tried_at = document, failure, now
+            flight, entry.flight = entry.flight, None
+        if flight is not None:
+            flight.set_result(None)
+
+    def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
+        """Return the document, or `None` if there is none. Raises `unavailable` when that is not known now."""
+        with self._lock:
+            document, failure = entry.document, entry.failure
+            age_s = self.clock() - entry.fetched_at
+        if failure is None:
+            return document
+        if document is not None and age_s <= self.max_age_s + DOCUMENT_STALE_S_MAX and suffices(document):
+            return document
+        raise self.unavailable(f"{entry.url} cannot be read: {failure}")
+
+    def _entry(self, url: str) -> Entry[T]:
+        """Return the entry of `url`, as the latest one used. A full cache drops one without a document first."""
+        entry = self._entries.pop(url, None) or Entry[T](url)
+        if len(self._entries) >= DOCUMENTS_MAX:
+            empty = (name for name, other in self._entries.items() if other.document is other.flight is None)
+            del self._entries[next(empty, next(iter(self._entries)))]
+        self._entries[url] = entry
+        return entry
+
+
+_INTERRUPTED: Final = HttpFailed("the fetch was interrupted")
+
+
+class Fetcher(Generic[T]):
+    """Looks up documents over HTTP, in the thread of the caller."""
+
+    def __init__(
+        self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
+    ) -> None:
+        from incoming_payments.clients._urllib3 import HttpClient
+
+        self._documents = documents
+        self._timeout_s = timeout_s
+        self._http = HttpClient(
+            bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=any_address if allow_private else is_public
+        )
+
+    def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
+        """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
+        entry, flight, is_mine = self._documents.begin(url, suffices)
+        if is_mine:
+            self._fetch(entry)
+        elif flight is not None:
+            flight.result()
+        return self._documents.result(entry, suffices)
+
+    def _fetch(self, entry: Entry[T]) -> None:
+        outcome: HttpAnswer | HttpFailed = _INTERRUPTED
+        try:
+            outcome = self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
+        except HttpFailed as error:
+            outcome = error
+        finally:
+            self._documents.end(entry, outcome)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+
+class AsyncFetcher(Generic[T]):
+    """Looks up documents over HTTP, in the event loop of the caller."""
+
+    def __init__(
+        self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
+    ) -> None:
+        from incoming_payments.clients._aiohttp import AsyncHttpClient
+
+        self._documents = documents
+        self._timeout_s = timeout_s
+        self._http = AsyncHttpClient(
+            bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=any_address if allow_private else is_public
+        )
+        self._tasks = set[asyncio.Task[None]]()  # the loop has only weak references to its tasks
+
+    async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
+        """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
+        entry, flight, is_mine = self._documents.begin(url, suffices)
+        if is_mine:
+            task = asyncio.create_task(self._fetch(entry))  # it goes on when this caller is cancelled
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if flight is not None:
+            await asyncio.wrap_future(flight)
+        return self._documents.result(entry, suffices)
+
+    async def _fetch(self, entry: Entry[T]) -> None:
+        outcome: HttpAnswer | HttpFailed = _INTERRUPTED
+        try:
+            outcome = await self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
+        except HttpFailed as error:
+            outcome = error
+        finally:
+            self._documents.end(entry, outcome)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()

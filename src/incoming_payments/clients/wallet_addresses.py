@@ -1,0 +1,142 @@
+"""Wallet addresses that another service of the ASE keeps, read over HTTP as Open Payments wallet address documents.
+
+```
+ports = Ports(store=..., wallet_addresses=HttpWalletAddresses(["https://wallet.bank.example"]))
+```
+
+The cache and the limits are those of `client_keys`.
+"""
+
+import ssl
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from incoming_payments.clients._documents import AsyncFetcher, Documents, Fetcher, read_object
+from incoming_payments.clients._http import HttpAnswer, HttpFailed
+from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.checks import all_of
+from incoming_payments.domain.payment import (
+    InactiveWalletAddress,
+    WalletAddress,
+    WalletAddressUrl,
+    wallet_address_url,
+)
+from incoming_payments.domain.urls import canonical_url
+from incoming_payments.errors import ConfigurationError, InvalidValue, WalletAddressesUnavailable
+from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_FETCH_S_MAX
+
+Found = WalletAddress | InactiveWalletAddress
+_GONE: Final = 410
+
+
+class HttpWalletAddresses:
+    """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share it.
+
+    `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address elsewhere is not hosted
+    here, and nothing is fetched for it. The other arguments are those of `HttpClientKeys`. Set `allow_private` also if
+    the service for wallet addresses has a private IP address. Close the port with `close`.
+
+    A wallet address is inactive if its document has `"active": false`, or the answer is 410. It is unknown if the
+    answer is 404. Raises `ConfigurationError` for no base URL, or for http without `allow_private`, and `InvalidValue`
+    for one that is not a URL.
+    """
+
+    def __init__(
+        self,
+        base_urls: Iterable[str],
+        *,
+        timeout_s: float = DOCUMENT_FETCH_S_MAX,
+        max_age_s: float = DOCUMENT_AGE_S_MAX,
+        allow_private: bool = False,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._base_urls = _bases(base_urls, allow_private)
+        self._fetcher = Fetcher(
+            Documents(_read, WalletAddressesUnavailable, max_age_s, clock),
+            timeout_s=timeout_s,
+            allow_private=allow_private,
+            tls=tls,
+        )
+
+    def find(self, url: WalletAddressUrl) -> Found | None:
+        """Return the wallet address with this URL, or `None` if it is not hosted here.
+
+        Raises `WalletAddressesUnavailable`.
+        """
+        return self._fetcher.look_up(url, _suffices) if _is_below(url, self._base_urls) else None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._fetcher.close()
+
+
+class AsyncHttpWalletAddresses:
+    """`HttpWalletAddresses` for asyncio, with the same arguments."""
+
+    def __init__(
+        self,
+        base_urls: Iterable[str],
+        *,
+        timeout_s: float = DOCUMENT_FETCH_S_MAX,
+        max_age_s: float = DOCUMENT_AGE_S_MAX,
+        allow_private: bool = False,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._base_urls = _bases(base_urls, allow_private)
+        self._fetcher = AsyncFetcher(
+            Documents(_read, WalletAddressesUnavailable, max_age_s, clock),
+            timeout_s=timeout_s,
+            allow_private=allow_private,
+            tls=tls,
+        )
+
+    async def find(self, url: WalletAddressUrl) -> Found | None:
+        """Return the wallet address with this URL. See `HttpWalletAddresses.find`."""
+        return await self._fetcher.look_up(url, _suffices) if _is_below(url, self._base_urls) else None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._fetcher.aclose()
+
+
+def _bases(urls: Iterable[str], allow_http: bool) -> tuple[str, ...]:
+    bases = tuple(canonical_url(url, member="base_urls") for url in all_of(str, urls, member="base_urls"))
+    if not bases or any("?" in base for base in bases):
+        text = "base_urls must name at least one URL without a query, below which your wallet addresses lie"
+        raise ConfigurationError(text, setting="base_urls")
+    if not allow_http and any(base.startswith("http:") for base in bases):
+        raise ConfigurationError("base_urls must be https URLs", setting="base_urls")
+    return bases
+
+
+def _is_below(url: str, bases: tuple[str, ...]) -> bool:
+    return any(url == base or url.startswith(f"{base}/") for base in bases)
+
+
+def _suffices(_: Found) -> bool:
+    return True
+
+
+def _read(url: str, answer: HttpAnswer, _: Found | None) -> Found | None:
+    """Return the wallet address in an answer. Spec section 2.1, and the Open Payments wallet address server API."""
+    if answer.status == 404:
+        return None
+    url = wallet_address_url(url)
+    if answer.status == _GONE:
+        return InactiveWalletAddress(url)
+    members = read_object(answer)
+    active = members.get("active", True)
+    try:
+        if wallet_address_url(members.get("id", "")) != url:
+            raise InvalidValue("id must be the URL of the wallet address", member="id")
+        if active is False:
+            return InactiveWalletAddress(url)
+        if active is not True:
+            raise InvalidValue("active must be true or false, if it is there", member="active")
+        asset = Asset(members.get("assetCode", ""), members.get("assetScale", -1))
+        return WalletAddress(url, asset, members.get("authServer", ""))
+    except InvalidValue as error:
+        raise HttpFailed(f"its wallet address is invalid: {error.description}") from error
