@@ -93,6 +93,17 @@ CLIENT_KEYS_MAX: Final = 16  # of one client: it needs two while it changes its 
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
+# --- clients that reach other systems over HTTP ---
+INTROSPECTION_S_MAX: Final = 3.0  # the default for one introspection with its retries: a client waits 10 s or more
+INTROSPECTION_SETTING_S_MAX: Final = 30.0  # the largest setting: the clients have given up by then
+INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable as long
+INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: about 2 KB each
+CLIENT_RETRIES_MAX: Final = 2  # after a failed connection: a kept connection may be closed, and a server restarts
+CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
+BREAKER_FAILURES_MAX: Final = 5  # in a row, before a client stops sending: fewer may be a coincidence
+BREAKER_OPEN_S_MIN: Final = 0.5  # the first time without requests
+BREAKER_OPEN_S_MAX: Final = 8.0  # the longest: service resumes so much later than the other system at most
+
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # in one cache: 25 MB, if each client publishes the largest key set
@@ -103,7 +114,7 @@ DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # between two fetches of one document: t
 
 # --- flows ---
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles
-FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payment, other flows at most six
+FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payment, other flows about ten
 
 # --- adapters and the server ---
 BODY_START_S_MAX: Final = 3  # for its first bytes: they follow the head, or the round trip of 100 Continue
@@ -140,6 +151,8 @@ for _smaller, _larger, _why in (
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep finds payments in one effect and needs one for each"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
+    (INTROSPECTION_S_MAX, INTROSPECTION_SETTING_S_MAX, "the default time must be a valid setting"),
+    (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest"),
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "the queue holds the batch"),

@@ -82,8 +82,8 @@ class Documents(Generic[T]):
     """The cache. Threads may share it.
 
     `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is none; `known` is the
-    last document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not known now. A
-    document is fetched again after `max_age_s` seconds of `clock`.
+    last document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
+    known now. A document is fetched again after `max_age_s` seconds of `clock`.
     """
 
     read: Callable[[str, HttpAnswer, T | None], T | None]

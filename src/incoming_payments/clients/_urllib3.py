@@ -203,7 +203,7 @@ def _look_up(host: str, port: int, timeout_s: float) -> list[Any]:
     def look_up() -> None:
         try:
             answer.set_result(socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: the name cannot be in the DNS
             answer.set_exception(error)
 
     threading.Thread(target=look_up, daemon=True, name=f"look up {host}").start()

@@ -121,7 +121,7 @@ def _suffices(_: Found) -> bool:
 
 
 def _read(url: str, answer: HttpAnswer, _: Found | None) -> Found | None:
-    """Return the wallet address in an answer. Spec section 2.1, and the Open Payments wallet address server API."""
+    """Return the wallet address in an answer. Its `publicName` and `resourceServer` are for clients."""
     if answer.status == 404:
         return None
     url = wallet_address_url(url)

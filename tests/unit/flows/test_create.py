@@ -1,6 +1,6 @@
 """Tests of `create_payment`: spec section 4.1, its effects step by step, and crashes between two effects."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -147,14 +147,14 @@ def test_duplicate_id_is_refused() -> None:
 
 
 # Each row breaks one rule, and as many later rules as possible. The refusal must be that of the first broken rule.
-# The last column is the number of effects before the refusal.
+# The last column is the number of effects before the refusal. Without a readable body, the first effect is missing.
 EXPIRED_TOKEN = {"expires_at": NOW - timedelta(seconds=1)}
 REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsError], int]] = [
-    ("expired token", {"rights": ["read"], **EXPIRED_TOKEN}, {"body": b"{", "created": 0}, TokenRefused, 1),
-    ("stale signature", {"rights": ["read"]}, {"body": b"{", "created": 0}, SignatureRefused, 1),
-    ("missing right", {"rights": ["read"]}, {"body": b"{"}, TokenRefused, 1),
-    ("invalid body", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1}'}, MalformedJson, 1),
-    ("another wallet address", {}, {"body": {"walletAddress": "https://bank.example/eve"}}, AccessForbidden, 1),
+    ("expired token", {"rights": ["read"], **EXPIRED_TOKEN}, {"body": b"{", "created": 0}, TokenRefused, 2),
+    ("stale signature", {"rights": ["read"]}, {"body": b"{", "created": 0}, SignatureRefused, 2),
+    ("missing right", {"rights": ["read"]}, {"body": b"{"}, TokenRefused, 2),
+    ("invalid body", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1}'}, MalformedJson, 2),
+    ("another wallet address", {}, {"body": {"walletAddress": "https://bank.example/eve"}}, AccessForbidden, 2),
     (
         "wallet address not hosted",
         {"on": None},
@@ -205,7 +205,8 @@ def test_refusals_by_precedence(
     seen: list[Effect[Any]] = []
     with pytest.raises(error):
         service.run(watched(creation_flow(service, client.creation(**request_)), seen))
-    assert STEPS[:steps] == [type(effect) for effect in seen]
+    is_readable = isinstance(request_["body"], dict)
+    assert STEPS[0 if is_readable else 1 : steps] == [type(effect) for effect in seen]
 
 
 def test_different_wallet_address_from_the_port_is_refused() -> None:
@@ -213,9 +214,43 @@ def test_different_wallet_address_from_the_port_is_refused() -> None:
     service = Service()
     flow = creation_flow(service, service.client().creation())
     next(flow)
-    flow.send(AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+    assert isinstance(introspect := flow.send(BOB), IntrospectToken)
+    assert introspect.query.wallet_address is None
     with pytest.raises(WalletAddressNotFound):
-        flow.send(BOB)
+        flow.send(AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+
+
+@pytest.mark.parametrize(
+    "found", [ALICE, None, PolicyRefused("this account is frozen")], ids=["found", "none", "policy"]
+)
+@pytest.mark.parametrize("expires_at", [None, NOW], ids=["unknown token", "expired token"])
+def test_refused_token_reveals_nothing(
+    found: WalletAddress | PolicyRefused | None, expires_at: datetime | None
+) -> None:
+    """A wallet address that exists, that does not and that the host refuses get the same refusal of the token."""
+    service = Service()
+    flow = creation_flow(service, service.client().creation())
+    next(flow)
+    introspect = flow.throw(found) if isinstance(found, Exception) else flow.send(found)
+    assert isinstance(introspect, IntrospectToken)
+    assert introspect.query.wallet_address == (None if found is None else ALICE.url)
+    info = expires_at and AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")], expires_at)
+    with pytest.raises(TokenRefused) as refused:
+        flow.send(info)
+    assert refused.value.code == ("token_expired" if expires_at else "invalid_token")
+    assert refused.value.details == {}
+
+
+def test_host_refuses_an_authenticated_client() -> None:
+    """The refusal of the port for wallet addresses reaches an authenticated client unchanged."""
+    service = Service()
+    frozen = PolicyRefused("this account is frozen")
+    flow = creation_flow(service, service.client().creation())
+    next(flow)
+    flow.throw(frozen)
+    with pytest.raises(PolicyRefused) as refused:
+        flow.send(AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+    assert frozen is refused.value
 
 
 def test_wallet_address_url_is_normalized() -> None:
@@ -224,7 +259,7 @@ def test_wallet_address_url_is_normalized() -> None:
     seen: list[Effect[Any]] = []
     request = service.client().creation({"walletAddress": "HTTPS://Bank.Example:443/alice/"})
     view = service.run(watched(creation_flow(service, request), seen))
-    assert FindWalletAddress(ALICE.url) == seen[1]
+    assert FindWalletAddress(ALICE.url) == seen[0]
     assert ALICE.url == view.wallet_address
 
 
@@ -240,16 +275,21 @@ def test_policy_limits_apply() -> None:
             service.run(creation_flow(service, client.creation({"walletAddress": ALICE.url, **members})))
 
 
-@pytest.mark.parametrize("step", range(len(STEPS)))
 @pytest.mark.parametrize(
-    "error", [PolicyRefused("not today"), StoreUnavailable("locked"), RuntimeError("broken")], ids=type
+    ("step", "error"),
+    [
+        (step, error)
+        for step in range(len(STEPS))
+        for error in (PolicyRefused("not today"), StoreUnavailable("locked"), RuntimeError("broken"))
+        if step > 0 or not isinstance(error, PolicyRefused)  # this one waits until the caller is authenticated
+    ],
 )
 def test_exception_of_a_port_ends_the_flow(step: int, error: Exception) -> None:
-    """The exception of a port ends the flow at any effect, and reaches the caller unchanged."""
+    """The exception of a port ends the flow, and reaches the caller unchanged."""
     service = Service()
     answers: list[object] = [
-        AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]),
         ALICE,
+        AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]),
         RANDOMNESS,
         [IlpPaymentMethod("test.bank.x", "c2VjcmV0")],
     ]

@@ -1,0 +1,281 @@
+"""Token introspection over HTTP, in the dialects of RFC 9767 and of Rafiki. It needs the extra `clients`."""
+
+import asyncio
+import json
+import random
+import secrets
+import ssl
+import threading
+import time
+from collections.abc import Callable, Hashable
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar, get_args
+
+from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
+from incoming_payments.clients._http import CONNECTIONS_MAX, HttpAnswer, HttpFailed
+from incoming_payments.clock import utc_now
+from incoming_payments.domain.urls import canonical_url
+from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
+from incoming_payments.gnap import AccessTokenInfo, Dialect, TokenQuery, read_introspection
+from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
+from incoming_payments.limits import (
+    CLIENT_RETRIES_MAX,
+    CLIENT_RETRY_S_MAX,
+    INTROSPECTION_BYTES_MAX,
+    INTROSPECTION_CACHE_S_MAX,
+    INTROSPECTION_S_MAX,
+    INTROSPECTION_SETTING_S_MAX,
+    INTROSPECTIONS_CACHED_MAX,
+)
+
+Client = TypeVar("Client")
+
+_HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
+_SIGNED: Final = ("@method", "@target-uri", "content-digest", "content-type")  # RFC 9635 §7.3.1
+_GATEWAY: Final = {502, 503, 504}  # a proxy answers for a server that does not
+
+
+class _Introspector(Generic[Client]):
+    """What the sync and the async introspector share: the settings, the request, the answer, and the cache."""
+
+    _http: Client
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        dialect: Dialect,
+        issuer: str | None = None,
+        audience: str | None = None,
+        resource_server: str | None = None,
+        key: PrivateKey | None = None,
+        allow_http: bool = False,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = INTROSPECTION_S_MAX,
+        connections: int = CONNECTIONS_MAX,
+        cache_s: float = 0.0,
+        cache_tokens: int = INTROSPECTIONS_CACHED_MAX,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """Raise `ConfigurationError` for a setting that is missing or wrong. See the class for the settings."""
+        _check_url(url, allow_http=allow_http)
+        if dialect not in get_args(Dialect):
+            raise _wrong("dialect", f"must be one of {', '.join(get_args(Dialect))}, not {dialect!r}")
+        if dialect == "rfc9767" and issuer is None:
+            raise _wrong("issuer", "is missing: set the grant endpoint URL of the authorization server (RFC 9767 §3.3)")
+        if dialect == "rfc9767" and resource_server is None and key is None:
+            text = "is missing: set the name of this service at the authorization server, or a key (RFC 9767 §3.3)"
+            raise _wrong("resource_server", text)
+        _check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
+        _check_number("cache_s", cache_s, 0, INTROSPECTION_CACHE_S_MAX)
+        self._url = url
+        self._dialect: Dialect = dialect
+        self._issuer = issuer
+        self._audience = audience
+        self._resource_server = resource_server or (key and {"key": {"proof": "httpsig", "jwk": key.public_jwk()}})
+        self._key = key
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._breaker = Breaker()
+        self._cache = _Cache(cache_s, cache_tokens)
+        self._http = self._open(bytes_max=INTROSPECTION_BYTES_MAX, connections=connections, tls=tls)
+
+    def _open(self, **options: Any) -> Client:
+        raise NotImplementedError
+
+    def _name(self, query: TokenQuery) -> Hashable:
+        """Return a name for the answer: queries with the same name get the same answer."""
+        if self._dialect == "rafiki":
+            return query.token.digest, query.action, query.wallet_address
+        return query.token.digest
+
+    def _request(self, query: TokenQuery) -> RequestMessage:
+        """Return the request, signed if there is a key. Each call signs with a new nonce."""
+        document: dict[str, object] = {"access_token": query.token.value}
+        if self._dialect == "rafiki":
+            access: dict[str, object] = {"type": "incoming-payment", "actions": [query.action]}
+            if query.wallet_address is not None:
+                access["identifier"] = query.wallet_address
+            document["access"] = [access]
+        else:
+            document |= {"proof": "httpsig", "resource_server": self._resource_server}
+        request = RequestMessage("POST", self._url, _HEADERS, json.dumps(document, separators=(",", ":")).encode())
+        if self._key is None:
+            return request
+        nonce = secrets.token_urlsafe(16)
+        return sign(request, self._key, created=self._clock(), components=_SIGNED, nonce=nonce, tag="gnap")
+
+    def _read(self, name: Hashable, body: bytes) -> AccessTokenInfo | None:
+        info = read_introspection(body, dialect=self._dialect, issuer=self._issuer, audience=self._audience)
+        if info is not None:
+            self._cache.add(name, info, self._clock(), time.monotonic())
+        return info
+
+
+class HttpIntrospector(_Introspector["Any"]):
+    """The `Introspector` port over HTTP, for threads. `AsyncHttpIntrospector` is the same for asyncio.
+
+    `url` is the introspection endpoint. `dialect` is `rfc9767` or `rafiki`: `docs/introspection.md` says which to
+    choose. An http URL needs `allow_http`, because it shows the tokens to the network.
+
+    - `issuer` is the grant endpoint URL of the authorization server. The `iss` of each answer must be equal to it.
+      The dialect `rfc9767` needs it.
+    - `audience` is the name of this service in the `aud` of an answer. A token for other services only is refused.
+    - `key` signs each request. `resource_server` is the name under which the authorization server knows this service;
+      without it, the request has the public key. The dialect `rfc9767` needs one of the two.
+    - `tls` replaces the default TLS context, for a private authority or a client certificate.
+    - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_SETTING_S_MAX`.
+    - `connections` is the number of connections to the authorization server.
+    - `cache_s` is the time for which an active token is remembered, at most `limits.INTROSPECTION_CACHE_S_MAX` seconds
+      and never beyond its `exp`. A revoked token stays usable for so long. 0 turns the cache off. `cache_tokens` is its
+      size.
+
+    `introspect` raises `TokenRefused`, as `read_introspection` does, and `AuthorizationServerUnavailable`. Threads that
+    ask the same at the same time share one request. A failed connection is tried again at most
+    `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly gets no requests for some time, at most
+    `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong setting. Close it with `close`.
+    """
+
+    def _open(self, **options: Any) -> Any:
+        from incoming_payments.clients._urllib3 import HttpClient
+
+        self._flights: SingleFlight[bytes] = SingleFlight()
+        return HttpClient(**options)
+
+    def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
+        """Return the information about the token, or `None` when it is not active."""
+        name = self._name(query)
+        if info := self._cache.get(name, time.monotonic()):
+            return info
+        return self._read(name, self._flights.run(name, lambda: self._fetch(query), timeout_s=self._timeout_s))
+
+    def _fetch(self, query: TokenQuery) -> bytes:
+        attempt = _Attempt(self._url, self._breaker, self._timeout_s)
+        while True:
+            try:
+                return attempt.body(self._http.send(self._request(query), timeout_s=attempt.left_s()))
+            except HttpFailed as error:
+                time.sleep(attempt.pause_s(error))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+
+class AsyncHttpIntrospector(_Introspector["Any"]):
+    """The `AsyncIntrospector` port over HTTP. It has the settings of `HttpIntrospector`. Close it with `aclose`."""
+
+    def _open(self, **options: Any) -> Any:
+        from incoming_payments.clients._aiohttp import AsyncHttpClient
+
+        self._flights: AsyncSingleFlight[bytes] = AsyncSingleFlight()
+        return AsyncHttpClient(**options)
+
+    async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
+        """Return the information about the token, or `None` when it is not active."""
+        name = self._name(query)
+        if info := self._cache.get(name, time.monotonic()):
+            return info
+        return self._read(name, await self._flights.run(name, lambda: self._fetch(query)))
+
+    async def _fetch(self, query: TokenQuery) -> bytes:
+        attempt = _Attempt(self._url, self._breaker, self._timeout_s)
+        while True:
+            try:
+                return attempt.body(await self._http.send(self._request(query), timeout_s=attempt.left_s()))
+            except HttpFailed as error:
+                await asyncio.sleep(attempt.pause_s(error))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+
+class _Attempt:
+    """One introspection with its retries, until its deadline. Raises `AuthorizationServerUnavailable`."""
+
+    def __init__(self, url: str, breaker: Breaker, timeout_s: float) -> None:
+        self._url = url
+        self._breaker = breaker
+        self._retries = 0
+        now = time.monotonic()
+        self._deadline = now + timeout_s
+        if wait_s := breaker.wait_s(now):
+            raise self._outage(f"failed repeatedly: no request is sent to it for {wait_s:.1f} s")
+
+    def left_s(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def pause_s(self, error: HttpFailed) -> float:
+        """Return the pause before the next retry. Raise the failure if there is no retry."""
+        pause_s = random.uniform(0, CLIENT_RETRY_S_MAX * 2**self._retries)  # noqa: S311 - it protects no secret
+        self._retries += 1
+        if not error.is_connection or self._retries > CLIENT_RETRIES_MAX or self.left_s() <= pause_s:
+            self._breaker.failed(time.monotonic())
+            raise AuthorizationServerUnavailable(error.description) from error
+        return pause_s
+
+    def body(self, answer: HttpAnswer) -> bytes:
+        """Return the body of a successful answer."""
+        if answer.status in _GATEWAY:
+            self._breaker.failed(time.monotonic())
+        else:
+            self._breaker.succeeded()
+        if answer.status != 200:
+            raise self._outage(f"answered {answer.status}{_error_code(answer.body)}")
+        return answer.body
+
+    def _outage(self, why: str) -> AuthorizationServerUnavailable:
+        return AuthorizationServerUnavailable(f"the introspection endpoint {self._url} {why}")
+
+
+def _error_code(body: bytes) -> str:
+    """Return the error code in `body` for the log. The rest of the body may repeat the token."""
+    try:
+        error = json.loads(body)["error"]
+        code = error["code"] if isinstance(error, dict) else error
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    known = isinstance(code, str) and code in {"invalid_request", "invalid_resource_server", "invalid_access"}
+    return f" {code} (RFC 9767 §3.4)" if known else ""
+
+
+class _Cache:
+    """The active tokens of the last `seconds`, at most `size`. It never holds a token beyond its expiry."""
+
+    def __init__(self, seconds: float, size: int) -> None:
+        self._seconds = seconds
+        self._size = size
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, tuple[float, AccessTokenInfo]] = {}
+
+    def get(self, name: Hashable, now_s: float) -> AccessTokenInfo | None:
+        until_s, info = self._kept.get(name, (now_s, None))
+        return info if now_s < until_s else None
+
+    def add(self, name: Hashable, info: AccessTokenInfo, now: datetime, now_s: float) -> None:
+        left_s = self._seconds if info.expires_at is None else (info.expires_at - now).total_seconds()
+        if (kept_s := min(self._seconds, left_s)) > 0:
+            with self._lock:
+                self._kept.pop(name, None)
+                if len(self._kept) >= self._size:
+                    del self._kept[next(iter(self._kept))]  # the oldest
+                self._kept[name] = (now_s + kept_s, info)
+
+
+def _check_url(url: str, *, allow_http: bool) -> None:
+    try:
+        scheme = canonical_url(url, member="url").partition(":")[0]
+    except InvalidValue as error:
+        raise ConfigurationError(error.description, setting="url") from None
+    if scheme != "https" and not allow_http:
+        raise _wrong("url", "must be an https URL: over http, the network sees the tokens (allow_http permits that)")
+
+
+def _check_number(name: str, value: float, least: float, most: float) -> None:
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise _wrong(name, f"must be a number from {least:g} to {most:g}")
+
+
+def _wrong(name: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"{name} {why}", setting=name)
