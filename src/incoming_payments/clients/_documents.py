@@ -12,7 +12,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import define, field, frozen
@@ -33,6 +33,10 @@ logger: Final = logging.getLogger("incoming_payments.clients")
 
 _HEADERS: Final = (("Accept", "application/json"),)
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")  # RFC 4291 §2.4
+# Parts of the IANA special-purpose registries that some supported versions of Python take for global
+_SPECIAL: Final = tuple(
+    map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "2001:db8::/32", "3fff::/20"))
+)
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
@@ -47,9 +51,9 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     """
     if not address.is_global or address.is_multicast or address.is_reserved:
         return False
-    if isinstance(address, IPv4Address):
-        return True
-    return address in _GLOBAL_UNICAST and address.sixtofour is None and address.teredo is None
+    if any(address in network for network in _SPECIAL):
+        return False
+    return address.version == 4 or address in _GLOBAL_UNICAST
 
 
 def read_object(answer: HttpAnswer) -> dict[str, Any]:
@@ -119,15 +123,13 @@ class Documents(Generic[T]):
                 raise outcome
             document, failure = self.read(entry.url, outcome, entry.document), None
         except HttpFailed as error:
-            document, failure = entry.document, error.description
+            document, failure = entry.document, f"{entry.url} cannot be used: {error.description}"
         with self._lock:
             now = self.clock()
             if failure is None:
                 entry.fetched_at = now
             elif document is not None:
-                logger.warning(
-                    "document_refresh_failed url=%s age_s=%.0f reason=%s", entry.url, now - entry.fetched_at, failure
-                )
+                logger.warning("document_refresh_failed age_s=%.0f %s", now - entry.fetched_at, failure)
             entry.document, entry.failure, entry.tried_at = document, failure, now
             flight, entry.flight = entry.flight, None
         if flight is not None:
@@ -142,7 +144,7 @@ class Documents(Generic[T]):
             return document
         if document is not None and age_s <= self.max_age_s + DOCUMENT_STALE_S_MAX and suffices(document):
             return document
-        raise self.unavailable(f"{entry.url} cannot be read: {failure}")
+        raise self.unavailable(failure)
 
     def _entry(self, url: str) -> Entry[T]:
         """Return the entry of `url`, as the latest one used. A full cache drops one without a document first."""

@@ -1,0 +1,375 @@
+"""`clients.client_keys`: the key sets of clients, over HTTPS from a server on loopback, sync and async."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.clients import _documents
+from incoming_payments.clients._documents import is_public
+from incoming_payments.clients.client_keys import AsyncHttpClientKeys, HttpClientKeys
+from incoming_payments.domain.payment import ClientId
+from incoming_payments.errors import ClientKeysUnavailable
+from incoming_payments.limits import CLIENT_KEYS_MAX, DOCUMENT_AGE_S_MAX, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX
+from kits.document_kit import FAULTS, Clock, Lookups, inject_resolver, looking_up
+from kits.https_server import Peer, contexts, https_peer
+from kits.service_kit import ed25519_key, es256_key, ps512_key
+
+BOTH: Final = [HttpClientKeys, AsyncHttpClientKeys]
+OLD, NEW = ed25519_key("old").public_jwk(), ed25519_key("new").public_jwk()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    """A client's wallet that publishes the key `old`."""
+    with https_peer() as peer:
+        peer.publish({"keys": [OLD]})
+        yield peer
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still."""
+    return Clock()
+
+
+@pytest.fixture(params=BOTH)
+def keys(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Lookups]:
+    """The port, with loopback allowed."""
+    with looking_up(request.param, clock=clock, timeout_s=0.5) as lookups:
+        yield lookups
+
+
+def client(peer: Peer, name: str = "/alice", **options: Any) -> ClientId:
+    """Return the wallet address of a client at the server."""
+    return ClientId(peer.url(name, **options))
+
+
+# --- the key set -------------------------------------------------------------------------------------
+
+
+def test_key_is_the_one_with_the_kid(keys: Lookups, peer: Peer) -> None:
+    """A client can have several keys of several kinds. All come from one fetch of `jwks.json`."""
+    several = [OLD, NEW, es256_key().public_jwk(), ps512_key().public_jwk()]
+    peer.publish({"keys": several})
+    assert several == [keys.find(client(peer), str(jwk["kid"])) for jwk in several]
+    assert keys.find(client(peer), "none") is None
+    assert peer.paths == ["/alice/jwks.json"]
+
+
+def test_wallet_address_has_one_spelling(keys: Lookups, peer: Peer) -> None:
+    """A client of the host's own introspector may have another spelling. A wallet address may have no path."""
+    assert keys.find(client(peer, "/alice/", scheme="HTTPS"), "old") == OLD
+    assert keys.find(client(peer), "old") == OLD
+    assert keys.find(client(peer, ""), "old") == OLD
+    assert peer.paths == ["/alice/jwks.json", "/jwks.json"]
+
+
+def test_bad_keys_do_not_harm_good_ones(keys: Lookups, peer: Peer) -> None:
+    """Keys that cannot be used are left out, and so are members that a verifier does not need."""
+    bad: list[Any] = [
+        7,
+        None,
+        {},
+        [],
+        {"kty": "oct", "k": "c2VjcmV0", "kid": "new"},
+        {**NEW, "x": "AA"},
+        {**NEW, "d": "x"},
+    ]
+    peer.publish({"keys": [*bad, {**OLD, "x5c": ["A" * 1000], "use": "sig"}], "more": 1})
+    assert keys.find(client(peer), "old") == OLD
+    assert keys.find(client(peer), "new") is None
+
+
+def test_first_good_key_with_a_kid_counts(keys: Lookups, peer: Peer) -> None:
+    """A key set with one `kid` twice yields the first of them that can be used."""
+    other = {**NEW, "kid": "old"}
+    peer.publish({"keys": [{**OLD, "x": "AA"}, other, OLD]})
+    assert keys.find(client(peer), "old") == other
+
+
+def test_only_the_first_keys_of_a_large_set_count(keys: Lookups, peer: Peer) -> None:
+    """A key set cannot fill the cache."""
+    peer.publish({"keys": [{**OLD, "kid": str(n)} for n in range(CLIENT_KEYS_MAX + 1)]})
+    assert keys.find(client(peer), str(CLIENT_KEYS_MAX - 1))
+    assert keys.find(client(peer), str(CLIENT_KEYS_MAX)) is None
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_client_without_a_key_set_has_no_key(keys: Lookups, peer: Peer, status: int) -> None:
+    """Nothing was ever published there, so this is a mistake of the client and no outage."""
+    peer.publish({}, status)
+    assert keys.find(client(peer), "old") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "urn:ietf:params:oauth:jwk-thumbprint:sha-256:NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs",
+        "018f3c2e-1b2c-7000-8000-000000000000",
+        "https://client.example/alice?x=1",
+        "https://user@client.example/alice",
+        "https://client.example/../alice",
+        "ftp://client.example/alice",
+        "file:///etc/passwd",
+    ],
+)
+def test_client_without_a_wallet_address_has_no_key(keys: Lookups, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thumbprint, an opaque name and a URL that is no wallet address cause no look-up."""
+    names = inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
+    assert keys.find(ClientId(name), "old") is None
+    assert names == []
+
+
+# --- the cache ---------------------------------------------------------------------------------------
+
+
+def test_keys_are_fetched_again_when_they_are_old(keys: Lookups, peer: Peer, clock: Clock) -> None:
+    """A key that the client withdrew is valid for the age of the cache at most."""
+    keys.find(client(peer), "old")
+    peer.publish({"keys": [NEW]})
+    clock.now_s += DOCUMENT_AGE_S_MAX
+    assert keys.find(client(peer), "old") == OLD
+    clock.now_s += 1
+    assert keys.find(client(peer), "old") is None
+    assert keys.find(client(peer), "new") == NEW
+    assert len(peer.paths) == 2
+
+
+def test_unknown_kid_fetches_the_keys_again(keys: Lookups, peer: Peer, clock: Clock) -> None:
+    """A client that rotates its keys waits for the cool-down at most."""
+    keys.find(client(peer), "old")
+    peer.publish({"keys": [OLD, NEW]})
+    clock.now_s += DOCUMENT_COOL_DOWN_S_MIN - 1
+    assert keys.find(client(peer), "new") is None
+    clock.now_s += 1
+    assert keys.find(client(peer), "new") == NEW
+    assert keys.find(client(peer), "old") == OLD
+    assert len(peer.paths) == 2
+
+
+def test_storm_of_unknown_ids_costs_one_fetch(keys: Lookups, peer: Peer, clock: Clock) -> None:
+    """The cool-down begins with the end of a fetch. Concurrent look-ups share the fetch in flight."""
+    keys.find(client(peer), "old")
+    clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+    peer.delay_s = 0.1
+    assert keys.find_all((client(peer), f"unknown-{n}") for n in range(200)) == [None] * 200
+    assert len(peer.paths) == 2
+
+
+def test_one_fetch_is_in_flight_for_one_client(keys: Lookups, peer: Peer) -> None:
+    """All that wait get the answer of the fetch, and other clients have a fetch of their own."""
+    peer.delay_s = 0.1
+    calls = [(client(peer, name), "old") for name in ("/a", "/b") * 20]
+    assert keys.find_all(calls) == [OLD] * 40
+    assert sorted(peer.paths) == ["/a/jwks.json", "/b/jwks.json"]
+
+
+def test_full_cache_keeps_the_clients_with_keys(keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients without keys do not drop the keys of others. Of those with keys, the one not used for longest goes."""
+    monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
+    keys.find(client(peer, "/a"), "old")
+    keys.find(client(peer, "/b"), "old")
+    keys.find(client(peer, "/a"), "old")
+    peer.publish({}, 404)
+    for n in range(9):
+        assert keys.find(client(peer, f"/{n}"), "old") is None
+    peer.publish({"keys": [NEW]})
+    assert keys.find(client(peer, "/b"), "old") == OLD
+    assert keys.find(client(peer, "/c"), "new") == NEW
+    assert keys.find(client(peer, "/d"), "new") == NEW
+    assert keys.find(client(peer, "/a"), "old") is None  # dropped, and fetched again
+
+
+# --- failures ----------------------------------------------------------------------------------------
+
+KEY_FAULTS: Final = {
+    **FAULTS,
+    "no keys": lambda peer: peer.publish({}),
+    "keys as an object": lambda peer: peer.publish({"keys": {"old": OLD}}),
+}
+
+
+@pytest.mark.parametrize("fault", KEY_FAULTS.values(), ids=KEY_FAULTS)
+def test_failed_fetch_is_an_outage(keys: Lookups, peer: Peer, fault: Callable[[Peer], None], clock: Clock) -> None:
+    """Without known keys, nothing can be said about a signature. The next fetch waits for the cool-down."""
+    fault(peer)
+    for _ in range(3):
+        with pytest.raises(ClientKeysUnavailable) as failed:
+            keys.find(client(peer), "old")
+        assert str(failed.value).startswith(f"{client(peer)}/jwks.json cannot be used: ")
+    assert len(peer.paths) <= 2  # aiohttp repeats a GET once when the connection closes
+
+    peer.publish({"keys": [OLD]})
+    clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+    assert keys.find(client(peer), "old") == OLD
+
+
+@pytest.mark.parametrize("fault", [*KEY_FAULTS.values(), lambda peer: peer.publish({}, 404)], ids=[*KEY_FAULTS, "404"])
+def test_failed_fetch_never_drops_good_keys(
+    keys: Lookups, peer: Peer, fault: Callable[[Peer], None], clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The known keys stay in use, and the log says so. Whether another key is good is not known."""
+    keys.find(client(peer), "old")
+    fault(peer)
+    clock.now_s += DOCUMENT_AGE_S_MAX + 1
+    with caplog.at_level(logging.WARNING, "incoming_payments.clients"):
+        assert keys.find(client(peer), "old") == OLD
+        assert keys.find(client(peer), "old") == OLD
+        with pytest.raises(ClientKeysUnavailable):
+            keys.find(client(peer), "new")
+    (line,) = caplog.messages
+    assert line.startswith(f"document_refresh_failed age_s=301 {client(peer)}/jwks.json cannot be used: ")
+
+
+def test_known_keys_do_not_stay_for_ever(keys: Lookups, peer: Peer, clock: Clock) -> None:
+    """After a day without a good answer, the client might have withdrawn the key."""
+    keys.find(client(peer), "old")
+    peer.fail()
+    clock.now_s += DOCUMENT_AGE_S_MAX + DOCUMENT_STALE_S_MAX
+    assert keys.find(client(peer), "old") == OLD
+    clock.now_s += 1
+    with pytest.raises(ClientKeysUnavailable):
+        keys.find(client(peer), "old")
+
+
+def test_refused_connection_is_an_outage(keys: Lookups) -> None:
+    """The failure names the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ClientKeysUnavailable, match=rf"^https://127\.0\.0\.1:{port}/jwks\.json cannot be used: "):
+        keys.find(ClientId(f"https://127.0.0.1:{port}"), "old")
+
+
+@pytest.mark.parametrize("name", ["a" * 64, f"{'a' * 70}.example", "a..b", "xn--0"])
+def test_impossible_host_name_is_an_outage(keys: Lookups, name: str) -> None:
+    """A client can name a host that no DNS can hold."""
+    with pytest.raises(ClientKeysUnavailable):
+        keys.find(ClientId(f"https://{name}/alice"), "old")
+
+
+def test_cancelled_request_does_not_cancel_the_fetch_of_others(peer: Peer) -> None:
+    """The fetch goes on for the other callers, also when the caller that began it has gone."""
+
+    async def three() -> list[Any]:
+        port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1])
+        peer.delay_s = 0.2
+        calls = [asyncio.create_task(port.find(client(peer), "old")) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        calls[0].cancel()
+        calls[1].cancel()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        await port.aclose()
+        return answers
+
+    first, second, third = asyncio.run(three())
+    assert isinstance(first, asyncio.CancelledError)
+    assert isinstance(second, asyncio.CancelledError)
+    assert third == OLD
+    assert len(peer.paths) == 1
+
+
+def test_fetch_that_the_loop_cancelled_is_repeated(peer: Peer, clock: Clock) -> None:
+    """A program whose loop ended during a fetch gets the keys in its next loop."""
+    port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock)
+
+    async def find(timeout_s: float) -> Any:
+        try:
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(port.find(client(peer), "old"), timeout_s)
+        finally:
+            if timeout_s > 1:
+                await port.aclose()
+
+    peer.delay_s = 0.3
+    assert asyncio.run(find(0.1)) is None
+    clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+    assert asyncio.run(find(5)) == OLD
+
+
+# --- where the client connects to ------------------------------------------------------------------
+
+PRIVATE: Final = [
+    "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.7", "172.16.0.1", "192.168.1.1", "100.64.0.1", "169.254.169.254",
+    "192.0.0.8", "192.0.2.1", "192.88.99.1", "3fff::1", "198.18.0.1", "203.0.113.9", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
+    "::", "::1", "fe80::1", "fe80::1%lo", "fec0::1", "fc00::1", "fd12:3456::1", "ff02::1", "2001:db8::1", "100::1",
+    "::ffff:127.0.0.1", "::ffff:9.9.9.9", "::127.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b:1::1", "2002:a00:1::1",
+    "2001:0:53aa:64c::1", "4000::1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_addresses_of_no_public_host(address: str) -> None:
+    """Private, loopback, link-local, multicast, reserved and translated addresses are not public."""
+    assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize("address", ["9.9.9.9", "1.1.1.1", "198.41.0.4", "2620:fe::9", "2a00:1450:4001::8"])
+def test_public_addresses(address: str) -> None:
+    """Addresses of ordinary hosts are public."""
+    assert is_public(ip_address(address))
+
+
+@pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "169.254.169.254", "::1", "::ffff:127.0.0.1", "ff02::1"])
+def test_name_of_a_private_address_gets_no_connection(
+    cls: type, address: str, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client can let its name resolve to an address inside of the network of the service."""
+    names = inject_resolver(monkeypatch, lambda _: [address])
+    with looking_up(cls, allow_private=False) as keys, pytest.raises(ClientKeysUnavailable, match="may not connect"):
+        keys.find(client(peer, host="client.example"), "old")
+    assert names == ["client.example"]
+    assert peer.paths == []
+
+
+@pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "[::ffff:7f00:1]", "2130706433", "0x7f.1", "localhost"])
+def test_private_address_in_the_url_gets_no_connection(cls: type, host: str, peer: Peer) -> None:
+    """Neither do other spellings of a loopback address."""
+    with looking_up(cls, allow_private=False) as keys, pytest.raises(ClientKeysUnavailable):
+        keys.find(client(peer, host=host), "old")
+    assert peer.paths == []
+
+
+def test_connection_goes_to_the_address_that_was_checked(
+    keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is resolved once for one fetch, so a second answer of the DNS cannot lead elsewhere."""
+    answers = iter([["127.0.0.1"]])
+    names = inject_resolver(monkeypatch, lambda _: next(answers))
+    assert keys.find(client(peer, host="client.example"), "old") == OLD
+    assert names == ["client.example"]
+
+
+def test_certificate_must_be_for_the_host_of_the_wallet_address(
+    keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address is pinned, but TLS verifies the name."""
+    inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
+    with pytest.raises(ClientKeysUnavailable, match=r"(?i)certificate"):
+        keys.find(client(peer, host="other.example"), "old")
+    assert peer.paths == []
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_unknown_authority_is_refused(cls: type, peer: Peer) -> None:
+    """Without the test CA, the certificate of the server is not trusted."""
+    with looking_up(cls, tls=None) as keys, pytest.raises(ClientKeysUnavailable, match=r"(?i)certificate"):
+        keys.find(client(peer), "old")
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_http_is_for_development(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that came over http could be anyone's. `allow_private` allows it."""
+    with https_peer(tls=False) as plain, looking_up(cls) as development, looking_up(cls, allow_private=False) as keys:
+        plain.publish({"keys": [OLD]})
+        assert development.find(client(plain, scheme="http"), "old") == OLD
+        names = inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
+        assert keys.find(client(plain, scheme="http"), "old") is None
+        assert (names, len(plain.paths)) == ([], 1)
