@@ -54,6 +54,8 @@ PYTEST_OPTIONS: Final = (
     "--ignore-glob=*/test_processes.py",  # slow
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # about the modules that PLUGIN lists
     "--hypothesis-profile=mutants",  # also in PLUGIN
+    # A mutant of a store often leaves its callers waiting. The end of the process counts as a failed test.
+    *("-o", "faulthandler_timeout=60", "-o", "faulthandler_exit_on_timeout=true"),
 )
 
 
