@@ -107,7 +107,7 @@ def test_writer_waits_for_a_lock(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
         monkeypatch.setattr(time, "sleep", sleep)
         assert credit(store, id, "wire-1", 1).received.value == 1
-        assert len(waits) == 3
+        assert waits == [0.001] * 3
 
 
 # --- lasting failures ---
@@ -157,6 +157,41 @@ def test_schema_upgrade_while_open_is_detected(store: SqliteStore, path: Path) -
             credit(store, id, "wire-1", 1)
     edit(path, f"PRAGMA user_version = {VERSION}")
     assert credit(store, id, "wire-1", 1).received.value == 1
+
+
+def test_new_connections_refuse_a_newer_schema(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading connections check the version when they open. The writer tries once for all jobs of a batch."""
+    id = create(store)
+    edit(path, "PRAGMA user_version = 99")
+    with pytest.raises(StoreUnusable, match="99"):
+        store.load(id)
+    connects: list[DatabaseFile] = []
+    connect = DatabaseFile.connect_writer
+
+    def note(file: DatabaseFile) -> sqlite3.Connection:
+        connects.append(file)
+        return connect(file)
+
+    monkeypatch.setattr(DatabaseFile, "connect_writer", note)
+    outcomes = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in range(3)])
+    assert [type(outcome) for outcome in outcomes] == [StoreUnusable] * 3
+    assert len(connects) == 1
+
+
+def test_connection_that_cannot_be_closed_is_dropped(store: SqliteStore) -> None:
+    """The error that broke the connection matters, and not the errors that follow."""
+    file = store._engine._file
+
+    class Broken(sqlite3.Connection):
+        def close(self) -> None:
+            super().close()
+            raise sqlite3.OperationalError("disk I/O error")
+
+    connection = sqlite3.connect(":memory:", factory=Broken)
+    for _ in range(2):  # the second time, the connection is closed, and cannot roll back
+        file.disconnect(connection)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
 
 
 def test_tables_are_created_all_or_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
