@@ -46,7 +46,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
 NOT_MUTATED: Final = (f"{SOURCE}/httpsig/explain/*",)
 KILLED_MIN: Final = 0.95
 PLUGIN: Final = "mutmut_plugin"
-_SLOW: Final = ("random_histories", "log_stays_short", "copy_of_the_files", "another_process_stops")
+_SLOW: Final = ("random_histories", "log_stays_short", "copying_the_file", "stop_reaches_another_process")
 PYTEST_OPTIONS: Final = (
     *("-k", " and ".join(f"not {name}" for name in _SLOW)),
     *("-p", "no:cacheprovider", "-p", PLUGIN),

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from incoming_payments.domain.payment import PaymentId
-from incoming_payments.errors import InvalidValue, PaymentExists, PaymentNotFound, StoreUnavailable
+from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.errors import BrokenDecision, InvalidValue, PaymentExists, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import Nonces, PaymentStore
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
-from incoming_payments.testing import NOW, a_creation
+from incoming_payments.testing import NOW, a_creation, crediting
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
-from incoming_payments.testing.steps import create
+from incoming_payments.testing.steps import create, credit
 
 
 class TestMemoryStore(StoreContract):
@@ -50,6 +50,16 @@ def test_negative_limit_finds_no_payment() -> None:
     for _ in range(2):
         create(store, a_creation(expires_in_s=1))
     assert store.find_expired(NOW + timedelta(days=1), -1) == []
+
+
+def test_decision_that_ignores_an_earlier_credit_is_refused() -> None:
+    """The store gives the earlier credit to the guard as well."""
+    store = MemoryStore()
+    id = create(store)
+    credit(store, id, "wire-1", 1)
+    with pytest.raises(BrokenDecision, match="that id must be unused"):
+        store.update(id, lambda payment, _earlier: crediting("wire-1", 1)(payment, None), CreditId("wire-1"))
+    assert store.load(id).received.value == 1
 
 
 def test_capacity_of_zero_is_refused() -> None:

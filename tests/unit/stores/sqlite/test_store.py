@@ -264,6 +264,15 @@ def test_broken_decision_fails_its_job_only(store: SqliteStore, answer: Any) -> 
     assert store.load(id).received.value == 2
 
 
+def test_decision_that_ignores_an_earlier_credit_is_refused(store: SqliteStore) -> None:
+    """The store gives the earlier credit to the guard as well."""
+    id = create(store)
+    credit(store, id, "wire-1", 1)
+    with pytest.raises(BrokenDecision, match="that id must be unused"):
+        store.update(id, lambda payment, _earlier: crediting("wire-1", 1)(payment, None), CreditId("wire-1"))
+    assert store.load(id).received.value == 1
+
+
 def test_text_that_is_not_unicode_fails_its_job_only(store: SqliteStore) -> None:
     """SQLite cannot store a lone surrogate. The writer repeats the batch job by job."""
     id = create(store)
