@@ -194,6 +194,30 @@ def test_writer_tries_again_when_the_log_has_grown(
     writer.disconnect()
 
 
+def test_checkpoint_that_fails_has_not_emptied_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore
+) -> None:
+    """The next attempt is due when the log has grown by the limit, as after a checkpoint that a reader kept back."""
+    id = create(store)
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+    class Full(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql == "PRAGMA wal_checkpoint(TRUNCATE)":
+                raise error
+            return super().execute(sql, *arguments)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Full))
+    writer = _writer.Writer(store._engine._file)
+    writer.run([crediting_one(id, "wire-1")])
+    assert writer._open is not None
+    assert writer._open.truncate_at_bytes == log_bytes(path) + 1
+    writer.disconnect()
+
+
 @pytest.mark.parametrize(
     ("planned", "commits", "frames", "expected"),
     [
