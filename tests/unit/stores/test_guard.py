@@ -52,10 +52,9 @@ def test_equal_values_need_not_be_the_same_object() -> None:
     """A host may build the terms and the totals of its decision again."""
     assert AFTER is not None
     assert CREDITED.credit is not None
-    terms, received = (copy.deepcopy(part) for part in (BEFORE.terms, AFTER.received))
-    again = evolve(
-        CREDITED, payment=IncomingPayment(terms, AFTER.progress), credit=evolve(CREDITED.credit, received=received)
-    )
+    payment = IncomingPayment(copy.deepcopy(BEFORE.terms), AFTER.progress)
+    credit = evolve(CREDITED.credit, received=copy.deepcopy(AFTER.received))
+    again = evolve(CREDITED, payment=payment, credit=credit)
     assert check_update(BEFORE, ID, None, again) == AFTER
 
 
