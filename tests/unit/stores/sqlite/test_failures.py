@@ -265,7 +265,7 @@ def test_damaged_payment_is_refused(store: SqliteStore, path: Path, statement: s
     id = create(store)
     edit(path, statement)
     good = create(store)
-    with pytest.raises(StoreUnusable):
+    with pytest.raises(StoreUnusable, match=f"^the row of payment {id} holds an invalid|not decode to UTF-8"):
         store.load(id)
 
     bad, credited = outcomes_of_one_batch(store, [crediting_one(one, "wire-1") for one in (id, good)])
@@ -281,7 +281,7 @@ def test_damaged_credit_is_refused(store: SqliteStore, path: Path, statement: st
     id = create(store)
     credit(store, id, "wire-1", 1)
     edit(path, statement)
-    with pytest.raises(StoreUnusable, match="wire-1"):
+    with pytest.raises(StoreUnusable, match=f"^the row of credit wire-1 of payment {id} holds an invalid value .*: "):
         credit(store, id, "wire-1", 1)
     assert credit(store, id, "wire-2", 1).received.value == 2
 
@@ -294,8 +294,12 @@ def test_damaged_event_is_refused(store: SqliteStore, path: Path) -> None:
     """An event of an unknown kind raises `StoreUnusable`."""
     id = create(store)
     edit(path, "UPDATE events SET kind = 'nonsense'")
-    with pytest.raises(StoreUnusable, match="event 1"):
+    with pytest.raises(StoreUnusable) as caught:
         store.events(id)
+    assert caught.value.description == (
+        f"the row of event 1 of payment {id} holds an invalid value ('nonsense' is not a valid EventKind): restore the "
+        "database from a backup"
+    )
 
 
 def test_damaged_pages_are_refused(path: Path) -> None:

@@ -134,18 +134,21 @@ def test_failed_sync_of_the_log_stops_the_store(path: Path, monkeypatch: pytest.
             create(store)
 
 
-def test_missing_log_stops_the_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is removed between its opening by SQLite and its opening by the writer."""
+@pytest.mark.parametrize(
+    ("ending", "message"), [("wal", "was removed while it was open"), ("shm", "was removed or replaced")]
+)
+def test_missing_log_stops_the_writer(path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, message: str) -> None:
+    """The log or its index is removed between its opening by SQLite and its opening by the writer."""
     connect = DatabaseFile.connect_writer
 
     def connect_and_remove(file: DatabaseFile) -> sqlite3.Connection:
         connection = connect(file)
-        beside(path, "wal").unlink()
+        beside(path, ending).unlink()
         return connection
 
     with SqliteStore(path) as store:
         monkeypatch.setattr(DatabaseFile, "connect_writer", connect_and_remove)
-        with pytest.raises(StoreStopped, match="was removed while it was open"):
+        with pytest.raises(StoreStopped, match=f"payments.db-{ending} {message}"):
             create(store)
 
 
