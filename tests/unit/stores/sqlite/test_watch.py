@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import importlib.util
 import os
 import sqlite3
 import stat
@@ -437,6 +438,20 @@ def test_macos_syncs_with_f_fullfsync(tmp_path: Path, monkeypatch: pytest.Monkey
     with (tmp_path / "file").open("wb") as file:
         _watch.sync(file.fileno())
         assert calls == [(file.fileno(), 51)]
+
+
+@pytest.mark.parametrize("command", [51, None])
+def test_command_that_reaches_the_disk_is_found_at_import(monkeypatch: pytest.MonkeyPatch, command: int | None) -> None:
+    """Only macOS has `F_FULLFSYNC`."""
+    if command is None:
+        monkeypatch.delattr(fcntl, "F_FULLFSYNC", raising=False)
+    else:
+        monkeypatch.setattr(fcntl, "F_FULLFSYNC", command, raising=False)
+    assert _watch.__spec__ is not None
+    assert _watch.__spec__.loader is not None
+    module = importlib.util.module_from_spec(_watch.__spec__)
+    _watch.__spec__.loader.exec_module(module)
+    assert command == module._FULL_SYNC
 
 
 # --- files that change ---
