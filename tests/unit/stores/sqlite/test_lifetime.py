@@ -332,11 +332,20 @@ def test_reader_in_use_is_closed_after_the_store(path: Path) -> None:
         used[0].execute("SELECT 1")
 
 
-def test_interrupted_reader_is_not_reused(store: SqliteStore) -> None:
-    """The state of an interrupted connection is unknown."""
-    with pytest.raises(KeyboardInterrupt):
-        store._engine.read(lambda _: _interrupt())
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), sqlite3.OperationalError("disk I/O error")])
+def test_interrupted_reader_is_closed(store: SqliteStore, error: BaseException) -> None:
+    """The state of a connection is unknown after an interrupt, and after an error of SQLite."""
+    used: list[sqlite3.Connection] = []
+
+    def query(rows: Rows) -> None:
+        used.append(rows.connection)
+        raise error
+
+    with pytest.raises((KeyboardInterrupt, StoreUnusable)):
+        store._engine.read(query)
     assert store._engine._idle == []
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        used[0].execute("SELECT 1")
 
 
 def test_reader_without_a_result_is_reused(store: SqliteStore) -> None:
@@ -354,10 +363,6 @@ def test_sweep_uses_its_index(store: SqliteStore) -> None:
     store._engine._file.disconnect(connection)
     assert [row[3] for row in plan] == ["SEARCH payments USING COVERING INDEX payments_to_sweep (sweep_at<?)"]
     assert list(store.find_expired(NOW + timedelta(days=1), 5)) == []
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes need POSIX")
