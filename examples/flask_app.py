@@ -13,7 +13,8 @@ from bank import service
 from incoming_payments.hosts.wsgi import WsgiApplication
 
 payments = WsgiApplication(service())
-mounts = dict.fromkeys(payments.paths, payments)
 
 app = flask.Flask(__name__)
-app.wsgi_app = DispatcherMiddleware(app.wsgi_app, mounts)  # type: ignore[method-assign] # as Flask documents it
+app.wsgi_app = DispatcherMiddleware(  # type: ignore[method-assign] # as Flask documents it
+    app.wsgi_app, dict.fromkeys(payments.paths, payments)
+)

@@ -1,6 +1,7 @@
 """The service in an aiohttp server."""
 
 from functools import partial
+from typing import Any
 
 from aiohttp import web
 
@@ -12,14 +13,9 @@ def routes(application: AsgiApplication) -> list[web.RouteDef]:
 
     async def answer(request: web.Request) -> web.Response:
         target = request.raw_path.encode("utf-8", "surrogateescape")
-        scope = {
-            "http_version": "1.1",
-            "method": request.method,
-            "path": request.path,
-            "raw_path": target,
-            "query_string": target.partition(b"?")[2],
-            "headers": [(name.lower(), value) for name, value in request.raw_headers],
-        }
+        headers = [(name.lower(), value) for name, value in request.raw_headers]
+        scope: dict[str, Any] = {"http_version": "1.1", "method": request.method, "path": request.path}
+        scope |= {"raw_path": target, "query_string": target.partition(b"?")[2], "headers": headers}
         response = await application.answer(scope, partial(_receive, request))
         return web.Response(body=response.body, status=response.status, headers=response.headers)
 

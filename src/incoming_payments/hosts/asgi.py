@@ -23,8 +23,10 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Names = frozenset[bytes]  # of the header fields
+Names = set[bytes]  # of the header fields
 
+_BODILESS: Final = {"GET", "HEAD", "OPTIONS"}
+_FRAMING: Final = (b"content-length", b"transfer-encoding")
 _CLOSE: Final = ("Connection", "close")
 
 
@@ -71,7 +73,7 @@ class AsgiApplication:
 
         Give the `body` when other code has read it. Then `receive` is not called.
         """
-        names = frozenset(name for name, _ in scope["headers"])
+        names = {name for name, _ in scope["headers"]}
         response = await self._answer(scope, receive, names, body)
         if b"upgrade" in names:
             # RFC 9110 §7.8 lets a server ignore Upgrade. Some parsers (llhttp) leave out the body of such a request and
@@ -116,7 +118,7 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
     the client disconnects before the end of the body, or when the request has both `Content-Length` and
     `Transfer-Encoding`.
     """
-    names = frozenset(name for name, _ in scope["headers"])
+    names = {name for name, _ in scope["headers"]}
     head = _head(scope, below(_path(scope), mount), names)
     return evolve(head, body=await _body(scope, receive, names, None, BODY_BYTES_MAX))
 
@@ -162,16 +164,19 @@ def _path(scope: Mapping[str, Any]) -> str:
 
 async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None, limit: int) -> bytes:
     """Return the body of the request: `body`, if the host has read it already."""
-    framed = not names.isdisjoint((b"content-length", b"transfer-encoding"))
-    if body is None and not framed and scope["method"] in {"GET", "HEAD", "OPTIONS"} and scope.get("http_version", "2") < "2":
-        return b""  # RFC 9112 §6.3. A server would wait for the next message if other code has received the first.
     if body is None:
+        if scope["method"] in _BODILESS and scope.get("http_version", "2") < "2" and names.isdisjoint(_FRAMING):
+            return b""  # RFC 9112 §6.3. A server would wait for the next message if other code has received the first.
         body = await _receive_body(receive, limit)
     if len(body) > limit:
         raise body_too_large(limit)
-    if not body and any(name == b"content-length" and value.strip(b"0") for name, value in scope["headers"]):
+    if not body and b"upgrade" not in names and _announces_content(scope):  # for Upgrade, see `answer`
         raise NothingRead(400, "incomplete_body", "the body is empty, and Content-Length is not 0")
     return body
+
+
+def _announces_content(scope: Mapping[str, Any]) -> bool:
+    return any(name == b"content-length" and value.strip(b"0") for name, value in scope["headers"])
 
 
 async def _receive_body(receive: Receive, limit: int) -> bytes:

@@ -1,6 +1,6 @@
 """The service in FastAPI, with its requests and responses in the OpenAPI document."""
 
-# ruff: noqa: UP013 - a class for each model would be four times as long
+# ruff: noqa: UP013 - a class for each of the small models would be four times as long
 from datetime import datetime
 from typing import Any, Literal, NotRequired
 
@@ -19,8 +19,6 @@ Error = TypedDict("Error", {"error": Problem})
 
 
 class NewIncomingPayment(TypedDict):
-    """The body of a create request."""
-
     walletAddress: str
     incomingAmount: NotRequired[Amount]
     expiresAt: NotRequired[datetime]
@@ -28,8 +26,6 @@ class NewIncomingPayment(TypedDict):
 
 
 class IncomingPayment(NewIncomingPayment):
-    """An incoming payment, as its client reads it."""
-
     id: str
     completed: bool
     receivedAmount: Amount

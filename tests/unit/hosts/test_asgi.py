@@ -450,6 +450,14 @@ def test_body_that_nothing_is_left_of_is_logged(
     assert "answer(..., body=...)" in record.getMessage()
 
 
+def test_empty_body_of_an_upgrade_is_not_missing(caplog: pytest.LogCaptureFixture) -> None:
+    """Some parsers leave out the body of such a request, so the host has not read it."""
+    headers = [JSON, ("Content-Length", "2"), ("Upgrade", "h2c")]
+    response = call(an_application(Service()), a_scope(Request("POST", PATH, headers=headers)))
+    assert refusal(response) == (401, "token_missing")
+    assert caplog.records == []
+
+
 def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A client can cause such a request, and the host cannot."""
     parts = [*chunks(b"{", b"")[:1], {"type": "http.disconnect"}]

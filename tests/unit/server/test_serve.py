@@ -163,7 +163,7 @@ SMUGGLING: Final = {
     "a coding after chunked": (b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", [400]),
     "another protocol, and a length": (
         b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(HIDDEN),
-        [400],  # the parser leaves out the body, so it is incomplete
+        [401],
     ),
     "nothing wrong": (b"Content-Length: %d\r\n\r\n" % len(HIDDEN), [401]),
     "a request behind it": (b"Content-Length: 0\r\n\r\n", [401, 404]),
