@@ -50,20 +50,19 @@ class Guarded(Generator[Effect[Any], Any, T]):
         steps, self._unrun = self._unrun, None
         if steps is None:
             raise FlowStuck("this flow has already run: make a new flow for each call")
+        self._steps = steps
         return steps
 
     def send(self, answer: Any, /) -> Effect[Any]:
         """Answer the last effect, and return the next one."""
-        return self._started().send(answer)
+        return self._taken().send(answer)
 
     def throw(self, *error: Any) -> Effect[Any]:
         """Raise an exception at the last effect, and return the next effect."""
-        return self._started().throw(*error)
+        return self._taken().throw(*error)
 
-    def _started(self) -> Flow[T]:
-        if self._unrun is not None:
-            self._steps = iter(self)
-        return self._steps
+    def _taken(self) -> Flow[T]:
+        return self._steps if self._unrun is None else iter(self)
 
     def __del__(self) -> None:
         if self._unrun is not None:
