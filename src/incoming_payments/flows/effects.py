@@ -66,7 +66,7 @@ class Guarded(Generator[Effect[Any], Any, T]):
 
     def __del__(self) -> None:
         if self._unrun is not None:
-            name = getattr(self._unrun, "__name__", "")
+            name = getattr(self._unrun, "__name__", "").lstrip("_")
             text = f"flow {name!r} was never run: pass it to run() or arun(), or call the service"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
@@ -74,7 +74,7 @@ class Guarded(Generator[Effect[Any], Any, T]):
 def flow(function: Callable[P, Flow[T]]) -> Callable[P, Flow[T]]:
     """Let a flow of `function` warn when it is dropped without being run: it has done nothing.
 
-    Decorate the flows that hosts call. A packet then takes 0.4 us of 40 us longer (benchmarks/receive.py).
+    Decorate the flows that hosts call.
     """
 
     @wraps(function)
