@@ -31,16 +31,13 @@ def sign(
 
     If the request has a body, `sign` sets `Content-Digest` with the algorithm `digest`, and replaces an existing one.
     With `digest=None` it leaves that field alone. It changes no other field. `created` and `expires` are POSIX times
-    in seconds, or datetimes with a time zone. The fraction of a second is dropped. `alg_param` adds the `alg`
-    parameter.
+    in seconds, or datetimes with a time zone. Fractions are dropped. `alg_param` adds the `alg` parameter.
 
-    `components` defaults to the components that the Open Payments clients cover: `@method`, `@target-uri` and, if
-    present,
+    `components` defaults to those that the Open Payments clients cover: `@method`, `@target-uri` and, if present,
     `authorization`. With a body, they also cover `content-digest`, `content-length` and `content-type`, if present.
 
     Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no
-    registered name for `alg`. Raises `MalformedField` when a component cannot be signed or a parameter cannot be
-    written.
+    registered name for `alg`. Raises `MalformedField` when a component or a parameter cannot be signed.
 
     >>> key = PrivateKey.generate_ed25519("key-1")
     >>> signed = sign(RequestMessage("GET", "https://ase.example/pay", ()), key, created=1_700_000_000)

@@ -21,10 +21,7 @@ ILDCP_CONDITION: Final = hashlib.sha256(ILDCP_FULFILLMENT).digest()
 
 @frozen
 class Peer:
-    """A party that sends ILP packets to this service.
-
-    `address` is the ILP address that the peer is to use. `asset` is the asset of the account with the peer.
-    """
+    """A party that sends ILP packets to this service: the ILP address that it is to use, and its account's asset."""
 
     address: IlpAddress = field(converter=ilp_address)
     asset: Asset = field(validator=instance(Asset))

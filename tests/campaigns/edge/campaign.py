@@ -1,10 +1,12 @@
 """Measure the rate of an honest peer through nginx, attacked and unattacked. Run by `nox -s edge`.
 
 For each attack the peer sends packets for some seconds, unattacked and attacked in turns. Compare the ratio of the two
-rates and not the rates: the attackers run on the same machine and use its processors too.
+rates and not the rates. The attackers have the last processor of the machine for themselves, because real attackers use
+other machines. The peer, nginx and `serve` share the other processors in all turns.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -51,13 +53,16 @@ def main() -> int:
     if NGINX is None:
         print("nginx is not installed: apt-get install nginx", file=sys.stderr)
         return 1
+    processors = sorted(os.sched_getaffinity(0))
+    attackers = processors[1:][-1:]  # none on a machine with one processor
+    os.sched_setaffinity(0, set(processors) - set(attackers))  # the processes that this one starts inherit it
     print(f"{'attack':32} {'packets/s alone':>16} {'attacked':>10} {'ratio':>7}")
     with tempfile.TemporaryDirectory() as folder, edge(Path(folder)) as running:
         for name in ATTACKS:
             rates: dict[bool, list[float]] = {False: [], True: []}
             for turn in range(2 * options.turns):
                 is_attacked = turn % 2 == 1
-                with attacked(running, name) if is_attacked else nullcontext():
+                with attacked(running, name, processors=attackers) if is_attacked else nullcontext():
                     rates[is_attacked].append(packets_a_second(running, options.seconds))
             alone, left = (statistics.median(rates[key]) for key in (False, True))
             print(f"{name:32} {alone:16,.0f} {left:10,.0f} {left / alone:7.2f}", flush=True)

@@ -104,6 +104,7 @@ def _configuration(folder: Path, port: int, behind: int) -> Path:
         ("server 127.0.0.1:8080 ", f"server 127.0.0.1:{behind} "),
         ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;"),
         ("server_name bank.example;", "server_name 127.0.0.1;"),
+        ("192.0.2.0/28", "127.0.0.1/32"),
         ("/etc/ssl/bank.example.pem", str(folder / "certificate.pem")),
         ("/etc/ssl/bank.example.key", str(folder / "key.pem")),
     ):

@@ -2,49 +2,63 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from incoming_payments.limits import STORE_BATCH_MAX
-from incoming_payments.stores.sqlite._rows import Batch
+from incoming_payments.stores.sqlite._rows import Batch, CreditKey
 
 T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """Work for the writer. Its outcome goes to `future`, which belongs to an event loop or to a waiting thread.
+    """Work for the writer. Its outcome goes to `future`, which belongs to an event loop, or to a waiting thread.
 
-    The writer sets `answer` or `error` before the commit, and settles the job after it.
+    `credit` is the credit that the work looks up, if there is one. The writer sets `answer` or `error` before the
+    commit, and settles the job after it.
     """
 
     answer: T
 
-    def __init__(self, work: Callable[[Batch], T], future: "asyncio.Future[T] | None" = None) -> None:
+    def __init__(
+        self, work: Callable[[Batch], T], future: "asyncio.Future[T] | None" = None, *, credit: CreditKey | None = None
+    ) -> None:
         self.work = work
+        self.credit = credit
         self.error: BaseException | None = None
-        self.future: asyncio.Future[T] | Future[T] = Future() if future is None else future
+        self.future = future
+        # A lock takes 0.2 us, and a `concurrent.futures.Future` 1.9 us (timeit).
+        self._unsettled = threading.Lock()
+        self._unsettled.acquire()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop of the caller, or `None` for a thread."""
-        return None if isinstance(self.future, Future) else self.future.get_loop()
+        return None if self.future is None else self.future.get_loop()
 
     def wait(self) -> T:
         """Return or raise the outcome, once it is durable. An interrupt ends the wait, but not the job."""
-        assert isinstance(self.future, Future)  # noqa: S101 - our own bug: a task awaits its future
-        return self.future.result()
+        self._unsettled.acquire()
+        if self.error is None:
+            return self.answer
+        try:
+            raise self.error
+        finally:
+            del self  # the traceback of the error refers to this frame: a cycle would keep the caller's values alive
 
     def settle(self) -> None:
-        """Give the outcome to the future, in the thread of its loop. Does nothing when the future is cancelled."""
-        if self.future.done():
+        """Give the outcome to the caller: to a future in the thread of its loop. A cancelled future gets nothing."""
+        if self.future is None:
+            self._unsettled.release()
+        elif self.future.done():
             return
-        if self.error is None:
+        elif self.error is None:
             self.future.set_result(self.answer)
-        elif isinstance(self.error, StopIteration) and self.loop is not None:  # a task cannot raise one
+        elif isinstance(self.error, StopIteration):  # a task cannot raise one
             self.future.set_exception(RuntimeError("decide raised StopIteration"))
         else:
             self.future.set_exception(self.error)
@@ -61,22 +75,18 @@ class Jobs:
         return self._waiting.qsize()
 
     def take(self, *, patiently: bool) -> list[Job[Any] | None]:
-        """Wait for jobs, and return as many as fit in a batch. With `patiently`, wait until no more arrive."""
-        first = self._waiting.get()
-        if patiently:
-            self._let_others_put()
-        # Only the writer takes jobs, so `get` does not block here.
-        return [first, *(self._waiting.get() for _ in range(min(len(self), STORE_BATCH_MAX - 1)))]
+        """Wait for jobs, and return as many as fit in a batch.
 
-    def _let_others_put(self) -> None:
-        """Release the GIL while more jobs arrive, so that the next commit includes these jobs.
-
+        With `patiently`, release the GIL until no more jobs arrive, so that the next commit includes these jobs.
         Callers that got their answers call again. Without this, 16 threads take 1.1 to 1.4 times as long.
         """
+        first = self._waiting.get()
         seen, waiting = -1, len(self)
-        while seen < waiting < STORE_BATCH_MAX - 1:
+        while patiently and seen < waiting < STORE_BATCH_MAX - 1:
             time.sleep(0)
             seen, waiting = waiting, len(self)
+        # Only the writer takes jobs, so `get` does not block here.
+        return [first, *(self._waiting.get() for _ in range(min(len(self), STORE_BATCH_MAX - 1)))]
 
 
 def deliver(jobs: Sequence[Job[Any]]) -> None:

@@ -5,10 +5,12 @@ to read them. Times are microseconds since 1970. Rows become values through the 
 that is no valid value raises `StoreUnusable`.
 """
 
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 from incoming_payments.domain.amount import Amount, Asset
@@ -16,14 +18,15 @@ from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
-from incoming_payments.limits import NONCES_SWEPT_MAX
+from incoming_payments.limits import NONCES_SWEPT_MAX, STORE_BATCH_MAX
 from incoming_payments.stores.guard import check_nonce_capacity, sweep_at
 
 _Row = tuple[Any, ...]
+CreditKey = tuple[PaymentId, CreditId]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_CACHED_MAX: Final = 256  # loaded payments: some hundred kilobytes, or 3 MB with full metadata
+_CACHED_MAX: Final = 256  # terms of payments: some hundred kilobytes, or 3 MB with full metadata
 
 _PAYMENT: Final = (
     "version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, "
@@ -32,6 +35,11 @@ _PAYMENT: Final = (
 _CREDIT: Final = "amount, received_amount, completes, at"
 _SELECT_PAYMENT: Final = f"SELECT {_PAYMENT} FROM payments WHERE id = ?"  # noqa: S608
 _SELECT_CREDIT: Final = f"SELECT {_CREDIT} FROM credits WHERE payment_id = ? AND credit_id = ?"  # noqa: S608
+# For a batch. CROSS JOIN keeps this order. `(payment_id, credit_id) IN (VALUES ...)` would read the whole table.
+_SELECT_CREDITS: Final = (
+    f"WITH wanted (payment, credit) AS (VALUES (?, ?)) SELECT payment, credit, {_CREDIT} "  # noqa: S608
+    "FROM wanted CROSS JOIN credits ON payment_id = payment AND credit_id = credit"
+)
 _SELECT_EVENTS: Final = (
     "SELECT events.version, kind, at, events.received_amount, credit_id, peer, asset_code, asset_scale "
     "FROM events JOIN payments ON id = payment_id WHERE payment_id = ? ORDER BY events.version"
@@ -47,9 +55,7 @@ _UPDATE_STATE: Final = (
     "UPDATE payments SET version = ?, received_amount = ?, updated_at = ?, closed_at = ?, expiry_announced_at = ?, "
     "sweep_at = ? WHERE id = ? AND version = ?"
 )
-_INSERT_CREDIT: Final = (
-    "INSERT INTO credits (payment_id, credit_id, amount, received_amount, completes, at) VALUES (?, ?, ?, ?, ?, ?)"
-)
+_INSERT_CREDIT: Final = f"INSERT INTO credits (payment_id, credit_id, {_CREDIT}) VALUES (?{', ?' * 5})"  # noqa: S608
 _INSERT_EVENT: Final = (
     "INSERT INTO events (payment_id, version, kind, at, received_amount, credit_id, peer) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
@@ -61,6 +67,7 @@ _SWEEP_NONCES: Final = (
 )
 _SELECT_COUNT: Final = "SELECT held, swept_until FROM nonce_count"
 _UPDATE_COUNT: Final = "UPDATE nonce_count SET held = ?, swept_until = ?"
+_VARIABLES: Final = re.compile(r"(?<=VALUES )\([?, ]+\)")
 
 
 class Rows:
@@ -68,12 +75,16 @@ class Rows:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        self._latest: dict[PaymentId, IncomingPayment] = {}  # the payments that the last transaction wrote
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """Return the payment `id`. Raises `PaymentNotFound`, or `StoreUnusable` when the row is no valid payment."""
         row = self.connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
         if row is None:
             raise PaymentNotFound(f"there is no payment {id}")
+        latest = self._latest.get(id)
+        if latest is not None and (*_total(latest), *_state(latest)) == (*row[:3], *row[-2:]):
+            return latest  # a durable credit alone takes 4 % less time (benchmarks/receive.py)
         return _payment(id, row)
 
     def events(self, id: PaymentId) -> Sequence[Event]:
@@ -99,9 +110,17 @@ class Batch(Rows):
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}  # as read, and as updated
-        self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
+        self._found: dict[CreditKey, _Row | None] = {}  # by `prefetch`
+        self._credits: dict[CreditKey, Credit] = {}
         self._events: list[Event] = []
         self._nonces: tuple[int, int] | None = None  # the row of `nonce_count`, once it is read
+
+    def prefetch(self, keys: Collection[CreditKey]) -> None:
+        """Read the credits that the jobs of the batch look up, in one statement. 64 credits take 10 % less time."""
+        self._found = dict.fromkeys(keys)
+        for statement, values in _merged(_SELECT_CREDITS, list(self._found)):
+            for payment, credit, *row in self.connection.execute(statement, values):
+                self._found[payment, credit] = tuple(row)
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """Return the payment `id` with the updates of this batch. Raises as `Rows.payment`."""
@@ -114,7 +133,7 @@ class Batch(Rows):
         waiting = self._credits.get(key)
         if waiting is not None:
             return waiting
-        row = self.connection.execute(_SELECT_CREDIT, key).fetchone()
+        row = self._found[key] if key in self._found else self.connection.execute(_SELECT_CREDIT, key).fetchone()
         return None if row is None else _credit(payment, id, row)
 
     def insert(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
@@ -139,8 +158,7 @@ class Batch(Rows):
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
 
-        Raises `StoreUnavailable` at the capacity. Before it raises, it may have removed expired nonces, but it has
-        changed nothing else.
+        Raises `StoreUnavailable` at the capacity. By then it may have removed expired nonces, but changed nothing else.
         """
         end, at = _micros(until), _micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()
@@ -171,26 +189,46 @@ class Batch(Rows):
                 totals.append(total + key)
             else:
                 states.append((*total, *state, _optional_micros(due), *key))
-        updated = self._write(_UPDATE_TOTAL, totals) + self._write(_UPDATE_STATE, states)
+        updated = self._update(_UPDATE_TOTAL, totals) + self._update(_UPDATE_STATE, states)
         if updated != len(self._changed):
-            raise StoreUnusable(
-                "a payment was not there to update, although this transaction had read it: check the database"
-            )
-        self._write(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
-        self._write(_INSERT_EVENT, [_event_row(event) for event in self._events])
+            text = "a payment was not there to update, although this transaction had read it: check the database"
+            raise StoreUnusable(text)
+        credits, events = map(_credit_row, self._credits.values()), map(_event_row, self._events)
+        for statement, values in chain(_merged(_INSERT_CREDIT, list(credits)), _merged(_INSERT_EVENT, list(events))):
+            self.connection.execute(statement, values)
         if self._nonces is not None:
             self.connection.execute(_UPDATE_COUNT, self._nonces)
 
     def clear(self) -> None:
-        """Drop everything, for the next transaction."""
+        """Prepare for the next transaction, after a commit."""
+        self._latest = {id: after for id, (_, after) in self._changed.items()}
         self._changed.clear()
+        self._found.clear()
         self._credits.clear()
         self._events.clear()
         self._nonces = None
 
-    def _write(self, statement: str, rows: Sequence[_Row]) -> int:
+    def _update(self, statement: str, rows: Sequence[_Row]) -> int:
         """Execute `statement` for all `rows`, and return the number of changed rows."""
         return self.connection.executemany(statement, rows).rowcount if rows else 0
+
+
+def _merged(statement: str, rows: Sequence[_Row]) -> Iterator[tuple[str, _Row]]:
+    """Yield `statement` for many of `rows` at a time, with its variables, until it was for all of them.
+
+    64 credits take 5 % less time than with `executemany`. The numbers of rows are powers of two, so there are few
+    statements, and SQLite keeps all of them prepared.
+    """
+    while rows:
+        count = 1 << min(len(rows), STORE_BATCH_MAX).bit_length() - 1
+        yield _for_many(statement, count), tuple(chain.from_iterable(rows[:count]))
+        rows = rows[count:]
+
+
+@lru_cache
+def _for_many(statement: str, count: int) -> str:
+    """Return `statement` with its row of variables `count` times."""
+    return _VARIABLES.sub(lambda row: ", ".join([row[0]] * count), statement)
 
 
 def _total(payment: IncomingPayment) -> tuple[int, str, int]:
@@ -214,46 +252,42 @@ def _event_row(event: Event) -> _Row:
 
 def _row(payment: IncomingPayment) -> _Row:
     """Return the columns of `_PAYMENT`."""
-    return (
-        *_total(payment),
-        payment.wallet_address,
-        payment.client,
-        payment.asset.code,
-        payment.asset.scale,
-        None if payment.limit is None else payment.limit.text,
-        _optional_micros(payment.expires_at),
-        payment.metadata,
-        _micros(payment.created_at),
-        *_state(payment),
-    )
+    limit = None if payment.limit is None else payment.limit.text
+    expires, created = _optional_micros(payment.expires_at), _micros(payment.created_at)
+    terms = payment.wallet_address, payment.client, payment.asset.code, payment.asset.scale
+    return (*_total(payment), *terms, limit, expires, payment.metadata, created, *_state(payment))
 
 
-@lru_cache(_CACHED_MAX)  # equal rows make equal payments; without the cache, a repeated load takes 1.7 times as long
 def _payment(id: PaymentId, row: _Row) -> IncomingPayment:
-    version, received, updated, wallet_address, client, code, scale, limit, expires, metadata, created, *rest = row
-    closed, announced = rest
+    version, received, updated, *terms, closed, announced = row
     try:
-        asset = Asset(code, scale)
-        terms = Terms(
-            id=id,
-            wallet_address=wallet_address,
-            client=client,
-            asset=asset,
-            created_at=_time(created),
-            limit=None if limit is None else Amount.parse(limit, asset),
-            expires_at=_optional_time(expires),
-            metadata=metadata,
-        )
+        agreed = _terms(id, *terms)
         progress = Progress(
-            received=Amount.parse(received, asset),
+            received=Amount.parse(received, agreed.asset),
             updated_at=_time(updated),
             version=version,
             closed_at=_optional_time(closed),
             expiry_announced_at=_optional_time(announced),
         )
-        return IncomingPayment(terms, progress)
+        return IncomingPayment(agreed, progress)
     except (ValueError, OverflowError) as error:  # InvalidValue is a ValueError
         raise _corrupt(f"payment {id}", error) from error
+
+
+@lru_cache(_CACHED_MAX)  # terms never change, and take 5.7 us to build (timeit)
+def _terms(id: PaymentId, *columns: Any) -> Terms:
+    wallet_address, client, code, scale, limit, expires, metadata, created = columns
+    asset = Asset(code, scale)
+    return Terms(
+        id=id,
+        wallet_address=wallet_address,
+        client=client,
+        asset=asset,
+        created_at=_time(created),
+        limit=None if limit is None else Amount.parse(limit, asset),
+        expires_at=_optional_time(expires),
+        metadata=metadata,
+    )
 
 
 def _credit(payment: IncomingPayment, id: CreditId, row: _Row) -> Credit:

@@ -17,7 +17,7 @@ from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._rows import Batch, Rows
+from incoming_payments.stores.sqlite._rows import Batch, CreditKey, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
 from incoming_payments.stores.sqlite._writer import DecideRaised
 
@@ -76,7 +76,7 @@ class SqliteStore(_Store):
         `decide` runs in the thread that writes, so it must not call the store, and may be called more than once.
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
-        return self._write(_updating(id, decide, credit_id))
+        return self._write(_updating(id, decide, credit_id), _key(id, credit_id))
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Return the events of one payment, oldest first. Raises `PaymentNotFound`."""
@@ -103,8 +103,7 @@ class SqliteStore(_Store):
         self._engine.read(lambda rows: back_up(rows.connection, target))
 
     def close(self) -> None:
-        """Finish the queued updates and close the file. A second call of `close` is allowed; every other call raises
-        `StoreUnusable` afterwards."""
+        """Finish the queued updates and close the file. Afterwards every call but `close` raises `StoreUnusable`."""
         self._engine.close()
 
     def __enter__(self) -> Self:
@@ -113,8 +112,8 @@ class SqliteStore(_Store):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, work: Callable[[Batch], T]) -> T:
-        job = Job(work)
+    def _write(self, work: Callable[[Batch], T], credit: CreditKey | None = None) -> T:
+        job = Job(work, credit=credit)
         self._engine.submit(job)
         return job.wait()
 
@@ -122,8 +121,7 @@ class SqliteStore(_Store):
 class AsyncSqliteStore(_Store):
     """`SqliteStore` for asyncio: the same file, arguments and errors. No method blocks the event loop.
 
-    The constructor blocks while it creates or checks the file. One store may serve several loops. A cancelled call may
-    still be committed.
+    The constructor blocks for the disk. One store may serve several loops. A cancelled call may still be committed.
     """
 
     async def insert(self, decision: Decision[IncomingPayment]) -> None:
@@ -136,7 +134,7 @@ class AsyncSqliteStore(_Store):
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """As `SqliteStore.update`; `decide` runs in the thread that writes, not in the event loop's."""
-        return await self._write(_updating(id, decide, credit_id))
+        return await self._write(_updating(id, decide, credit_id), _key(id, credit_id))
 
     async def events(self, id: PaymentId) -> Sequence[Event]:
         """As `SqliteStore.events`."""
@@ -165,9 +163,9 @@ class AsyncSqliteStore(_Store):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _write(self, work: Callable[[Batch], T]) -> "asyncio.Future[T]":
+    def _write(self, work: Callable[[Batch], T], credit: CreditKey | None = None) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._engine.submit(Job(work, future))
+        self._engine.submit(Job(work, future, credit=credit))
         return future
 
     async def _read(self, query: Callable[[Rows], T]) -> T:
@@ -177,8 +175,7 @@ class AsyncSqliteStore(_Store):
 class SqliteNonces:
     """A `Nonces` port in the file of `store`, which it keeps open. All processes on that file share the nonces.
 
-    It holds at most `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity
-    below one.
+    It holds `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity below one.
     """
 
     def __init__(self, store: SqliteStore, capacity: int = NONCES_MAX) -> None:
@@ -187,7 +184,7 @@ class SqliteNonces:
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Return whether `key` is used for the first time, once that is on the disk. Raises as the store does."""
-        return self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
+        return self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 
 class AsyncSqliteNonces:
@@ -199,16 +196,16 @@ class AsyncSqliteNonces:
 
     async def use(self, key: str, until: datetime, now: datetime) -> bool:
         """As `SqliteNonces.use`."""
-        return await self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
-
-
-def _using(key: str, until: datetime, now: datetime, capacity: int) -> Callable[[Batch], bool]:
-    return lambda rows: rows.use_nonce(key, until, now, capacity)
+        return await self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 
 def _insertion(decision: Decision[Any]) -> Callable[[Batch], None]:
     payment = check_insert(decision)
     return lambda rows: rows.insert(payment, decision)
+
+
+def _key(id: PaymentId, credit_id: CreditId | None) -> CreditKey | None:
+    return None if credit_id is None else (id, credit_id)
 
 
 def _updating(id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> Callable[[Batch], T]:

@@ -5,8 +5,7 @@ process that reads the file gets the data from memory. So after a failed write o
 before its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
-- The stop holds for every process that has the file open. A mark in the lock file beside the database informs these
-  processes.
+- The stop holds for every process that has the file open: a mark in the lock file beside the database informs it.
 - The first store that opens the file when no other has it open writes the whole log again, in place, and syncs it,
   before it answers anything from it. Data that never reached the disk reaches it then, or the open fails. The store
   holds SQLite's write lock during this, because a program without this library may write to the database too.
@@ -31,38 +30,23 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from attrs import frozen
-
 from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusable
 
 _IN_USE: Final = b"An open database needs this file. Do not remove it.\n"
-_TAG_BYTES: Final = 8  # behind the text in the lock file
+TAG_BYTES: Final = 8  # behind the text in the lock file
 _NEW_BYTES: Final = 0  # the size of a lock file that has never had a database
 _STOPPED_BYTES: Final = 1  # to shorten a file needs no space on the disk, so it works when the disk is full
 _RESTORING_BYTES: Final = 2  # the log is being restored, or that has failed
-_OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})  # these pass
+OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})  # these pass
 _CLOSED: Final = -1
 _POLL_S: Final = 0.001
 _CHUNK_BYTES: Final = 1 << 20
-# https://sqlite.org/fileformat2.html#the_write_ahead_log: 16 bytes, then the two salts, which change when SQLite starts
-# to write the log from its beginning again.
-_LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
-_LOG_HEADER_BYTES: Final = 24
-_SALTS: Final = slice(16, 24)
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # on macOS, only this reaches the disk
 
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 OnStop = Callable[[StoreStopped], object]
 Lock = Callable[[], AbstractContextManager[object]]
-
-
-@frozen
-class _LogState:
-    """The log as it was after the last commit of this process: its salts and its size."""
-
-    salts: bytes
-    size_bytes: int
 
 
 class FileWatch:
@@ -87,8 +71,6 @@ class FileWatch:
         """Whether the store has stopped."""
         return self._why is not None
 
-    # --- opening and closing ---
-
     def after_fork_in_child(self) -> None:
         """Replace the guard: a thread of the parent may have held it."""
         self._guard = threading.Lock()
@@ -104,11 +86,11 @@ class FileWatch:
         """
         try:
             self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
-            self._lock_file = _identity(os.fstat(self._lock))
+            self._lock_file = identity(os.fstat(self._lock))
             self._take_lock(patience_s, write_lock)
         except OSError as error:
             self.close()
-            if error.errno in _OUT_OF_RESOURCES:
+            if error.errno in OUT_OF_RESOURCES:
                 raise StoreUnavailable(f"{self._path} cannot be opened ({error.strerror}): repeat the call") from error
             raise StoreUnusable(
                 f"the lock file {self._lock_path} cannot be used ({error.strerror}): let the process write to it and "
@@ -128,9 +110,7 @@ class FileWatch:
     def note_database(self) -> None:
         """Remember which file the path names: from now on it must stay that file."""
         found = os.stat(self._path)
-        self._database, self._database_bytes = _identity(found), found.st_size
-
-    # --- stopping ---
+        self._database, self._database_bytes = identity(found), found.st_size
 
     def stop(self, why: str) -> StoreStopped:
         """Stop this store and every other one that has the database open. Returns the error to raise."""
@@ -156,8 +136,6 @@ class FileWatch:
             "files, end every process that uses the database, and start again"
         )
 
-    # --- checks ---
-
     def check_mark(self) -> None:
         """Raise `StoreStopped` when a store on this database has stopped."""
         if self._why is not None:
@@ -170,12 +148,12 @@ class FileWatch:
         if self._why is not None:
             raise self.refusal()
         known_bytes = self._database_bytes  # read first: another thread may check a file that has grown meanwhile
-        lock, database = _stat(self._lock_path), _stat(self._path)
-        if lock is None or _identity(lock) != self._lock_file:
+        lock, database = stat(self._lock_path), stat(self._path)
+        if lock is None or identity(lock) != self._lock_file:
             raise self.stop(f"{self._lock_path} was removed or replaced while the database was open")
         if lock.st_size <= _STOPPED_BYTES:
             raise self.stop("a store in another process that has the database open has stopped")
-        if database is None or _identity(database) != self._database:
+        if database is None or identity(database) != self._database:
             raise self.stop(f"{self._path} was removed or replaced while it was open")
         if database.st_size < known_bytes:
             raise self.stop(f"{self._path} was shortened while it was open")
@@ -183,12 +161,10 @@ class FileWatch:
 
     def is_new_committer(self, tag: bytes) -> bool:
         """Leave `tag` in the lock file, and return whether there was another. SQLite's write lock is held."""
-        if os.pread(self._lock, _TAG_BYTES, len(_IN_USE)) == tag:
+        if os.pread(self._lock, TAG_BYTES, len(_IN_USE)) == tag:
             return False
         os.pwrite(self._lock, tag, len(_IN_USE))
         return True
-
-    # --- the lock and the log ---
 
     def _take_lock(self, patience_s: float, write_lock: Lock) -> None:
         deadline = time.monotonic() + patience_s
@@ -237,7 +213,7 @@ class FileWatch:
                 self._rewrite_log()
             self.sync_directory()
         except OSError as error:
-            if error.errno in _OUT_OF_RESOURCES - {errno.ENOSPC}:
+            if error.errno in OUT_OF_RESOURCES - {errno.ENOSPC}:
                 raise
             # Until the disk is good again, each attempt to open has to fail like this one.
             raise StoreStopped(
@@ -248,7 +224,7 @@ class FileWatch:
 
     def require_database(self) -> None:
         """Raise `StoreUnusable` when the database is gone, or is empty beside its log: SQLite would remove the log."""
-        database, log = _stat(self._path), _stat(self.log_path)
+        database, log = stat(self._path), stat(self.log_path)
         if database is not None and (database.st_size or log is None or not log.st_size):
             return
         state = "is gone" if database is None else "is empty"
@@ -267,7 +243,7 @@ class FileWatch:
             offset = 0
             while chunk := os.pread(log, _CHUNK_BYTES, offset):
                 offset += os.pwrite(log, chunk, offset)
-            _sync(log)
+            sync(log)
         finally:
             os.close(log)
 
@@ -280,107 +256,22 @@ class FileWatch:
             os.close(directory)
 
 
-class LogWatch:
-    """Watches the log for the one connection that writes. `open` it when the connection has opened the log."""
-
-    def __init__(self, files: FileWatch) -> None:
-        self._files = files
-        self._path = files.log_path
-        self._last: _LogState | None = None
-        self._was_empty = False
-        self._salts = b""  # of the log before the commit in progress
-        self._index_path = files.index_path
-        self._tag = os.urandom(_TAG_BYTES)
-        try:
-            # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
-            self._log = os.open(self._path, os.O_RDWR)
-        except FileNotFoundError as error:
-            raise files.stop(f"{self._path} was removed while it was open") from error
-        try:
-            # A killed process may have written a commit to the log without syncing it. SQLite finds that commit and
-            # does not sync it. The store could then acknowledge a repeated credit that a power cut removes.
-            _sync(self._log)
-            files.sync_directory()
-        except OSError as error:
-            self.close()
-            if error.errno in _OUT_OF_RESOURCES - {errno.ENOSPC}:
-                raise
-            raise files.stop(f"its log cannot be synced ({error.strerror})") from error
-        self._file = _identity(os.fstat(self._log))
-        index = _stat(self._index_path)
-        self._index = None if index is None else _identity(index)
-
-    def close(self) -> None:
-        """Close the descriptor of the log."""
-        with contextlib.suppress(OSError):  # it has written nothing that could be lost
-            os.close(self._log)
-
-    def before_write(self) -> bool:
-        """Check the mark and the log, and return whether the log was emptied since the last commit.
-
-        SQLite's write lock is held. Another process may have emptied the log in a checkpoint, or another program by
-        mistake: `forget` or stop.
-        """
-        self._files.check_mark()
-        size_bytes, header, last = os.fstat(self._log).st_size, self._header(), self._last
-        self._was_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
-        if not self._was_empty and header[:4] not in _LOG_MAGIC:
-            raise self._files.stop(f"{self._path} was emptied while it was open")
-        if last is None or size_bytes >= last.size_bytes:
-            return False
-        # SQLite shortens the log when it has begun to write it again, with other salts.
-        if not self._was_empty and self._salts == last.salts:
-            raise self._files.stop(f"{self._path} was shortened while it was open")
-        return self._was_empty
-
-    def forget(self) -> None:
-        """Forget the last commit: a checkpoint has emptied the log."""
-        self._last = None
-
-    def is_new_committer(self) -> bool:
-        """Whether this connection has not committed yet, or another one has committed since."""
-        return self._files.is_new_committer(self._tag)
-
-    def after_commit(self) -> int:
-        """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
-        self._files.check()
-        size_bytes, header = self._size(), self._header()
-        # SQLite writes a header at the beginning of an empty log. If the header is missing, another program emptied
-        # the log.
-        if self._was_empty and size_bytes and header[:4] not in _LOG_MAGIC:
-            raise self._files.stop(f"{self._path} was emptied while it was open")
-        # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
-        salts = header[_SALTS]
-        self._last = _LogState(salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES)
-        return size_bytes
-
-    def _size(self) -> int:
-        index = _stat(self._index_path)
-        if index is None or _identity(index) != self._index:
-            # A process that opens the database now creates another index, and does not see the locks of this one.
-            raise self._files.stop(f"{self._index_path} was removed or replaced while it was open")
-        found = _stat(self._path)
-        if found is None or _identity(found) != self._file:
-            raise self._files.stop(f"{self._path} was removed or replaced while it was open")
-        return found.st_size
-
-    def _header(self) -> bytes:
-        return os.pread(self._log, _LOG_HEADER_BYTES, 0)
-
-
-def _sync(descriptor: int) -> None:
+def sync(descriptor: int) -> None:
+    """Write the file to the disk."""
     if _FULL_SYNC is None:
         os.fsync(descriptor)
     else:
         fcntl.fcntl(descriptor, _FULL_SYNC)
 
 
-def _stat(path: str) -> os.stat_result | None:
+def stat(path: str) -> os.stat_result | None:
+    """Return the status of the file at `path`, or `None` if there is no file."""
     try:
         return os.stat(path)
     except FileNotFoundError:
         return None
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
+def identity(found: os.stat_result) -> tuple[int, int]:
+    """Return the device and the number of a file. No two files have the same ones at the same time."""
     return found.st_dev, found.st_ino

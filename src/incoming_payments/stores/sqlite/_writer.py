@@ -16,14 +16,14 @@ A failure costs as few callers as possible:
 import logging
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from incoming_payments.errors import IncomingPaymentsError, StoreStopped
 from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_LOG_FRAMES_MAX, STORE_TRUNCATE_MS_MAX
 from incoming_payments.stores.sqlite._file import DatabaseFile, blames_the_statement
+from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.stores.sqlite._queue import Job, Jobs, deliver
 from incoming_payments.stores.sqlite._rows import Batch
-from incoming_payments.stores.sqlite._watch import LogWatch
 
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
@@ -93,6 +93,8 @@ class Writer:
         connection, batch, log = self._open.connection, self._open.batch, self._open.log
         self._file.begin(connection, log)
         self._has_begun = True
+        if len(jobs) > 1:
+            batch.prefetch([job.credit for job in jobs if job.credit is not None])
         for job in jobs:
             job.error = None
             try:
@@ -143,9 +145,6 @@ class Writer:
         return done
 
 
-_COMMITS_AT_FIRST: Final = 16
-
-
 class _Connection:
     """The connection of a writer, with its related objects."""
 
@@ -156,14 +155,10 @@ class _Connection:
         self.log_bytes = 0  # the size of the log, of which SQLite may use only the beginning
         self.truncate_at_bytes = STORE_LOG_BYTES_MAX
         self.commits = 0  # since the last checkpoint
-        self.checkpoint_at_commits = _COMMITS_AT_FIRST
+        self.checkpoint_at_commits = 16  # at first
 
     def plan_checkpoint(self, frames: int) -> None:
-        """Plan the next checkpoint for the time when the log has about `STORE_LOG_FRAMES_MAX` frames. The last
-        checkpoint found `frames` frames.
-
-        Python cannot ask SQLite how long the log is, but a checkpoint returns it.
-        """
+        """Plan the next checkpoint for a log of about `STORE_LOG_FRAMES_MAX` frames. The last one found `frames`."""
         due = max(self.commits, 1) * STORE_LOG_FRAMES_MAX // max(frames, 1)
         self.checkpoint_at_commits = max(1, min(due, 2 * self.checkpoint_at_commits))
         self.commits = 0

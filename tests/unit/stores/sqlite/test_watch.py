@@ -117,7 +117,7 @@ def test_failed_stat_fails_its_call_only(store: SqliteStore, monkeypatch: pytest
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_watch, "_stat", unreadable)
+        patch.setattr(_watch, "stat", unreadable)
         with pytest.raises(StoreUnavailable, match="Input/output error"):
             store.load(id)
     assert store.load(id).id == id
@@ -127,7 +127,7 @@ def test_failed_sync_of_the_log_stops_the_store(path: Path, monkeypatch: pytest.
     """Before its first transaction, the writer syncs the log, because a killed process may not have synced a commit."""
     with SqliteStore(path) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(_watch, "_sync", fails(errno.EIO))
+            patch.setattr(_watch, "sync", fails(errno.EIO))
             with pytest.raises(StoreStopped, match="its log cannot be synced"):
                 create(store)
         with pytest.raises(StoreStopped):
@@ -336,7 +336,7 @@ def test_a_log_is_written_again_before_anything_is_answered(path: Path, monkeypa
     log = beside(path, "wal").read_bytes()
     steps: list[str] = []
     written = bytearray(len(log))
-    pwrite, sync, connect = os.pwrite, _watch._sync, sqlite3.connect
+    pwrite, sync, connect = os.pwrite, _watch.sync, sqlite3.connect
 
     def note_write(descriptor: int, data: bytes, offset: int) -> int:
         if os.fstat(descriptor).st_size == len(log):
@@ -355,7 +355,7 @@ def test_a_log_is_written_again_before_anything_is_answered(path: Path, monkeypa
         return connection
 
     monkeypatch.setattr(os, "pwrite", note_write)
-    monkeypatch.setattr(_watch, "_sync", note_sync)
+    monkeypatch.setattr(_watch, "sync", note_sync)
     monkeypatch.setattr(sqlite3, "connect", note_connect)
     with SqliteStore(path) as store:
         assert written == log
@@ -368,7 +368,7 @@ def test_failed_rewrite_of_the_log_refuses_the_open(path: Path, monkeypatch: pyt
     """While the disk fails, the store does not open. When the disk works again, every credit is there."""
     id = leave_a_log(path)
     with monkeypatch.context() as patch:
-        patch.setattr(_watch, "_sync", fails(errno.EIO))
+        patch.setattr(_watch, "sync", fails(errno.EIO))
         for _ in range(2):
             with pytest.raises(StoreStopped, match="cannot be written and synced"):
                 SqliteStore(path)
@@ -391,7 +391,7 @@ def test_macos_syncs_with_f_fullfsync(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(_watch, "_FULL_SYNC", 51)
     monkeypatch.setattr(fcntl, "fcntl", lambda _, command: calls.append(command))
     with (tmp_path / "file").open("wb") as file:
-        _watch._sync(file.fileno())
+        _watch.sync(file.fileno())
     assert calls == [51]
 
 
@@ -479,6 +479,52 @@ def test_changed_file_stops_the_store(path: Path, change: Callable[[Path], None]
         with pytest.raises(StoreStopped):
             credit(store, id, "wire-11" if change is empty_the_log else "wire-12", 1)
         assert refuses_everything(store, id)
+
+
+@pytest.mark.parametrize("change", [remove_the_log, replace_the_log])
+def test_changed_log_stops_the_store_without_proc(
+    path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    """Without `/proc`, as on macOS, the store compares the file that the path names with the open one."""
+    monkeypatch.setattr(os, "readlink", fails(errno.ENOENT))
+    with SqliteStore(path) as store:
+        id = create(store)
+        credit(store, id, "wire-1", 1)
+        change(path)
+        with pytest.raises(StoreStopped, match="removed or replaced"):
+            credit(store, id, "wire-2", 1)
+
+
+def test_log_replaced_while_the_writer_opens_it_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer opens the log that SQLite has open, or none."""
+    sync = _watch.sync
+
+    def replace_and_sync(descriptor: int) -> None:
+        replace_the_log(path)
+        sync(descriptor)
+
+    with SqliteStore(path) as other, SqliteStore(path) as store:
+        id = create(other)
+        monkeypatch.setattr(_watch, "sync", replace_and_sync)
+        with pytest.raises(StoreStopped, match="removed or replaced"):
+            credit(store, id, "wire-1", 1)
+
+
+def test_commit_does_not_stat_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `stat` of the log makes the next sync slower on Linux."""
+    seen: list[str] = []
+
+    def look(name: str) -> os.stat_result | None:
+        seen.append(name)
+        return look_up(name)
+
+    look_up = _watch.stat
+    with SqliteStore(path) as store:
+        id = create(store)
+        monkeypatch.setattr(_watch, "stat", look)
+        credit(store, id, "wire-1", 1)
+    assert str(path) in seen
+    assert str(beside(path, "wal")) not in seen
 
 
 def test_log_emptied_before_the_first_commit_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -622,14 +668,14 @@ def test_a_file_that_grows_while_threads_check_it_stops_nothing(
 ) -> None:
     """One thread may have seen the new size before another compares the old one."""
     id = create(store)
-    watch, look = store._engine._file.watch, _watch._stat
+    watch, look = store._engine._file.watch, _watch.stat
 
     def look_slowly(path: str) -> os.stat_result | None:
         found = look(path)
         watch._database_bytes += 4096  # by another thread
         return found
 
-    monkeypatch.setattr(_watch, "_stat", look_slowly)
+    monkeypatch.setattr(_watch, "stat", look_slowly)
     assert store.load(id).id == id
 
 
@@ -689,7 +735,7 @@ def test_a_lock_file_that_cannot_be_made_for_now_is_no_failure_for_good(
             SqliteStore(path)
     leave_a_log(path)
     with monkeypatch.context() as patch:
-        patch.setattr(_watch, "_sync", fails(errno.EMFILE))
+        patch.setattr(_watch, "sync", fails(errno.EMFILE))
         with pytest.raises(StoreUnavailable, match="cannot be opened"):
             SqliteStore(path)
     SqliteStore(path).close()
@@ -742,7 +788,7 @@ def test_a_store_does_not_open_a_log_that_another_has_failed_to_restore(
     """Several processes start at once on a dead disk. None of them takes the log for restored by another."""
     leave_a_log(path)
     with monkeypatch.context() as patch:
-        patch.setattr(_watch, "_sync", fails(errno.EIO))
+        patch.setattr(_watch, "sync", fails(errno.EIO))
         with pytest.raises(StoreStopped):
             SqliteStore(path)
     descriptor = os.open(beside(path, "lock"), os.O_RDWR)
