@@ -103,9 +103,7 @@ BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted: the event loop a
 KEEP_ALIVE_S_MAX: Final = 75  # of silence between two requests: longer than a proxy keeps its connection (nginx: 60)
 SHUTDOWN_S_MAX: Final = 15  # for the requests in flight when the server stops: the body, and the store's own wait
 LOGGED_A_MINUTE_MAX: Final = 10  # lines of one kind in a log: enough to see a problem, too few to fill the disk
-SIGNED_BODY_BYTES_MAX: Final = (
-    16 * 1024 * 1024
-)  # of `sign`: read into memory for the digest: enough to test a server's limit
+SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # of `sign`: read into memory; enough to test a server's limit
 COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as much; Linux limits an argument to 128 KiB
 
 # --- stores ---
