@@ -150,6 +150,11 @@ def nginx_configuration() -> str:
     return f"```nginx\n{(ROOT / 'docs' / 'nginx.conf').read_text('utf-8')}```"
 
 
+def postgres_store() -> str:
+    """Return the example of a store on PostgreSQL."""
+    return f"```python\n{(ROOT / 'examples' / 'postgres_store.py').read_text('utf-8')}```"
+
+
 PARTS = {
     "state diagram": state_diagram,
     "transitions": transition_table,
@@ -161,6 +166,7 @@ PARTS = {
     "hypotheses": hypothesis_table,
     "settings": declarations.documented,
     "nginx": nginx_configuration,
+    "postgres store": postgres_store,
 }
 
 

@@ -21,16 +21,18 @@ PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
 TESTS: Final = Path(__file__).parent / "unit"
 
-# errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> hosts -> server
+# errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
+# hosts -> server; clock -> service
 # domain, gnap -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
 FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports"}
-LIBRARY: Final = {*FLOWS, "flows", "api", "ilp_http", "stores", "clients", PACKAGE}  # without hosts and server
+LIBRARY: Final = FLOWS | {"flows", "api", "ilp_http", "clock", "service", "stores", "clients", PACKAGE}  # without hosts
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
     "strict": set(),
+    "clock": set(),
     "domain": GROUND,
     "wire": CORE,
     "httpsig": GROUND,  # usable alone
@@ -40,12 +42,13 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "flows": FLOWS,
     "api": {*FLOWS, "flows"},
     "ilp_http": {*FLOWS, "flows", "api"},
+    "service": {*FLOWS, "flows", "api", "ilp_http", "clock"},
     "stores": {*CORE, "gnap", "ports"},
     "clients": {*CORE, "gnap", "ports"},
     "hosts": LIBRARY,
     "server": {*LIBRARY, "hosts"},
     "testing": {*LIBRARY, "hosts"},
-    PACKAGE: {*FLOWS, "flows", "api", "ilp_http"},  # the public names
+    PACKAGE: {*FLOWS, "flows", "api", "ilp_http", "service"},  # the public names
 }
 # Exceptions: parts that a single module may import in addition to the table above.
 MAY_ALSO_IMPORT: Final = {f"{PACKAGE}.server.demo": {"testing"}}  # the demo pays by the sender for tests
@@ -58,6 +61,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
     "strict": set(),
+    "clock": set(),
     "domain": {"attrs"},
     "wire": {"attrs", "cattrs", "dateutil"},
     "httpsig": {"attrs", "cryptography", "http_sf", "nacl"},
@@ -67,12 +71,19 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "flows": {"attrs"},
     "api": {"attrs"},
     "ilp_http": {"attrs"},
+    "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
     "clients": {"attrs"},
     "hosts": {"attrs"},
     "server": {"attrs", "httptools", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
+}
+# The modules for one framework each, with its distributions. Only their users need them.
+FRAMEWORKS: Final[dict[str, set[str]]] = {
+    f"{PACKAGE}.hosts.aiohttp": {"aiohttp"},
+    f"{PACKAGE}.hosts.django": {"django"},
+    f"{PACKAGE}.hosts.fastapi": {"fastapi", "pydantic", "starlette", "typing_extensions"},
 }
 OPTIONAL: Final = {"nacl"}  # the core uses it if it is installed
 STUBS: Final = {"_typeshed"}  # known to the type checker only
@@ -159,7 +170,7 @@ def wrong_import(module: str, name: str) -> Iterator[str]:
         if part_of(name) not in {part, *MAY_IMPORT[part], *MAY_ALSO_IMPORT.get(module, ())}:
             yield f"{part} imports {name}"
     elif root not in sys.stdlib_module_names:
-        if root not in MAY_INSTALL[part] | STUBS:
+        if root not in MAY_INSTALL[part] | STUBS | FRAMEWORKS.get(module, set()):
             yield f"{part} needs {root}"
     elif part in PURE and root in IMPURE:
         yield f"{part} imports {root}"
@@ -276,12 +287,16 @@ for name in MODULES:
     importlib.import_module(name)
 """
 EXTRAS: Final = {
-    "asyncpg", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl", "psycopg", "pytest", "starlette",
-    "uvicorn", "werkzeug",
+    "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
+    "psycopg", "pydantic", "pytest", "starlette", "uvicorn", "waitress", "werkzeug",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [
     *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {*GROUND, *PURE, "ports", PACKAGE}),
-    *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {"hosts", "server"}),
+    *(
+        name.removesuffix(".__init__")
+        for name in ALL
+        if part_of(name) in {"hosts", "server"} and name not in FRAMEWORKS
+    ),
     f"{PACKAGE}.testing.sender",
 ]
 
@@ -348,6 +363,9 @@ def test_the_check_for_optional_dependencies_can_fail() -> None:
         ("stores.memory", "import threading", []),
         ("hosts.wsgi", "import asyncio", []),
         ("hosts.wsgi", "import flask", ["hosts needs flask"]),
+        ("hosts.asgi", "from fastapi import FastAPI", ["hosts needs fastapi"]),
+        ("hosts.fastapi", "from fastapi import FastAPI", []),
+        ("hosts.fastapi", "import django", ["hosts needs django"]),
         ("hosts.wsgi", "import incoming_payments.testing", ["hosts imports incoming_payments.testing"]),
         ("hosts.wsgi", "import incoming_payments.server.serve", ["hosts imports incoming_payments.server.serve"]),
         ("hosts.asgi", "import uvicorn", ["hosts needs uvicorn"]),

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import importlib.util
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -18,7 +19,9 @@ import httpx
 import pytest
 
 from incoming_payments.server import command
+from kits.odd_answers import OVER_HTTP, Answered, Serve, authorization_server
 from kits.processes import ROOT
+from kits.service_kit import Service, refusal
 
 PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))}
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -56,16 +59,68 @@ def close_stores(namespace: dict[str, Any]) -> None:
             asyncio.run(_close(store))
 
 
-@pytest.mark.parametrize("page", [page for page in sorted(PAGES) if blocks(page, "python")])
+WITH_PYTHON: Final = [page for page in sorted(PAGES) if blocks(page, "python")]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
 def test_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every Python block of a page runs, in order, and prints the text in its comments."""
+    monkeypatch.syspath_prepend(ROOT / "examples")  # for imports of the example above them
     monkeypatch.chdir(tmp_path)
     close_stores(run_page(page))
 
     printed = [comment for _, block in blocks(page, "python") for comment in _PRINTS.findall(block)]
     assert printed == capsys.readouterr().out.splitlines()
+
+
+def write_modules(folder: Path) -> list[str]:
+    """Write the Python blocks of each page as one module, with the line numbers of the page. Return the files.
+
+    A block that quotes an example is a module of its own, which other blocks can import.
+    """
+    quoted = {path.read_text("utf-8"): path.name for path in (ROOT / "examples").glob("*.py")}
+    modules: dict[str, str] = {}
+    for page in WITH_PYTHON:
+        own = re.sub(r"\W", "_", page.removesuffix(".md")) + ".py"
+        for above, block in blocks(page, "python"):
+            name = quoted.get(block, own)
+            text = modules.get(name, "")
+            modules[name] = text + "\n" * (above - text.count("\n")) + block
+    for name, text in modules.items():
+        (folder / name).write_text(text, "utf-8")
+    return list(modules)
+
+
+def check_types(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a type checker on the modules of the pages."""
+    line = [sys.executable, "-m", *command, *write_modules(folder)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, cwd=folder)
+
+
+def test_examples_pass_mypy(tmp_path: Path) -> None:
+    """The Python blocks of every page pass `mypy --strict`, without the settings of this project."""
+    pytest.importorskip("mypy")
+    cache = f"--cache-dir={ROOT / '.mypy_cache' / 'docs'}"
+    run = check_types(tmp_path, "mypy", "--strict", "--config-file=", "--no-error-summary", cache)
+    assert (run.returncode, run.stdout + run.stderr) == (0, "")
+
+
+def test_examples_pass_pyright(tmp_path: Path) -> None:
+    """The Python blocks of every page pass pyright with its own settings."""
+    pytest.importorskip("pyright")
+    run = check_types(tmp_path, "pyright", "--outputjson", "--pythonpath", sys.executable)
+    try:
+        report = json.loads(run.stdout[run.stdout.index("{") :])
+    except ValueError:
+        pytest.skip(f"pyright cannot run, because it needs Node and the npm registry: {run.stderr.strip()[-200:]}")
+    found = [
+        f"{Path(one['file']).name}:{one['range']['start']['line'] + 1}: {one['message']}"
+        for one in report["generalDiagnostics"]
+    ]
+    assert found == []
+    assert report["summary"]["filesAnalyzed"] >= len(WITH_PYTHON)
 
 
 def test_the_readme_embeds_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +220,7 @@ def asgi_answers(
         "type": "http",
         "method": method,
         "path": raw_path,
+        "http_version": "1.1",
         "raw_path": raw_path.encode(),
         "headers": [(name.lower().encode(), value.encode()) for name, value in fields],
     }
@@ -190,6 +246,14 @@ def test_refused_head_has_no_body() -> None:
     assert namespace["SignedOnly"](None)(environ, lambda *_: None) == []
     _, sent = asgi_answers(namespace, "HEAD", "/orders", ())
     assert [message.get("body") for message in sent] == [None, b""]
+
+
+def test_framework_page_shows_the_programs() -> None:
+    """The page about frameworks shows each program as it is, without its docstring."""
+    programs = [path.read_text("utf-8") for path in sorted((ROOT / "examples").glob("*_app.py"))]
+    shown = [block for _, block in blocks("docs/frameworks.md", "py")]
+    assert len(programs) == 6
+    assert [text for text in programs if text.partition('"""\n\n')[2] not in shown] == []
 
 
 # --- generated parts -------------------------------------------------------------------------------
@@ -320,11 +384,14 @@ def test_every_command_is_documented() -> None:
 
 
 def test_contract_suites_on_the_pages_pass(tmp_path: Path) -> None:
-    """pytest collects the contract suites of the ports page from a file, and they pass."""
-    page = (ROOT / "docs" / "ports.md").read_text("utf-8")
-    blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Contract)" in block]
-    assert len(blocks) == 2
-    for number, block in enumerate(blocks):
+    """pytest collects the contract suites of two pages from files, and they pass.
+
+    `test_postgres_store` runs the suite that needs a database.
+    """
+    shown = [block for page in ("docs/ports.md", "docs/stores.md") for _, block in blocks(page, "python")]
+    suites = [block for block in shown if "Contract)" in block and "database" not in block]
+    assert len(suites) == 2
+    for number, block in enumerate(suites):
         (tmp_path / f"test_shown_{number}.py").write_text(block, "utf-8")
     command = [
         sys.executable,
@@ -340,6 +407,25 @@ def test_contract_suites_on_the_pages_pass(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert run.returncode == 0, run.stdout
     assert int(re.findall(r"(\d+) passed", run.stdout)[0]) > 30
+
+
+@pytest.fixture(scope="module")
+def introspection() -> Any:
+    """Return the introspector of the ports page."""
+    return run_page("docs/ports.md")["Introspection"]
+
+
+@pytest.mark.parametrize(("serve", "answered"), OVER_HTTP.values(), ids=OVER_HTTP)
+def test_introspector_of_the_ports_page_survives_every_answer(
+    introspection: Any, serve: Serve, answered: Answered
+) -> None:
+    """Its service answers a signed request with a status of its own, and never with 500 or with 401 in an outage."""
+    service = Service()
+    client = service.client()
+    with authorization_server(serve) as connect:
+        service.replace(introspector=introspection(connect, "/introspect"))
+        response = client.create()
+    assert answered == ((201, None) if response.status == 201 else refusal(response))
 
 
 def test_recipes_name_existing_files() -> None:

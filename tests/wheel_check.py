@@ -14,6 +14,8 @@ import incoming_payments
 OPTIONAL = ["uvicorn", "httptools", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
 NEED_MORE = {
     "incoming_payments.testing._concurrency",  # pytest
+    "incoming_payments.testing._hooks",  # pytest
+    "incoming_payments.testing._sharing",  # pytest
     "incoming_payments.testing.contract",  # pytest
     "incoming_payments.testing.machine",  # Hypothesis
     "incoming_payments.testing.nonces",  # pytest

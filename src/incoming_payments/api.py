@@ -15,11 +15,11 @@ from incoming_payments import errors, limits
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.create import create_payment
-from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.effects import Flow, flow
 from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.gnap.access import payment_not_found
-from incoming_payments.gnap.token import challenge
+from incoming_payments.gnap.token import challenge, parse_authorization
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.wire import JSON_MEDIA_TYPE, write_error, write_view
 
@@ -60,7 +60,7 @@ class Response:
     cause: errors.IncomingPaymentsError | None = field(default=None, repr=False, eq=False)
 
 
-# The status of each error that a client can cause, and of a failing store. The host answers other errors with 500.
+# The status of each error that a client can cause, and of a port that cannot answer. The host answers others with 500.
 STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.MalformedJson: 400,
     errors.WalletAddressNotFound: 400,
@@ -71,12 +71,17 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.AccessForbidden: 403,
     errors.PolicyRefused: 403,
     errors.PaymentNotFound: 404,
+    errors.PortUnavailable: 503,
+    errors.AuthorizationServerUnavailable: 503,
     errors.StoreUnavailable: 503,
     errors.StoreStopped: 503,
 }
 _RETRY_AFTER_S: Final = "1"
+_IDENTITY: Final = frozenset({"authorization", "signature", "signature-input"})
+_PATH_CHARS_SHOWN: Final = 200  # of a path that does not exist
 
 
+@flow
 def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Response]:
     """Answer one request to the service. Spec section 4.
 
@@ -93,8 +98,10 @@ def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Re
         check_head(request)
         if len(request.body) > limits.BODY_BYTES_MAX:
             raise body_too_large()
+        answer, id = _route(request, policy)
+        if not (request.values("authorization") or request.method == "OPTIONS" or _is_public(request, policy)):
+            parse_authorization(())  # it raises: 401 comes before 406 and 415, so that clients find `as_uri`
         _require_acceptable(request)
-        answer, id = _route(request)
         return (yield from answer(request, id, policy, now))
     except tuple(STATUS) as error:
         return _refusal(error, policy)
@@ -104,51 +111,75 @@ def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Re
 
 # --- routes ----------------------------------------------------------------------------------------
 
-Answer = Callable[[Request, PaymentId, ServicePolicy, datetime], Flow[Response]]
+Answer = Callable[[Request, str, ServicePolicy, datetime], Flow[Response]]
 
 
-def _create(request: Request, _: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[Response]:
+def _create(request: Request, _: str, policy: ServicePolicy, now: datetime) -> Flow[Response]:
     require_content(request, JSON_MEDIA_TYPE)
     view = yield from create_payment(_signed(request, policy), policy, now)
     return _response(201, write_view(view), ("Location", view.id))
 
 
-def _get(request: Request, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[Response]:
+def _get(request: Request, name: str, policy: ServicePolicy, now: datetime) -> Flow[Response]:
+    id = _payment_id(name)
     if request.body:
         raise HttpRefused(400, "unexpected_body", "this GET request must not have a body: leave the body out")
-    if policy.public_get and not _claims_identity(request):
-        return _response(200, write_view((yield from get_public_payment(id, policy))))
+    if _is_public(request, policy):
+        shown = yield from get_public_payment(id, policy)
+        return _response(200, write_view(shown), *([_ANY_ORIGIN] if policy.public_cors else []))
     view = yield from get_payment(_signed(request, policy), id, policy, now)
     return _response(200, write_view(view))
 
 
+def _options(_: Request, _id: str, _policy: ServicePolicy, _now: datetime) -> Flow[Response]:
+    """Answer the preflight request of a browser. It allows no `Authorization`: only the public view is shared."""
+    yield from ()
+    return _response(200, b"{}", _ANY_ORIGIN, *_PREFLIGHT)
+
+
+_ANY_ORIGIN: Final = ("Access-Control-Allow-Origin", "*")
+_PREFLIGHT: Final = (
+    ("Access-Control-Allow-Methods", "GET, HEAD"),
+    ("Access-Control-Allow-Headers", "Content-Type"),
+    ("Access-Control-Max-Age", "7200"),  # seconds; browsers allow no more
+)
 _ROUTES: Final[tuple[tuple[re.Pattern[str], Mapping[str, Answer]], ...]] = (
     (re.compile(re.escape(COLLECTION_PATH)), {"POST": _create}),
-    (re.compile(re.escape(COLLECTION_PATH) + r"/(?P<id>[^/]+)"), {"GET": _get, "HEAD": _get}),
+    (re.compile(re.escape(COLLECTION_PATH) + r"/(?P<id>[^/]+)"), {"GET": _get, "HEAD": _get, "OPTIONS": _options}),
 )
 
 
-def _route(request: Request) -> tuple[Answer, PaymentId]:
+def _route(request: Request, policy: ServicePolicy) -> tuple[Answer, str]:
     for pattern, answers in _ROUTES:
         if match := pattern.fullmatch(request.path):
-            if request.method not in answers:
-                allow = ", ".join(answers)
+            is_preflight = policy.public_cors and _is_public(request, policy)
+            methods = [method for method in answers if is_preflight or method != "OPTIONS"]
+            if request.method not in methods:
+                allow = ", ".join(methods)
                 raise HttpRefused(405, "method_not_allowed", f"use {allow} for this path", headers=(("Allow", allow),))
-            return answers[request.method], _payment_id(match.groupdict().get("id"))
-    raise HttpRefused(404, "not_found", f"this path does not exist: use {COLLECTION_PATH}")
+            return answers[request.method], match.groupdict().get("id", "")
+    text = f"this service has no path {request.path[:_PATH_CHARS_SHOWN]!a}"
+    raise HttpRefused(404, "not_found", f"{text}: use {policy.base_url}{COLLECTION_PATH}")
 
 
-def _payment_id(text: str | None) -> PaymentId:
+def _payment_id(text: str) -> PaymentId:
     try:
-        return PaymentId("") if text is None else payment_id(text)
+        return payment_id(text)
     except errors.InvalidValue:
         raise payment_not_found() from None
 
 
-def _claims_identity(request: Request) -> bool:
-    """Return whether the request has a token or a signature. A request with an invalid token or signature does not
-    get the public view."""
-    return any(request.values(name) for name in ("authorization", "signature", "signature-input"))
+def _is_public(request: Request, policy: ServicePolicy) -> bool:
+    """Return whether the request is for the public view: a GET of a payment, without a token and a signature.
+
+    A request with an invalid token or signature does not get the public view. OPTIONS counts as GET.
+    """
+    return (
+        policy.public_get
+        and request.method in {"GET", "HEAD", "OPTIONS"}
+        and request.path.startswith(f"{COLLECTION_PATH}/")
+        and _IDENTITY.isdisjoint(name.lower() for name, _ in request.headers)
+    )
 
 
 def _signed(request: Request, policy: ServicePolicy) -> RequestMessage:
@@ -223,8 +254,8 @@ def _refusal(error: errors.IncomingPaymentsError, policy: ServicePolicy) -> Resp
     headers: Headers = ()
     if status == 401:
         headers = (("WWW-Authenticate", challenge(policy.auth_server)),)
-    elif isinstance(error, errors.StoreUnavailable | errors.StoreStopped):
-        # The description of the store may name files, so it is for the host only.
+    elif status == 503:
+        # The description may name files or servers of the host, so it is for the host only.
         description, details = "the service cannot answer now: try again later", {}
         headers = (("Retry-After", _RETRY_AFTER_S),)
     return evolve(_response(status, write_error(error.code, description, details), *headers), cause=error)

@@ -26,8 +26,10 @@ IncomingPaymentsError              has a code, a description and details
 │   ├── PacketExpired              the packet waited too long for the store
 │   ├── WalletAddressNotFound
 │   └── HttpRefused                HTTP has a status for this refusal: method, media type, size
+├── PortUnavailable                a port cannot answer now: repeat the call
+│   └── AuthorizationServerUnavailable
 ├── StoreError                     the store failed, and changed nothing as far as it knows
-│   ├── StoreUnavailable           for now: repeat the call
+│   ├── StoreUnavailable (PortUnavailable)    for now: repeat the call
 │   └── StoreUnusable              until an operator repairs it
 │       └── StoreStopped           until an operator repairs the disk or the files, and restarts the processes
 ├── BackupFailed                   the backup was not made
@@ -115,7 +117,10 @@ class Refused(IncomingPaymentsError, code="refused"):
 
 
 class TokenRefused(Refused, code="invalid_token"):
-    """No usable access token: `token_missing`, `invalid_token`, `token_expired` or `insufficient_rights`."""
+    """No usable access token: `token_missing`, `invalid_token`, `token_expired` or `insufficient_rights`.
+
+    The code `key_unusable` means that the token is bound to no key that this service can use.
+    """
 
     def __init__(self, code: str, description: str, **details: object) -> None:
         super().__init__(description, **details)
@@ -204,11 +209,22 @@ class HttpRefused(Refused, code="http_error"):
 # --- ports and drivers -------------------------------------------------------------------------
 
 
+class PortUnavailable(IncomingPaymentsError, code="port_unavailable"):
+    """A port cannot answer now, because a system behind it does not. The same call may work later.
+
+    Clients get 503 with the code, peers get T00, and the description is for the log of the host only.
+    """
+
+
+class AuthorizationServerUnavailable(PortUnavailable, code="authorization_server_unavailable"):
+    """The authorization server does not answer, or its answer does not say whether the token is active."""
+
+
 class StoreError(IncomingPaymentsError, code="store_error"):
     """The store failed."""
 
 
-class StoreUnavailable(StoreError, code="store_unavailable"):
+class StoreUnavailable(StoreError, PortUnavailable, code="store_unavailable"):
     """The store cannot answer now: locked, disk full, file read-only. Repeat the same call; credit ids make it safe."""
 
 

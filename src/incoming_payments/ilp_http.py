@@ -18,8 +18,9 @@ from typing import Final
 from attrs import field, frozen
 
 from incoming_payments.api import Request, Response, body_too_large, check_head, http_refusal, require_content
-from incoming_payments.errors import HttpRefused, InvalidValue, StoreError
-from incoming_payments.flows.effects import Flow
+from incoming_payments.domain.checks import all_of, instance
+from incoming_payments.errors import HttpRefused, InvalidValue, PortUnavailable, StoreError
+from incoming_payments.flows.effects import Flow, flow
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.flows.receive_packet import answer_packet
 from incoming_payments.gnap.token import AccessToken
@@ -33,14 +34,14 @@ ILP_MEDIA_TYPE: Final = "application/octet-stream"
 _MEDIA_TYPES: Final = (ILP_MEDIA_TYPE, "application/ilp+octet-stream")  # npm ilp-plugin-http sends the second
 _HEADERS: Final = (("Content-Type", ILP_MEDIA_TYPE),)
 
-_BEARER: Final = re.compile(r"bearer +([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE)  # RFC 6750 §2.1
+_BEARER: Final = re.compile(r"bearer +([a-z0-9\-._~+/]+=*)", re.IGNORECASE)  # RFC 6750 §2.1
 # RFC 3986 §3.3: no empty segments, no dot segments and no percent-encoding, so that each path has one form.
 _PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@\-]+)+")
 _LOOKUP_BYTES: Final = 16  # of a digest: they find the peer, and the other 16 are compared in constant time
 
 
 def _digests(tokens: Iterable[AccessToken]) -> tuple[bytes, ...]:
-    tokens = tuple(tokens)
+    tokens = all_of(AccessToken, tokens, member="tokens")
     if not 1 <= len(tokens) <= PEER_TOKENS_MAX:
         raise InvalidValue(f"give each peer 1 to {PEER_TOKENS_MAX} tokens", member="tokens")
     if any(len(token.value) < PEER_TOKEN_CHARS_MIN for token in tokens):
@@ -56,8 +57,12 @@ class HttpPeer:
     are stored, not the tokens. Raises `InvalidValue` unless there are 1 to 8 tokens of at least 16 characters.
     """
 
-    peer: Peer
+    peer: Peer = field(validator=instance(Peer))
     digests: tuple[bytes, ...] = field(converter=_digests, alias="tokens", repr=False)
+
+
+def _peers(peers: Iterable[HttpPeer]) -> tuple[HttpPeer, ...]:
+    return all_of(HttpPeer, peers, member="peers")
 
 
 @frozen(kw_only=True)
@@ -74,8 +79,8 @@ class PacketPolicy:
     '/ilp'
     """
 
-    receiver: Receiver
-    peers: tuple[HttpPeer, ...] = field(converter=tuple[HttpPeer, ...])
+    receiver: Receiver = field(validator=instance(Receiver))
+    peers: tuple[HttpPeer, ...] = field(converter=_peers)
     path: str = field(default=ILP_PATH)
     _peers_by_digest: Mapping[bytes, tuple[bytes, Peer]] = field(init=False, eq=False, repr=False)
 
@@ -130,6 +135,7 @@ class PacketPolicy:
         return Response(200, _HEADERS, encode(reject))
 
 
+@flow
 def handle_packet(request: Request, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
     """Answer one request of a peer. The host has already compared its path with `policy.path`.
 
@@ -148,7 +154,7 @@ def handle_packet_of(peer: Peer, body: bytes, *, policy: PacketPolicy, clock: Ca
     if len(body) > ILP_PREPARE_BYTES_MAX:
         return http_refusal(body_too_large(ILP_PREPARE_BYTES_MAX))
     answer = yield from answer_packet(body, peer=peer, receiver=policy.receiver, clock=clock)
-    cause = answer.cause if isinstance(answer.cause, StoreError) else None
+    cause = answer.cause if isinstance(answer.cause, PortUnavailable | StoreError) else None
     return Response(200, _HEADERS, answer.reply, cause)
 
 

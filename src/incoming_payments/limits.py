@@ -7,14 +7,12 @@ are checked when this module is imported, also under `python -O`.
 from typing import Final
 
 # --- amounts: spec sections 2.1 and 8 ---
-
 UINT64_MAX: Final = 2**64 - 1  # `value` is an unsigned 64-bit integer
 UINT64_DIGITS_MAX: Final = 20  # of `value`: longer strings are refused before conversion
 ASSET_SCALE_MAX: Final = 255  # spec section 2.1
 ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points need more
 
 # --- resource ---
-
 URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
 URLS_REMEMBERED_MAX: Final = 1024  # cached canonical URLs: at most 4 MB
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's wallet address
@@ -25,7 +23,6 @@ EXPIRY_S_MAX: Final = 366 * 24 * 3600  # the default maximum for `expiresAt`: a 
 METHODS_MAX: Final = 8  # one for each payment method type; there is one type today
 
 # --- ILP: spec section 2.3, RFC 15 ---
-
 ILP_ADDRESS_CHARS_MAX: Final = 1023
 ILP_ADDRESSES_REMEMBERED_MAX: Final = 1024  # cached valid addresses: at most 2 MB
 ILP_DATA_BYTES_MAX: Final = 32_767  # RFC 27: end-to-end data of one packet
@@ -38,28 +35,26 @@ PEER_TOKEN_CHARS_MIN: Final = 16  # 96 bits in base64: a guessed token lets an a
 PEER_TOKENS_MAX: Final = 8  # of one peer: it needs two while it changes its token
 
 # --- STREAM: RFC 29 ---
-
 STREAM_FRAMES_MAX: Final = 256  # in one packet: senders use about ten, and thousands would fit
 STREAMS_ANSWERED_MAX: Final = 10  # streams in one reply: RFC 29 §3.3 lets a client open 10 at first
 STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 KB each
 EXCESS_UNITS_MAX: Final = 1  # the default excess of a packet, in minor units: rounding of an exchange rate
 EXCESS_BASIS_POINTS_MAX: Final = 100  # the default excess, relative to incomingAmount: for senders with a coarse asset
+EXCESS_BASIS_POINTS_SETTING_MAX: Final = 5000  # the largest setting: half of incomingAmount is no rounding
 PREPARE_MARGIN_MS_MIN: Final = 1000  # the default time until a Prepare expires: for the commit and the reply
+PREPARE_MARGIN_SETTING_MS_MAX: Final = 20_000  # the largest setting: a packet has some 30 seconds for its whole way
 
 # --- the STREAM sender for tests ---
-
 SENDER_IN_FLIGHT_MAX: Final = 64  # each packet in flight takes a thread and a connection
 SENDER_PATIENCE_S_MAX: Final = 30.0  # the default time without a Fulfill: a service restarts in 2 s
 SENDER_BACKOFF_S_MAX: Final = 1.0  # before a retry: the sender notices within 1 s that a service is back
 
 # --- JSON ---
-
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter
 JSON_DEPTH_MAX: Final = 32  # of a whole body: the parser stays below its recursion limit
 JSON_NUMBER_CHARS_MAX: Final = 64  # converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---
-
 TARGET_CHARS_MAX: Final = 4096  # path and query
 HEADERS_MAX: Final = 100  # fields in a request, each repeated field counted
 HEADER_BYTES_MAX: Final = 16 * 1024  # the value of one field, all its lines together
@@ -79,7 +74,6 @@ SIGNATURE_AGE_SETTING_S_MAX: Final = 24 * 3600  # the largest setting: a longer 
 CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # the largest setting: an hour is a wrong time zone, not skew
 
 # --- diagnoses of refused signatures, for the log ---
-
 EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of one diagnosis: a signature needs about 80; at most 0.1 s
 EXPLAIN_CAUSES_MAX: Final = 6  # a reader looks at the first few only
 EXPLAIN_CHARS_MAX: Final = 8 * 1024  # one diagnosis: an honest request needs about 1,000
@@ -87,7 +81,6 @@ EXPLAIN_VALUE_CHARS_MAX: Final = 200  # one value in a diagnosis, such as a targ
 EXPLAINED_A_MINUTE_MAX: Final = 10  # by one host: enough to find a mistake, too few to fill a log or keep a core busy
 
 # --- keys ---
-
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
 RSA_BITS_MAX: Final = 8192  # the cost of a verification grows with the square
 RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger exponents only cost time
@@ -95,33 +88,25 @@ KEYS_REMEMBERED_MAX: Final = 4096  # cached valid Ed25519 keys: 32 bytes each, a
 JWK_CHARS_MAX: Final = 8 * 1024
 
 # --- GNAP ---
-
 TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
+INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
 # --- flows ---
-
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payment, other flows at most six
 
 # --- adapters and the server ---
-
+BODY_START_S_MAX: Final = 3  # for its first bytes: they follow the head, or the round trip of 100 Continue
 BODY_S_MAX: Final = 10  # for a whole body to arrive: the largest needs 52 kbit/s; a proxy that buffers needs no time
 BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted: the event loop accepts all of them in one turn
 KEEP_ALIVE_S_MAX: Final = 75  # of silence between two requests: longer than a proxy keeps its connection (nginx: 60)
 SHUTDOWN_S_MAX: Final = 15  # for the requests in flight when the server stops: the body, and the store's own wait
-
-# --- the log of a host ---
-
-LOGGED_A_MINUTE_MAX: Final = 10  # of one kind: enough to see a problem, too few to fill the disk
-
-# --- the command that signs ---
-
-SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # read into memory for the digest: enough to test a server's limit
+LOGGED_A_MINUTE_MAX: Final = 10  # lines of one kind in a log: enough to see a problem, too few to fill the disk
+SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # read into memory for a digest: enough to test a server's limit
 COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as much; Linux limits an argument to 128 KiB
 
 # --- stores ---
-
 STORE_BATCH_MAX: Final = 256  # updates in one commit: limits the time that an update waits for others
 STORE_QUEUE_MAX: Final = 10_000  # waiting updates: beyond this, the store refuses updates
 STORE_READERS_MAX: Final = 8  # connections for reading, and threads that read for asyncio
@@ -146,6 +131,7 @@ for _smaller, _larger, _why in (
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep finds payments in one effect and needs one for each"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
+    (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "the queue holds the batch"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),

@@ -2,17 +2,19 @@
 
 Write plain `def` methods for `run`, and `async def` methods for `arun`. `arun` accepts both kinds.
 
-A method returns its answer or raises an exception. It raises `PolicyRefused` when a rule of the host refuses, and
-`StoreUnavailable` (or a subclass) for a temporary failure. `incoming_payments.testing` has contract tests for stores.
+A method returns its answer or raises an exception. It raises `PolicyRefused` when a rule of the host refuses, and a
+`PortUnavailable`, such as `StoreUnavailable` or `AuthorizationServerUnavailable`, for a temporary failure.
+`incoming_payments.testing` has contract tests for stores.
 """
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 
+from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
@@ -24,10 +26,12 @@ from incoming_payments.domain.payment import (
     WalletAddress,
     WalletAddressUrl,
 )
+from incoming_payments.errors import ConfigurationError
 from incoming_payments.gnap.introspection import AccessTokenInfo
 from incoming_payments.gnap.token import AccessToken
 
 T = TypeVar("T")
+Validator = Callable[[object, "Attribute[Any]", Any], None]
 Decide = Callable[[IncomingPayment, Credit | None], Decision[T]]
 
 
@@ -133,31 +137,54 @@ class AsyncMethodAllocator(Protocol):
     async def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]: ...
 
 
+def _port(protocol: type) -> Validator:
+    """Return a validator for an object with the methods of `protocol`, or `None`."""
+    methods = [name for name in vars(protocol) if not name.startswith("_")]
+
+    def check(_: object, attribute: "Attribute[Any]", port: object) -> None:
+        missing = [name for name in methods if not callable(getattr(port, name, None))]
+        if port is not None and (missing or isinstance(port, type)):
+            found = f"the class {port.__name__}: make an object of it" if isinstance(port, type) else name_of(port)
+            text = f"{attribute.name} must be an object with the methods {', '.join(methods)}, not {found}"
+            raise ConfigurationError(text, setting=attribute.name)
+
+    return check
+
+
+def _function(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    if not callable(value):
+        text = f"{attribute.name} must be a function of a number of bytes, not {name_of(value)}"
+        raise ConfigurationError(text, setting=attribute.name)
+
+
 @frozen(kw_only=True)
 class Ports:
     """The ports for `run`. Leave out ports that the flows of the host do not use.
 
     A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
-    refused. `randomness(count)` returns random bytes for ids and nonces; change it only in tests.
+    refused. `randomness(count)` returns random bytes for ids and nonces; change it only in tests. Raises
+    `ConfigurationError` for an object without the methods of its port, and for a class in place of an object.
     """
 
-    store: PaymentStore | None = None
-    wallet_addresses: WalletAddresses | None = None
-    introspector: Introspector | None = None
-    nonces: Nonces | None = None
-    methods: MethodAllocator | None = None
-    randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False)
+    store: PaymentStore | None = field(default=None, validator=_port(PaymentStore))
+    wallet_addresses: WalletAddresses | None = field(default=None, validator=_port(WalletAddresses))
+    introspector: Introspector | None = field(default=None, validator=_port(Introspector))
+    nonces: Nonces | None = field(default=None, validator=_port(Nonces))
+    methods: MethodAllocator | None = field(default=None, validator=_port(MethodAllocator))
+    randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
 
 
 @frozen(kw_only=True)
 class AsyncPorts:
     """The ports for `arun`, each sync or async. See `Ports`."""
 
-    store: AsyncPaymentStore | PaymentStore | None = None
-    wallet_addresses: AsyncWalletAddresses | WalletAddresses | None = None
-    introspector: AsyncIntrospector | Introspector | None = None
-    nonces: AsyncNonces | Nonces | None = None
-    methods: AsyncMethodAllocator | MethodAllocator | None = None
+    store: AsyncPaymentStore | PaymentStore | None = field(default=None, validator=_port(PaymentStore))
+    wallet_addresses: AsyncWalletAddresses | WalletAddresses | None = field(
+        default=None, validator=_port(WalletAddresses)
+    )
+    introspector: AsyncIntrospector | Introspector | None = field(default=None, validator=_port(Introspector))
+    nonces: AsyncNonces | Nonces | None = field(default=None, validator=_port(Nonces))
+    methods: AsyncMethodAllocator | MethodAllocator | None = field(default=None, validator=_port(MethodAllocator))
     randomness: Callable[[int], bytes] | Callable[[int], Awaitable[bytes]] = field(
-        default=secrets.token_bytes, repr=False
+        default=secrets.token_bytes, repr=False, validator=_function
     )

@@ -1,16 +1,18 @@
 """Convert between JSON and values. No other module knows the JSON format (camelCase, amounts as strings, RFC 3339).
 
 The reader is strict. It accepts only the format of the specification, and refuses everything else with `MalformedJson`.
-`details["member"]` is the path of the wrong member. It is only the name of the member when the member occurs twice or
-holds forbidden characters. Duplicate members are refused, because two readers could read such a body differently.
+`details["member"]` is the full path of the wrong member, such as `metadata.lines[2].price`. Duplicate members are
+refused, because two readers could read such a body differently. So are numbers that a double changes (RFC 7493 §2.2).
 """
 
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn, TypeVar, cast
+from decimal import Decimal
+from typing import Any, Final, TypeVar, cast
 
 from attrs import fields, frozen
 from cattrs import AttributeValidationNote, ClassValidationError, Converter, ForbiddenExtraKeysError
@@ -138,9 +140,11 @@ def parse_date_time(text: str) -> datetime:
             return isoparse(text.upper()).astimezone(UTC)
         except (ValueError, OverflowError):
             pass  # 30 February, second 60, or a year out of range in UTC
-    raise InvalidValue(
-        "expiresAt must be an RFC 3339 date-time with an offset, such as 2026-02-03T23:20:50.52Z", member="expiresAt"
-    )
+        if text[17:19] == "60":
+            wanted = "has second 60, but leap seconds cannot be stored: write second 59, or the next minute"
+            raise InvalidValue(f"expiresAt {wanted}", member="expiresAt")
+    wanted = "must be an RFC 3339 date-time with an offset, such as 2026-02-03T23:20:50.52Z"
+    raise InvalidValue(f"expiresAt {wanted}", member="expiresAt")
 
 
 def write_date_time(time: datetime) -> str:
@@ -155,7 +159,7 @@ def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max:
     """Read the JSON value in `body`, with the restrictions of I-JSON (RFC 7493) and the limits of this library.
 
     Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, for a byte order mark, for duplicate
-    members, for NaN and infinities (also as 1e400), for long numbers, and for NUL and lone surrogates in strings.
+    members, for NaN, for numbers that are long or that a double changes, and for NUL and lone surrogates in strings.
     """
     if len(body) > bytes_max:
         raise MalformedJson(f"the body is larger than {bytes_max} bytes")
@@ -164,8 +168,8 @@ def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max:
             body.decode("utf-8"),
             object_pairs_hook=_unique_members,
             parse_constant=_refuse_constant,
-            parse_float=_parse_float,
-            parse_int=_parse_int,
+            parse_float=_parse_number,
+            parse_int=_parse_number,
         )
     except UnicodeDecodeError:
         raise MalformedJson("the body is not UTF-8") from None
@@ -183,50 +187,72 @@ def write_json(document: object) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
 
-def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        seen: set[str] = set()
-        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise MalformedJson(f"{_printable(name)} occurs twice in one object", member=_printable(name))
-    return members
+@frozen
+class _Refused:
+    """A value that breaks I-JSON (RFC 7493), or the object whose `member` does. `_check_tree` knows its path."""
+
+    why: str
+    member: str | None = None
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise MalformedJson(f"{name} is not JSON: leave the member out or write a number")
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Refused:
+    if len(members := dict(pairs)) == len(pairs):
+        return members
+    [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+    return _Refused("occurs twice in one object", name)
 
 
-def _parse_float(text: str) -> float:
-    value = float(text) if len(text) <= limits.JSON_NUMBER_CHARS_MAX else math.inf
-    if math.isinf(value):
-        raise MalformedJson(f"a number is too large, or longer than {limits.JSON_NUMBER_CHARS_MAX} characters")
-    return value
+def _refuse_constant(name: str) -> _Refused:
+    return _Refused(f"is {name}, which is not JSON: leave the member out or write a number")
 
 
-def _parse_int(text: str) -> int:
+def _parse_number(text: str) -> float | _Refused:
     if len(text) > limits.JSON_NUMBER_CHARS_MAX:
-        raise MalformedJson(f"a number is longer than {limits.JSON_NUMBER_CHARS_MAX} characters")
-    return int(text)
+        return _LONG
+    if text.lstrip("-").isdigit() and text != "-0":
+        return int(text)
+    value = float(text)
+    try:
+        if math.isfinite(value) and Decimal(text) == Decimal(repr(value)):
+            return value
+    except ArithmeticError:
+        pass  # an exponent beyond those of `Decimal`
+    return _Refused("is a number that a double cannot hold exactly (RFC 7493 §2.2): round it, or write it as a string")
+
+
+_LONG: Final = _Refused(f"is a number of more than {limits.JSON_NUMBER_CHARS_MAX} characters: write it as a string")
+_Path = tuple[Any, ...]  # empty for the document; else the path of the container, and the name or index in it
 
 
 def _check_tree(document: object, depth_max: int) -> None:
-    """Raise `MalformedJson` when `document` is nested too deep, or a string in it cannot be stored or written."""
-    level: list[tuple[str, object]] = [("the body", document)]
+    """Raise `MalformedJson` when `document` is nested too deep, or a part of it is refused or cannot be stored."""
+    level: list[tuple[_Path, object]] = [((), document)]
     depth = 0
     while level:
-        below: list[tuple[str, object]] = []
-        for name, node in level:
+        below: list[tuple[_Path, object]] = []
+        for path, node in level:
             if isinstance(node, dict):
-                below += [(name, member) for member in node]
-                below += node.items()
+                below += [((path, name), name) for name in node]
+                below += [((path, name), member) for name, member in node.items()]
             elif isinstance(node, list):
-                below += [(name, item) for item in node]
+                below += [((path, index), item) for index, item in enumerate(node)]
             elif isinstance(node, str) and _FORBIDDEN.search(node):
-                raise MalformedJson(f"{_printable(name)} holds a NUL or a lone surrogate", member=_printable(name))
+                raise _refusal(path, "holds a NUL or a lone surrogate")
+            elif isinstance(node, _Refused):
+                raise _refusal(path if node.member is None else (path, node.member), node.why)
         depth += any(isinstance(node, dict | list) for _, node in level)
         if depth > depth_max:
             raise MalformedJson(f"the body is nested more than {depth_max} deep")
         level = below
+
+
+def _refusal(path: _Path, why: str) -> MalformedJson:
+    steps = []
+    while path:
+        path, step = path
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{_printable(step)}")
+    member = "".join(reversed(steps)).removeprefix(".")
+    return MalformedJson(f"{member} {why}", member=member) if member else MalformedJson(f"the body {why}")
 
 
 def _printable(name: str) -> str:

@@ -144,7 +144,7 @@ class Service:
 
     def receive(self, id: str, value: int, *, credit: str = "wire-1", asset: Asset = USD) -> Credit:
         """Credit `value` minor units to the payment `id`."""
-        return self.run(receive(id, credit=credit, amount=Amount(value, asset), now=self.now))
+        return self.run(receive(id, credit=credit, amount=Amount(value, asset), clock=self.clock))
 
     def client(
         self,
@@ -159,6 +159,24 @@ class Service:
         rights = rights or (a_right("create", "read"),)
         self.tokens.add(token, AccessTokenInfo(name, jwk or key.public_jwk(), rights, expires_at))
         return Client(self, token, key)
+
+
+class Unused:
+    """Every port at once. A call of any of them fails."""
+
+    def insert(self, *_: object) -> Any:
+        """Fail."""
+        raise AssertionError("this port must not be used")
+
+    load = update = events = find_expired = find = introspect = use = allocate = insert
+
+
+def settings(service: Service, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the service object for `service`. Those among `options` are moved, and win."""
+    given: dict[str, Any] = {
+        name: options.pop(name) for name in ("policy", "ports", "packets", "clock") if name in options
+    }
+    return {"policy": service.policy, "ports": service.ports, "clock": service.clock, **given}
 
 
 class Client:

@@ -1,6 +1,5 @@
 """`api`: requests and responses without a host, for each rule of the specification and of the design."""
 
-import itertools
 import json
 import logging
 import re
@@ -14,11 +13,14 @@ from attrs import evolve
 from incoming_payments.api import STATUS, Request, Response, handle, http_refusal, internal_error
 from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.errors import (
+    AuthorizationServerUnavailable,
+    FlowStuck,
     HttpRefused,
     PaymentExists,
     PaymentNotFound,
     PolicyRefused,
     PortMissing,
+    PortUnavailable,
     StoreUnavailable,
     StoreUnusable,
 )
@@ -348,7 +350,7 @@ BAD_MEMBERS: list[tuple[str, dict[str, object], str, str]] = [
     ("metadata that is no object", {"metadata": ["a"]}, "invalid_body", "metadata"),
     ("metadata too large", {"metadata": {"a": "x" * 9000}}, "invalid_body", "metadata"),
     ("metadata too deep", {"metadata": {"a": [[[[[[[[]]]]]]]]}}, "invalid_body", "metadata"),
-    ("metadata with NUL", {"metadata": {"a": "\0"}}, "invalid_body", "a"),
+    ("metadata with NUL", {"metadata": {"a": "\0"}}, "invalid_body", "metadata.a"),
     ("wallet address that is no URL", {"walletAddress": "alice"}, "invalid_body", "walletAddress"),
     ("wallet address with user", {"walletAddress": "https://a@bank.example/alice"}, "invalid_body", "walletAddress"),
     ("misspelt member", {"expiresat": "2026-01-02T00:00:00Z"}, "invalid_body", "expiresat"),
@@ -474,6 +476,24 @@ def test_5_covered_components_must_be_included(method: str, missing: str) -> Non
     response = service.handle(request)
     assert refusal(response) == (401, "component_not_covered")
     assert {"component": missing} == error_of(response)["details"]
+
+
+def test_5_all_uncovered_components_are_named() -> None:
+    """The refusal names each component that must be added, so that one more attempt is enough."""
+    client = Service().client()
+    response = client.send(client.creation(components=["@method"]))
+    assert refusal(response) == (401, "component_not_covered")
+    assert error_of(response)["details"] == {"component": "@target-uri, authorization, content-digest"}
+    assert "does not cover @target-uri, authorization, content-digest without" in error_of(response)["description"]
+
+
+def test_5_invalid_signature_shows_the_target_uri() -> None:
+    """The refusal shows the target URI of the signature base, because a wrong `base_url` is the likeliest cause."""
+    client = Service().client()
+    client.base_url = "https://bank.example"
+    response = client.send(client.sign(Request("GET", ID_PATH, "a=b")))
+    assert refusal(response) == (401, "signature_invalid")
+    assert error_of(response)["details"] == {"target_uri": f"{BASE_URL}{ID_PATH}?a=b"}
 
 
 def test_5_body_needs_content_digest_covered() -> None:
@@ -771,11 +791,61 @@ def test_head_is_answered_as_get() -> None:
         assert get == head
 
 
+# --- the public view across origins ----------------------------------------------------------------
+
+ANY_ORIGIN: Final = "Access-Control-Allow-Origin"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_public_view_may_be_read_across_origins(method: str) -> None:
+    """Scripts of any website may read the public view, and nothing else."""
+    service = Service()
+    client = service.client()
+    id = client.creates()
+    assert header(service.handle(Request(method, f"{PATH}/{id}")), ANY_ORIGIN) == "*"
+    signed = client.sign(Request(method, f"{PATH}/{id}"))
+    others = [client.get(id), client.create(), service.handle(without(signed, "authorization"))]
+    others += [service.handle(Request(method, path)) for path in (ID_PATH, "/nowhere", PATH)]
+    assert [response.status for response in others] == [200, 201, 401, 404, 404, 405]
+    assert [header(response, ANY_ORIGIN) for response in others] == [None] * 6
+
+
+def test_preflight_of_the_public_view() -> None:
+    """OPTIONS of any payment allows GET and HEAD from any origin. It allows no `Authorization`, and needs no port."""
+    service = Service()
+    service.replace(store=None, introspector=None)
+    asked = [("Origin", "https://shop.example"), ("Access-Control-Request-Method", "GET"), ("Accept", "*/*")]
+    response = service.handle(Request("OPTIONS", ID_PATH, headers=asked))
+    assert (response.status, response.body) == (200, b"{}")
+    assert response.headers == (
+        *JSON_FIELDS,
+        (ANY_ORIGIN, "*"),
+        ("Access-Control-Allow-Methods", "GET, HEAD"),
+        ("Access-Control-Allow-Headers", "Content-Type"),
+        ("Access-Control-Max-Age", "7200"),
+    )
+    assert refusal(service.handle(Request("OPTIONS", PATH, headers=asked))) == (405, "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"public_cors": False}, {"public_get": False}, {"public_get": False, "public_cors": False}]
+)
+def test_sharing_across_origins_can_be_switched_off(settings: dict[str, bool]) -> None:
+    """Without either setting, no response has the header field, and OPTIONS is refused."""
+    service = Service(**settings)
+    id = service.client().creates()
+    responses = [service.handle(Request(method, f"{PATH}/{id}")) for method in ("GET", "OPTIONS")]
+    assert responses[0].status == (200 if settings.get("public_get", True) else 401)
+    assert refusal(responses[1]) == (405, "method_not_allowed")
+    assert [header(response, ANY_ORIGIN) for response in responses] == [None, None]
+
+
 # --- checks of HTTP itself -------------------------------------------------------------------------
 
 LONG = "x" * TARGET_CHARS_MAX
 ID_PATH = f"{PATH}/{NOBODYS_ID}"
 HTML = ("Accept", "text/html")
+AUTHORIZED = ("Authorization", "x")
 
 # In order of precedence: each request also breaks the rules of the rows below, where it can. None calls a port.
 HTTP: list[tuple[str, Request, int, str]] = [
@@ -790,8 +860,7 @@ HTTP: list[tuple[str, Request, int, str]] = [
         "headers_too_large",
     ),
     ("body too large", Request("PUT", "/", "", [HTML], b"x" * (BODY_BYTES_MAX + 1)), 413, "body_too_large"),
-    ("accepts no JSON", Request("PUT", "/nowhere", headers=[HTML]), 406, "not_acceptable"),
-    ("another path", Request("PUT", "/nowhere"), 404, "not_found"),
+    ("another path", Request("PUT", "/nowhere", headers=[HTML]), 404, "not_found"),
     ("no path", Request("GET", ""), 404, "not_found"),
     ("path without its slash", Request("GET", ID_PATH[1:]), 404, "not_found"),
     ("empty id", Request("GET", f"{PATH}/"), 404, "not_found"),
@@ -799,23 +868,37 @@ HTTP: list[tuple[str, Request, int, str]] = [
     ("path in another case", Request("GET", f"{PATH.upper()}/{NOBODYS_ID}"), 404, "not_found"),
     (
         "method not served",
-        Request("PUT", f"{PATH}/x", headers=[("Content-Type", "text/plain")]),
+        Request("PUT", f"{PATH}/x", headers=[HTML, ("Content-Type", "text/plain")]),
         405,
         "method_not_allowed",
     ),
     ("method in lower case", Request("post", PATH), 405, "method_not_allowed"),
+    ("no token", Request("POST", PATH, headers=[HTML, ("Content-Encoding", "gzip")]), 401, "token_missing"),
+    (
+        "no token but a signature",
+        Request("GET", f"{PATH}/x", "", [HTML, ("Signature", "")], b"x"),
+        401,
+        "token_missing",
+    ),
+    ("accepts no JSON", Request("POST", PATH, headers=[HTML, AUTHORIZED]), 406, "not_acceptable"),
+    ("public view as HTML", Request("GET", f"{PATH}/x", "", [HTML], b"x"), 406, "not_acceptable"),
     ("id that cannot be", Request("GET", f"{PATH}/x", body=b"x"), 404, "payment_not_found"),
     ("body of a GET", Request("GET", ID_PATH, headers=[("Authorization", "x")], body=b"x"), 400, "unexpected_body"),
-    ("no media type", Request("POST", PATH), 415, "unsupported_media_type"),
+    ("no media type", Request("POST", PATH, headers=[AUTHORIZED]), 415, "unsupported_media_type"),
     (
         "another media type",
-        Request("POST", PATH, headers=[("Content-Type", "text/json")]),
+        Request("POST", PATH, headers=[AUTHORIZED, ("Content-Type", "text/json")]),
         415,
         "unsupported_media_type",
     ),
-    ("two media types", Request("POST", PATH, headers=[JSON, JSON]), 415, "unsupported_media_type"),
-    ("encoded", Request("POST", PATH, headers=[JSON, ("Content-Encoding", "gzip")]), 415, "unsupported_encoding"),
-    ("token", Request("POST", PATH, headers=[JSON]), 401, "token_missing"),
+    ("two media types", Request("POST", PATH, headers=[AUTHORIZED, JSON, JSON]), 415, "unsupported_media_type"),
+    (
+        "encoded",
+        Request("POST", PATH, headers=[AUTHORIZED, JSON, ("Content-Encoding", "gzip")]),
+        415,
+        "unsupported_encoding",
+    ),
+    ("token", Request("POST", PATH, headers=[AUTHORIZED, JSON]), 401, "invalid_token"),
 ]
 
 
@@ -835,7 +918,7 @@ DESCRIBED: Final[dict[str, tuple[str, tuple[tuple[str, str], ...]]]] = {
     "field too large": (f"{HEADERS_BYTES_MAX} bytes of header fields, and", ()),
     "body too large": (f"at most {BODY_BYTES_MAX} bytes", ()),
     "accepts no JSON": ("accept application/json", ()),
-    "another path": (PATH, ()),
+    "another path": (f"no path '/nowhere': use {BASE_URL}{PATH}", ()),
     "method not served": ("use GET, HEAD", (("Allow", "GET, HEAD"),)),
     "method in lower case": ("use POST", (("Allow", "POST"),)),
     "body of a GET": ("GET request", ()),
@@ -877,7 +960,8 @@ def test_405_has_allow() -> None:
     methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
     for path, allow in ((PATH, "POST"), (ID_PATH, "GET, HEAD")):
         for method in set(methods) - set(allow.split(", ")) - {"HEAD"}:
-            response = service.handle(Request(method, path))
+            # OPTIONS of a payment is answered for the public view only, so a request with a token gets 405.
+            response = service.handle(Request(method, path, headers=[AUTHORIZED]))
             assert refusal(response) == (405, "method_not_allowed")
             assert allow == header(response, "Allow")
     assert service.handle(Request("HEAD", PATH)).status == 405
@@ -938,7 +1022,7 @@ def test_json_media_type_is_accepted_in_any_spelling(media_type: str) -> None:
 )
 def test_415_names_the_accepted_type_or_coding(field: tuple[str, str] | None, accepted: tuple[str, str]) -> None:
     """The response names the accepted media type or coding. RFC 9110 §15.5.16."""
-    fields = [field] if field else [JSON, ("Content-Encoding", "br")]
+    fields = [AUTHORIZED, *([field] if field else [JSON, ("Content-Encoding", "br")])]
     response = Service().handle(Request("POST", PATH, headers=fields))
     assert response.status == 415
     assert accepted[1] == header(response, accepted[0])
@@ -1090,6 +1174,26 @@ def test_unavailable_port_gives_503(port: str) -> None:
     assert payments_in(store) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (AuthorizationServerUnavailable("10.0.0.7 timed out"), "authorization_server_unavailable"),
+        (PortUnavailable("10.0.0.7 timed out"), "port_unavailable"),
+        (TimeoutError("10.0.0.7 timed out"), "authorization_server_unavailable"),
+    ],
+)
+def test_unavailable_authorization_server_gives_503(error: Exception, code: str) -> None:
+    """An outage is 503 with `Retry-After` and a code that names the port, and neither 401 nor 500."""
+    service = Service()
+    client = service.client()
+    service.replace(introspector=Raises(error))
+    response = client.create()
+    assert refusal(response) == (503, code)
+    assert response.headers[2:] == (("Retry-After", "1"),)
+    assert b"10.0.0.7" not in response.body
+    assert "10.0.0.7" in str(response.cause)
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_unavailable_store_gives_503_for_the_public_view(method: str) -> None:
     """An unsigned request gets the same 503."""
@@ -1221,4 +1325,5 @@ def test_closed_flow_stores_nothing() -> None:
     next(flow)
     flow.close()
     assert payments_in(service.store) == []
-    assert list(itertools.chain(flow)) == []
+    with pytest.raises(FlowStuck):
+        list(flow)

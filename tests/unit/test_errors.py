@@ -1,8 +1,10 @@
 """`errors`: the exceptions match the tree in the docstring, and their codes are stable."""
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,8 @@ CODES = {
     "PacketExpired": "packet_expired",
     "WalletAddressNotFound": "unknown_wallet_address",
     "HttpRefused": "http_error",
+    "PortUnavailable": "port_unavailable",
+    "AuthorizationServerUnavailable": "authorization_server_unavailable",
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",
     "StoreUnusable": "store_unusable",
@@ -122,3 +126,14 @@ def test_http_refused_has_status_code_and_headers() -> None:
     plain = HttpRefused(413, "body_too_large", "send less")
     assert (plain.status, plain.code, plain.description, plain.headers) == (413, "body_too_large", "send less", ())
     assert HttpRefused(405, "no", "use GET", headers=(("Allow", "GET"),)).headers == (("Allow", "GET"),)
+
+
+def test_messages_cite_no_document_that_their_reader_lacks() -> None:
+    """Docstrings may cite the specification. Other texts cite RFCs only, because clients and operators read them."""
+    found = []
+    for path in Path(errors.__file__).parent.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+        found += [text.value for text in texts if re.search(r"(?i)\b(spec|contract) section", str(text.value))]
+    assert found == []

@@ -2,13 +2,20 @@
 
 import json
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 from attrs import evolve
 
 from incoming_payments.api import Request, Response
-from incoming_payments.errors import HttpRefused, InvalidValue, PortMissing, StoreUnavailable, StoreUnusable
+from incoming_payments.errors import (
+    HttpRefused,
+    InvalidValue,
+    PortMissing,
+    PortUnavailable,
+    StoreUnavailable,
+    StoreUnusable,
+)
 from incoming_payments.flows.run import run
 from incoming_payments.gnap import AccessToken
 from incoming_payments.ilp.packet import Fulfill, Reject, encode
@@ -190,11 +197,12 @@ def test_reply_has_one_header_field() -> None:
 def test_second_half_of_the_digest_is_compared() -> None:
     """A token is unknown when only the first half of its digest, which finds the peer, is that of a known token."""
 
-    class Similar:
-        value = TOKEN
-        digest = AccessToken(TOKEN).digest[:16] + bytes(16)
+    class Similar(AccessToken):
+        @property
+        def digest(self) -> bytes:
+            return AccessToken(TOKEN).digest[:16] + bytes(16)
 
-    policy = a_policy(peers=[HttpPeer(PEER, [cast("AccessToken", Similar())])])
+    policy = a_policy(peers=[HttpPeer(PEER, [Similar(TOKEN)])])
     with pytest.raises(HttpRefused) as refused:
         policy.peer_of([f"Bearer {TOKEN}"])
     assert refused.value.code == "invalid_token"
@@ -225,7 +233,9 @@ def raising(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-@pytest.mark.parametrize("error", [StoreUnavailable("disk full: /srv/p"), StoreUnusable("another schema")])
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("disk full: /srv/p"), StoreUnusable("another schema"), PortUnavailable("no ledger")]
+)
 @pytest.mark.parametrize("method", ["update", "load"])
 def test_failure_of_the_store(monkeypatch: pytest.MonkeyPatch, error: Exception, method: str) -> None:
     """A failure of the store is answered with T00. The exception is only in `cause`."""

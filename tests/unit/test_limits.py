@@ -69,6 +69,7 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
             "COMMAND_BODY_BYTES_MAX: Final = 16777217",
             "16777217 must not be more than 16777216: a body in a command is a signed body",
         ),
+        ("BODY_START_S_MAX: Final = 11", "11 must not be more than 10: the first bytes are part of the body"),
         (
             "BODY_S_MAX: Final = 11",
             "16.0 must not be more than 15: a request in flight must end before the server stops",

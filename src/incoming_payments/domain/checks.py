@@ -1,15 +1,16 @@
 """Checks that several values share. Each raises `InvalidValue` with the name of the wrong member."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from attrs import Attribute
 
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import UINT64_MAX
 
+T = TypeVar("T")
 Validator = Callable[[object, "Attribute[Any]", Any], None]
 
 _VISIBLE: Final = re.compile(r"[!-~]+")
@@ -46,6 +47,23 @@ def instance(cls: type) -> Validator:
 
     def check(_: object, attribute: "Attribute[object]", value: object) -> None:
         if not isinstance(value, cls):
-            raise InvalidValue(f"{attribute.name} must be of type {cls.__name__}", member=attribute.name)
+            text = f"{attribute.name} must be of type {cls.__name__}, not {name_of(value)}"
+            raise InvalidValue(text, member=attribute.name)
 
     return check
+
+
+def all_of(cls: type[T], values: Iterable[T], *, member: str) -> tuple[T, ...]:
+    """Return `values` as a tuple if they are instances of `cls`. Raise `InvalidValue`, which names `member`."""
+    found: object = values
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        values = tuple(values)
+        found = next((value for value in values if not isinstance(value, cls)), None)
+        if found is None:
+            return values
+    raise InvalidValue(f"{member} must be a list of {cls.__name__}, not of {name_of(found)}", member=member)
+
+
+def name_of(value: object) -> str:
+    """Return the type of a wrong argument for an error message. The value itself may be a secret."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

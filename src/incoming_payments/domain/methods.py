@@ -37,7 +37,7 @@ def _matches(text: str) -> bool:
     return _ILP_ADDRESS.fullmatch(text) is not None
 
 
-def ilp_address(text: object) -> IlpAddress:
+def ilp_address(text: str) -> IlpAddress:
     """Return `text` as an ILP address. Raise `InvalidValue` when its pattern or length is wrong."""
     if not is_ilp_address(text):
         raise InvalidValue(

@@ -23,6 +23,8 @@ CreditId = NewType("CreditId", str)
 WalletAddressUrl = NewType("WalletAddressUrl", str)
 MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object that `wire` has checked
 
+# The client of a payment that the host creates for itself. No token has it, because `client_id` refuses a space.
+HOST: Final = ClientId("the host")
 STREAM_CREDITS: Final = "stream:"  # the prefix of the credit ids of packets, and of no other credit ids
 PAYMENT_ID_RANDOM_BYTES: Final = 10
 _PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -50,14 +52,14 @@ def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
     return PaymentId(str(uuid.UUID(int=stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b)))
 
 
-def payment_id(text: object) -> PaymentId:
+def payment_id(text: str) -> PaymentId:
     """Return `text` as a payment id. Raises `InvalidValue` when no payment can have this id."""
     if not isinstance(text, str) or not _PAYMENT_ID.fullmatch(text):
         raise InvalidValue("a payment id is a UUID version 7 in lower case", member="id")
     return PaymentId(text)
 
 
-def client_id(text: object) -> ClientId:
+def client_id(text: str) -> ClientId:
     """Return `text` as the identifier of a client.
 
     Raises `InvalidValue` when `text` is empty, too long or not printable ASCII.
@@ -65,7 +67,11 @@ def client_id(text: object) -> ClientId:
     return ClientId(check_visible(text, CLIENT_ID_CHARS_MAX, "a client id is", member="client"))
 
 
-def credit_id(text: object) -> CreditId:
+def _owner(text: str) -> ClientId:
+    return HOST if text == HOST else client_id(text)
+
+
+def credit_id(text: str) -> CreditId:
     """Return `text` as a credit id: the name of one credit, unique within its payment.
 
     Raises `InvalidValue` when `text` is empty, too long or not printable ASCII.
@@ -76,7 +82,7 @@ def credit_id(text: object) -> CreditId:
     return CreditId(check_visible(text, CREDIT_ID_CHARS_MAX, "a credit id is", member="creditId"))
 
 
-def wallet_address_url(text: object) -> WalletAddressUrl:
+def wallet_address_url(text: str) -> WalletAddressUrl:
     """Return the canonical spelling of a wallet address: lower-case scheme and host, no default port, no final slash.
 
     Clients spell one wallet address in several ways. The library compares canonical spellings only. Path and query keep
@@ -96,10 +102,11 @@ def check_amount(amount: Amount) -> Amount:
     return amount
 
 
-def _canonical(url: WalletAddressUrl) -> WalletAddressUrl:
-    if wallet_address_url(url) != url:
-        raise InvalidValue(f"write the wallet address as {wallet_address_url(url)}", member="walletAddress")
-    return url
+def _canonical(url: str) -> WalletAddressUrl:
+    canonical = wallet_address_url(url)
+    if canonical != url:
+        raise InvalidValue(f"write the wallet address as {canonical}", member="walletAddress")
+    return canonical
 
 
 def _auth_server(url: str) -> str:
@@ -157,7 +164,7 @@ class Terms:
 
     id: PaymentId = field(converter=payment_id)
     wallet_address: WalletAddressUrl = field(converter=_canonical)
-    client: ClientId = field(converter=client_id)
+    client: ClientId = field(converter=_owner)
     asset: Asset = field(validator=instance(Asset))
     created_at: datetime = field(converter=check_time)
     limit: Amount | None = field(default=None, converter=converters.optional(check_amount))

@@ -5,12 +5,12 @@ from datetime import datetime
 from attrs import frozen
 
 from incoming_payments.domain.payment import ClientId
-from incoming_payments.errors import MalformedKey, PortMissing, SignatureRefused
+from incoming_payments.errors import AuthorizationServerUnavailable, MalformedKey, PortMissing, SignatureRefused
 from incoming_payments.flows.effects import Flow, IntrospectToken, UseNonce
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import AccessTokenInfo, require_active
-from incoming_payments.gnap.token import parse_authorization
+from incoming_payments.gnap.token import AccessToken, parse_authorization
 from incoming_payments.httpsig import (
     Evidence,
     Proof,
@@ -35,12 +35,14 @@ class Caller:
 def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
     """Return the caller of `request`. Spec section 5.
 
-    Raises `TokenRefused`, `SignatureRefused` with its `evidence`, or `StoreUnavailable` when no further nonce can be
-    stored. The key is the one to which the active token is bound (RFC 9635 §7.2), never one that the request names. A
-    nonce is stored only after the signature is verified, so a client without the key cannot use up nonces.
+    Raises `TokenRefused`, `SignatureRefused` with its `evidence`, `StoreUnavailable` when no further nonce can be
+    stored, or `AuthorizationServerUnavailable` when the token cannot be introspected now.
+
+    The key is the one to which the active token is bound (RFC 9635 §7.2), never one that the request names. A nonce is
+    stored only after the signature is verified, so a client without the key cannot use up nonces.
     """
     token = parse_authorization(request.values("authorization"))
-    info = require_active((yield from IntrospectToken(token)), now)
+    info = require_active((yield from _introspect(token)), now)
     keys: dict[str, PublicKey] = {}
     try:
         key = _load_key(info)
@@ -52,6 +54,15 @@ def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) 
         refusal.evidence = Evidence(request, keys, policy.signature, now)
         raise
     return caller
+
+
+def _introspect(token: AccessToken) -> Flow[AccessTokenInfo | None]:
+    """Introspect `token`. A timeout or a lost connection is an outage, and no fault of the introspector."""
+    try:
+        return (yield from IntrospectToken(token))
+    except (ConnectionError, TimeoutError) as error:
+        text = f"the introspector has no answer of the authorization server: {type(error).__name__}: {error}"
+        raise AuthorizationServerUnavailable(text) from error
 
 
 def _load_key(info: AccessTokenInfo) -> PublicKey:

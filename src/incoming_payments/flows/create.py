@@ -1,19 +1,41 @@
 """Create an incoming payment. Spec section 4.1."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from incoming_payments.domain import lifecycle
-from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, new_payment_id
-from incoming_payments.errors import WalletAddressNotFound
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.checks import check_time, name_of
+from incoming_payments.domain.methods import IlpPaymentMethod
+from incoming_payments.domain.payment import (
+    HOST,
+    PAYMENT_ID_RANDOM_BYTES,
+    ClientId,
+    IncomingPayment,
+    MetadataJson,
+    check_amount,
+    client_id,
+    new_payment_id,
+    wallet_address_url,
+)
+from incoming_payments.errors import InvalidValue, MalformedJson, WalletAddressNotFound
 from incoming_payments.flows.authenticate import authenticate
-from incoming_payments.flows.effects import AllocateMethods, DrawRandomness, FindWalletAddress, Flow, InsertPayment
+from incoming_payments.flows.effects import (
+    AllocateMethods,
+    DrawRandomness,
+    FindWalletAddress,
+    Flow,
+    InsertPayment,
+    flow,
+)
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, require_wallet_address
 from incoming_payments.httpsig import RequestMessage
-from incoming_payments.wire import PaymentView, read_create_request
+from incoming_payments.wire import CreateRequest, PaymentView, read_create_request, write_json
 
 
+@flow
 def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
     """Create the payment that the signed `request` describes, and return the resource.
 
@@ -28,6 +50,58 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
         request.body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
     )
     require_wallet_address(allowance, creation.wallet_address)
+    payment, methods = yield from _open(creation, caller.client, policy, now)
+    return view_of(payment, policy.payment_url(payment.id), methods, now)
+
+
+@flow
+def create_for_host(
+    *,
+    wallet_address: str,
+    incoming_amount: Amount | None = None,
+    expires_at: datetime | None = None,
+    metadata: Mapping[str, object] | None = None,
+    client: str | None = None,
+    policy: ServicePolicy,
+    now: datetime,
+) -> Flow[IncomingPayment]:
+    """Create a payment for the host's own app, with the limits of a create request. See `IncomingPayments.create`."""
+    check_time(now)
+    if expires_at is not None:
+        _check_expiry(expires_at)
+    owner = HOST if client is None else client_id(client)
+    text = None if metadata is None else _metadata_json(metadata, policy)
+    url = wallet_address_url(wallet_address)
+    limit = None if incoming_amount is None else check_amount(incoming_amount)
+    payment, _ = yield from _open(CreateRequest(url, limit, expires_at, text), owner, policy, now)
+    return payment
+
+
+def _check_expiry(expires_at: datetime) -> None:
+    try:
+        check_time(expires_at)
+    except InvalidValue as error:
+        raise InvalidValue(error.description, member="expiresAt") from None
+
+
+def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> MetadataJson | None:
+    """Return `metadata` as text that has passed the checks of a create request."""
+    given: object = metadata
+    if not isinstance(given, Mapping):
+        raise InvalidValue(f"metadata must be a mapping, not {name_of(given)}", member="metadata")
+    try:
+        body = write_json({"walletAddress": "https://host.example", "metadata": dict(metadata)})
+        return read_create_request(
+            body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
+        ).metadata
+    except (TypeError, ValueError, RecursionError, MalformedJson) as error:
+        raise InvalidValue(f"metadata must be a JSON object: {error}", member="metadata") from error
+
+
+def _open(
+    creation: CreateRequest, client: ClientId, policy: ServicePolicy, now: datetime
+) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
+    """Store the payment that `creation` describes, and return it with its payment methods."""
     wallet_address = yield from FindWalletAddress(creation.wallet_address)
     if wallet_address is None or wallet_address.url != creation.wallet_address:
         raise WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
@@ -35,7 +109,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     decision = lifecycle.create(
         id=new_payment_id(now, randomness),
         wallet_address=wallet_address,
-        client=caller.client,
+        client=client,
         limit=creation.incoming_amount,
         expires_at=creation.expires_at,
         metadata=creation.metadata,
@@ -44,4 +118,4 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     )
     methods = check_methods((yield from AllocateMethods(decision.answer)))
     yield from InsertPayment(decision)
-    return view_of(decision.answer, policy.payment_url(decision.answer.id), methods, now)
+    return decision.answer, methods

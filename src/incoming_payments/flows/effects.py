@@ -1,8 +1,10 @@
 """The effects: the port operations that a flow can request, as data. One effect is one atomic operation."""
 
-from collections.abc import Generator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from attrs import frozen
 
@@ -10,10 +12,12 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
+from incoming_payments.errors import FlowStuck
 from incoming_payments.gnap.introspection import AccessTokenInfo
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.ports import Decide
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -27,6 +31,57 @@ class Effect(Generic[T]):
 
 Flow = Generator[Effect[Any], Any, T]
 """One use case. It yields effects, and returns its answer or raises an `IncomingPaymentsError`."""
+
+
+class Guarded(Generator[Effect[Any], Any, T]):
+    """A flow that warns if it is dropped without being run, as a coroutine does that was never awaited.
+
+    It gives its generator away once, to `yield from` or to a driver, so its steps cost nothing. Raises `FlowStuck` the
+    second time: a generator that has run returns `None` at once, as if it had succeeded.
+    """
+
+    __slots__ = ("_steps", "_unrun")
+
+    def __init__(self, unrun: Flow[T]) -> None:
+        self._unrun: Flow[T] | None = unrun
+
+    def __iter__(self) -> Flow[T]:
+        """Return the generator, once."""
+        steps, self._unrun = self._unrun, None
+        if steps is None:
+            raise FlowStuck("this flow has already run: make a new flow for each call")
+        self._steps = steps
+        return steps
+
+    def send(self, answer: Any, /) -> Effect[Any]:
+        """Answer the last effect, and return the next one."""
+        return self._taken().send(answer)
+
+    def throw(self, *error: Any) -> Effect[Any]:
+        """Raise an exception at the last effect, and return the next effect."""
+        return self._taken().throw(*error)
+
+    def _taken(self) -> Flow[T]:
+        return self._steps if self._unrun is None else iter(self)
+
+    def __del__(self) -> None:
+        if self._unrun is not None:
+            name = getattr(self._unrun, "__name__", "").lstrip("_")
+            text = f"flow {name!r} was never run: pass it to run() or arun(), or call the service"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def flow(function: Callable[P, Flow[T]]) -> Callable[P, Flow[T]]:
+    """Let a flow of `function` warn when it is dropped without being run: it has done nothing.
+
+    Decorate the flows that hosts call.
+    """
+
+    @wraps(function)
+    def start(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
+        return Guarded(function(*args, **kwargs))
+
+    return start
 
 
 @frozen

@@ -6,10 +6,11 @@ from functools import partial
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.checks import check_time
 from incoming_payments.errors import InvalidValue
-from incoming_payments.flows.effects import FindExpired, Flow, UpdatePayment
+from incoming_payments.flows.effects import FindExpired, Flow, UpdatePayment, flow
 from incoming_payments.limits import SWEEP_PAYMENTS_MAX
 
 
+@flow
 def announce_expired(now: datetime, *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
     """Write the `expired` event of at most `limit` payments that have expired by `now`. Return how many were found.
 

@@ -8,7 +8,7 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentNotFound
 from incoming_payments.flows.authenticate import authenticate
-from incoming_payments.flows.effects import AllocateMethods, FindWalletAddress, Flow, LoadPayment
+from incoming_payments.flows.effects import AllocateMethods, FindWalletAddress, Flow, LoadPayment, flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, authorize, payment_not_found, require_payment
@@ -16,6 +16,7 @@ from incoming_payments.httpsig import RequestMessage
 from incoming_payments.wire import PaymentView, PublicView
 
 
+@flow
 def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
     """Return the full resource for a signed `request` with a token that may read it.
 
@@ -28,6 +29,7 @@ def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, n
     return view_of(payment, policy.payment_url(id), methods, now)
 
 
+@flow
 def get_public_payment(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]:
     """Return the public view of the payment, which needs no token. Raise `PaymentNotFound`."""
     payment = yield from _load(id)

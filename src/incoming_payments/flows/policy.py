@@ -1,10 +1,12 @@
 """The settings of an ASE for its service: URLs, time windows and limits. They are checked on construction."""
 
+from contextlib import suppress
+
 from attrs import field, frozen
 
 from incoming_payments import limits
-from incoming_payments.domain.checks import integer
-from incoming_payments.domain.payment import PaymentId
+from incoming_payments.domain.checks import instance, integer, name_of
+from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.domain.urls import canonical_url, header_safe_url
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig import Policy as SignaturePolicy
@@ -13,7 +15,7 @@ COLLECTION_PATH = "/incoming-payments"
 _BASE_URL_CHARS_MAX = limits.URL_CHARS_MAX - 100  # so that the URL of a payment, which is longer, is not too long
 
 
-def _base_url(url: object) -> str:
+def _base_url(url: str) -> str:
     canonical = canonical_url(url, member="base_url")
     if "?" in canonical:
         raise InvalidValue("base_url must not contain a query", member="base_url")
@@ -22,7 +24,7 @@ def _base_url(url: object) -> str:
     return canonical
 
 
-def _auth_server(url: object) -> str:
+def _auth_server(url: str) -> str:
     return header_safe_url(url, member="auth_server")
 
 
@@ -35,6 +37,7 @@ class ServicePolicy:
     - `signature`: the policy for HTTP message signatures.
     - `public_get`: whether a request without a token can read the public view, which holds the received amount. When
       it is false, the answer is 401.
+    - `public_cors`: whether scripts of any website may read the public view (`Access-Control-Allow-Origin: *`).
     - `allow_identical`: whether a signed request without a nonce may be repeated while it is fresh. Clients that retry,
       or that sign twice within one second, send identical requests.
     - `expiry_s_max`: how far `expiresAt` may lie in the future, in seconds.
@@ -43,9 +46,10 @@ class ServicePolicy:
 
     base_url: str = field(converter=_base_url)
     auth_server: str = field(converter=_auth_server)
-    signature: SignaturePolicy = field(factory=SignaturePolicy)
-    public_get: bool = True
-    allow_identical: bool = True
+    signature: SignaturePolicy = field(factory=SignaturePolicy, validator=instance(SignaturePolicy))
+    public_get: bool = field(default=True, validator=instance(bool))
+    public_cors: bool = field(default=True, validator=instance(bool))
+    allow_identical: bool = field(default=True, validator=instance(bool))
     expiry_s_max: int = field(default=limits.EXPIRY_S_MAX, validator=integer(1, 100 * limits.EXPIRY_S_MAX))
     metadata_bytes_max: int = field(default=limits.METADATA_BYTES_MAX, validator=integer(2, 32 * 1024))
     metadata_depth_max: int = field(default=limits.METADATA_DEPTH_MAX, validator=integer(1, limits.JSON_DEPTH_MAX - 1))
@@ -59,3 +63,19 @@ class ServicePolicy:
     def payment_url(self, id: PaymentId) -> str:
         """Return the URL of the payment, which is its `id` in JSON. Spec section 2.2."""
         return f"{self.base_url}{COLLECTION_PATH}/{id}"
+
+    def payment_id(self, payment: PaymentId | str) -> PaymentId:
+        """Return the id of `payment`, which is its URL at this service or its id.
+
+        The URL may have any spelling that `canonical_url` accepts. Raises `InvalidValue` for other text, and for a URL
+        of another service.
+        """
+        text = payment
+        with suppress(InvalidValue):
+            text = canonical_url(payment, member="payment").removeprefix(f"{self.base_url}{COLLECTION_PATH}/")
+        try:
+            return payment_id(text)
+        except InvalidValue:
+            found = name_of(payment) if not isinstance(payment, str) else "other text, or a URL of another service"
+            text = f"payment must be a payment's id, or its URL below {self.base_url}{COLLECTION_PATH}/, not {found}"
+            raise InvalidValue(text, member="payment") from None

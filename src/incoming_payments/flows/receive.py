@@ -1,29 +1,42 @@
 """Credit money to a payment, from any payment rail. Spec section 3."""
 
+from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.checks import check_time
-from incoming_payments.domain.payment import STREAM_CREDITS, Credit, PaymentId, check_amount, credit_id, payment_id
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import (
+    STREAM_CREDITS,
+    Credit,
+    IncomingPayment,
+    PaymentId,
+    check_amount,
+    credit_id,
+    payment_id,
+)
 from incoming_payments.errors import InvalidValue
-from incoming_payments.flows.effects import Flow, UpdatePayment
+from incoming_payments.flows.effects import Flow, UpdatePayment, flow
 
 
-def receive(id: PaymentId | str, *, credit: str, amount: Amount, now: datetime) -> Flow[Credit]:
+@flow
+def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable[[], datetime]) -> Flow[Credit]:
     """Credit `amount` to the payment `id` under the credit id `credit`. Return the credit when it is durable.
 
     `credit` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with the
     same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that reaches
     or passes `incomingAmount` completes the payment.
 
+    `clock` returns the time in UTC. The decision calls it inside the store's transaction, perhaps in another thread. So
+    money is not credited if the payment expired while the credit waited for the store.
+
     Raises `PaymentNotFound`, `PaymentCompleted`, `PaymentExpired`, `AssetMismatch`, `AmountOverflow`, `CreditIdReused`.
-    Raises `InvalidValue` for an invalid id, an amount of zero, or a credit id that begins with `stream:`, which is
-    reserved for `receive_packet`.
+    Raises `InvalidValue` for an invalid id, an amount of zero, a `clock` that is not a function or returns a time that
+    is not in UTC, or a credit id that begins with `stream:`, which is reserved for `receive_packet`.
 
     ```python
-    credit = run(receive(id, credit="wire-0007", amount=Amount(2500, usd), now=datetime.now(UTC)), ports)
+    credit = run(receive(id, credit="wire-0007", amount=Amount(2500, usd), clock=lambda: datetime.now(UTC)), ports)
     ```
     """
     name = credit_id(credit)
@@ -31,7 +44,14 @@ def receive(id: PaymentId | str, *, credit: str, amount: Amount, now: datetime) 
         raise InvalidValue(
             f"a credit id must not begin with {STREAM_CREDITS}, which is reserved for ILP packets", member="creditId"
         )
-    check_time(now)
+    if not callable(clock):
+        raise InvalidValue(
+            "clock must be a function that returns the time, such as lambda: datetime.now(UTC)", member="clock"
+        )
+    check_time(clock())  # so that a wrong clock is found without the store
     check_amount(amount)
-    decide = partial(lifecycle.credit, id=name, amount=amount, now=now)
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
+        return lifecycle.credit(payment, earlier, id=name, amount=amount, now=check_time(clock()))
+
     return (yield from UpdatePayment(payment_id(id), decide, name))

@@ -5,16 +5,18 @@ flow. It closes the flow when the flow ends, is cancelled, or takes too many ste
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from types import GeneratorType
 from typing import Any, Final, TypeVar
 
-from incoming_payments.errors import FlowStuck, PortMissing
+from incoming_payments.domain.checks import name_of
+from incoming_payments.errors import ConfigurationError, FlowStuck, PortMissing
 from incoming_payments.flows import effects
 from incoming_payments.limits import FLOW_STEPS_MAX
 from incoming_payments.ports import AsyncPorts, Ports
 
 T = TypeVar("T")
+_PORTS: Final = (Ports, AsyncPorts)
 
 # For each effect, the name of its port and the call to that port.
 _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any], Any]]]] = {
@@ -35,9 +37,10 @@ def run(flow: effects.Flow[T], ports: Ports) -> T:
     """Run `flow` to its end with sync ports, and return its answer.
 
     Raises the exceptions of the flow. Raises `PortMissing` when `ports` lacks a port that the flow needs, or when that
-    port is async. Raises `FlowStuck` after `limits.FLOW_STEPS_MAX` effects, or when the flow has already run.
+    port is async. Raises `FlowStuck` after `limits.FLOW_STEPS_MAX` effects, or when the flow has already run. Raises
+    `ConfigurationError` when an argument is not a flow, or not `Ports`.
     """
-    _require_fresh(flow)
+    flow = _fresh(flow, ports)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
@@ -64,7 +67,7 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
     Raises the exceptions of `run`. When the task is cancelled during a port operation, the flow is closed, but the
     operation may still take effect. That is why credits have ids.
     """
-    _require_fresh(flow)
+    flow = _fresh(flow, ports)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
@@ -83,10 +86,23 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
         flow.close()
 
 
-def _require_fresh(flow: effects.Flow[Any]) -> None:
-    """Raise `FlowStuck` if `flow` has already run. Otherwise it would return `None` at once, as if it had succeeded."""
-    if inspect.getgeneratorstate(flow) != inspect.GEN_CREATED:
-        raise FlowStuck("this flow has already run: make a new flow for each call")
+def _fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
+    """Return the generator of `flow`. Raise `ConfigurationError` for other arguments, and `FlowStuck` if it has run.
+
+    A flow that has run would return `None` at once, as if it had succeeded.
+    """
+    if isinstance(ports, _PORTS):
+        if type(flow) is effects.Guarded:
+            return iter(flow)
+        if isinstance(flow, GeneratorType):
+            if inspect.getgeneratorstate(flow) != inspect.GEN_CREATED:
+                raise FlowStuck("this flow has already run: make a new flow for each call")
+            return flow
+    for one in (flow, ports):
+        if isinstance(one, Generator):
+            one.close()  # this error is enough: do not also warn that the flow was never run
+    found = " and ".join("a flow" if isinstance(one, Generator) else name_of(one) for one in (flow, ports))
+    raise ConfigurationError(f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}")
 
 
 def _is_awaitable(answer: object) -> bool:

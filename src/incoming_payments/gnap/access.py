@@ -12,6 +12,7 @@ A right with an `identifier` applies to that wallet address only. Without it, a 
 
 import enum
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final, Literal
 
 from attrs import field, frozen
@@ -19,6 +20,7 @@ from attrs import field, frozen
 from incoming_payments.domain.payment import IncomingPayment, WalletAddressUrl
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AccessForbidden, InvalidValue, PaymentNotFound, TokenRefused
+from incoming_payments.limits import ACCESS_RIGHTS_MAX
 
 
 class Action(enum.StrEnum):
@@ -35,8 +37,12 @@ class Action(enum.StrEnum):
 def _actions(actions: Iterable[str]) -> frozenset[Action]:
     try:
         return frozenset(Action(action) for action in actions)
-    except ValueError:
+    except (ValueError, TypeError):
         raise InvalidValue(f"actions must be among {', '.join(Action)}", member="actions") from None
+
+
+_KNOWN: Final = frozenset(map(str, Action))
+_TYPE: Final = "incoming-payment"
 
 
 def _identifier(identifier: str | None) -> WalletAddressUrl | None:
@@ -48,7 +54,7 @@ class AccessRight:
     """A right on incoming payments: some `actions`, on one wallet address or, without `identifier`, on all.
 
     Raises `InvalidValue` when an action is unknown, `actions` is empty, or `identifier` is not a wallet address URL.
-    The type of the right is always `incoming-payment`: an introspector leaves out rights of other types.
+    The type of the right is always `incoming-payment`. `read_access` reads the rights of an introspection answer.
     """
 
     actions: frozenset[Action] = field(converter=_actions)
@@ -62,6 +68,31 @@ class AccessRight:
     def covers(self, url: WalletAddressUrl) -> bool:
         """Return whether the right applies to this wallet address."""
         return self.identifier is None or self.identifier == url
+
+
+def read_access(access: object) -> tuple[AccessRight, ...]:
+    """Return the rights on incoming payments in `access`, the JSON value of an introspection answer. RFC 9767 §3.3.
+
+    An authorization server may know more than this service, so unknown content is left out: rights of other types,
+    references to rights, unknown actions, rights without a known action, and rights on an `identifier` that is not a
+    wallet address URL. So are the rights after the first `limits.ACCESS_RIGHTS_MAX`. Nothing raises an error, and no
+    right becomes wider.
+
+    >>> read_access([{"type": "incoming-payment", "actions": ["read", "refund"]}, {"type": "quote"}, "a-reference"])
+    (AccessRight(actions=frozenset({<Action.READ: 'read'>}), identifier=None),)
+    """
+    rights = filter(None, map(_read_right, access)) if isinstance(access, list) else ()
+    return tuple(islice(rights, ACCESS_RIGHTS_MAX))
+
+
+def _read_right(right: object) -> AccessRight | None:
+    if not isinstance(right, dict) or right.get("type") != _TYPE or not isinstance(right.get("actions"), list):
+        return None
+    actions = [action for action in right["actions"] if isinstance(action, str) and action in _KNOWN]
+    try:
+        return AccessRight(actions, right.get("identifier"))
+    except InvalidValue:
+        return None
 
 
 Reach = Literal["own", "all"]  # the payments that this client created, or those of all clients

@@ -1,20 +1,36 @@
-"""The facts about an access token that introspection returns, and a static source of them. RFC 9767 §3.3."""
+"""The facts about an access token, read from an introspection answer or from a static list. RFC 9767 §3.3."""
 
+import base64
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import Any, Final, NoReturn
 
 from attrs import field, frozen
 
+from incoming_payments.domain.checks import all_of, name_of
 from incoming_payments.domain.payment import ClientId, client_id
-from incoming_payments.errors import InvalidValue, TokenRefused
-from incoming_payments.gnap.access import AccessRight
+from incoming_payments.errors import AuthorizationServerUnavailable, InvalidValue, TokenRefused
+from incoming_payments.gnap.access import AccessRight, read_access
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.limits import ACCESS_RIGHTS_MAX
+from incoming_payments.limits import ACCESS_RIGHTS_MAX, INTROSPECTION_BYTES_MAX
+
+# RFC 7638 §3.2: the members of the thumbprint of a key, in their order
+_THUMBPRINT: Final = {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x"), "RSA": ("e", "kty", "n")}
 
 
 def _frozen_jwk(jwk: Mapping[str, object]) -> Mapping[str, object]:
+    given: object = jwk
+    if not isinstance(given, Mapping):
+        text = f"jwk must be the members of a public JWK, such as key.public_jwk(), not {name_of(given)}"
+        raise InvalidValue(text, member="jwk")
     return MappingProxyType(dict(jwk))
+
+
+def _rights(rights: Iterable[AccessRight]) -> tuple[AccessRight, ...]:
+    return all_of(AccessRight, rights, member="rights")
 
 
 @frozen
@@ -30,7 +46,7 @@ class AccessTokenInfo:
 
     client: ClientId = field(converter=client_id)
     jwk: Mapping[str, object] = field(converter=_frozen_jwk, repr=False, hash=False)
-    rights: tuple[AccessRight, ...] = field(converter=tuple[AccessRight, ...])
+    rights: tuple[AccessRight, ...] = field(converter=_rights)
     expires_at: datetime | None = field(default=None)
 
     @rights.validator
@@ -41,8 +57,8 @@ class AccessTokenInfo:
 
     @expires_at.validator
     def _aware(self, _: object, expires_at: datetime | None) -> None:
-        if expires_at is not None and expires_at.tzinfo is None:
-            raise InvalidValue("expires_at must have a time zone, such as UTC", member="expires_at")
+        if expires_at is not None and (not isinstance(expires_at, datetime) or expires_at.tzinfo is None):
+            raise InvalidValue("expires_at must be a datetime with a time zone, such as UTC", member="expires_at")
 
 
 def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenInfo:
@@ -58,6 +74,76 @@ def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenIn
     return info
 
 
+def read_introspection(body: bytes) -> AccessTokenInfo | None:
+    """Return the facts in `body`, the introspection answer of an authorization server, or `None` for `active: false`.
+
+    The client is the first of `client`, `instance_id` and the thumbprint of the key (RFC 7638) that is a valid
+    identifier. Of a `client` that is an object, its `walletAddress` counts. `read_access` reads the rights.
+
+    Raises `AuthorizationServerUnavailable` when `body` does not say whether, or until when, the token is active: it is
+    too large, not a JSON object, or has a wrong `active` or `exp`. Raises `TokenRefused` with `key_unusable` when the
+    token is not bound to a public key by value that proves itself by HTTP message signatures.
+
+    >>> read_introspection(b'{"active": false}')
+    """
+    if len(body) > INTROSPECTION_BYTES_MAX:
+        _unreadable(f"is larger than {INTROSPECTION_BYTES_MAX} bytes")
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        _unreadable("is not JSON")
+    if not isinstance(answer, dict) or type(answer.get("active")) is not bool:
+        _unreadable("must be a JSON object with active, true or false")
+    if not answer["active"]:
+        return None
+    jwk = _jwk(answer.get("key"))
+    expires_at = _expiry(answer.get("exp"))
+    return AccessTokenInfo(_client(answer, jwk), jwk, read_access(answer.get("access")), expires_at)
+
+
+def _unreadable(why: str) -> NoReturn:
+    raise AuthorizationServerUnavailable(f"the introspection answer of the authorization server {why} (RFC 9767 §3.3)")
+
+
+def _jwk(key: object) -> dict[str, Any]:
+    jwk = key.get("jwk") if isinstance(key, dict) and _proof(key) == "httpsig" else None
+    if not isinstance(jwk, dict):
+        text = "the access token is not bound to a public key by value with the proof httpsig: request one that is"
+        raise TokenRefused("key_unusable", f"{text} (RFC 9635 §7.1)")
+    return jwk
+
+
+def _proof(key: dict[str, Any]) -> object:
+    proof = key.get("proof", "httpsig")
+    return proof.get("method") if isinstance(proof, dict) else proof
+
+
+def _expiry(exp: object) -> datetime | None:
+    if exp is None:
+        return None
+    try:
+        if type(exp) in (int, float):
+            return datetime.fromtimestamp(exp, UTC)  # type: ignore[arg-type] # mypy does not narrow by `type`
+    except (ValueError, OverflowError, OSError):
+        pass
+    _unreadable("must have exp, if any, in seconds since 1970")
+
+
+def _client(answer: dict[str, Any], jwk: dict[str, Any]) -> ClientId:
+    client = answer.get("client")
+    if isinstance(client, dict):
+        client = client.get("walletAddress")
+    for name in (client, answer.get("instance_id")):
+        try:
+            return client_id(name)  # type: ignore[arg-type] # it refuses every other type
+        except InvalidValue:
+            pass  # absent, or not printable ASCII without spaces
+    members = {name: str(jwk.get(name)) for name in _THUMBPRINT.get(str(jwk.get("kty")), sorted(jwk))}
+    digest = hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).digest()
+    thumbprint = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+    return client_id(f"urn:ietf:params:oauth:jwk-thumbprint:sha-256:{thumbprint}")  # RFC 9278
+
+
 class StaticIntrospector:
     """An introspector with a fixed list of tokens, for development, tests and demonstrations.
 
@@ -66,7 +152,9 @@ class StaticIntrospector:
 
     def __init__(self, tokens: Iterable[tuple[AccessToken, AccessTokenInfo]]) -> None:
         self._by_digest: dict[bytes, AccessTokenInfo] = {}
-        for token, info in tokens:
+        for token, info in all_of(tuple, tokens, member="tokens"):
+            all_of(AccessToken, [token], member="tokens")
+            all_of(AccessTokenInfo, [info], member="tokens")
             if token.digest in self._by_digest:
                 raise InvalidValue("an access token is listed twice: list it once", member="token")
             self._by_digest[token.digest] = info

@@ -6,22 +6,16 @@ Mount `AsgiApplication` as it is, or call its `answer` from a framework's own ro
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from datetime import datetime
 from typing import Any, Final
 
 from attrs import evolve
 
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
 from incoming_payments.errors import HttpRefused
-from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.run import arun
-from incoming_payments.hosts.clock import utc_now
-from incoming_payments.hosts.endpoints import Endpoints
-from incoming_payments.hosts.host_log import HostLog
-from incoming_payments.hosts.paths import below, encoded, origin_form
-from incoming_payments.ilp_http import PacketPolicy
-from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX
-from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.hosts.host_log import HostLog, NothingRead
+from incoming_payments.hosts.paths import Mount, below, encoded, origin_form
+from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX
+from incoming_payments.service import AsyncIncomingPayments
 
 logger = logging.getLogger(__name__)
 
@@ -29,36 +23,36 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Names = set[bytes]  # of the header fields
 
+_BODILESS: Final = {"GET", "HEAD", "OPTIONS"}
+_FRAMING: Final = (b"content-length", b"transfer-encoding")
 _CLOSE: Final = ("Connection", "close")
 
 
 class AsgiApplication:
-    """The service, for any ASGI server that runs on asyncio.
+    """The `service` as an application for any ASGI server that runs on asyncio.
 
-    The arguments, the errors and the log are those of `incoming_payments.hosts.wsgi.WsgiApplication`, except these:
+    The arguments, the errors and the log are those of `incoming_payments.hosts.wsgi.WsgiApplication`, except that the
+    service is an `AsyncIncomingPayments`. `on_shutdown` is awaited when the server stops. Close the store there.
 
-    - `mount` is the server's `root_path` by default.
-    - `on_shutdown` is awaited when the server stops. Close the store there.
+    Route `paths`, and every path below them, to the application.
 
-    The application reads at most `limits.BODY_BYTES_MAX` bytes of a body, in at most `limits.BODY_S_MAX` seconds.
+    The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. The first bytes have to arrive within
+    `limits.BODY_START_S_MAX` seconds, and all of them within `limits.BODY_S_MAX`.
     """
 
     def __init__(
         self,
+        service: AsyncIncomingPayments,
         *,
-        policy: ServicePolicy,
-        ports: AsyncPorts | Ports,
-        packets: PacketPolicy | None = None,
         mount: str | None = None,
-        clock: Callable[[], datetime] = utc_now,
         explain_refusals: bool = False,
         on_shutdown: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._endpoints = Endpoints(policy, packets, ports.methods)
-        self._ports = ports
-        self._mount = mount
-        self._clock = clock
+        self._mount = Mount(service, AsyncIncomingPayments, mount)
+        self._service = service
+        self.paths = self._mount.endpoints
         self._log = HostLog(logger, explain=explain_refusals)
         self._on_shutdown = on_shutdown
 
@@ -74,29 +68,37 @@ class AsgiApplication:
         else:  # ASGI, "Applications": an application raises for a protocol that it does not know
             raise NotImplementedError(f"the ASGI scope type {scope['type']!r} is not served")
 
-    async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Response:
-        """Return the response to the request of `scope`, for a framework's own route to send. Raises nothing."""
-        response = await self._answer(scope, receive)
-        if b"upgrade" in _names(scope):
+    async def answer(self, scope: Mapping[str, Any], receive: Receive, *, body: bytes | None = None) -> Response:
+        """Return the response to the request of `scope`, for a framework's own route to send. Raises nothing.
+
+        Give the `body` when other code has read it. Then `receive` is not called.
+        """
+        names = {name for name, _ in scope["headers"]}
+        response = await self._answer(scope, receive, names, body)
+        if b"upgrade" in names:
             # RFC 9110 §7.8 lets a server ignore Upgrade. Some parsers (llhttp) leave out the body of such a request and
             # then read that body as the next request, so this connection cannot carry another one.
             return evolve(response, headers=(*response.headers, _CLOSE))
         return response
 
-    async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> Response:
-        endpoint = self._endpoints.payments
+    async def _answer(self, scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None) -> Response:
+        endpoint = self._service.endpoint("")
         try:
-            path = _path(scope, self._mount)
-            endpoint = self._endpoints.at(path)
-            answer = endpoint.begin(_head(scope, path))
-            body = await _receive_body(receive, endpoint.body_bytes_max)
-            response = await arun(answer(body, self._clock), self._ports)
+            path = below(_path(scope), self._mount.path)
+            endpoint = self._service.endpoint(path)
+            answer = endpoint.begin(_head(scope, path, names))
+            body = await _body(scope, receive, names, body, endpoint.body_bytes_max)
+            response = await self._service.run(answer(body))
         except HttpRefused as error:
+            if isinstance(error, NothingRead):
+                self._log.nothing_read(scope["method"], scope["path"])
             return http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged
             self._log.failed(error)
             return endpoint.failed()
         self._log.note(response)
+        if response.status == 404:
+            self._log.not_found(_path(scope), self._mount)
         return response
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -109,27 +111,24 @@ class AsgiApplication:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str | None = None) -> Request:
-    """Return the request of an ASGI scope with its whole body.
+async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str = "") -> Request:
+    """Return the request of an ASGI scope with its whole body. Its path has no `mount` in front.
 
     Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX` or takes longer than `limits.BODY_S_MAX`, when
     the client disconnects before the end of the body, or when the request has both `Content-Length` and
     `Transfer-Encoding`.
     """
-    return evolve(_head(scope, _path(scope, mount)), body=await _receive_body(receive, BODY_BYTES_MAX))
+    names = {name for name, _ in scope["headers"]}
+    head = _head(scope, below(_path(scope), mount), names)
+    return evolve(head, body=await _body(scope, receive, names, None, BODY_BYTES_MAX))
 
 
-def _names(scope: Mapping[str, Any]) -> set[bytes]:
-    return {name for name, _ in scope["headers"]}
-
-
-def _check_framing(scope: Mapping[str, Any]) -> None:
+def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
     """Raise `HttpRefused` if a proxy and this service could disagree about the end of the request. RFC 9112 §6.1 and
     §11.2.
 
     The proxy would pass on the rest as a request of another client. Some servers pass such requests to the application.
     """
-    names = _names(scope)
     if b"transfer-encoding" not in names:
         return
     codings = [value.strip().lower() for name, value in scope["headers"] if name == b"transfer-encoding"]
@@ -142,8 +141,8 @@ def _check_framing(scope: Mapping[str, Any]) -> None:
     raise HttpRefused(400, "invalid_http", text, headers=(_CLOSE,))
 
 
-def _head(scope: Mapping[str, Any], path: str) -> Request:
-    _check_framing(scope)
+def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
+    _check_framing(scope, names)
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
     query = scope.get("query_string", b"").decode("latin-1")
     return Request(method=scope["method"], path=path, query=query, headers=headers)
@@ -157,31 +156,46 @@ async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> Non
     await send({"type": "http.response.body", "body": b"" if is_head else response.body})
 
 
-def _path(scope: Mapping[str, Any], mount: str | None) -> str:
-    """Return the path below the service, as sent if the server reports it: the signature covers the path as sent."""
+def _path(scope: Mapping[str, Any]) -> str:
+    """Return the whole path, as sent if the server reports it: the signature covers the path as sent."""
     raw = scope.get("raw_path")
-    path = origin_form(raw.decode("latin-1")) if raw is not None else encoded(scope["path"])
-    return below(path, encoded(scope.get("root_path", "")) if mount is None else mount)
+    return origin_form(raw.decode("latin-1")) if raw is not None else encoded(scope["path"])
+
+
+async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None, limit: int) -> bytes:
+    """Return the body of the request: `body`, if the host has read it already."""
+    if body is None:
+        if scope["method"] in _BODILESS and scope.get("http_version", "2") < "2" and names.isdisjoint(_FRAMING):
+            return b""  # RFC 9112 §6.3. A server would wait for the next message if other code has received the first.
+        body = await _receive_body(receive, limit)
+    if len(body) > limit:
+        raise body_too_large(limit)
+    if not body and b"upgrade" not in names and _announces_content(scope):  # for Upgrade, see `answer`
+        raise NothingRead(400, "incomplete_body", "the body is empty, and Content-Length is not 0")
+    return body
+
+
+def _announces_content(scope: Mapping[str, Any]) -> bool:
+    return any(name == b"content-length" and value.strip(b"0") for name, value in scope["headers"])
 
 
 async def _receive_body(receive: Receive, limit: int) -> bytes:
+    """Return the received body, or its beginning when it is over `limit`."""
+    body = bytearray()
+    is_open = True
+    begin_s = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(BODY_S_MAX):
-            return await _receive_all(receive, limit)
+        async with asyncio.timeout_at(begin_s + BODY_START_S_MAX) as deadline:
+            while is_open and len(body) <= limit:
+                message = await receive()
+                if message["type"] == "http.disconnect":  # no response can be sent; this ends the request like an error
+                    text = "the client disconnected before the end of the body"
+                    raise (HttpRefused if body else NothingRead)(400, "incomplete_body", text)
+                body += message.get("body", b"")
+                if is_open := message.get("more_body", False):
+                    deadline.reschedule(begin_s + BODY_S_MAX)
     except TimeoutError:
         # RFC 9110 §15.5.9: the rest of the body may still arrive, so this connection cannot carry another request.
-        text = f"the whole body has to arrive within {BODY_S_MAX} seconds: send the request again"
-        raise HttpRefused(408, "body_timeout", text, headers=(_CLOSE,)) from None
-
-
-async def _receive_all(receive: Receive, limit: int) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":  # no response can be sent; this ends the request like any other error
-            raise HttpRefused(400, "incomplete_body", "the client disconnected before the end of the body")
-        body += message.get("body", b"")
-        if len(body) > limit:
-            raise body_too_large(limit)
-        if not message.get("more_body", False):
-            return bytes(body)
+        text = f"a body has to begin within {BODY_START_S_MAX} seconds and to end within {BODY_S_MAX}: send it again"
+        raise (HttpRefused if body else NothingRead)(408, "body_timeout", text, headers=(_CLOSE,)) from None
+    return bytes(body)

@@ -1,16 +1,10 @@
-"""Rate limits for log lines.
-
-Clients cause many of the lines that a host logs. Without a limit they could fill the disk that holds the payments.
-"""
+"""Rate limits for log lines, so that clients cannot fill the disk that holds the payments."""
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
 
 from incoming_payments.limits import LOGGED_A_MINUTE_MAX
-
-_MINUTE_S: Final = 60.0
 
 
 class LineLimit:
@@ -32,7 +26,7 @@ class LineLimit:
         with self._lock:
             now = self._clock()
             if now >= self._minute_ends_s:
-                self._minute_ends_s, self._left = now + _MINUTE_S, self._a_minute_max
+                self._minute_ends_s, self._left = now + 60, self._a_minute_max
             if self._left == 0:
                 self._suppressed += 1
                 return None

@@ -1,7 +1,11 @@
 """Derive the path below the service from the path that a server reports."""
 
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.flows.policy import COLLECTION_PATH
+from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 
 _SAFE: Final = "/:@!$&'()*+,;=~-._"  # RFC 3986 §3.3 allows these in a path without percent-encoding
 
@@ -27,3 +31,31 @@ def below(path: str, mount: str) -> str:
     A path without the `mount` is returned unchanged, because some servers and proxies have removed it already.
     """
     return path.removeprefix(mount.rstrip("/"))
+
+
+class Mount:
+    """The `path` in front of the own paths of a service, and these `endpoints`.
+
+    Raises `ConfigurationError` when `service` is not of `kind`, when its ports do not suffice for its routes, or when
+    `mount` does not begin with a slash.
+    """
+
+    def __init__(
+        self, service: object, kind: type[IncomingPayments] | type[AsyncIncomingPayments], mount: str | None
+    ) -> None:
+        if not isinstance(service, kind):
+            text = f"this adapter takes an {kind.__name__}, not a {type(service).__name__}"
+            raise ConfigurationError(text, setting="service")
+        service.check_routes()
+        self.path: Final = urlsplit(service.policy.base_url).path if mount is None else mount.rstrip("/")
+        if self.path[:1] not in {"", "/"}:
+            raise ConfigurationError(f'mount={mount!r} must begin with a slash, as "/op" does', setting="mount")
+        self.endpoints: Final = (COLLECTION_PATH, *([service.packets.path] if service.packets else []))
+
+    def actual(self, path: str) -> str | None:
+        """Return the part of the whole `path` in front of an endpoint, or `None` if the path has no endpoint."""
+        for endpoint in self.endpoints:
+            before, found, after = path.partition(endpoint)
+            if found and after[:1] in {"", "/"}:
+                return before
+        return None

@@ -5,8 +5,7 @@ Mount `WsgiApplication` as it is, or call its `answer` from a framework's own ro
 
 import http
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -14,15 +13,10 @@ from attrs import evolve
 
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
 from incoming_payments.errors import HttpRefused
-from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.run import run
-from incoming_payments.hosts.clock import utc_now
-from incoming_payments.hosts.endpoints import Endpoints
-from incoming_payments.hosts.host_log import HostLog
-from incoming_payments.hosts.paths import below, encoded, origin_form
-from incoming_payments.ilp_http import PacketPolicy
+from incoming_payments.hosts.host_log import HostLog, NothingRead
+from incoming_payments.hosts.paths import Mount, below, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX
-from incoming_payments.ports import Ports
+from incoming_payments.service import IncomingPayments
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -33,15 +27,17 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 
 class WsgiApplication:
-    """The service, for any WSGI server. Thread-safe.
+    """The `service` as an application for any WSGI server. Thread-safe.
 
-    - `mount` is the path in front of the service's own paths. The default is `SCRIPT_NAME`.
-    - `clock` returns the current time.
-    - `packets` lists the peers that may send ILP packets, and the path for them. Without it there is no such path.
+    - `mount` is the path in front of the service's own paths. The default is the path of `base_url`. A request
+      without the `mount` is accepted, because some servers and proxies remove it.
     - `explain_refusals` logs why signatures were refused, at most `limits.EXPLAINED_A_MINUTE_MAX` times a minute. The
       report names the likeliest cause and holds no secret.
 
-    Raises `InvalidValue` when the receiver of `packets` cannot read the addresses that `ports.methods` hands out.
+    Route `paths`, and every path below them, to the application.
+
+    Raises `ConfigurationError` when the service is not an `IncomingPayments`, when a port for the routes is missing, or
+    when `mount` does not begin with a slash.
 
     The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. It cannot limit the time of a read,
     because a read in WSGI blocks. The server or a proxy has to limit it. An unexpected exception of a port is
@@ -49,20 +45,10 @@ class WsgiApplication:
     `limits.LOGGED_A_MINUTE_MAX` of each kind a minute.
     """
 
-    def __init__(
-        self,
-        *,
-        policy: ServicePolicy,
-        ports: Ports,
-        packets: PacketPolicy | None = None,
-        mount: str | None = None,
-        clock: Callable[[], datetime] = utc_now,
-        explain_refusals: bool = False,
-    ) -> None:
-        self._endpoints = Endpoints(policy, packets, ports.methods)
-        self._ports = ports
-        self._mount = mount
-        self._clock = clock
+    def __init__(self, service: IncomingPayments, *, mount: str | None = None, explain_refusals: bool = False) -> None:
+        self._mount = Mount(service, IncomingPayments, mount)
+        self._service = service
+        self.paths = self._mount.endpoints
         self._log = HostLog(logger, explain=explain_refusals)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -73,31 +59,38 @@ class WsgiApplication:
         start_response(f"{response.status} {http.HTTPStatus(response.status).phrase}", headers)
         return [] if is_head else [response.body]
 
-    def answer(self, environ: Mapping[str, Any]) -> Response:
-        """Return the response to the request in `environ`, for a framework's own route to send. Raises nothing."""
-        endpoint = self._endpoints.payments
+    def answer(self, environ: Mapping[str, Any], *, body: bytes | None = None) -> Response:
+        """Return the response to the request in `environ`, for a framework's own route to send. Raises nothing.
+
+        Give the `body` when other code has read it. Then `wsgi.input` is not read.
+        """
+        endpoint = self._service.endpoint("")
         try:
-            path = _path(environ, self._mount)
-            endpoint = self._endpoints.at(path)
+            path = below(_path(environ), self._mount.path)
+            endpoint = self._service.endpoint(path)
             answer = endpoint.begin(_head(environ, path))
-            body = _read_body(environ, endpoint.body_bytes_max)
-            response = run(answer(body, self._clock), self._ports)
+            body = _body(environ, body, endpoint.body_bytes_max)
+            response = self._service.run(answer(body))
         except HttpRefused as error:
+            if isinstance(error, NothingRead):
+                self._log.nothing_read(environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""))
             return http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged
             self._log.failed(error)
             return endpoint.failed()
         self._log.note(response)
+        if response.status == 404:
+            self._log.not_found(_path(environ), self._mount)
         return response
 
 
-def read_request(environ: Mapping[str, Any], *, mount: str | None = None) -> Request:
-    """Return the request in a WSGI environment with its whole body.
+def read_request(environ: Mapping[str, Any], *, mount: str = "") -> Request:
+    """Return the request in a WSGI environment with its whole body. Its path has no `mount` in front.
 
     Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX` or shorter than its `Content-Length`, or when the
     length is not a number.
     """
-    return evolve(_head(environ, _path(environ, mount)), body=_read_body(environ, BODY_BYTES_MAX))
+    return evolve(_head(environ, below(_path(environ), mount)), body=_body(environ, None, BODY_BYTES_MAX))
 
 
 def _head(environ: Mapping[str, Any], path: str) -> Request:
@@ -109,19 +102,18 @@ def _head(environ: Mapping[str, Any], path: str) -> Request:
     )
 
 
-def _path(environ: Mapping[str, Any], mount: str | None) -> str:
-    """Return the path below the service, as sent if the server reports it: the signature covers the path as sent.
+def _path(environ: Mapping[str, Any]) -> str:
+    """Return the whole path, as sent if the server reports it: the signature covers the path as sent.
 
     PEP 3333 has the decoded path only. Most servers add the target of the request line as `REQUEST_URI` or `RAW_URI`.
     It is used only if it decodes to the same path, so that the two cannot differ.
     """
-    script = environ.get("SCRIPT_NAME", "")
-    decoded = script + environ.get("PATH_INFO", "")
+    decoded = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     raw = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
     raw = origin_form(raw)
     if unquote_to_bytes(raw).decode("latin-1") != decoded:
         raw = encoded(decoded.encode("latin-1"))
-    return below(raw, encoded(script.encode("latin-1")) if mount is None else mount)
+    return raw
 
 
 def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -133,6 +125,17 @@ def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield key[5:].replace("_", "-").lower(), value
         elif key in {"CONTENT_TYPE", "CONTENT_LENGTH"} and value:
             yield key.replace("_", "-").lower(), value
+
+
+def _body(environ: Mapping[str, Any], body: bytes | None, limit: int) -> bytes:
+    """Return the body of the request: `body`, if the host has read it already."""
+    if body is None:
+        body = _read_body(environ, limit)
+    if len(body) > limit:
+        raise body_too_large(limit)
+    if not body and (environ.get("CONTENT_LENGTH") or "").strip("0"):
+        raise NothingRead(400, "incomplete_body", "the body is empty, and Content-Length is not 0")
+    return body
 
 
 def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
@@ -149,14 +152,14 @@ def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
         raise HttpRefused(400, "invalid_content_length", "Content-Length must be a number of bytes")
     if stated and length > limit:
         raise body_too_large(limit)
+    if "stream" in getattr(environ.get("werkzeug.request"), "__dict__", ()):
+        return b""  # code in Flask has read the body: some servers would wait for more of it
     body = bytearray()
     try:
         while len(body) < length and (chunk := environ["wsgi.input"].read(min(length - len(body), _CHUNK_BYTES))):
             body += chunk
     except OSError:  # the client disconnected, or its chunks are malformed
         raise HttpRefused(400, "incomplete_body", "the body could not be read to its end") from None
-    if len(body) > limit:
-        raise body_too_large(limit)
-    if stated and len(body) < length:
+    if stated and 0 < len(body) < length:
         raise HttpRefused(400, "incomplete_body", "the body ended before Content-Length was reached")
     return bytes(body)

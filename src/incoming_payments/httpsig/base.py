@@ -189,30 +189,23 @@ class BaseBuilder:
         # The key has the types, because True == 1 but ;sf and ;sf=1 are different parameters.
         key = component.name, tuple([(name, type(value), value) for name, value in component.parameters])
         if key not in self._values:
-            self._values[key] = self._with_parameters(component, dict(component.parameters))
+            parameters = dict(component.parameters)
+            if "req" in parameters:
+                self._values[key] = self._of_request(component, parameters)
+            elif component.name.startswith("@"):
+                self._values[key] = self._derived(component)
+            else:
+                self._values[key] = self._field_with_parameters(component, parameters)
         return self._values[key]
 
-    def _with_parameters(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
-        if "req" in parameters:
-            return self._of_request(component)
-        if component.name.startswith("@"):
-            return self._derived(component)
-        return self._field_with_parameters(component, parameters)
-
-    def _of_request(self, component: Component) -> str:
+    def _of_request(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
         """Return the value of a component with `;req`: a component of the request that was answered. RFC 9421 §2.4."""
-        message = self.message
-        if (
-            isinstance(message, RequestMessage)
-            or message.request is None
-            or dict(component.parameters)["req"] is not True
-        ):
+        request = None if isinstance(self.message, RequestMessage) else self.message.request
+        if request is None or parameters["req"] is not True:
             text = "has ;req, which only the signature of a response can have (RFC 9421 §2.4): cover it without ;req"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         without = tuple(parameter for parameter in component.parameters if parameter[0] != "req")
-        return BaseBuilder(message.request).value(evolve(component, parameters=without))
-
-    # --- fields, RFC 9421 §2.1 ---
+        return BaseBuilder(request).value(evolve(component, parameters=without))
 
     def _field(self, component: Component) -> str:
         value = ", ".join([_strip(line) for line in self._lines(component)])
@@ -273,8 +266,6 @@ class BaseBuilder:
                 _refuse(component, Code.COMPONENT_VALUE, text)
             self._structures[name] = _parse(component, value)
         return self._structures[name]
-
-    # --- derived components, RFC 9421 §2.2 ---
 
     def _derived(self, component: Component) -> str:
         message = self.message

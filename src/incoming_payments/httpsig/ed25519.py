@@ -42,10 +42,7 @@ class _SodiumKey:
 
 
 def public_key(encoded: bytes) -> Ed25519PublicKey | _SodiumKey:
-    """Return the key for the 32 bytes of a point.
-
-    The caller has checked that the point is on the curve, canonical and not of small order.
-    """
+    """Return the key for the 32 bytes of a point that is on the curve, canonical and not of small order."""
     return _SodiumKey(encoded) if BACKEND == "PyNaCl" else Ed25519PublicKey.from_public_bytes(encoded)
 
 

@@ -12,25 +12,16 @@ import http_sf
 from attrs import Factory, field, frozen
 from http_sf.types import BareItemType
 
+from incoming_payments import limits
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.base import Component, Coverage, Parameters, serialise_parameters
-from incoming_payments.limits import (
-    COMPONENTS_MAX,
-    HEADER_BYTES_MAX,
-    KEY_ID_CHARS_MAX,
-    NONCE_CHARS_MAX,
-    SF_MEMBERS_MAX,
-    SF_PARAMETERS_MAX,
-)
 
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, the last that `datetime` can hold
 # The signature parameters of RFC 9421 §2.3: the times, and the longest value of each of the others in characters
 _TIMES: Final = frozenset({"created", "expires"})
 _STRINGS: Final = {
-    "keyid": KEY_ID_CHARS_MAX,
-    "alg": KEY_ID_CHARS_MAX,
-    "nonce": NONCE_CHARS_MAX,
-    "tag": NONCE_CHARS_MAX,
+    **dict.fromkeys(("keyid", "alg"), limits.KEY_ID_CHARS_MAX),
+    **dict.fromkeys(("nonce", "tag"), limits.NONCE_CHARS_MAX),
 }
 Member = tuple[Any, Mapping[str, BareItemType]]  # an item, or a list of such pairs; and its parameters
 
@@ -95,8 +86,7 @@ def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
 def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
     """Return the signatures of a `Signature` field by label, in order.
 
-    Raises `MalformedField` when `lines` are not a dictionary of byte sequences in canonical base64, or a label is
-    repeated.
+    Raises `MalformedField` when `lines` are no dictionary of byte sequences in canonical base64, or repeat a label.
 
     >>> parse_signature(["sig1=:AQID:"])
     {'sig1': b'\\x01\\x02\\x03'}
@@ -117,8 +107,8 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     base64 is canonical. Raises `MalformedField` otherwise, with the position in `details` if it is known.
     """
     text = ", ".join(lines)  # RFC 9651 §4.2: several lines are one list
-    if len(text) > HEADER_BYTES_MAX:
-        raise MalformedField(f"{name} is longer than {HEADER_BYTES_MAX} bytes: send a shorter field", field=name)
+    if len(text) > limits.HEADER_BYTES_MAX:
+        raise MalformedField(f"{name} is longer than {limits.HEADER_BYTES_MAX} bytes: send a shorter field", field=name)
 
     def repeated(_key: str, where: str) -> NoReturn:
         # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.
@@ -135,8 +125,8 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
         text = f"{name} cannot be parsed as a structured field dictionary from position {position} on (RFC 9651 §3.2)"
         raise MalformedField(text, field=name, position=position) from None
     members = cast("dict[str, Member]", parsed)
-    if len(members) > SF_MEMBERS_MAX:
-        raise MalformedField(f"{name} has more than {SF_MEMBERS_MAX} members: send fewer", field=name)
+    if len(members) > limits.SF_MEMBERS_MAX:
+        raise MalformedField(f"{name} has more than {limits.SF_MEMBERS_MAX} members: send fewer", field=name)
     _check_base64(text, name)
     return members
 
@@ -154,8 +144,8 @@ def _member(label: str, member: Member) -> SignatureInput:
     items, parameters = member
     if not isinstance(items, list):
         raise _malformed('a member is not a list of components in parentheses: write it as label=("@method" ...)')
-    if len(items) > COMPONENTS_MAX:
-        raise _malformed(f"a signature covers more than {COMPONENTS_MAX} components: cover fewer")
+    if len(items) > limits.COMPONENTS_MAX:
+        raise _malformed(f"a signature covers more than {limits.COMPONENTS_MAX} components: cover fewer")
     _check_count(parameters)
     coverage = Coverage(tuple([_component(*item) for item in items]))
     text = coverage.inner_list + serialise_parameters(tuple(parameters.items()))
@@ -183,8 +173,8 @@ def _component(name: BareItemType, parameters: Mapping[str, BareItemType]) -> Co
 
 
 def _check_count(parameters: Mapping[str, BareItemType]) -> None:
-    if len(parameters) > SF_PARAMETERS_MAX:
-        raise _malformed(f"a component or a member has more than {SF_PARAMETERS_MAX} parameters: send fewer")
+    if len(parameters) > limits.SF_PARAMETERS_MAX:
+        raise _malformed(f"a component or a member has more than {limits.SF_PARAMETERS_MAX} parameters: send fewer")
 
 
 def _malformed(text: str) -> MalformedField:

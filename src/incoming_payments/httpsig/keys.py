@@ -16,20 +16,15 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from incoming_payments import limits
 from incoming_payments.errors import MalformedKey
 from incoming_payments.httpsig.algorithms import CURVES, SCHEMES, Algorithm, Scheme
 from incoming_payments.httpsig.ed25519 import SMALL_ORDER_Y, D, P, public_key
-from incoming_payments.limits import (
-    JWK_CHARS_MAX,
-    KEY_ID_CHARS_MAX,
-    KEYS_REMEMBERED_MAX,
-    RSA_BITS_MAX,
-    RSA_BITS_MIN,
-    RSA_EXPONENT_MAX,
-)
 
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9\-_]*")
-_KID: Final = re.compile(rf"[ -~]{{1,{KEY_ID_CHARS_MAX}}}")  # `keyid` is a String: printable ASCII, RFC 9651 §3.3.3
+_KID: Final = re.compile(
+    rf"[ -~]{{1,{limits.KEY_ID_CHARS_MAX}}}"
+)  # `keyid` is a String: printable ASCII, RFC 9651 §3.3.3
 
 _ALGORITHMS: Final = {algorithm.value: algorithm for algorithm in Algorithm} | {"Ed25519": Algorithm.ED25519}
 
@@ -41,6 +36,10 @@ class PublicKey:
     kid: str
     algorithm: Algorithm
     _key: Any = field(repr=False, hash=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.algorithm, Algorithm):
+            raise MalformedKey("algorithm must be an Algorithm: load the key by load_jwk", member="alg")
 
     def verify(self, signature: bytes, data: bytes) -> bool:
         """Return whether `signature` is by this key over `data`, for any bytes."""
@@ -101,7 +100,9 @@ def _public_key(members: Mapping[str, object], scheme: Scheme) -> object:
     return _rsa_numbers(members).public_key()
 
 
-@lru_cache(maxsize=KEYS_REMEMBERED_MAX)  # a check costs more than a verification, and each request loads its key again
+@lru_cache(
+    maxsize=limits.KEYS_REMEMBERED_MAX
+)  # a check costs more than a verification, and each request loads its key again
 def _check_ed25519(encoded: bytes) -> None:
     y = int.from_bytes(encoded, "little") & (2**255 - 1)  # the highest bit is the sign of x
     if y >= P:
@@ -127,16 +128,13 @@ def _ec_numbers(members: Mapping[str, object], crv: str) -> ec.EllipticCurvePubl
 
 def _rsa_numbers(members: Mapping[str, object]) -> rsa.RSAPublicNumbers:
     n, e = _unsigned(members, "n"), _unsigned(members, "e")
-    if not RSA_BITS_MIN <= n.bit_length() <= RSA_BITS_MAX:
-        _refuse("n", f"must have {RSA_BITS_MIN} to {RSA_BITS_MAX} bits, not {n.bit_length()}")
+    if not limits.RSA_BITS_MIN <= n.bit_length() <= limits.RSA_BITS_MAX:
+        _refuse("n", f"must have {limits.RSA_BITS_MIN} to {limits.RSA_BITS_MAX} bits, not {n.bit_length()}")
     if n % 2 == 0:
         _refuse("n", "is even, but the modulus of an RSA key is odd: compare it with the key")
-    if not 3 <= e <= RSA_EXPONENT_MAX or e % 2 == 0:
-        _refuse("e", f"must be an odd number from 3 to {RSA_EXPONENT_MAX}, usually 65537 (AQAB)")
+    if not 3 <= e <= limits.RSA_EXPONENT_MAX or e % 2 == 0:
+        _refuse("e", f"must be an odd number from 3 to {limits.RSA_EXPONENT_MAX}, usually 65537 (AQAB)")
     return rsa.RSAPublicNumbers(e, n)
-
-
-# --- private keys ------------------------------------------------------------------------------
 
 
 @frozen
@@ -146,6 +144,14 @@ class PrivateKey:
     kid: str
     algorithm: Algorithm
     _key: Any = field(repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.algorithm not in _algorithms_of(self._key):
+            text = (
+                "the private key is not of a supported kind (Ed25519, EC P-256, EC P-384 or RSA), "
+                "or does not fit the algorithm: use another key or algorithm"
+            )
+            raise MalformedKey(text, member="alg")
 
     @classmethod
     def generate_ed25519(cls, kid: str) -> Self:
@@ -158,22 +164,14 @@ class PrivateKey:
     ) -> Self:
         """Return the key in a PEM file. Only an RSA key that shall not sign with PS512 needs `algorithm`.
 
-        Raises `MalformedKey` when the file cannot be read, the kind of key is not supported, or the key does not fit
-        `algorithm`.
+        Raises `MalformedKey` when the file cannot be read, or the key is not supported or does not fit `algorithm`.
         """
         try:
             key = serialization.load_pem_private_key(pem, password)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             text = "the PEM cannot be read as a private key: check the file, and the password if the key is encrypted"
             raise MalformedKey(text) from error
-        possible = _algorithms_of(key)
-        if (algorithm or next(iter(possible), None)) not in possible:
-            text = (
-                "the key in the PEM is not of a supported kind (Ed25519, EC P-256, EC P-384 or RSA), "
-                "or does not fit the algorithm: use another key or algorithm"
-            )
-            raise MalformedKey(text, member="alg")
-        private = cls(_kid({"kid": kid}), algorithm or possible[0], key)
+        private = cls(_kid({"kid": kid}), algorithm or next(iter(_algorithms_of(key)), Algorithm.ED25519), key)
         _load_public(private.public_jwk())  # refuses a key that verifiers would refuse
         return private
 
@@ -250,16 +248,13 @@ def _algorithms_of(key: object) -> tuple[Algorithm, ...]:
     return {"secp256r1": (Algorithm.ES256,), "secp384r1": (Algorithm.ES384,)}.get(curve or "", ())
 
 
-# --- members of a JWK --------------------------------------------------------------------------
-
-
 def _members(jwk: object) -> Mapping[str, object]:
     if isinstance(jwk, Mapping):
         return jwk
     if not isinstance(jwk, str | bytes):
         raise MalformedKey(f"a JWK must be a mapping or JSON text, not {type(jwk).__name__}")
-    if len(jwk) > JWK_CHARS_MAX:
-        raise MalformedKey(f"the JWK is longer than {JWK_CHARS_MAX} characters")
+    if len(jwk) > limits.JWK_CHARS_MAX:
+        raise MalformedKey(f"the JWK is longer than {limits.JWK_CHARS_MAX} characters")
     try:
         members = json.loads(jwk, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
@@ -291,7 +286,7 @@ def _check_use(members: Mapping[str, object], operation: str) -> None:
 def _kid(members: Mapping[str, object]) -> str:
     kid = _text(members, "kid")
     if not _KID.fullmatch(kid):
-        _refuse("kid", f"must be 1 to {KEY_ID_CHARS_MAX} printable ASCII characters")
+        _refuse("kid", f"must be 1 to {limits.KEY_ID_CHARS_MAX} printable ASCII characters")
     return kid
 
 
@@ -319,7 +314,7 @@ def _unsigned(members: Mapping[str, object], member: str) -> int:
 def _base64url_octets(members: Mapping[str, object], member: str) -> bytes:
     text = _text(members, member)
     octets = b""
-    if len(text) <= JWK_CHARS_MAX and _BASE64URL.fullmatch(text) and len(text) % 4 != 1:
+    if len(text) <= limits.JWK_CHARS_MAX and _BASE64URL.fullmatch(text) and len(text) % 4 != 1:
         octets = urlsafe_b64decode(text + "==")
     if _base64url(octets) != text:
         _refuse(member, "is not base64url: write no padding, and set no bit past the last byte (RFC 7515 §2)")

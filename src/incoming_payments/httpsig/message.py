@@ -74,7 +74,16 @@ class RequestMessage:
     @cached_property
     def query_parameters(self) -> Mapping[str, list[str]]:
         """Encoded values by encoded name, RFC 9421 §2.2.8. Raises `MalformedField` when the query is not UTF-8."""
-        return _parse_query(self.target.query or "")
+        try:
+            # The URL standard writes U+FFFD for invalid bytes, so different queries would look the same.
+            pairs = parse_qsl((self.target.query or "")[1:], keep_blank_values=True, errors="strict")
+        except UnicodeDecodeError as error:
+            text = "the query of the target URI is not UTF-8 after percent-decoding: encode its text as UTF-8"
+            raise MalformedField(text, code=Code.COMPONENT_VALUE) from error
+        parameters: dict[str, list[str]] = {}
+        for name, value in pairs:
+            parameters.setdefault(_encode(name), []).append(_encode(value))
+        return parameters
 
 
 @frozen
@@ -104,20 +113,6 @@ def _parse_target(uri: str) -> Target:
     return Target(uri, scheme, authority, path or "/", query)  # RFC 9421 §2.2.6: an empty path is a slash
 
 
-def _parse_query(query: str) -> dict[str, list[str]]:
-    """Return values by name, each decoded and encoded again, so that it has one spelling. RFC 9421 §2.2.8."""
-    try:
-        # The URL standard writes U+FFFD for invalid bytes, so different queries would look the same.
-        pairs = parse_qsl(query[1:], keep_blank_values=True, errors="strict")
-    except UnicodeDecodeError as error:
-        text = "the query of the target URI is not UTF-8 after percent-decoding: encode its text as UTF-8"
-        raise MalformedField(text, code=Code.COMPONENT_VALUE) from error
-    parameters: dict[str, list[str]] = {}
-    for name, value in pairs:
-        parameters.setdefault(_encode(name), []).append(_encode(value))
-    return parameters
-
-
 def _encode(text: str) -> str:
-    """Return `text` encoded as in a form of the URL standard, but with %20 for a space."""
+    """Return `text` in its only spelling: encoded as in a form of the URL standard, but with %20 for a space."""
     return quote(text, safe="*").replace("~", "%7E")

@@ -57,8 +57,7 @@ def any_strict_form(
 
 
 def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
-    """Return the field lines in their strict form, not validated yet, or None if they do not have exactly this
-    `shape`."""
+    """Return the field lines in their strict form, not validated, or None if they do not have exactly this `shape`."""
     if len(input_lines) != 1 or len(signature_lines) != 1:
         return None
     [input_line], [signature_line] = input_lines, signature_lines

@@ -31,16 +31,13 @@ def sign(
 
     If the request has a body, `sign` sets `Content-Digest` with the algorithm `digest`, and replaces an existing one.
     With `digest=None` it leaves that field alone. It changes no other field. `created` and `expires` are POSIX times
-    in seconds, or datetimes with a time zone. The fraction of a second is dropped. `alg_param` adds the `alg`
-    parameter.
+    in seconds, or datetimes with a time zone. Fractions are dropped. `alg_param` adds the `alg` parameter.
 
-    `components` defaults to the components that the Open Payments clients cover: `@method`, `@target-uri` and, if
-    present,
+    `components` defaults to those that the Open Payments clients cover: `@method`, `@target-uri` and, if present,
     `authorization`. With a body, they also cover `content-digest`, `content-length` and `content-type`, if present.
 
     Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no
-    registered name for `alg`. Raises `MalformedField` when a component cannot be signed or a parameter cannot be
-    written.
+    registered name for `alg`. Raises `MalformedField` when a component or a parameter cannot be signed.
 
     >>> key = PrivateKey.generate_ed25519("key-1")
     >>> signed = sign(RequestMessage("GET", "https://ase.example/pay", ()), key, created=1_700_000_000)
@@ -48,6 +45,7 @@ def sign(
     ('sig1=("@method" "@target-uri");keyid="key-1";created=1700000000',)
     """
     inputs, signatures = request.values("signature-input"), request.values("signature")
+    _check_key(key)
     labels = {*parse_signature_input(inputs), *parse_signature(signatures)}
     if not SF_KEY.fullmatch(label) or label in labels:
         text = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
@@ -76,6 +74,12 @@ def default_components(request: RequestMessage) -> tuple[str, ...]:
     """Return the names of the components that `sign` covers by default, once `request` has a `Content-Digest`."""
     fields = ("authorization", *(("content-digest", "content-length", "content-type") if request.body else ()))
     return "@method", "@target-uri", *(name for name in fields if request.values(name))
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, PrivateKey):
+        text = f"key must be a PrivateKey, not {type(key).__name__}: load it by PrivateKey.from_pem or load_private_jwk"
+        raise InvalidValue(text, member="key")
 
 
 def _posix_time(time: datetime | int | None, member: str) -> int | None:

@@ -3,6 +3,7 @@
 The checks run in the order of `Code`, with the cryptographic verification last because it costs most.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -46,8 +47,8 @@ class Policy:
     required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"))
     max_age_s: int = field(default=SIGNATURE_AGE_S_MAX)
     clock_skew_s: int = field(default=CLOCK_SKEW_S_MAX)
-    nonce_required: bool = False
-    tag: str | None = None
+    nonce_required: bool = field(default=False)
+    tag: str | None = field(default=None)
     shapes: frozenset[Shape] = field(default=frozenset(), converter=_shapes)
 
     @required.validator
@@ -66,6 +67,16 @@ class Policy:
         if type(seconds) is not int or seconds < least:
             text = f"{attribute.name} must be a whole number of seconds, at least {least}, not {seconds!r}"
             raise InvalidValue(text, member=attribute.name)
+
+    @nonce_required.validator
+    def _is_bool(self, _: object, required: bool) -> None:
+        if type(required) is not bool:
+            raise InvalidValue("nonce_required must be True or False", member="nonce_required")
+
+    @tag.validator
+    def _is_text(self, _: object, tag: object) -> None:
+        if not isinstance(tag, str | None):
+            raise InvalidValue("tag must be a string, or None for any tag", member="tag")
 
     @shapes.validator
     def _known(self, _: object, shapes: frozenset[Shape]) -> None:
@@ -137,8 +148,7 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
     ...
     incoming_payments.errors.SignatureRefused: created is 3600 s ago, but at most 300 s are allowed: sign again
     """
-    if now.utcoffset() is None:
-        raise InvalidValue("now has no time zone: pass a datetime with tzinfo, such as UTC", member="now")
+    _check_arguments(keys, policy, now)
     time_s = now.timestamp()
     builder = BaseBuilder(request)
     candidates = []
@@ -162,7 +172,17 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
         "the signature does not fit the key and the request received: compare the covered components, first "
         "@target-uri, with those that you signed (RFC 9421 §3.2)"
     )
-    raise SignatureRefused(Code.SIGNATURE_INVALID, text)
+    raise SignatureRefused(Code.SIGNATURE_INVALID, text, target_uri=request.target_uri)
+
+
+def _check_arguments(keys: object, policy: object, now: object) -> None:
+    if not isinstance(keys, Mapping) or not all(isinstance(key, PublicKey) for key in keys.values()):
+        text = "keys must map each kid to a PublicKey: load the keys by load_jwk"
+        raise InvalidValue(text, member="keys")
+    if not isinstance(policy, Policy):
+        raise InvalidValue(f"policy must be a Policy, not {type(policy).__name__}", member="policy")
+    if not isinstance(now, datetime) or now.utcoffset() is None:
+        raise InvalidValue("now has no time zone: pass a datetime with tzinfo, such as UTC", member="now")
 
 
 def _by_known_keys(
@@ -236,11 +256,13 @@ def _check(
 
 def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) -> None:
     covered = given.coverage.plain
-    for name in policy.required:
-        if name not in covered:
-            text = f'the signature does not cover "{name}" without parameters: add it (RFC 9421 §2)'
-            raise SignatureRefused(Code.COMPONENT_NOT_COVERED, text, component=name)
-    if has_body and "content-digest" not in covered:
+    missing = [name for name in policy.required if name not in covered]
+    is_body_uncovered = has_body and "content-digest" not in covered
+    if missing:
+        names = ", ".join(dict.fromkeys([*missing, "content-digest"] if is_body_uncovered else missing))
+        text = f"the signature does not cover {names} without parameters: add all of them (RFC 9421 §2)"
+        raise SignatureRefused(Code.COMPONENT_NOT_COVERED, text, component=names)
+    if is_body_uncovered:
         text = (
             'the request has a body, but the signature does not cover "content-digest" without parameters: '
             "add it (RFC 9421 §7.2.8)"
@@ -261,15 +283,16 @@ def _check_times(given: SignatureInput, policy: Policy, time_s: float) -> None:
         raise SignatureRefused(Code.CREATED_MISSING, text)
     age_s = time_s - created
     if -age_s > policy.clock_skew_s:
-        text = f"created is {-age_s:.0f} s ahead of our clock, but at most {policy.clock_skew_s} s are allowed"
-        raise SignatureRefused(Code.CREATED_IN_FUTURE, f"{text}: set your clock", age_s=age_s)
+        ahead_s = math.ceil(-age_s)
+        text = f"created is {ahead_s} s ahead of our clock, but at most {policy.clock_skew_s} s are allowed"
+        raise SignatureRefused(Code.CREATED_IN_FUTURE, f"{text}: set your clock", age_s=-ahead_s)
     if age_s > policy.max_age_s:
-        text = f"created is {age_s:.0f} s ago, but at most {policy.max_age_s} s are allowed: sign again"
-        raise SignatureRefused(Code.STALE, text, age_s=age_s)
+        text = f"created is {math.ceil(age_s)} s ago, but at most {policy.max_age_s} s are allowed: sign again"
+        raise SignatureRefused(Code.STALE, text, age_s=math.ceil(age_s))
     if expires is not None:
         if expires <= created:
             text = "expires is not later than created: set a later time (RFC 9421 §2.3)"
             raise SignatureRefused(Code.EXPIRES_BEFORE_CREATED, text)
         if time_s > expires:
-            text = f"the signature expired {time_s - expires:.0f} s ago: sign again (RFC 9421 §2.3)"
+            text = f"the signature expired {math.ceil(time_s - expires)} s ago: sign again (RFC 9421 §2.3)"
             raise SignatureRefused(Code.EXPIRED, text)

@@ -35,10 +35,7 @@ _NOT_ISSUED: Final = "this service did not issue the ILP address"
 
 @frozen
 class StreamCredentials:
-    """The STREAM details of one payment, which its sender and this receiver share.
-
-    `shared_secret` is 32 bytes, and is left out of the `repr`.
-    """
+    """The STREAM details of a payment, for its sender and this receiver. The `repr` hides the secret of 32 bytes."""
 
     payment_id: PaymentId
     ilp_address: IlpAddress
@@ -75,9 +72,8 @@ class DerivedMethods:
     @secrets.validator
     def _check_secrets(self, _: object, secrets: tuple[bytes, ...]) -> None:
         if any(not isinstance(secret, bytes) or len(secret) < SERVER_SECRET_BYTES_MIN for secret in secrets):
-            raise InvalidValue(
-                f"each server secret must be at least {SERVER_SECRET_BYTES_MIN} random bytes", member="secrets"
-            )
+            text = f"each server secret must be at least {SERVER_SECRET_BYTES_MIN} random bytes"
+            raise InvalidValue(text, member="secrets")
         if not 1 <= len(secrets) <= SERVER_SECRETS_MAX or len(set(secrets)) < len(secrets):
             raise InvalidValue(f"give 1 to {SERVER_SECRETS_MAX} different server secrets", member="secrets")
 
@@ -87,19 +83,13 @@ class DerivedMethods:
         return (IlpPaymentMethod(credentials.ilp_address, _base64url(credentials.shared_secret)),)
 
     def derive(self, id: PaymentId) -> StreamCredentials:
-        """Return the address and shared secret of the payment `id` under the newest secret.
-
-        Raises `InvalidValue` when `id` is not a payment id.
-        """
+        """Return the credentials of the payment `id` under the newest secret. Raises `InvalidValue` for a bad id."""
         secret = self.secrets[0]
         sealed = _cipher(secret).encrypt(uuid.UUID(payment_id(id)).bytes, [self.prefix.encode("ascii")])
         return self._credentials(secret, id, _base64url(sealed))
 
     def read(self, address: str) -> StreamCredentials:
-        """Return the payment id and the shared secret that belong to `address`, without a database query.
-
-        Raises `MalformedAddress` when no server secret of this service made the address.
-        """
+        """Return the credentials to which `address` belongs. Raises `MalformedAddress` when no secret made it."""
         prefix, _, segment = address.rpartition(".")
         if prefix != self.prefix:
             raise MalformedAddress("the ILP address does not begin with the address of this service")

@@ -9,6 +9,7 @@ from typing import Final
 from attrs import field, frozen
 
 from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.checks import instance
 from incoming_payments.domain.methods import IlpAddress, ilp_address
 from incoming_payments.ilp.oer import write_octets, write_text, write_uint8
 from incoming_payments.ilp.packet import CONDITION_BYTES, Fulfill
@@ -20,13 +21,10 @@ ILDCP_CONDITION: Final = hashlib.sha256(ILDCP_FULFILLMENT).digest()
 
 @frozen
 class Peer:
-    """A party that sends ILP packets to this service.
-
-    `address` is the ILP address that the peer is to use. `asset` is the asset of the account with the peer.
-    """
+    """A party that sends ILP packets to this service: the ILP address that it is to use, and its account's asset."""
 
     address: IlpAddress = field(converter=ilp_address)
-    asset: Asset
+    asset: Asset = field(validator=instance(Asset))
 
 
 def ildcp_response(peer: Peer) -> Fulfill:

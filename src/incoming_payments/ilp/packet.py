@@ -106,7 +106,7 @@ def _code(code: object) -> str:
     return ErrorCode(code) if code in _CODES else code
 
 
-def _address_or_empty(address: object) -> str:
+def _address_or_empty(address: str) -> str:
     return "" if address == "" else ilp_address(address)
 
 
@@ -127,15 +127,11 @@ class Reject:
     @message.validator
     def _check_message(self, _: object, message: object) -> None:
         if not isinstance(message, str) or len(message) > ILP_MESSAGE_CHARS_MAX:
-            raise InvalidValue(
-                f"message must be a string of at most {ILP_MESSAGE_CHARS_MAX} characters", member="message"
-            )
+            text = f"message must be a string of at most {ILP_MESSAGE_CHARS_MAX} characters"
+            raise InvalidValue(text, member="message")
 
 
 Reply: TypeAlias = Fulfill | Reject
-
-
-# --- decoding --------------------------------------------------------------------------------------
 
 
 def decode_prepare(packet: bytes) -> Prepare:
@@ -182,9 +178,6 @@ def read_data(packet: bytes, at: int, end: int) -> bytes:
     return data
 
 
-# --- encoding --------------------------------------------------------------------------------------
-
-
 def encode(packet: Prepare | Reply) -> bytes:
     """Return the canonical encoding of `packet`.
 
@@ -197,9 +190,8 @@ def encode(packet: Prepare | Reply) -> bytes:
         origin = packet.code.encode("ascii") + write_octets(packet.triggered_by.encode("ascii"))
         return _wrap(PacketType.REJECT, origin + write_text(packet.message) + write_octets(packet.data))
     fixed = _FIXED.pack(packet.amount, _write_timestamp(packet.expires_at), packet.condition)
-    return _wrap(
-        PacketType.PREPARE, fixed + write_octets(packet.destination.encode("ascii")) + write_octets(packet.data)
-    )
+    destination = write_octets(packet.destination.encode("ascii"))
+    return _wrap(PacketType.PREPARE, fixed + destination + write_octets(packet.data))
 
 
 def write_amounts(received: int, maximum: int) -> bytes:

@@ -27,7 +27,7 @@ from attrs import field, frozen
 from incoming_payments import errors
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Tolerance
-from incoming_payments.domain.checks import check_time
+from incoming_payments.domain.checks import check_time, instance
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpAddress
 from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
@@ -79,6 +79,7 @@ REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str
     errors.CreditIdReused: (ErrorCode.INVALID_AMOUNT, "this packet was already received with another amount"),
     errors.PolicyRefused: (ErrorCode.CANNOT_RECEIVE, "the receiver's policy refuses this payment"),
     errors.PaymentRefused: (ErrorCode.CANNOT_RECEIVE, "the payment cannot receive this packet"),
+    errors.PortUnavailable: (ErrorCode.INTERNAL_ERROR, "try again later"),
     errors.StoreError: (ErrorCode.INTERNAL_ERROR, "try again later"),
 }
 
@@ -100,8 +101,8 @@ class Receiver:
     `InvalidValue`.
     """
 
-    methods: DerivedMethods
-    tolerance: Tolerance = field(factory=Tolerance)
+    methods: DerivedMethods = field(validator=instance(DerivedMethods))
+    tolerance: Tolerance = field(factory=Tolerance, validator=instance(Tolerance))
     margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, converter=_margin_ms)
     find: Callable[[str], tuple[PaymentId, StreamKeys]] = field(init=False, eq=False, repr=False)
     _margin: timedelta = field(init=False, eq=False, repr=False)

@@ -25,18 +25,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from incoming_payments.domain.checks import instance
 from incoming_payments.errors import InvalidValue, MalformedPacket
-from incoming_payments.ilp.oer import (
-    read_octets,
-    read_saturated_uint,
-    read_span,
-    read_text,
-    read_uint8,
-    read_var_uint,
-    write_octets,
-    write_text,
-    write_uint8,
-    write_var_uint,
-)
+from incoming_payments.ilp import oer
+from incoming_payments.ilp.oer import read_span, read_uint8, read_var_uint, write_octets, write_var_uint
 from incoming_payments.ilp.packet import PacketType
 from incoming_payments.limits import STREAM_FRAMES_MAX, UINT64_MAX
 
@@ -60,21 +50,16 @@ class StreamError(enum.IntEnum):
     APPLICATION_ERROR = 0x09
 
 
-# --- fields of frames --------------------------------------------------------------------------------
-# Each field of a frame has a codec, which reads and writes it, and a validator.
-
-
-_Reader = Callable[[bytes, int, int], tuple[Any, int]]
-
-
 @frozen
 class _Codec:
-    read: _Reader
+    """How to read and write one field of a frame."""
+
+    read: Callable[[bytes, int, int], tuple[Any, int]]
     write: Callable[[Any], bytes]
 
 
-_VAR_UINT: Final = _Codec(read_var_uint, write_var_uint)
-_SATURATED: Final = _Codec(read_saturated_uint, write_var_uint)
+_VAR_UINT: Final = _Codec(oer.read_var_uint, oer.write_var_uint)
+_SATURATED: Final = _Codec(oer.read_saturated_uint, oer.write_var_uint)
 
 
 def _uint(most: int = UINT64_MAX, codec: _Codec = _VAR_UINT) -> Any:
@@ -86,20 +71,18 @@ def _uint(most: int = UINT64_MAX, codec: _Codec = _VAR_UINT) -> Any:
 
 
 def _uint8() -> Any:
-    return _uint(255, _Codec(read_uint8, write_uint8))
+    return _uint(255, _Codec(oer.read_uint8, oer.write_uint8))
 
 
 def _text() -> Any:
-    return field(validator=instance(str), metadata={"codec": _Codec(read_text, write_text)})
+    return field(validator=instance(str), metadata={"codec": _Codec(oer.read_text, oer.write_text)})
 
 
 def _octets() -> Any:
-    return field(validator=instance(bytes), metadata={"codec": _Codec(read_octets, write_octets)})
+    return field(validator=instance(bytes), metadata={"codec": _Codec(oer.read_octets, oer.write_octets)})
 
 
-# --- frames: RFC 29 §5.3 -----------------------------------------------------------------------------
-
-
+# The frames of RFC 29 §5.3
 @frozen
 class ConnectionClose:
     """The sender closes the connection. `code` is usually a `StreamError`; `message` is for people."""
@@ -226,43 +209,23 @@ class StreamDataBlocked:
 
 
 Frame: TypeAlias = (
-    ConnectionClose
-    | ConnectionNewAddress
-    | ConnectionMaxData
-    | ConnectionDataBlocked
-    | ConnectionMaxStreamId
-    | ConnectionStreamIdBlocked
-    | ConnectionAssetDetails
-    | StreamClose
-    | StreamMoney
-    | StreamMaxMoney
-    | StreamMoneyBlocked
-    | StreamData
-    | StreamMaxData
-    | StreamDataBlocked
-)
+    ConnectionClose | ConnectionNewAddress | ConnectionMaxData | ConnectionDataBlocked
+    | ConnectionMaxStreamId | ConnectionStreamIdBlocked | ConnectionAssetDetails
+    | StreamClose | StreamMoney | StreamMaxMoney | StreamMoneyBlocked | StreamData | StreamMaxData | StreamDataBlocked
+)  # fmt: skip
 FRAMES: Final[tuple[type[Frame], ...]] = get_args(Frame)
-
-
-def _codecs(frame: type[Frame]) -> list[tuple[str, _Codec]]:
-    return [(member.name, member.metadata["codec"]) for member in fields(frame)]
-
-
 # For each frame type, the class and the readers of its fields. For each class, the names and writers of its fields.
-_READERS: Final = {frame.type: (frame, [codec.read for _, codec in _codecs(frame)]) for frame in FRAMES}
-_WRITERS: Final = {frame: [(name, codec.write) for name, codec in _codecs(frame)] for frame in FRAMES}
+_READERS: Final = {frame.type: (frame, [each.metadata["codec"].read for each in fields(frame)]) for frame in FRAMES}
+_WRITERS: Final = {frame: [(each.name, each.metadata["codec"].write) for each in fields(frame)] for frame in FRAMES}
 
 
 def _frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     return tuple(frames)
 
 
-# --- the packet: RFC 29 §5.2 -------------------------------------------------------------------------
-
-
 @frozen
 class StreamPacket:
-    """A decrypted STREAM packet.
+    """A decrypted STREAM packet. RFC 29 §5.2.
 
     `kind` is the type of the ILP packet that carries it. `amount` is in the receiver's minor units: in a Prepare it is
     the minimum that the receiver should accept, and in a reply it is the amount that arrived. A reply has the
@@ -326,11 +289,8 @@ def _write_frame(frame: Frame) -> bytes:
     return bytes((frame.type,)) + write_octets(contents)
 
 
-# --- the keys: RFC 29 §5.1, §6 -----------------------------------------------------------------------
-
-
 class StreamKeys:
-    """The keys that a sender and this receiver derive from the shared secret of a payment.
+    """The keys that a sender and this receiver derive from the shared secret of a payment. RFC 29 §5.1, §6.
 
     >>> keys = StreamKeys(b"a shared secret of 32 bytes long")
     >>> packet = StreamPacket(PacketType.PREPARE, sequence=1, amount=500, frames=[StreamMoney(1, 1)])

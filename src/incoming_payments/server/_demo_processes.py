@@ -11,13 +11,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
+from incoming_payments.clock import utc_now
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.payment import STREAM_CREDITS, payment_id
 from incoming_payments.errors import IncomingPaymentsError
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.run import run
-from incoming_payments.hosts.clock import utc_now
 from incoming_payments.ports import Ports
 from incoming_payments.stores.sqlite import SqliteStore
 
@@ -111,7 +111,7 @@ def credit_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
                 continue
             credit, value = credit_line
             try:
-                credited = run(receive(id, credit=credit, amount=Amount(int(value), USD), now=utc_now()), ports)
+                credited = run(receive(id, credit=credit, amount=Amount(int(value), USD), clock=utc_now), ports)
             except IncomingPaymentsError as error:
                 yield {"outcome": error.code, "why": error.description}
             else:

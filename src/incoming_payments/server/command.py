@@ -3,15 +3,16 @@
 import argparse
 import importlib.metadata
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.server import demo, sign
 from incoming_payments.server.backup import backup
 from incoming_payments.server.init import CONFIGURATION, init
 from incoming_payments.server.serve import serve
-from incoming_payments.server.settings import load_settings
+from incoming_payments.server.settings import Settings, load_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _with_settings(path: Path, run: Callable[[Settings], int]) -> int:
+    """Run a command with the settings in the file at `path`. An error about a setting names the file."""
+    settings = load_settings(path)
+    try:
+        return run(settings)
+    except ConfigurationError as error:
+        if "setting" not in error.details:
+            raise
+        raise ConfigurationError(f"{path}: {error.description}", **error.details) from None
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser for all commands. It sets `run` to the function of the chosen command."""
     parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
@@ -43,11 +55,11 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=lambda options: init(options.folder, options.port))
     command = commands.add_parser("serve", help="serve incoming payments over HTTP")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
-    command.set_defaults(run=lambda options: serve(load_settings(options.config)))
+    command.set_defaults(run=lambda options: _with_settings(options.config, serve))
     command = commands.add_parser("backup", help="write a verified copy of the database, also while the service runs")
     command.add_argument("target", type=Path, help="the file to write; it must not exist")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
-    command.set_defaults(run=lambda options: backup(load_settings(options.config), options.target))
+    command.set_defaults(run=lambda options: _with_settings(options.config, partial(backup, target=options.target)))
     sign.add_parser(commands, CONFIGURATION)
     command = commands.add_parser("demo", help="show a whole payment: create, pay by STREAM, crash, complete")
     command.set_defaults(run=lambda _: demo.main())

@@ -11,17 +11,20 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from incoming_payments.gnap.access import Action
 from incoming_payments.httpsig import Shape
 from incoming_payments.ilp_http import ILP_PATH
 from incoming_payments.limits import (
     CLOCK_SKEW_S_MAX,
     CLOCK_SKEW_SETTING_S_MAX,
     EXCESS_BASIS_POINTS_MAX,
+    EXCESS_BASIS_POINTS_SETTING_MAX,
     EXCESS_UNITS_MAX,
     EXPIRY_S_MAX,
     METADATA_BYTES_MAX,
     METADATA_DEPTH_MAX,
     PREPARE_MARGIN_MS_MIN,
+    PREPARE_MARGIN_SETTING_MS_MAX,
     SIGNATURE_AGE_S_MAX,
     SIGNATURE_AGE_SETTING_S_MAX,
 )
@@ -34,10 +37,10 @@ class Setting:
     """One setting.
 
     `default` is its value when it is left out. `REQUIRED` means that a missing setting is an error. `None` means
-    that `otherwise` describes the default. `bounds` are its least and greatest value. `written` is its value in the
-    configuration of
-    `init`, as TOML with placeholders in braces. Without `written`, `init` writes the default. `init` writes an optional
-    setting as a comment.
+    that `otherwise` describes the default. `bounds` are its least and greatest value. A value outside `usual` gets a
+    warning that gives the reason in `unusual`. `written` is its value in the configuration of `init`, as TOML with
+    placeholders in braces. Without `written`, `init` writes the default. `init` writes an optional setting as a
+    comment.
     """
 
     name: str
@@ -46,9 +49,23 @@ class Setting:
     default: Any = REQUIRED
     otherwise: str = ""
     bounds: tuple[int, int] | None = None
+    usual: tuple[int, int] | None = None
+    unusual: str = ""
     written: str | None = None
     is_active: bool = False  # whether `init` sets it although it is optional
     example: str = ""  # for an array of tables with at least one table: how to write it
+
+    @property
+    def values(self) -> str:
+        """Return the allowed and the usual values as text."""
+        parts = [f"from {self.bounds[0]} to {self.bounds[1]}"] if self.bounds else []
+        parts += [f"usually {self.usual[0]} to {self.usual[1]}"] if self.usual else []
+        return ", ".join(parts)
+
+    @property
+    def usually(self) -> str:
+        """Return the usual values with the reason, or `""` if every value is usual."""
+        return f"usually it is {self.usual[0]} to {self.usual[1]}, because {self.unusual}" if self.usual else ""
 
     @property
     def line(self) -> str:
@@ -66,6 +83,11 @@ class TableOf:
     meaning: str
     settings: tuple[Setting, ...]
     least: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the settings."""
+        return tuple(setting.name for setting in self.settings)
 
 
 def toml(value: object) -> str:
@@ -167,7 +189,7 @@ RIGHT: Final = TableOf(
     "rights",
     "",
     (
-        Setting("actions", list, "some of `create`, `read`, `read-all`"),
+        Setting("actions", list, f"some of {', '.join(f'`{action}`' for action in Action)}"),
         Setting("identifier", str, "the wallet address, one of those above", None, "all of them"),
     ),
     least="one or more in a token",
@@ -206,6 +228,9 @@ ILP: Final = TableOf(
             "by how many hundredths of a percent a packet may exceed `incomingAmount`, unless `tolerance_units` allows "
             "more",
             EXCESS_BASIS_POINTS_MAX,
+            bounds=(0, EXCESS_BASIS_POINTS_SETTING_MAX),
+            usual=(0, 1000),
+            unusual="100 is one percent, and senders may pay that much too much by mistake",
         ),
         Setting(
             "margin_ms",
@@ -213,6 +238,10 @@ ILP: Final = TableOf(
             "the milliseconds that a packet must have left when it is credited: to commit, and for the reply to travel "
             "back. A peer does not pay for a packet with a late reply",
             PREPARE_MARGIN_MS_MIN,
+            bounds=(0, PREPARE_MARGIN_SETTING_MS_MAX),
+            usual=(100, 10_000),
+            unusual="a small margin loses the money of packets that are answered late, and a large one refuses packets "
+            "that have enough time",
         ),
     ),
 )
@@ -267,8 +296,16 @@ LIMITS: Final = TableOf(
     "Limits and policies.",
     (
         Setting("public_get", bool, "whether a payment's URL alone shows how much the payment has received", True),
+        Setting("public_cors", bool, "whether scripts of any website may read this public view", True),
         Setting("allow_identical", bool, "whether a signed request without nonce may be repeated while fresh", True),
-        Setting("expiry_s_max", int, "how many seconds ahead `expiresAt` may lie", EXPIRY_S_MAX),
+        Setting(
+            "expiry_s_max",
+            int,
+            "how many seconds ahead `expiresAt` may lie",
+            EXPIRY_S_MAX,
+            usual=(60, 10 * EXPIRY_S_MAX),
+            unusual="it is in seconds, and clients that request a longer time are refused",
+        ),
         Setting("metadata_bytes_max", int, "the size of `metadata` as compact JSON, in bytes", METADATA_BYTES_MAX),
         Setting("metadata_depth_max", int, "the depth of `metadata`", METADATA_DEPTH_MAX),
         Setting(
@@ -277,6 +314,8 @@ LIMITS: Final = TableOf(
             "how old a signature may be, in seconds",
             SIGNATURE_AGE_S_MAX,
             bounds=(1, SIGNATURE_AGE_SETTING_S_MAX),
+            usual=(10, 3600),
+            unusual="a small age refuses requests that travel slowly, and a large one keeps a stolen request valid",
         ),
         Setting(
             "clock_skew_s",
@@ -304,8 +343,8 @@ def documented() -> str:
     for table in TABLES:
         heading = f"`{table.header}`" + (f", {table.least}" if table.least else "") if table.header else ""
         for setting in table.settings:
-            bounds = f"; from {setting.bounds[0]} to {setting.bounds[1]}" if setting.bounds else ""
-            cells = [heading, f"`{setting.name}`", TYPES[setting.type], setting.meaning + bounds, _otherwise(setting)]
+            meaning = setting.meaning + (f"; {setting.values}" if setting.values else "")
+            cells = [heading, f"`{setting.name}`", TYPES[setting.type], meaning, _otherwise(setting)]
             lines.append(f"| {' | '.join(cells)} |")
             heading = ""
     return "\n".join(lines)
@@ -330,8 +369,8 @@ def _template_lines() -> Iterator[str]:
         yield from _comment(table.meaning, "# ")
         yield from [table.header] * bool(table.header)
         for setting in table.settings:
-            bounds = f" ({setting.bounds[0]} to {setting.bounds[1]})" if setting.bounds else ""
-            yield from _comment(setting.meaning.replace("`", "") + bounds, "#   ")
+            values = f" ({setting.values})" if setting.values else ""
+            yield from _comment(setting.meaning.replace("`", "") + values, "#   ")
             yield setting.line
         yield ""
 

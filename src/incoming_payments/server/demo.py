@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from attrs import frozen
 
-from incoming_payments.hosts.clock import utc_now
+from incoming_payments.clock import utc_now
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.server._demo_processes import (
     START_S_MAX,

@@ -9,13 +9,13 @@ from typing import Final
 
 from incoming_payments.errors import InvalidValue
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.limits import SERVER_SECRET_BYTES_MIN
+from incoming_payments.limits import PEER_TOKEN_CHARS_MIN, SERVER_SECRET_BYTES_MIN
 
 POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
 PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
 PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: a user that can write it is the client
-_FILE_NAME: Final = re.compile(r"[\w/-]{1,64}\.[a-z]{2,5}")  # the short extension tells it from a secret
+_EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")  # tells a name from a secret
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 
 
@@ -34,6 +34,11 @@ class Files:
         path = self.folder / name
         try:
             content = path.read_bytes()
+        except FileNotFoundError:
+            hint = " (~ is not expanded: write the whole path)" if name.startswith("~") else ""
+            raise InvalidValue(f"{self._shown(name)} does not exist: correct the name{hint}, or add the file") from None
+        except IsADirectoryError:
+            raise InvalidValue(f"{self._shown(name)} is a folder: give the name of a file") from None
         except (OSError, ValueError) as error:  # a ValueError: NUL in the name
             why = getattr(error, "strerror", None) or "no file has such a name"
             raise InvalidValue(f"{self._shown(name)} cannot be read: {why}") from None
@@ -49,7 +54,14 @@ class Files:
 
     def _shown(self, name: str) -> str:
         """Return the path of a file for an error message, unless `name` may be a secret in the wrong place."""
-        return str(self.folder / name) if _FILE_NAME.fullmatch(name) else "the file (with a name that is not shown)"
+        path = self.folder / name
+        is_name = name.isprintable() and (
+            len(name) < PEER_TOKEN_CHARS_MIN  # shorter than any secret
+            or _EXTENSION.fullmatch(name)
+            or os.path.exists(path)
+            or (os.path.dirname(name).strip("/") and os.path.isdir(path.parent))
+        )
+        return str(path) if is_name else "the file (its name is not shown, because it may be a secret)"
 
     def server_secret(self, name: str) -> bytes:
         """Return the server secret in a file of hexadecimal digits."""
@@ -57,17 +69,25 @@ class Files:
         try:
             secret = bytes.fromhex(content.decode("ascii"))
         except ValueError:  # other characters, or an odd number of digits
-            secret = b""
-        if len(secret) < SERVER_SECRET_BYTES_MIN:
-            path = self.folder / name
-            raise InvalidValue(f"{path} must hold {SERVER_SECRET_BYTES_MIN} bytes or more, in hexadecimal digits")
-        return secret
+            found = "other characters, or an odd number of digits"
+        else:
+            found = f"{len(secret)} bytes"
+            if len(secret) >= SERVER_SECRET_BYTES_MIN:
+                return secret
+        need = f"{SERVER_SECRET_BYTES_MIN} bytes or more, in hexadecimal digits"
+        how = f"`openssl rand -hex {SERVER_SECRET_BYTES_MIN}` writes a new secret"
+        raise InvalidValue(f"{self.folder / name} must hold {need}, but holds {found}: {how}")
 
     def peer_token(self, name: str) -> AccessToken:
         """Return the bearer token in a file."""
         content = self.read(name, PRIVATE)
+        how = "`openssl rand -hex 32` writes a new token"
         try:
-            return AccessToken(content.decode("ascii").strip())
+            token = AccessToken(content.decode("ascii").strip())
         except ValueError:  # other characters, or no token
-            text = f"{self.folder / name} must hold a token: letters, digits and -._~+/ with perhaps = at the end"
-            raise InvalidValue(text) from None
+            need = "a token alone: letters, digits and -._~+/ with perhaps = at the end, and no `Bearer` in front"
+            raise InvalidValue(f"{self.folder / name} must hold {need}; {how}") from None
+        if len(token.value) < PEER_TOKEN_CHARS_MIN:
+            need = f"a token of {PEER_TOKEN_CHARS_MIN} characters or more, not {len(token.value)}"
+            raise InvalidValue(f"{self.folder / name} must hold {need}: {how}")
+        return token

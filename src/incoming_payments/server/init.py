@@ -53,6 +53,8 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
     """Write new files, all or none of them."""
     written: list[Path] = []
     try:
+        if folder.is_file():
+            raise ConfigurationError(f"{folder} is a file: name a folder, which may be a new one")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in files:
             if (folder / name).exists():

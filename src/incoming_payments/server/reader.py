@@ -2,13 +2,13 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from typing import Any, Final
 
 from incoming_payments.errors import ConfigurationError, InvalidValue
-from incoming_payments.server.declarations import REQUIRED, Setting, TableOf
+from incoming_payments.server.declarations import REQUIRED, TABLES, Setting, TableOf
 from incoming_payments.strict import NAMES, wrong_type
 
 _NAMES: Final[Mapping[type, str]] = {
@@ -20,15 +20,16 @@ _NAMES: Final[Mapping[type, str]] = {
     date: "a date",
     time: "a time",
 }
+_TOP: Final = "in front of the first table"
 _HARMLESS: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name like that of a setting, and unlike a token
 
 
 @contextmanager
-def naming(setting: str, **members: str) -> Iterator[None]:
+def naming(setting: str, found: Mapping[str, Any] | None = None, **members: str) -> Iterator[None]:
     """Turn the `InvalidValue` of a value's constructor into a `ConfigurationError` that names the setting.
 
     If `members` has the member in the error, the error names that setting below `setting`. Otherwise it names
-    `setting`.
+    `setting`. The error shows the value of the member in `found` if it is an integer.
     """
     try:
         yield
@@ -37,6 +38,8 @@ def naming(setting: str, **members: str) -> Iterator[None]:
         name = _joined(setting, members.get(member, ""))
         rest = error.description.removeprefix(f"{member} ")
         text = f"{name}: {rest}" if rest == error.description else f"{name} {rest}"
+        value = (found or {}).get(member)
+        text += f", not {value}" if type(value) is int else ""
         raise ConfigurationError(text, setting=name) from None
 
 
@@ -74,13 +77,21 @@ class Table:
         self._known.append(name)
         if name not in self._left:
             if setting.default is REQUIRED:
-                raise self.wrong(name, f"is missing: give {_NAMES[setting.type]}{self._misspelt(name)}")
+                place = "" if self.name else f" {_TOP}"
+                raise self.wrong(name, f"is missing: give {_NAMES[setting.type]}{place}{self._misspelt(name)}")
             return setting.default
         value = self._left.pop(name)
         if reason := wrong_type(value, setting.type, _NAMES):
-            raise self.wrong(name, reason)
+            how = (
+                f': write it in brackets, such as {name} = ["..."]'
+                if type(value) is str and setting.type is list
+                else ""
+            )
+            raise self.wrong(name, f"{reason}{how}")
         if setting.bounds is not None and not setting.bounds[0] <= value <= setting.bounds[1]:
-            raise self.wrong(name, f"must be an integer from {setting.bounds[0]} to {setting.bounds[1]}, not {value}")
+            least, most = setting.bounds
+            usually = f"; {setting.usually}" if setting.usually else ""
+            raise self.wrong(name, f"must be an integer from {least} to {most}, not {value}{usually}")
         return value
 
     def table(self, name: str) -> "Table":
@@ -91,7 +102,7 @@ class Table:
             raise self.wrong(name, f"is missing{hint}")
         members = self._left.pop(name, {})
         if reason := wrong_type(members, dict, _NAMES):
-            raise self.wrong(name, reason)
+            raise self.wrong(name, f"{reason}: write [{name}] in front of its settings, once")
         return Table(members, _joined(self.name, name))
 
     def tables(self, name: str, *, least: str | None = None) -> list["Table"]:
@@ -114,8 +125,28 @@ class Table:
         """Raise `ConfigurationError` for a member that was not read, so that no misspelt setting is ignored."""
         for name in self._left:
             near = difflib.get_close_matches(name, self._known, 1)
-            raise self.wrong(name, f"is not a setting: did you mean {near[0]}?" if near else "is not a setting")
+            homes = [f"in {table.header}" if table.header else _TOP for table in TABLES if name in table.names]
+            if near:
+                hint = f"did you mean {near[0]}?"
+            elif homes:
+                hint = f"it belongs {' or '.join(homes)}"
+            else:
+                hint = f"leave it out, or use one of {', '.join(self._known)}"
+            raise self.wrong(name, f"is not a setting: {hint}")
 
     def _misspelt(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._left, 1)
         return f" ({_shown(near[0])} is not a setting: is it misspelt?)" if near else ""
+
+
+class Once:
+    """Values that may be given once each, with the settings that gave them."""
+
+    def __init__(self) -> None:
+        self._settings: dict[Hashable, str] = {}
+
+    def add(self, value: Hashable, setting: str, instead: str) -> None:
+        """Note that `setting` gave `value`. Raises `ConfigurationError` when another setting gave it before."""
+        first = self._settings.setdefault(value, setting)
+        if first != setting:
+            raise ConfigurationError(f"{setting} holds the same value as {first}: {instead}", setting=setting)

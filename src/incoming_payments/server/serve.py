@@ -1,20 +1,23 @@
 """`incoming-payments serve`: the service on uvicorn, with the SQLite store."""
 
+import errno
 import gc
-import ipaddress
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX
 from incoming_payments.ports import AsyncPorts
+from incoming_payments.server.backup import naming_database
 from incoming_payments.server.log_filter import LineLimitFilter
 from incoming_payments.server.settings import Settings
+from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
 if TYPE_CHECKING:
@@ -24,15 +27,15 @@ if TYPE_CHECKING:
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status.
 
-    Raises `ConfigurationError` when the address cannot be used or uvicorn is not installed, `StoreUnusable` when the
-    database cannot be opened, and `StoreStopped` when its disk fails or its files change.
+    Raises `ConfigurationError` when the address or the database cannot be used or uvicorn is not installed, and
+    `StoreStopped` when the disk of the database fails or its files change.
     """
     try:
         import httptools  # noqa: F401 - uvicorn would import it later, with a worse message
         import uvicorn
     except ImportError:
         raise ConfigurationError("serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'") from None
-    for warning in (*settings.warnings, *_exposed(settings.host)):
+    for warning in settings.warnings:
         print(f"incoming-payments: warning: {warning}", file=sys.stderr)
     _log_to_stderr()
     stops: list[StoreStopped] = []
@@ -41,8 +44,10 @@ def serve(settings: Settings) -> int:
         stops.append(error)
         server.should_exit = True
 
+    _check_database(settings.database)
     with open_listener(settings.host, settings.port) as listener:
-        store = AsyncSqliteStore(settings.database, on_stop=on_stop)
+        with naming_database():
+            store = AsyncSqliteStore(settings.database, on_stop=on_stop)
         server = uvicorn.Server(http_config(build(settings, store)))
 
         def stop(*_: object) -> None:
@@ -105,13 +110,9 @@ def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
         nonces=store.nonces,
         methods=settings.methods,
     )
+    service = AsyncIncomingPayments(policy=settings.policy, ports=ports, packets=settings.packets)
     return AsgiApplication(
-        policy=settings.policy,
-        ports=ports,
-        packets=settings.packets,
-        mount=settings.mount,
-        explain_refusals=settings.explain_signatures,
-        on_shutdown=store.close,
+        service, mount=settings.mount, explain_refusals=settings.explain_signatures, on_shutdown=store.close
     )
 
 
@@ -125,25 +126,30 @@ def open_listener(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX)
     except (OSError, UnicodeError) as error:  # a UnicodeError: an impossible host name
         why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the rest repeats the address
-        text = f"listen: cannot listen on {host} port {port}: {why}; change listen.host or listen.port"
-        raise ConfigurationError(text, setting="listen") from None
+        name, how = _LISTEN_ERRORS.get(getattr(error, "errno", None) or 0, _HOST_ERROR)
+        text = f"{name}: cannot listen on {host} port {port}: {why}; {how}"
+        raise ConfigurationError(text, setting=name) from None
     # Accepted sockets inherit this. uvicorn writes head and body apart, and asyncio sets it only for sockets that were
     # made with a protocol number: without it a response can wait 40 ms for the client's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
-def _exposed(host: str) -> Iterator[str]:
-    """Yield a warning when clients on other machines can connect to `host`."""
-    try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = host == "localhost"
-    if not is_loopback:
-        yield (
-            f"listen.host: {host} is not a loopback address, and serve has no TLS and no limits for each client: "
-            "put a reverse proxy in front, and let no client reach this port"
-        )
+_HOST_ERROR: Final = ("listen.host", "give an address of this machine, such as 127.0.0.1")
+_LISTEN_ERRORS: Final = {  # the setting at fault, and the change to make
+    errno.EADDRINUSE: (
+        "listen.port",
+        "stop the program that listens there, or give another port, which base_url may have to name as well",
+    ),
+    errno.EACCES: ("listen.port", "give a port above 1023, because the others need privileges"),
+}
+
+
+def _check_database(path: Path) -> None:
+    """Raise `ConfigurationError` when the folder of the database does not exist, before any file is created."""
+    if not path.parent.is_dir():
+        text = f"the folder {path.parent} does not exist: create it, or give a file in another folder"
+        raise ConfigurationError(f"database: {text}", setting="database")
 
 
 def _log_to_stderr() -> None:

@@ -1,35 +1,45 @@
 """The configuration file of `incoming-payments serve`: read as a whole, with errors that name the setting."""
 
-import json
+import difflib
+import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
+from incoming_payments.clock import utc_now
 from incoming_payments.domain.amount import Asset, Tolerance
 from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl, wallet_address_url
-from incoming_payments.errors import ConfigurationError, InvalidValue, Malformed
+from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.gnap.access import AccessRight
+from incoming_payments.gnap.access import AccessRight, Action
 from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospector
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.httpsig import Shape, load_jwk
+from incoming_payments.httpsig import Shape
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.ilp_http import HttpPeer, PacketPolicy
-from incoming_payments.server import declarations
-from incoming_payments.server.files import PRIVATE, PUBLIC, Files
-from incoming_payments.server.reader import Table, naming
+from incoming_payments.limits import PEER_TOKENS_MAX, SERVER_SECRETS_MAX
+from incoming_payments.server import advice, declarations
+from incoming_payments.server.client_key import read_client_key
+from incoming_payments.server.files import PRIVATE, Files
+from incoming_payments.server.reader import Once, Table, naming
 
 # RFC 3986 §3.3: segments that are neither empty nor dots.
 _SEGMENT: Final = r"(?!(?:\.|%2[Ee]){1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@\-]|%[0-9A-Fa-f]{2})+"
 _MOUNT: Final = re.compile(f"(?:/{_SEGMENT})*")
+_TOML_HINTS: Final = {  # by the start of a message of `tomllib`
+    "Invalid value": "write strings in quotes, and true and false in lower case",
+    "Expected newline": "write strings and addresses in quotes",
+    "Unescaped": "write / in place of \\ in a path",
+    "Cannot overwrite": "the setting is given twice",
+    "Cannot declare": "the table is given twice: put its settings under one header",
+}
 _PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
 
 
@@ -61,7 +71,7 @@ class Settings:
     database: Path
     host: str
     port: int
-    mount: str
+    mount: str | None  # `None`: the path of the base URL
     wallet_addresses: StaticWalletAddresses
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
@@ -71,15 +81,17 @@ class Settings:
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
 
 
-def load_settings(path: str | os.PathLike[str]) -> Settings:
+def load_settings(path: str | os.PathLike[str], *, clock: Callable[[], datetime] = utc_now) -> Settings:
     """Return the settings in the file at `path`. File names in it are relative to its folder.
+
+    `clock` returns the current time, for the warnings about expired tokens.
 
     Raises `ConfigurationError` that names the setting when one is missing, unknown, of the wrong type or invalid.
     """
     path = Path(path)
     document = _document(path)
     try:
-        return _settings(Table(document, ""), path)
+        return _settings(Table(document, ""), path, clock())
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error.description}", **error.details) from None
 
@@ -88,8 +100,8 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))  # some editors write a byte order mark, which TOML refuses
     except FileNotFoundError:
-        text = f"{path}: does not exist; create it with `incoming-payments init FOLDER`"
-        raise ConfigurationError(text) from None
+        text = "does not exist; give another file with --config, or create it with `incoming-payments init FOLDER`"
+        raise ConfigurationError(f"{path}: {text}") from None
     except IsADirectoryError:
         raise ConfigurationError(f"{path}: is a folder; give the file in it") from None
     except OSError as error:
@@ -97,59 +109,94 @@ def _document(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigurationError(f"{path}: is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
-        # The message may quote a key, and a key may be a secret in the wrong place.
-        reason = re.sub(r"['\"].*['\"]", "...", str(error), flags=re.DOTALL)
-        raise ConfigurationError(f"{path}: is not TOML: {reason}") from None
-    except ValueError as error:  # not UTF-8, or a number of thousands of digits
+        raise ConfigurationError(f"{path}: is not TOML: {_toml_error(str(error))}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: is not TOML: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    except ValueError as error:  # a number of thousands of digits
         raise ConfigurationError(f"{path}: is not TOML: {error}") from None
 
 
-def _settings(table: Table, path: Path) -> Settings:
+def _toml_error(reason: str) -> str:
+    """Return a message of `tomllib` with a hint. It may quote a key, and a key may be a secret in the wrong place."""
+    start = next((start for start in _TOML_HINTS if reason.startswith(start)), None)
+    reason = reason.replace("Expected '='", "Expected =")
+    reason = re.sub(r"['\"].*['\"]", "...", reason, flags=re.DOTALL)
+    return reason if start is None else f"{reason}; {_TOML_HINTS[start]}"
+
+
+def _settings(table: Table, path: Path, now: datetime) -> Settings:
     files = Files(path.parent)
     files.warn_of(path, PRIVATE)
     listen = _listen(table.table("listen"))
-    limits = table.table("limits")
+    limits_table, ilp_table, peer_tables = table.table("limits"), table.table("ilp"), table.tables("peer")
     log = table.table("log").read(declarations.LOG)
-    ilp_table, peer_tables = table.table("ilp"), table.tables("peer")
     token_tables = table.tables("token")
     wallet_address_tables = table.tables("wallet_address", least="[[wallet_address]]")
     top = table.read(declarations.TOP)
     _check_not_empty(table, "database", top["database"])
+    _check_database(table, top["database"], files.folder)
+    limits, ilp = limits_table.read(declarations.LIMITS), ilp_table.read(declarations.ILP)
 
     policy = _policy(limits, top)
     wallet_addresses = _wallet_addresses(wallet_address_tables, top["auth_server"])
-    tokens = [_token(entry, files, wallet_addresses) for entry in token_tables]
-    with naming("token"):
-        introspector = StaticIntrospector([(token.value, token.info) for token in tokens])
-    methods, packets = _ilp(ilp_table, peer_tables, files)
+    tokens = _tokens(token_tables, files, wallet_addresses)
+    methods, packets = _ilp(ilp, peer_tables, files)
+    advised = (
+        *advice.of_listen(policy.base_url, listen["host"], listen["port"], listen["mount"]),
+        *advice.of_values(declarations.LIMITS, limits),
+        *advice.of_values(declarations.ILP, ilp),
+        *advice.of_tokens([token.info for token in tokens], now),
+        *advice.of_assets(
+            {f"wallet_address[{place}]": hosted.asset for place, hosted in enumerate(wallet_addresses.values())},
+            {f"peer[{place}]": account.peer.asset for place, account in enumerate(packets.peers)},
+            ilp["tolerance_units"],
+        ),
+    )
     return Settings(
         policy=policy,
         database=files.folder / top["database"],
         host=listen["host"],
         port=listen["port"],
-        mount=urlsplit(policy.base_url).path if listen["mount"] is None else listen["mount"],
+        mount=listen["mount"],
         wallet_addresses=StaticWalletAddresses(list(wallet_addresses.values())),
-        introspector=introspector,
+        introspector=StaticIntrospector([(token.value, token.info) for token in tokens]),
         methods=methods,
         packets=packets if packets.peers else None,
         tokens=tuple(tokens),
         explain_signatures=log["explain_signatures"],
-        warnings=(*files.warnings, *_useless(packets.peers, wallet_addresses.values())),
+        warnings=(*files.warnings, *(f"{path}: {text}" for text in advised)),
     )
 
 
-def _useless(peers: Sequence[HttpPeer], wallet_addresses: Collection[WalletAddress]) -> Iterator[str]:
-    paid = {wallet_address.asset for wallet_address in wallet_addresses}
-    for place, account in enumerate(peers):
-        asset = account.peer.asset
-        if asset not in paid:
-            name = f"{asset.code} at scale {asset.scale}"
-            yield f"peer[{place}] has the asset {name}, but no wallet address has this asset: this peer cannot pay"
+def _check_database(table: Table, name: str, folder: Path) -> None:
+    if name == ":memory:":
+        text = 'is ":memory:", but payments must survive a restart: give a file, such as "payments.sqlite3"'
+    elif "://" in name or name.startswith("file:"):
+        text = (
+            'must be the name of a file, such as "payments.sqlite3", and no URL: serve stores payments in SQLite only'
+        )
+    elif name.startswith("~"):
+        text = "begins with ~, which is not expanded: write the whole path"
+    elif name.endswith("/") or os.path.isdir(folder / name):
+        text = f"is the folder {folder / name}: give the name of a file in it"
+    else:
+        return
+    raise table.wrong("database", text)
+
+
+def _is_host(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) is not None
+    except ValueError:
+        return re.search(r"[:/\[\]*]", host) is None
 
 
 def _listen(table: Table) -> dict[str, Any]:
     listen = table.read(declarations.LISTEN)
     _check_not_empty(table, "host", listen["host"])
+    if not _is_host(listen["host"]):
+        text = 'must be a host name or an IP address alone, such as "127.0.0.1", "::1" or, for all, "0.0.0.0"'
+        raise table.wrong("host", f"{text}; the port is listen.port")
     if listen["mount"] and not _MOUNT.fullmatch(listen["mount"]):
         text = 'must be "", or a path such as "/op": no slash at its end, no dot segments, no query'
         raise table.wrong("mount", text)
@@ -161,15 +208,17 @@ def _check_not_empty(table: Table, name: str, text: str) -> None:
         raise table.wrong(name, "must not be empty, and must not contain NUL")
 
 
-def _policy(table: Table, top: Mapping[str, Any]) -> ServicePolicy:
-    limits = table.read(declarations.LIMITS)
+def _policy(limits: Mapping[str, Any], top: Mapping[str, Any]) -> ServicePolicy:
+    limits = dict(limits)
     age, skew = limits.pop("signature_age_s"), limits.pop("clock_skew_s")
     shapes = limits.pop("signature_shapes")
     if not all(name in list(Shape) for name in shapes):
         known = " and ".join(map(repr, map(str, Shape)))
-        raise table.wrong("signature_shapes", f"must be an array of {known}")
+        name = "limits.signature_shapes"
+        raise ConfigurationError(f"{name} must be an array of {known}", setting=name)
     signature = SignaturePolicy(max_age_s=age, clock_skew_s=skew, shapes=[Shape(name) for name in shapes])
-    with naming("", base_url="base_url", auth_server="auth_server", **{name: f"limits.{name}" for name in limits}):
+    members = {name: f"limits.{name}" for name in limits}
+    with naming("", limits, base_url="base_url", auth_server="auth_server", **members):
         return ServicePolicy(base_url=top["base_url"], auth_server=top["auth_server"], signature=signature, **limits)
 
 
@@ -177,8 +226,15 @@ def _wallet_addresses(tables: Sequence[Table], auth_server: str) -> dict[str, Wa
     found: dict[str, WalletAddress] = {}
     for table in tables:
         entry = table.read(declarations.WALLET_ADDRESS)
+        _check_no_pointer(table, "url", entry["url"])
+        scale = {"assetScale": entry["asset_scale"]}
         with naming(
-            table.name, walletAddress="url", assetCode="asset_code", assetScale="asset_scale", authServer="auth_server"
+            table.name,
+            scale,
+            walletAddress="url",
+            assetCode="asset_code",
+            assetScale="asset_scale",
+            authServer="auth_server",
         ):
             wallet_address = WalletAddress(
                 wallet_address_url(entry["url"]),
@@ -191,6 +247,20 @@ def _wallet_addresses(tables: Sequence[Table], auth_server: str) -> dict[str, Wa
     return found
 
 
+def _check_no_pointer(table: Table, name: str, url: str) -> None:
+    if url.startswith("$"):
+        raise table.wrong(name, "is a payment pointer: write its URL, with https:// in place of $")
+
+
+def _tokens(tables: Sequence[Table], files: Files, hosted: Collection[str]) -> list[ConfiguredToken]:
+    tokens, once = [], Once()
+    for table in tables:
+        token = _token(table, files, hosted)
+        once.add(token.value, f"{table.name}.value", "give each token a value of its own")
+        tokens.append(token)
+    return tokens
+
+
 def _token(table: Table, files: Files, hosted: Collection[str]) -> ConfiguredToken:
     entry = table.read(declarations.TOKEN)
     rights = [_right(right, hosted) for right in entry["rights"]]
@@ -198,7 +268,7 @@ def _token(table: Table, files: Files, hosted: Collection[str]) -> ConfiguredTok
     if expires_at is not None:
         expires_at = _in_utc(table, "expires_at", expires_at)
     with naming(f"{table.name}.jwk_file"):
-        jwk = _jwk(files, entry["jwk_file"])
+        jwk = read_client_key(files, entry["jwk_file"])
     with naming(f"{table.name}.value"):
         value = AccessToken(entry["value"])
     with naming(table.name, client="client", rights="rights"):
@@ -215,43 +285,41 @@ def _in_utc(table: Table, name: str, time: datetime) -> datetime:
         raise table.wrong(name, "must be in the years 1 to 9999 of UTC") from None
 
 
-def _jwk(files: Files, name: str) -> Any:
-    text = files.read(name, PUBLIC)
-    if text.startswith(b"-----BEGIN"):
-        raise InvalidValue(f"{files.folder / name} holds PEM: give a file with the public key as a JWK, which is JSON")
-    try:
-        load_jwk(text)
-    except Malformed as error:
-        raise InvalidValue(f"{files.folder / name} cannot be used: {error.description}") from None
-    return json.loads(text)
-
-
 def _right(table: Table, hosted: Collection[str]) -> AccessRight:
     entry = table.read(declarations.RIGHT)
+    known = list(Action)
+    for action in entry["actions"]:
+        if action not in known:
+            near = difflib.get_close_matches(str(action).lower(), known, 1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise table.wrong("actions", f"must be among {', '.join(known)}{hint}")
+    if entry["identifier"] is not None:
+        _check_no_pointer(table, "identifier", entry["identifier"])
     with naming(table.name, actions="actions", identifier="identifier"):
         right = AccessRight(entry["actions"], entry["identifier"])
     if right.identifier is not None and right.identifier not in hosted:
-        raise table.wrong("identifier", f"is not a wallet address of this configuration: {right.identifier}")
+        text = f"is not a wallet address of this configuration: {right.identifier}; use one of {', '.join(hosted)}"
+        raise table.wrong("identifier", text)
     return right
 
 
-def _ilp(table: Table, peer_tables: Sequence[Table], files: Files) -> tuple[DerivedMethods, PacketPolicy]:
-    ilp = table.read(declarations.ILP)
-    secrets = []
-    for place, name in enumerate(_file_names(table, "secret_files", ilp["secret_files"])):
-        with naming(f"{table.name}.secret_files[{place}]"):
+def _ilp(ilp: Mapping[str, Any], peer_tables: Sequence[Table], files: Files) -> tuple[DerivedMethods, PacketPolicy]:
+    secrets, once = [], Once()
+    for setting, name in _file_names("ilp.secret_files", ilp["secret_files"], SERVER_SECRETS_MAX):
+        with naming(setting):
             secrets.append(files.server_secret(name))
-    with naming(table.name, ilpAddress="address", secrets="secret_files"):
+        once.add(secrets[-1].hex(), setting, "give each secret once")
+    with naming("ilp", ilpAddress="address"):
         methods = DerivedMethods(ilp["address"], secrets)
-    with naming(table.name, units="tolerance_units", basis_points="tolerance_basis_points"):
+    with naming("ilp", {"units": ilp["tolerance_units"]}, units="tolerance_units"):
         tolerance = Tolerance(ilp["tolerance_units"], ilp["tolerance_basis_points"])
-    peers = _peers(peer_tables, files, methods)
-    with naming("", path="ilp.path", peers="peer", margin_ms="ilp.margin_ms"):
+    peers = _peers(peer_tables, files, methods, once)
+    with naming("ilp", path="path"):
         receiver = Receiver(methods, tolerance, ilp["margin_ms"])
         return methods, PacketPolicy(receiver=receiver, peers=peers, path=ilp["path"])
 
 
-def _peers(tables: Sequence[Table], files: Files, methods: DerivedMethods) -> list[HttpPeer]:
+def _peers(tables: Sequence[Table], files: Files, methods: DerivedMethods, once: Once) -> list[HttpPeer]:
     found: dict[str, HttpPeer] = {}
     for table in tables:
         entry = table.read(declarations.PEER)
@@ -261,23 +329,27 @@ def _peers(tables: Sequence[Table], files: Files, methods: DerivedMethods) -> li
             raise table.wrong("name", text)
         if name in found:
             raise table.wrong("name", f"is listed twice: {name}")
-        found[name] = _peer(table, entry, files, f"{methods.prefix}.{name}")
+        found[name] = _peer(table, entry, files, f"{methods.prefix}.{name}", once)
     return list(found.values())
 
 
-def _peer(table: Table, entry: Mapping[str, Any], files: Files, address: str) -> HttpPeer:
+def _peer(table: Table, entry: Mapping[str, Any], files: Files, address: str, once: Once) -> HttpPeer:
     tokens = []
-    for place, name in enumerate(_file_names(table, "token_files", entry["token_files"])):
-        with naming(f"{table.name}.token_files[{place}]"):
+    for setting, name in _file_names(f"{table.name}.token_files", entry["token_files"], PEER_TOKENS_MAX):
+        with naming(setting):
             tokens.append(files.peer_token(name))
+        once.add(tokens[-1].value, setting, "give each file a token of its own")
     given = address if entry["ilp_address"] is None else entry["ilp_address"]
-    with naming(
-        table.name, ilpAddress="ilp_address", assetCode="asset_code", assetScale="asset_scale", tokens="token_files"
-    ):
+    scale = {"assetScale": entry["asset_scale"]}
+    with naming(table.name, scale, ilpAddress="ilp_address", assetCode="asset_code", assetScale="asset_scale"):
         return HttpPeer(Peer(given, Asset(entry["asset_code"], entry["asset_scale"])), tokens)
 
 
-def _file_names(table: Table, name: str, names: Sequence[Any]) -> Sequence[str]:
+def _file_names(setting: str, names: Sequence[Any], most: int) -> Iterator[tuple[str, str]]:
+    """Yield each file name with the name of its place in the array."""
     if not all(isinstance(file, str) for file in names):
-        raise table.wrong(name, "must be an array of file names")
-    return names
+        raise ConfigurationError(f"{setting} must be an array of file names", setting=setting)
+    if not 1 <= len(names) <= most:
+        raise ConfigurationError(f"{setting} must name 1 to {most} files, not {len(names)}", setting=setting)
+    for place, name in enumerate(names):
+        yield f"{setting}[{place}]", name

@@ -1,6 +1,7 @@
 """`incoming-payments sign`: print a signed request as a command, to try a server by hand."""
 
 import argparse
+import json
 import os
 import re
 import secrets
@@ -12,9 +13,9 @@ from typing import Any, Final, get_args
 
 from attrs import frozen
 
-from incoming_payments.errors import ConfigurationError, MalformedField, MalformedKey
+from incoming_payments.clock import utc_now
+from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedField, MalformedKey
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.hosts.clock import utc_now
 from incoming_payments.httpsig import Algorithm, Component, PrivateKey, RequestMessage, content_digest, load_jwk, sign
 from incoming_payments.httpsig.digest import DigestAlgorithm
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_signature_input
@@ -100,13 +101,19 @@ def _run(options: argparse.Namespace) -> int:
     headers = _headers(given, token, body.content, options)
     request = RequestMessage(options.method, options.url, tuple(headers), body.content)
     signed = _sign(request, key, options)
-    sys.stdout.buffer.write(_FORMATS[options.format](signed, body.file))
+    output = _FORMATS[options.format](signed, body.file)
+    _warn_of_body(options.data, body.content, headers)
+    sys.stdout.buffer.write(output)
     sys.stdout.flush()
     return 0
 
 
 def _wrong(option: str, text: str) -> ConfigurationError:
     return ConfigurationError(text, setting=option)
+
+
+def _warn(text: str) -> None:
+    print(f"incoming-payments: warning: {text}", file=sys.stderr)
 
 
 def _shown(text: str) -> str:
@@ -160,6 +167,19 @@ def _bounded(content: bytes) -> bytes:
     return content
 
 
+def _warn_of_body(data: str | None, content: bytes, headers: list[tuple[str, str]]) -> None:
+    """Warn of a body that is not the JSON that its Content-Type promises. It is signed nevertheless, for trials."""
+    kinds = [value for name, value in headers if name.lower() == "content-type"]
+    if not content or kinds != ["application/json"]:
+        return
+    try:
+        json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        is_file = data is not None and not data.startswith("@") and os.path.isfile(data)
+        how = f"write --data @{data} for the file of this name" if is_file else "the service would refuse this body"
+        _warn(f"--data is not JSON ({error}): {how}")
+
+
 def _header(text: str) -> tuple[str, str]:
     """Return name and value of a `--header`. The value is its bytes as latin-1 text, as in HTTP messages."""
     name, colon, value = text.partition(":")
@@ -193,7 +213,7 @@ def _credentials(options: argparse.Namespace, *, has_authorization: bool) -> tup
     """Return the key, and the token unless none is sent. Values without an option come from the configuration."""
     algorithm = Algorithm(options.algorithm) if options.algorithm else None
     needs_token = not (has_authorization or options.no_token)
-    token = AccessToken(options.token) if options.token is not None and needs_token else None
+    token = _token(options.token) if options.token is not None and needs_token else None
     if options.key and options.key_id and (token or not needs_token):
         return _key(options.key, options.key_id, algorithm), token
     configured = _configured(options, token)
@@ -203,7 +223,17 @@ def _credentials(options: argparse.Namespace, *, has_authorization: bool) -> tup
         key = _key(options.key, key_id, algorithm)
     else:
         key = _configured_key(configured, key_id, algorithm or public.algorithm)
+    expires_at = configured.info.expires_at
+    if needs_token and token in (None, configured.value) and expires_at is not None and expires_at <= utc_now():
+        _warn(f"the token has expired (expires_at in {options.config}), so the service would refuse it")
     return key, (token or configured.value) if needs_token else None
+
+
+def _token(text: str) -> AccessToken:
+    try:
+        return AccessToken(text)
+    except InvalidValue as error:
+        raise _wrong("--token", f"--token: {error.description}; give the token alone, without GNAP") from None
 
 
 def _configured(options: argparse.Namespace, token: AccessToken | None) -> ConfiguredToken:
@@ -222,8 +252,7 @@ def _configured(options: argparse.Namespace, token: AccessToken | None) -> Confi
 def _warn_of_url(url: str, settings: Settings, path: Path) -> None:
     base_url = settings.policy.base_url
     if not url.startswith(f"{base_url}/"):
-        text = f"the URL is not below {base_url}, the base_url in {path}, so the service would refuse the signature"
-        print(f"incoming-payments: warning: {text}", file=sys.stderr)
+        _warn(f"the URL is not below {base_url}, the base_url in {path}, so the service would refuse the signature")
 
 
 def _configured_key(configured: ConfiguredToken, key_id: str, algorithm: Algorithm) -> PrivateKey:
@@ -239,7 +268,8 @@ def _key(path: Path, key_id: str, algorithm: Algorithm | None) -> PrivateKey:
     try:
         pem = path.read_bytes()
     except OSError as error:
-        raise _wrong("--key", f"{path}: the private key cannot be read: {error.strerror or error}") from None
+        why = error.strerror or error
+        raise _wrong("--key", f"{path}: the private key cannot be read: {why}; name its file with --key") from None
     if b"PRIVATE KEY-----" not in pem:
         raise _wrong("--key", f"{path}: is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----")
     if b"ENCRYPTED PRIVATE KEY-----" in pem or b",ENCRYPTED" in pem:

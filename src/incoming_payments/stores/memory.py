@@ -85,8 +85,7 @@ class MemoryStore:
 class MemoryNonces:
     """A `Nonces` port in a dictionary, for one process. It shares nothing with other processes. Thread-safe.
 
-    It holds at most `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity
-    below one.
+    It holds `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity below one.
 
     >>> from datetime import timedelta
     >>> from incoming_payments.testing import NOW

@@ -1,40 +1,38 @@
 """The promises of a payment store to concurrent callers. This is the part of `StoreContract` that starts threads."""
 
 # ruff: noqa: S101 - a test suite asserts
-import random
 from functools import partial
 
 import pytest
 
-from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
-from incoming_payments.errors import PaymentCompleted, PaymentExists, PaymentNotFound
+from incoming_payments.domain.payment import Credit, PaymentId
+from incoming_payments.errors import PaymentCompleted, PaymentNotFound
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import PaymentStore
-from incoming_payments.testing.steps import UNUSED_ID, check_credits, create, credit, together
+from incoming_payments.testing._hooks import StoreHooks
+from incoming_payments.testing.steps import (
+    UNUSED_ID,
+    check_credits,
+    check_lock,
+    create,
+    credit,
+    credit_at_once,
+    insert_at_once,
+    together,
+)
 from incoming_payments.testing.values import a_creation
 
 
-class ConcurrencyContract:
+class ConcurrencyContract(StoreHooks):
     """The tests that call a store from several threads at once."""
-
-    threads = 8  # concurrent callers
 
     def test_concurrent_credits_are_credited_once(self, store: PaymentStore) -> None:
         """Each caller sends the same credits in another order. All callers get the same answers."""
-        id = create(store)
-        values = {f"wire-{number}": number for number in range(1, 21)}
+        credit_at_once([store] * self.threads)
 
-        def caller(seed: int) -> dict[str, Credit]:
-            order = list(values)
-            random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
-            return {credit_id: credit(store, id, credit_id, values[credit_id]) for credit_id in order}
-
-        answers = together([partial(caller, seed) for seed in range(self.threads)])
-
-        assert all(answers[0] == answer for answer in answers)
-        assert store.load(id).received.value == sum(values.values())
-        check_credits(store, id, answers[0].values())
+    def test_concurrent_updates_decide_one_after_the_other(self, store: PaymentStore) -> None:
+        """`decide` runs while the store holds the lock on the payment. See `check_lock`."""
+        check_lock(store, store)
 
     def test_concurrent_credits_complete_a_payment_once(self, store: PaymentStore) -> None:
         """Credits are accepted until the payment is full; one of them completes it, and the others are refused."""
@@ -58,18 +56,7 @@ class ConcurrencyContract:
 
     def test_of_concurrent_inserts_with_one_id_one_succeeds(self, store: PaymentStore) -> None:
         """The store contains the payment whose insert succeeded."""
-        decisions = [a_creation(id=UNUSED_ID, limit=number + 1) for number in range(self.threads)]
-
-        def caller(decision: Decision[IncomingPayment]) -> IncomingPayment | None:
-            try:
-                store.insert(decision)
-            except PaymentExists:
-                return None
-            return decision.answer
-
-        stored = [answer for answer in together([partial(caller, one) for one in decisions]) if answer is not None]
-
-        assert [store.load(UNUSED_ID)] == stored
+        insert_at_once([store] * self.threads)
 
     def test_concurrent_callers_get_their_own_results(self, store: PaymentStore) -> None:
         """Each caller credits a payment of its own, and also gets the errors for its own wrong calls."""

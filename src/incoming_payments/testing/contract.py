@@ -6,7 +6,16 @@ from incoming_payments.testing.contract import StoreContract
 class TestMyStore(StoreContract):
     def make_store(self, directory):
         return MyStore(directory / "payments")
+
+    def open_again(self, store, directory):  # as another process would
+        return MyStore(directory / "payments")
+
+    def break_store(self, store, directory):  # as a restart of the database server would
+        store.connection.close()
 ```
+
+The last two hooks test the store as several processes use it, and as its database fails. A store whose data belongs to
+one object sets `memory_only = True` in their place. `incoming_payments.testing.crash` kills real processes.
 
 Test an async store through a `SyncView`, which turns calls from several threads into concurrent tasks:
 
@@ -16,11 +25,13 @@ class TestMyAsyncStore(StoreContract):
         async def open_store():
             return await MyAsyncStore.open(directory)
         return SyncView(open_store, MyAsyncStore.close)
+
+    def open_again(self, store, directory):
+        return self.make_store(directory)
 ```
 """
 
 # ruff: noqa: S101 - a test suite asserts
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -49,13 +60,17 @@ from incoming_payments.errors import (
 from incoming_payments.limits import CREDIT_ID_CHARS_MAX, UINT64_MAX
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing._concurrency import ConcurrencyContract
+from incoming_payments.testing._sharing import SharingContract
 from incoming_payments.testing.machine import StoreMachine
 from incoming_payments.testing.steps import PACKET_PEER, UNUSED_ID, create, credit, credit_packet
 from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, crediting
 
 
-class StoreContract(ConcurrencyContract):
-    """Subclass this class in a test module with a name that pytest collects, and override `make_store`."""
+class StoreContract(ConcurrencyContract, SharingContract):
+    """Subclass this class in a test module with a name that pytest collects, and override the hooks.
+
+    Override `make_store`, and `open_again` and `break_store` unless the store is `memory_only`.
+    """
 
     machine_settings = settings(
         max_examples=30,
@@ -65,23 +80,6 @@ class StoreContract(ConcurrencyContract):
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-
-    def make_store(self, directory: Path) -> PaymentStore:
-        """Return an empty store. `directory` is empty, and no other store uses it."""
-        raise NotImplementedError("make_store: override it in your test class, and return the store to test")
-
-    def close_store(self, store: PaymentStore) -> None:
-        """Close a store that `make_store` returned. By default call its `close` method, if there is one."""
-        close = getattr(store, "close", None)
-        if close is not None:
-            close()
-
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[PaymentStore]:
-        """Yield a store for one test."""
-        store = self.make_store(tmp_path)
-        yield store
-        self.close_store(store)
 
     # --- insert and load ---
 
@@ -227,18 +225,18 @@ class StoreContract(ConcurrencyContract):
         assert before == (store.load(id), list(store.events(id)))
 
     @pytest.mark.parametrize(
-        ("one", "other"),
+        ("one", "another"),
         [("a", "A"), ("1", "01"), ("1", "1.0"), ("a%", "a_"), ("'", '"'), ("~" * CREDIT_ID_CHARS_MAX, "~" * 199)],
     )
-    def test_credit_ids_are_compared_exactly(self, store: PaymentStore, one: str, other: str) -> None:
+    def test_credit_ids_are_compared_exactly(self, store: PaymentStore, one: str, another: str) -> None:
         """Two different spellings are two credits."""
         id = create(store)
 
         credit(store, id, one, 1)
-        credit(store, id, other, 2)
+        credit(store, id, another, 2)
 
         assert store.load(id).received.value == 3
-        assert [None, one, other] == [event.credit_id for event in store.events(id)]
+        assert [None, one, another] == [event.credit_id for event in store.events(id)]
 
     def test_a_credit_id_belongs_to_one_payment(self, store: PaymentStore) -> None:
         """Two payments can have a credit with the same id, and each has only its own events."""

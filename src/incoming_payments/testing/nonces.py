@@ -6,12 +6,17 @@ from incoming_payments.testing.nonces import NonceContract
 class TestMyNonces(NonceContract):
     def make_nonces(self, directory):
         return MyNonces(directory / "nonces", capacity=self.capacity)
+
+    def open_again(self, nonces, directory):  # as another process would
+        return MyNonces(directory / "nonces", capacity=self.capacity)
 ```
+
+A port that serves one process only sets `memory_only = True` in place of `open_again`.
 """
 
 # ruff: noqa: S101 - a test suite asserts
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -32,6 +37,7 @@ KEYS = [f"{number:064x}" for number in range(12)]
 class NonceContract:
     """Subclass this class in a test module with a name that pytest collects, and override `make_nonces`."""
 
+    memory_only = False  # set it to True for a port that serves one process only
     threads = 8  # concurrent callers
     capacity = 4  # keys that the port can hold at the same time
 
@@ -39,8 +45,18 @@ class NonceContract:
         """Return an empty port that can hold `capacity` keys. `directory` is empty, and no other port uses it."""
         raise NotImplementedError("make_nonces: override it in your test class, and return the port to test")
 
+    def open_again(self, nonces: Nonces, directory: Path) -> Nonces:
+        """Return a new port on the record of `nonces`, as another process would open it.
+
+        `nonces` is the result of `make_nonces(directory)`. The new port must share no lock or cache with it.
+        """
+        raise NotImplementedError(
+            "open_again: override it in your test class, and open the record of `nonces` again, as another process "
+            "would; if the port serves one process only, set memory_only = True"
+        )
+
     def close_nonces(self, nonces: Nonces) -> None:
-        """Close a port that `make_nonces` returned. By default call its `close` method, if there is one."""
+        """Close a port that `make_nonces` or `open_again` returned. By default call its `close` method, if any."""
         close = getattr(nonces, "close", None)
         if close is not None:
             close()
@@ -51,6 +67,15 @@ class NonceContract:
         nonces = self.make_nonces(tmp_path)
         yield nonces
         self.close_nonces(nonces)
+
+    @pytest.fixture
+    def other(self, nonces: Nonces, tmp_path: Path) -> Iterator[Nonces]:
+        """Yield a second port on the record of `nonces`. Skip the test when the port is `memory_only`."""
+        if self.memory_only:
+            pytest.skip("memory_only: this port serves one process, and no other can open its record")
+        other = self.open_again(nonces, tmp_path)
+        yield other
+        self.close_nonces(other)
 
     def test_a_key_is_accepted_once(self, nonces: Nonces) -> None:
         """It is refused up to and including the time `until`, also with a later `until`. Other keys are independent."""
@@ -119,13 +144,33 @@ class NonceContract:
 
     def test_concurrent_uses_of_a_key_are_accepted_once(self, nonces: Nonces) -> None:
         """For each key, exactly one caller gets `True`."""
+        self._use_at_once([nonces] * self.threads)
+
+    # --- several processes ---
+
+    def test_a_key_is_accepted_once_by_all_processes(self, nonces: Nonces, other: Nonces) -> None:
+        """A replay that reaches another process is refused too, also after its key was forgotten."""
+        until = NOW + timedelta(seconds=10)
+        later = until + timedelta(seconds=10)
+
+        assert nonces.use(KEYS[0], until, NOW)
+        assert not other.use(KEYS[0], until, until)
+        assert other.use(KEYS[1], later, later)
+        assert not nonces.use(KEYS[1], later, later)
+        assert not nonces.use(KEYS[0], until, NOW)
+
+    def test_concurrent_uses_in_two_processes_are_accepted_once(self, nonces: Nonces, other: Nonces) -> None:
+        """For each key, exactly one caller gets `True`, whichever port it calls."""
+        self._use_at_once([nonces, other] * (self.threads // 2))
+
+    def _use_at_once(self, ports: Sequence[Nonces]) -> None:
         until = NOW + timedelta(seconds=300)
 
-        def caller(seed: int) -> list[str]:
+        def caller(port: Nonces, seed: int) -> list[str]:
             order = KEYS[: self.capacity]
             random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
-            return [key for key in order if nonces.use(key, until, NOW)]
+            return [key for key in order if port.use(key, until, NOW)]
 
-        answers = together([partial(caller, seed) for seed in range(self.threads)])
+        answers = together([partial(caller, port, seed) for seed, port in enumerate(ports)])
 
         assert KEYS[: self.capacity] == sorted(key for accepted in answers for key in accepted)

@@ -1,7 +1,9 @@
 """Common steps of store tests: create a payment, credit it, run calls concurrently, and check the totals."""
 
 # ruff: noqa: S101 - a test suite asserts
+import random
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -13,12 +15,19 @@ from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.errors import PaymentExists, StoreUnavailable
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing.values import NOW, a_creation, crediting
 
 T = TypeVar("T")
 PACKET_PEER: Final = "test.bank.connector"
 UNUSED_ID: Final = PaymentId("019b7a0c-ffff-7000-8000-000000000000")  # `a_creation` never chooses it
+
+_PATIENCE_S: Final = 5.0
+_BEGIN_S: Final = 30.0  # a slow machine starts a thread and opens a connection in less
+_PAUSE_S: Final = 0.01
+_LOCKED_S: Final = 0.2  # enough for an update that finds no lock
+_DECISION_S: Final = 0.001  # long enough for other threads to run in the meantime
 
 
 def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
@@ -67,3 +76,101 @@ def check_credits(store: PaymentStore, id: PaymentId, credits: Collection[Credit
     }
     for answer in credits:
         assert answer == credit(store, id, answer.id, answer.amount.value)
+
+
+def persistently(call: Callable[[], T]) -> T:
+    """Return the result of `call`, and repeat it for some seconds while the store is unavailable, as a client would."""
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return call()
+        except StoreUnavailable:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def credit_at_once(stores: Sequence[PaymentStore]) -> None:
+    """Send the same 20 credits through all `stores` concurrently, in different orders.
+
+    Assert that each is credited once, and that all callers get the same answers. All `stores` have the same data. A
+    store may be listed several times; each item has its own thread.
+    """
+    id = create(stores[0])
+    values = {f"wire-{number}": number for number in range(1, 21)}
+
+    def caller(store: PaymentStore, seed: int) -> dict[str, Credit]:
+        order = list(values)
+        random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
+        return {credit_id: _credit_slowly(store, id, credit_id, values[credit_id]) for credit_id in order}
+
+    answers = together([partial(caller, store, seed) for seed, store in enumerate(stores)])
+
+    assert all(answers[0] == answer for answer in answers)
+    for store in stores[:2]:
+        assert store.load(id).received.value == sum(values.values())
+        check_credits(store, id, answers[0].values())
+
+
+def insert_at_once(stores: Sequence[PaymentStore]) -> None:
+    """Insert payments with one id through all `stores` concurrently. Assert that one succeeds, and is stored."""
+    decisions = [a_creation(id=UNUSED_ID, limit=number + 1) for number in range(len(stores))]
+
+    def caller(store: PaymentStore, decision: Decision[IncomingPayment]) -> IncomingPayment | None:
+        try:
+            store.insert(decision)
+        except PaymentExists:
+            return None
+        return decision.answer
+
+    inserted = together([partial(caller, *pair) for pair in zip(stores, decisions, strict=True)])
+
+    for store in stores[:2]:
+        assert [store.load(UNUSED_ID)] == [payment for payment in inserted if payment is not None]
+
+
+def check_lock(holder: PaymentStore, rival: PaymentStore) -> None:
+    """Assert that `rival` cannot update a payment while `holder` runs a decision about it.
+
+    Both stores have the same data, and may be one store. A store that calls `decide` before it holds the lock on the
+    payment has two faults. It may write a decision about an old payment. It also reads the clock too early, so it may
+    credit money after `expiresAt`.
+    """
+    id = create(holder)
+    deciding, updated = threading.Event(), threading.Event()
+    steps: list[str] = []
+    decided = "the first has decided"
+
+    def hold(_payment: IncomingPayment, _earlier: Credit | None) -> Decision[None]:
+        steps.append("the first decides")
+        deciding.set()
+        updated.wait(_LOCKED_S)
+        steps.append(decided)
+        return Decision(None)
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
+        steps.append("the second decides")
+        return crediting("wire-1", 1)(payment, earlier)
+
+    def update() -> None:
+        deciding.wait(_BEGIN_S)
+        persistently(lambda: rival.update(id, decide, CreditId("wire-1")))
+        steps.append("the second ends")
+        updated.set()
+
+    together([lambda: holder.update(id, hold), update])
+    later = steps[len(steps) - steps[::-1].index(decided) :]
+    assert later[-2:] == ["the second decides", "the second ends"], (
+        f"two updates of one payment ran at the same time ({', '.join(steps)}): "
+        "lock the payment in the database, then load it, and then call `decide`"
+    )
+
+
+def _credit_slowly(store: PaymentStore, id: PaymentId, credit_id: str, value: int) -> Credit:
+    """Credit `value` minor units, by a decision that takes some time."""
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
+        time.sleep(_DECISION_S)
+        return crediting(credit_id, value)(payment, earlier)
+
+    return store.update(id, decide, CreditId(credit_id))

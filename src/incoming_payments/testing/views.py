@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
+from incoming_payments.errors import StoreUnusable
 from incoming_payments.ports import AsyncNonces, AsyncPaymentStore, Decide
 
 T = TypeVar("T")
@@ -50,7 +51,10 @@ class SyncView:
             raise
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run `coroutine` in the store's event loop, and return its result."""
+        """Run `coroutine` in the store's event loop, and return its result. Raises `StoreUnusable` after `close`."""
+        if self._loop.is_closed():
+            coroutine.close()
+            raise StoreUnusable("the view of the store is closed: open another")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     @property

@@ -292,7 +292,10 @@ def _credit_once(store: SqliteStore, record: ClientRecord, request: SentRequest)
     amount = Amount(request.amount, USD)
     while True:
         try:
-            run(receive(request.payment, credit=request.key, amount=amount, now=datetime.now(UTC)), Ports(store=store))
+            run(
+                receive(request.payment, credit=request.key, amount=amount, clock=lambda: datetime.now(UTC)),
+                Ports(store=store),
+            )
             answer = "credited"
         except IncomingPaymentsError as error:
             answer = error.code

@@ -17,9 +17,13 @@ from kits.peers import HttpConnector, sender_for
 from kits.processes import COMMAND, ROOT, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
 
 EXAMPLES: Final = ROOT / "examples"
-SERVERS: Final = {
-    "flask_app": ["flask", "--app", str(EXAMPLES / "flask_app.py"), "run", "--port"],
-    "starlette_app": ["uvicorn", "--app-dir", str(EXAMPLES), "starlette_app:app", "--port"],
+SERVERS: Final = {  # the command of each example, as its docstring has it
+    "aiohttp_app": "aiohttp.web -H 127.0.0.1 -P {port} aiohttp_app:app",
+    "django_app": "waitress --listen 127.0.0.1:{port} django_app:application",
+    "django_asgi_app": "uvicorn --app-dir {examples} django_asgi_app:application --port {port}",
+    "fastapi_app": "uvicorn --app-dir {examples} fastapi_app:app --port {port}",
+    "flask_app": "flask --app {examples}/flask_app run --port {port}",
+    "starlette_app": "uvicorn --app-dir {examples} starlette_app:app --port {port}",
 }
 
 
@@ -31,8 +35,8 @@ def example(name: str, folder: Path) -> Iterator[HttpClient]:
         assert run_command("init", folder, "--port", str(port)).returncode == 0
     path = folder / CONFIGURATION
     path.write_text(re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", path.read_text("utf-8")), "utf-8")
-    command = [sys.executable, "-m", *SERVERS[name], str(port)]
-    with serving(command, port, folder / "log", env={"FOLDER": str(folder)}):
+    command = [sys.executable, "-m", *SERVERS[name].format(examples=EXAMPLES, port=port).split()]
+    with serving(command, port, folder / "log", env={"FOLDER": str(folder), "PYTHONPATH": str(EXAMPLES)}):
         yield HttpClient.of(folder, f"http://127.0.0.1:{port}")
 
 
@@ -97,13 +101,20 @@ def test_forged_signature_is_refused(client: HttpClient) -> None:
     assert refused.headers["www-authenticate"] == "GNAP as_uri=https://auth.bank.example"
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "POST"])
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "POST"])
 def test_unknown_method_is_refused(client: HttpClient, method: str) -> None:
     """The service refuses the method with its own error body; the framework does not."""
     refused = unsigned(method, f"{client.base_url}/incoming-payments/019b76da-a800-7000-8000-000000000000")
 
     assert code_of(refused) == (405, "method_not_allowed")
     assert refused.headers["allow"] == "GET, HEAD"
+
+
+def test_preflight_is_answered_by_the_service(client: HttpClient) -> None:
+    """A browser may read the public view for a page of another origin."""
+    answer = unsigned("OPTIONS", f"{client.base_url}/incoming-payments/019b76da-a800-7000-8000-000000000000")
+
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS"])
@@ -121,6 +132,15 @@ def test_unknown_payment_is_not_found(client: HttpClient, id: str) -> None:
     expected = "not_found" if "/" in id else "payment_not_found"
 
     assert (404, expected) == code_of(unsigned("GET", f"{client.base_url}/incoming-payments/{id}"))
+
+
+@pytest.mark.parametrize(
+    "path", ["/incoming-payments/", "/incoming-payments//1", "/incoming-payments/1/", "/incoming-payments/1/x", "/ilp/"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PURGE"])
+def test_other_path_is_refused_by_the_service(client: HttpClient, method: str, path: str) -> None:
+    """There is no redirect for a slash too many, and no page of the framework."""
+    assert code_of(unsigned(method, f"{client.base_url}{path}")) == (404, "not_found")
 
 
 def test_head(client: HttpClient) -> None:

@@ -268,6 +268,19 @@ def test_more_than_the_payment_is_for(service: Service, sender: Sender) -> None:
     assert (delivers, completed) == service.read(payment)
 
 
+def test_more_than_the_payment_is_for_in_many_packets(service: Service, sender: Sender) -> None:
+    """`pay` 0.4 ends at the first reply that shows a maximum below its own amount. Its report is exact all the same."""
+    payment = service.create(1000)
+    error = CLOSED[STREAM] if sender.name == STREAM else "IncompatibleReceiveMax"
+
+    outcome = sender.pay(payment, amount=1500, most=150)
+
+    check_end(outcome, error, outcome.delivered)
+    delivers = {PAY_2: {0}, STREAM: {1000}}.get(sender.name, {150, 300, 450})  # `pay` 0.4 has packets in flight
+    assert outcome.delivered in delivers
+    assert (outcome.delivered, sender.name == STREAM) == service.read(payment)
+
+
 def test_into_a_completed_payment(service: Service, sender: Sender) -> None:
     """A completed payment refuses the money, and the sender ends at once."""
     payment = service.create()

@@ -79,7 +79,7 @@ def test_amount_needs_an_asset(asset: object) -> None:
     """The asset of an amount must be an `Asset`; the error names the member."""
     with pytest.raises(InvalidValue) as caught:
         Amount(1, asset)  # type: ignore[arg-type] # on purpose
-    assert str(caught.value) == "asset must be of type Asset"
+    assert str(caught.value) == f"asset must be of type Asset, not {type(asset).__name__}"
     assert caught.value.details == {"member": "asset"}
 
 

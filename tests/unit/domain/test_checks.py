@@ -59,7 +59,7 @@ def test_integer_within_the_bounds_is_accepted(count: int) -> None:
         ({"count": True}, "count", "count must be an integer from 1 to 9"),
         ({"count": 2.0}, "count", "count must be an integer from 1 to 9"),
         ({"scale": -1}, "assetScale", "assetScale must be an integer from 0 to 18446744073709551615"),
-        ({"text": b""}, "text", "text must be of type str"),
+        ({"text": b""}, "text", "text must be of type str, not bytes"),
     ],
 )
 def test_invalid_member_is_refused(members: dict[str, object], member: str, message: str) -> None:

@@ -1,5 +1,7 @@
 """`domain.methods`: payment methods. Spec sections 2.3 and 8."""
 
+from typing import Any
+
 import pytest
 
 from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN, SHARED_SECRET_PATTERN, IlpPaymentMethod, ilp_address
@@ -59,7 +61,7 @@ def test_spec_2_3_ilp_address(address: str) -> None:
         pytest.param("g.\u00e9", id="not ASCII"),
     ],
 )
-def test_invalid_ilp_address_is_refused(address: object) -> None:
+def test_invalid_ilp_address_is_refused(address: Any) -> None:
     """The error for an invalid ILP address names the member."""
     with pytest.raises(InvalidValue) as caught:
         IlpPaymentMethod(address, "c2VjcmV0")
@@ -150,7 +152,7 @@ def test_valid_address_is_accepted(text: str) -> None:
         "private." + "a" * 1016,
     ],
 )
-def test_invalid_address_is_refused(text: object) -> None:
+def test_invalid_address_is_refused(text: Any) -> None:
     """Other values raise `InvalidValue`, also values that are not strings."""
     with pytest.raises(InvalidValue) as caught:
         ilp_address(text)

@@ -99,7 +99,7 @@ def test_new_payment_id_takes_ten_random_bytes(count: int) -> None:
         pytest.param("\uff10" + ID[1:], id="full-width digit"),
     ],
 )
-def test_invalid_payment_id_is_refused(text: object) -> None:
+def test_invalid_payment_id_is_refused(text: Any) -> None:
     """A text that cannot be the id of a payment is refused."""
     with pytest.raises(InvalidValue) as caught:
         payment_id(text)
@@ -125,7 +125,7 @@ def test_prefix_of_packet_credits_is_stable() -> None:
 
 
 @pytest.mark.parametrize("text", [None, 7, b"x", "", "a b", "a\n", "a\x7f", "\u00e9", "\0", "x" * 2049])
-def test_invalid_client_id_is_refused(text: object) -> None:
+def test_invalid_client_id_is_refused(text: Any) -> None:
     """The error for an invalid client id names the member."""
     with pytest.raises(InvalidValue) as caught:
         client_id(text)
@@ -134,7 +134,7 @@ def test_invalid_client_id_is_refused(text: object) -> None:
 
 
 @pytest.mark.parametrize("text", [None, 7, b"x", "", "a b", "a\n", "a\x7f", "\u00e9", "\0", "x" * 201])
-def test_invalid_credit_id_is_refused(text: object) -> None:
+def test_invalid_credit_id_is_refused(text: Any) -> None:
     """The error for an invalid credit id names the member."""
     with pytest.raises(InvalidValue) as caught:
         credit_id(text)

@@ -7,7 +7,14 @@ import pytest
 from attrs import evolve
 
 from incoming_payments import Request
-from incoming_payments.errors import PolicyRefused, PortMissing, SignatureRefused, StoreUnavailable, TokenRefused
+from incoming_payments.errors import (
+    AuthorizationServerUnavailable,
+    PolicyRefused,
+    PortMissing,
+    SignatureRefused,
+    StoreUnavailable,
+    TokenRefused,
+)
 from incoming_payments.flows.authenticate import authenticate
 from incoming_payments.flows.effects import Effect, IntrospectToken, UseNonce
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
@@ -123,6 +130,17 @@ def test_token_then_key_then_signature(info: AccessTokenInfo | None, error: Any,
     with pytest.raises(error) as refused:
         flow.send(info)
     assert code == refused.value.code
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no answer in 3 s"), ConnectionRefusedError(111, "refused")])
+def test_lost_connection_of_the_introspector_is_an_outage(error: Exception) -> None:
+    """The refusal names the authorization server, and has the error for the host's log."""
+    flow = authenticate(a_get(Service().client()), Service().policy, NOW)
+    next(flow)
+    with pytest.raises(AuthorizationServerUnavailable) as refused:
+        flow.throw(error)
+    assert refused.value.__cause__ is error
+    assert f"{type(error).__name__}: {error}" in str(refused.value)
 
 
 def test_refusal_of_a_key_does_not_show_the_key() -> None:

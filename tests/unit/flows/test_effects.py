@@ -1,15 +1,37 @@
 """Tests of `flows.effects`: requests to ports, as data."""
 
-from collections.abc import Iterator
+import gc
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from datetime import datetime
+from typing import Any, Final, get_origin
 
 import pytest
 from attrs.exceptions import FrozenInstanceError
 
+import incoming_payments
+from incoming_payments.api import Request, handle
+from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import FlowStuck
 from incoming_payments.flows import effects
+from incoming_payments.flows.complete import complete
+from incoming_payments.flows.create import create_for_host, create_payment
 from incoming_payments.flows.effects import DrawRandomness, Effect, Flow, LoadPayment, UpdatePayment
-from incoming_payments.flows.run import _ROUTES
-from incoming_payments.testing import crediting
+from incoming_payments.flows.expire import announce_expired
+from incoming_payments.flows.get import get_payment, get_public_payment
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import answer_packet, receive_packet
+from incoming_payments.flows.run import _ROUTES, run
+from incoming_payments.httpsig import RequestMessage
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.ilp_http import PacketPolicy, handle_packet
+from incoming_payments.ports import Ports
+from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.testing import NOW, crediting
+from kits.service_kit import NOBODYS_ID
+from kits.stream_kit import METHODS, PEER, USD
 
 
 def test_yield_from_an_effect_returns_the_answer() -> None:
@@ -48,3 +70,107 @@ def defined() -> Iterator[type[Effect[object]]]:
 def test_every_effect_has_a_route() -> None:
     """The drivers have a route for each effect, and for nothing else."""
     assert set(defined()) == set(_ROUTES)
+
+
+# --- flows that are dropped --------------------------------------------------------------------------
+
+REQUEST: Final = Request("GET", "/")
+MESSAGE: Final = RequestMessage("GET", "https://bank.example/", ())
+POLICY: Final = ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
+RECEIVER: Final = Receiver(METHODS)
+PACKETS: Final = PacketPolicy(receiver=RECEIVER, peers=[])
+USD_5: Final = Amount(5, USD)
+ID: Final = PaymentId(NOBODYS_ID)
+
+FLOWS: Final[dict[str, Callable[[], Flow[Any]]]] = {
+    "announce_expired": lambda: announce_expired(NOW),
+    "answer_packet": lambda: answer_packet(b"", peer=PEER, receiver=RECEIVER, clock=clock),
+    "complete": lambda: complete(ID, clock=clock),
+    "create_for_host": lambda: create_for_host(wallet_address="", policy=POLICY, now=NOW),
+    "create_payment": lambda: create_payment(MESSAGE, POLICY, NOW),
+    "get_payment": lambda: get_payment(MESSAGE, ID, POLICY, NOW),
+    "get_public_payment": lambda: get_public_payment(ID, POLICY),
+    "handle": lambda: handle(REQUEST, policy=POLICY, now=NOW),
+    "handle_packet": lambda: handle_packet(REQUEST, policy=PACKETS, clock=clock),
+    "receive": lambda: receive(ID, credit="wire-1", amount=USD_5, clock=clock),
+    "receive_packet": lambda: receive_packet(b"", peer=PEER, receiver=RECEIVER, clock=clock),
+}
+
+
+def clock() -> datetime:
+    """Return a fixed time."""
+    return NOW
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_flow_that_is_dropped_warns(name: str) -> None:
+    """A flow that was never run has done nothing, and says so, as a coroutine does that was never awaited."""
+    text = f"^flow '{name}' was never run: pass it to run\\(\\) or arun\\(\\), or call the service$"
+    with pytest.warns(RuntimeWarning, match=text) as caught:
+        FLOWS[name]()
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_every_public_flow_warns() -> None:
+    """The package exports no flow without the warning."""
+    functions = {name: value for name, value in vars(incoming_payments).items() if inspect.isfunction(value)}
+    returned = {name: function.__annotations__["return"] for name, function in functions.items()}
+    exported = {name for name, kind in returned.items() if get_origin(kind) is Generator}
+    assert {"handle", "receive"} < exported <= set(FLOWS)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        next,
+        lambda flow: flow.close(),
+        lambda flow: next(iter(flow)),
+        lambda flow: run(flow, Ports(store=MemoryStore())),
+        lambda flow: run(delegating(flow), Ports(store=MemoryStore())),
+    ],
+)
+def test_flow_that_was_used_does_not_warn(use: Callable[[Flow[int]], object]) -> None:
+    """Warnings are errors here. A flow that was started, closed, or run does not warn when it is dropped."""
+    use(announce_expired(NOW))
+    gc.collect()
+
+
+def delegating(flow: Flow[int]) -> Flow[int]:
+    """Return the answer of another flow."""
+    return (yield from flow)
+
+
+def test_exception_is_thrown_into_a_flow() -> None:
+    """A flow that warns takes exceptions like every generator."""
+    steps = announce_expired(NOW)
+    next(steps)
+    with pytest.raises(KeyError):
+        steps.throw(KeyError("x"))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda flow: run(flow, Ports(store=MemoryStore())),
+        lambda flow: run(delegating(flow), Ports(store=MemoryStore())),
+        next,
+        lambda flow: flow.close(),
+    ],
+)
+@pytest.mark.parametrize("again", [lambda flow: flow, delegating])
+def test_flow_runs_once(first: Callable[[Flow[int]], object], again: Callable[[Flow[int]], Flow[int]]) -> None:
+    """A flow that was used is refused, by the drivers and by `yield from`. It would return `None` at once."""
+    steps = announce_expired(NOW)
+    first(steps)
+    with pytest.raises(FlowStuck, match="this flow has already run: make a new flow for each call"):
+        run(again(steps), Ports(store=MemoryStore()))
+    steps.close()
+
+
+def test_flow_that_is_stepped_by_hand() -> None:
+    """A flow that warns has the methods of a generator."""
+    steps = announce_expired(NOW)
+    assert isinstance(next(steps), effects.FindExpired)
+    with pytest.raises(StopIteration) as stop:
+        steps.send([])
+    assert stop.value.value == 0

@@ -28,11 +28,12 @@ def test_defaults() -> None:
     policy = a_policy()
     assert (
         policy.public_get,
+        policy.public_cors,
         policy.allow_identical,
         policy.expiry_s_max,
         policy.metadata_bytes_max,
         policy.metadata_depth_max,
-    ) == (True, True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX)
+    ) == (True, True, True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX)
 
 
 @pytest.mark.parametrize(

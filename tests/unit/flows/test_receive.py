@@ -22,7 +22,7 @@ from incoming_payments.flows.receive import receive
 from incoming_payments.flows.run import run
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import Ports
-from incoming_payments.testing import NOW, a_creation
+from incoming_payments.testing import NOW, FakeClock, a_creation
 from kits.service_kit import ALICE, JPY, NOBODYS_ID, USD, Service, finish
 
 
@@ -36,7 +36,7 @@ def a_payment(service: Service, **terms: Any) -> PaymentId:
 def test_one_update_with_the_decision() -> None:
     """The flow has one effect, an update with the decision. It does not load or save the payment itself."""
     payment = a_creation(wallet_address=ALICE, limit=2500).answer
-    flow = receive(payment.id, credit="wire-1", amount=Amount(2500, USD), now=NOW)
+    flow = receive(payment.id, credit="wire-1", amount=Amount(2500, USD), clock=lambda: NOW)
     effect = next(flow)
     assert isinstance(effect, UpdatePayment)
     assert (payment.id, "wire-1") == (effect.id, effect.credit_id)
@@ -46,11 +46,34 @@ def test_one_update_with_the_decision() -> None:
     assert decision.answer == finish(flow, decision.answer)
 
 
+def test_clock_is_read_when_the_store_decides() -> None:
+    """A credit that waited for the store until after `expiresAt` is refused, although it was requested in time."""
+    payment = a_creation(wallet_address=ALICE, expires_in_s=60).answer
+    clock = FakeClock()
+    effect = next(receive(payment.id, credit="wire-1", amount=Amount(5, USD), clock=clock))
+    assert isinstance(effect, UpdatePayment)
+    clock.advance(60)
+    assert effect.decide(payment, None).answer.at == clock()
+    clock.advance(0.000001)
+    with pytest.raises(PaymentExpired):
+        effect.decide(payment, None)
+
+
+def test_clock_that_returns_local_time_during_the_transaction_is_refused() -> None:
+    """The time that the decision reads must be in UTC too."""
+    payment = a_creation(wallet_address=ALICE).answer
+    times = iter([NOW, NOW.replace(tzinfo=None)])
+    effect = next(receive(payment.id, credit="wire-1", amount=Amount(5, USD), clock=lambda: next(times)))
+    assert isinstance(effect, UpdatePayment)
+    with pytest.raises(InvalidValue):
+        effect.decide(payment, None)
+
+
 def test_only_a_store_is_needed() -> None:
     """A process that only credits money needs no other port."""
     service = Service()
     id = a_payment(service)
-    flow = receive(id, credit="wire-1", amount=Amount(5, USD), now=NOW)
+    flow = receive(id, credit="wire-1", amount=Amount(5, USD), clock=lambda: NOW)
     assert run(flow, Ports(store=service.store)).received.value == 5
 
 
@@ -139,7 +162,13 @@ def test_refused_credit_changes_nothing(changes: dict[str, Any], error: type[Exc
     service.store.insert(created)
     service.receive(created.answer.id, 40)
     before = service.store.load(created.answer.id)
-    arguments = {"id": created.answer.id, "credit": "wire-2", "amount": Amount(1, USD), "now": service.now, **changes}
+    arguments = {
+        "id": created.answer.id,
+        "credit": "wire-2",
+        "amount": Amount(1, USD),
+        "clock": service.clock,
+        **changes,
+    }
     with pytest.raises(error):
         service.run(receive(**arguments))
     assert before == service.store.load(created.answer.id)
@@ -168,12 +197,18 @@ def test_clock_that_moves_backwards() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "member"),
-    [({"now": NOW.replace(tzinfo=None)}, "now"), ({"now": None}, "now"), ({"amount": 100}, "amount")],
-    ids=str,
+    [
+        ({"clock": lambda: NOW.replace(tzinfo=None)}, "now"),
+        ({"clock": lambda: None}, "now"),
+        ({"clock": NOW}, "clock"),
+        ({"clock": None}, "clock"),
+        ({"amount": 100}, "amount"),
+    ],
+    ids=["naive time", "no time", "a time for a clock", "no clock", "amount"],
 )
 def test_invalid_argument_is_refused_before_the_store_is_used(changes: dict[str, Any], member: str) -> None:
     """A wrong time or amount raises `InvalidValue`, although there is no store."""
-    given: dict[str, Any] = {"credit": "wire-1", "amount": Amount(100, USD), "now": NOW}
+    given: dict[str, Any] = {"credit": "wire-1", "amount": Amount(100, USD), "clock": lambda: NOW}
     with pytest.raises(InvalidValue) as caught:
         run(receive(NOBODYS_ID, **{**given, **changes}), Ports())
     assert caught.value.details == {"member": member}

@@ -22,6 +22,7 @@ from incoming_payments.errors import (
     InvalidValue,
     PolicyRefused,
     PortMissing,
+    PortUnavailable,
     StoreUnavailable,
     StoreUnusable,
 )
@@ -48,6 +49,7 @@ from incoming_payments.ilp.stream import (
 )
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation, a_wallet_address
 from incoming_payments.testing.replies import decode_reply, ildcp_request, read_amounts, read_ildcp_response
@@ -226,7 +228,7 @@ def test_host_cannot_use_credit_ids_of_packets() -> None:
     """`receive` refuses ids that begin with `stream:`, so a host credit never looks like a packet."""
     service = Service(limit=1000)
     with pytest.raises(InvalidValue) as caught:
-        run(receive(service.id, credit="stream:1", amount=service.payment.received, now=NOW), service.ports)
+        run(receive(service.id, credit="stream:1", amount=service.payment.received, clock=lambda: NOW), service.ports)
     assert caught.value.details == {"member": "creditId"}
 
 
@@ -436,17 +438,18 @@ def test_sender_can_send_the_remaining_amount() -> None:
 # --- failures ----------------------------------------------------------------------------------------
 
 
-class Broken:
-    """A store that raises `error` in every method."""
+class Broken(MemoryStore):
+    """A store that raises `error`."""
 
     def __init__(self, error: Exception) -> None:
+        super().__init__()
         self.error = error
 
-    def load(self, *_: object) -> None:
+    def load(self, *_: object) -> Any:
         """Raise the error."""
         raise self.error
 
-    update = load
+    update = load  # type: ignore[assignment] # it only raises
 
 
 @pytest.mark.parametrize(
@@ -454,6 +457,7 @@ class Broken:
     [
         (StoreUnavailable("the disk is full"), "T00"),
         (StoreUnusable("the store is closed"), "T00"),
+        (PortUnavailable("the ledger behind the store is down"), "T00"),
         (PolicyRefused("this account is frozen"), "F07"),
     ],
 )
@@ -543,10 +547,11 @@ def test_missing_store_raises() -> None:
 # --- packets that wait -------------------------------------------------------------------------------
 
 
-class Slow:
+class Slow(MemoryStore):
     """A store that waits before it runs a decision."""
 
     def __init__(self, service: Service, seconds: float) -> None:
+        super().__init__()
         self.service, self.store, self.seconds = service, service.store, seconds
 
     def update(self, id: PaymentId, decide: Any, credit_id: CreditId | None = None) -> Any:

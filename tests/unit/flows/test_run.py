@@ -1,10 +1,12 @@
 """Tests of `flows.run`: both drivers answer effects, pass on exceptions, and limit and close flows in the same way."""
 
 import asyncio
+import gc
+import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_type
 
 import pytest
 
@@ -20,7 +22,7 @@ from incoming_payments.domain.payment import (
     WalletAddressUrl,
     wallet_address_url,
 )
-from incoming_payments.errors import FlowStuck, PaymentNotFound, PolicyRefused, PortMissing
+from incoming_payments.errors import ConfigurationError, FlowStuck, PaymentNotFound, PolicyRefused, PortMissing
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
@@ -34,6 +36,7 @@ from incoming_payments.flows.effects import (
     LoadPayment,
     UpdatePayment,
 )
+from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.run import arun, run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo
 from incoming_payments.limits import FLOW_STEPS_MAX
@@ -456,6 +459,41 @@ def test_flow_that_has_run_is_refused(drive: Drive) -> None:
     with pytest.raises(FlowStuck) as caught:
         drive(flow)
     assert str(caught.value) == "this flow has already run: make a new flow for each call"
+
+
+def start(flow: Any, ports: Any, driver: Callable[[Any, Any], Any]) -> object:
+    """Return the answer of either driver."""
+    answer = driver(flow, ports)
+    return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+
+
+@pytest.mark.parametrize("driver", [run, arun])
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (lambda: (announce_expired(NOW), Store()), "a flow and Store"),
+        (lambda: (Ports(), announce_expired(NOW)), "Ports and a flow"),
+        (lambda: (announce_expired, Ports()), "function and Ports"),
+        (lambda: ([], Ports()), "list and Ports"),
+        (lambda: (yielding(), None), "a flow and NoneType"),
+    ],
+)
+def test_other_arguments_are_refused(
+    driver: Callable[[Any, Any], Any], given: Callable[[], tuple[Any, Any]], found: str
+) -> None:
+    """The exception says what to pass. It is the only complaint: the flow does not warn too."""
+    with pytest.raises(ConfigurationError) as caught:
+        start(*given(), driver)
+    expected = f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}"
+    assert str(caught.value) == expected
+    del caught
+    gc.collect()
+
+
+def test_type_checkers_infer_the_answer() -> None:
+    """The decorator of flows keeps the types: mypy checks this line."""
+    ports = Ports(store=Store())
+    assert_type(run(announce_expired(NOW), ports), int)
 
 
 @drivers

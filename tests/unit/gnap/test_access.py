@@ -13,6 +13,7 @@ from incoming_payments.gnap.access import (
     Reach,
     authorize,
     payment_not_found,
+    read_access,
     require_payment,
     require_wallet_address,
 )
@@ -47,6 +48,31 @@ def test_right(identifier: str) -> None:
     right = AccessRight(["read", "create", "read"], identifier)
     assert right.actions == {Action.CREATE, Action.READ}
     assert right.identifier == ALICE
+
+
+@pytest.mark.parametrize(
+    ("access", "rights"),
+    [
+        ([{"type": "incoming-payment", "actions": ["read"]}], [AccessRight(["read"])]),
+        ([{"type": "incoming-payment", "actions": ["read", "refund", 7, None, ["list"]]}], [AccessRight(["read"])]),
+        ([{"type": "incoming-payment", "actions": ["read"], "identifier": ALICE}], [AccessRight(["read"], ALICE)]),
+        ([{"type": "incoming-payment", "actions": ["read"], "identifier": None}], [AccessRight(["read"])]),
+        ([{"type": "incoming-payment", "actions": ["read"], "identifier": "alice"}], []),
+        ([{"type": "incoming-payment", "actions": ["read"], "identifier": 7}], []),
+        ([{"type": "incoming-payment", "actions": ["refund"]}], []),
+        ([{"type": "incoming-payment", "actions": []}], []),
+        ([{"type": "incoming-payment", "actions": "read"}], []),
+        ([{"type": "incoming-payment"}], []),
+        ([{"type": "quote", "actions": ["read"]}, {"actions": ["read"]}, {}, "a-reference", 7, None], []),
+        ([{"type": "incoming-payment", "actions": ["read"]}] * 65, [AccessRight(["read"])] * 64),
+        ("incoming-payment", []),
+        ({"type": "incoming-payment", "actions": ["read"]}, []),
+        (None, []),
+    ],
+)
+def test_unknown_content_of_access_is_ignored(access: object, rights: list[AccessRight]) -> None:
+    """`read_access` keeps the rights that it knows, widens none, and raises nothing."""
+    assert read_access(access) == tuple(rights)
 
 
 @pytest.mark.parametrize("actions", [["write"], ["READ"], ["read", ""], [None], "read"])

@@ -1,15 +1,24 @@
 """`gnap.introspection`: the facts about a token, and its expiry."""
 
-from datetime import datetime, timedelta, timezone
+import base64
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from incoming_payments.errors import InvalidValue, TokenRefused
+from incoming_payments.errors import AuthorizationServerUnavailable, InvalidValue, TokenRefused
 from incoming_payments.gnap.access import AccessRight
-from incoming_payments.gnap.introspection import AccessTokenInfo, StaticIntrospector, require_active
+from incoming_payments.gnap.introspection import (
+    AccessTokenInfo,
+    StaticIntrospector,
+    read_introspection,
+    require_active,
+)
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.testing import NOW
 from kits.frozen_values import assert_frozen
+from kits.odd_answers import CONTENTS, OK, Answered, an_answer, octets
 
 RIGHT = AccessRight(["read"])
 JWK = {"kty": "OKP", "kid": "key-1"}
@@ -62,7 +71,7 @@ def test_info_refuses_an_expiry_without_zone() -> None:
     """An `expires_at` without a time zone is refused here, because it could not be compared during a request."""
     with pytest.raises(InvalidValue) as caught:
         info(NOW.replace(tzinfo=None))
-    assert str(caught.value) == "expires_at must have a time zone, such as UTC"
+    assert str(caught.value) == "expires_at must be a datetime with a time zone, such as UTC"
     assert caught.value.details == {"member": "expires_at"}
 
 
@@ -135,3 +144,73 @@ def test_info_is_hashable() -> None:
     """Equal values have the same hash."""
     first, second = (AccessTokenInfo("https://shop.example", {"kid": "k"}, []) for _ in range(2))
     assert {first} == {second}
+
+
+# --- answers of the authorization server ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(("content", "answered"), CONTENTS.values(), ids=CONTENTS)
+def test_every_answer_is_read_or_refused(content: object, answered: Answered) -> None:
+    """An answer gives the facts about a token, or an error that the service answers with a status of its own."""
+    outcome: tuple[int, str | None] = (201, None)
+    try:
+        if read_introspection(octets(content)) is None:
+            outcome = (401, "invalid_token")
+    except TokenRefused as error:
+        outcome = (401, error.code)
+    except AuthorizationServerUnavailable as error:
+        outcome = (503, error.code)
+    # Later checks of the service refuse tokens that have expired, lack the right or have an unusable key.
+    later = {"token_expired", "insufficient_rights", "key_unusable"}
+    assert outcome == answered or (outcome == OK and answered[1] in later)
+
+
+def read(**changes: object) -> AccessTokenInfo:
+    """Return the facts in an answer."""
+    info = read_introspection(json.dumps(an_answer(**changes)).encode())
+    assert info is not None
+    return info
+
+
+def test_answer_of_rfc_9767() -> None:
+    """The facts are the client, the key, the rights and the expiry of the answer."""
+    jwk = {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "kid": "k"}
+    access = [{"type": "incoming-payment", "actions": ["read-all"], "identifier": "https://bank.example/alice/"}]
+    info = read(client="https://shop.example", key={"proof": "httpsig", "jwk": jwk}, access=access, exp=1_893_456_000)
+    assert info == AccessTokenInfo(
+        "https://shop.example",
+        jwk,
+        [AccessRight(["read-all"], "https://bank.example/alice")],
+        datetime(2030, 1, 1, tzinfo=UTC),
+    )
+
+
+# The key and the thumbprint of RFC 8037, appendix A.3
+OKP = {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}
+OKP_CLIENT = "urn:ietf:params:oauth:jwk-thumbprint:sha-256:kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
+
+
+@pytest.mark.parametrize(
+    ("changes", "client"),
+    [
+        ({"client": "https://shop.example", "instance_id": "7C7C"}, "https://shop.example"),
+        ({"client": {"walletAddress": "https://shop.example"}}, "https://shop.example"),
+        ({"client": {"jwk": OKP}, "instance_id": "7C7C"}, "7C7C"),
+        ({"client": "My Shop", "instance_id": "7C7C"}, "7C7C"),
+        ({"client": ..., "instance_id": "7C7C"}, "7C7C"),
+        ({"client": "My Shop", "instance_id": "an id"}, OKP_CLIENT),
+        ({"client": ...}, OKP_CLIENT),
+    ],
+)
+def test_client_of_an_answer(changes: dict[str, object], client: str) -> None:
+    """The client is the first valid identifier of the answer, or else the thumbprint of its key (RFC 7638)."""
+    assert read(key={"jwk": {**OKP, "kid": "k", "alg": "EdDSA"}}, **changes).client == client
+
+
+def test_thumbprints_of_other_keys() -> None:
+    """The thumbprint covers the members that RFC 7638 §3.2 names, and not the name of the key."""
+    rsa = {"kty": "RSA", "n": "AQAB", "e": "AQAB"}
+    text = b'{"e":"AQAB","kty":"RSA","n":"AQAB"}'
+    expected = base64.urlsafe_b64encode(hashlib.sha256(text).digest()).rstrip(b"=").decode()
+    for kid in ("k1", "k2"):
+        assert read(client=..., key={"jwk": {**rsa, "kid": kid}}).client.endswith(f":{expected}")

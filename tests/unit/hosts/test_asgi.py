@@ -1,31 +1,42 @@
 """The ASGI host (ASGI 3.0), in memory and over HTTP."""
 
 import asyncio
-import http.client
 import json
 import logging
-import socket
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
-import uvicorn
-from attrs import evolve
+from attrs import asdict, evolve
 
 from incoming_payments.api import Request, Response
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
-from incoming_payments.errors import HttpRefused, StoreUnavailable
+from incoming_payments.errors import ConfigurationError, HttpRefused, StoreUnavailable
 from incoming_payments.gnap import AccessToken, AccessTokenInfo
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import Reject, encode
-from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.ports import AsyncPorts
+from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
+from incoming_payments.stores.memory import MemoryStore
+from kits.http_servers import over_http, serving_asgi
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
-from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal
+from kits.service_kit import (
+    ALICE,
+    JSON,
+    NOBODYS_ID,
+    PATH,
+    Client,
+    Service,
+    Unused,
+    document,
+    header,
+    id_of,
+    refusal,
+    settings,
+)
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -83,8 +94,8 @@ def chunks(*parts: bytes) -> list[Message]:
 
 
 def an_application(service: Service, **options: Any) -> AsgiApplication:
-    """Return the service as an ASGI application with the clock of the service."""
-    return AsgiApplication(**{"policy": service.policy, "ports": service.ports, "clock": service.clock, **options})
+    """Return the service as an ASGI application. `options` are those of the application and of the service."""
+    return AsgiApplication(AsyncIncomingPayments(**settings(service, options)), **options)
 
 
 def call(application: AsgiApplication, scope: Scope, *messages: Message) -> Response:
@@ -102,8 +113,8 @@ def through(service: Service, **options: Any) -> Client:
     return client
 
 
-def path_of(scope: Scope, mount: str | None = None) -> str:
-    """Return the path below the service that the host reads from `scope`."""
+def path_of(scope: Scope, mount: str = "/op") -> str:
+    """Return the path below the service that the host reads from `scope`, mounted at /op."""
     return asyncio.run(read_request(scope, Channel(*chunks(b"")).receive, mount=mount)).path
 
 
@@ -131,8 +142,9 @@ def test_head_has_the_length_of_get_and_no_content() -> None:
     service = Service()
     client = through(service)
     good = client.get(client.creates(), "HEAD")
-    refused = call(an_application(service), a_scope(Request("HEAD", ID_PATH)), *chunks(b"x" * (BODY_BYTES_MAX + 1)))
-    service.replace(store=None)
+    large = Request("HEAD", ID_PATH, headers=[("Content-Length", str(BODY_BYTES_MAX + 1))])
+    refused = call(an_application(service), a_scope(large), *chunks(b"x" * (BODY_BYTES_MAX + 1)))
+    service.replace(store=Unused())
     failed = call(an_application(service), a_scope(Request("HEAD", ID_PATH)))
     assert [good.status, refused.status, failed.status] == [200, 413, 500]
     for response in (good, refused, failed):
@@ -145,8 +157,13 @@ def test_clock_is_the_wall_clock_by_default() -> None:
     """Without `clock` a request that was signed long ago is refused."""
     service = Service()
     request = service.client().creation(created=0)
-    application = AsgiApplication(policy=service.policy, ports=service.ports)
+    application = AsgiApplication(AsyncIncomingPayments(policy=service.policy, ports=service.ports))
     assert refusal(call(application, a_scope(request), *chunks(request.body))) == (401, "signature_stale")
+
+
+def async_ports(service: Service, **ports: Any) -> AsyncPorts:
+    """Return the ports of `service`, with `ports` in their place."""
+    return AsyncPorts(**{**asdict(service.ports, recurse=False), **ports})
 
 
 class Slow:
@@ -186,7 +203,7 @@ def test_cancelled_during_a_port_call() -> None:
             await asyncio.Event().wait()
             return None
 
-    ports = AsyncPorts(store=service.store, introspector=Hanging())
+    ports = async_ports(service, introspector=Hanging())
     application = an_application(service, ports=ports)
     channel = Channel(*chunks(request.body))
 
@@ -215,7 +232,6 @@ PATHS: list[tuple[str, dict[str, Any], str]] = [
     ("asterisk form", {"path": "*", "raw_path": b"*"}, "/"),
     ("mounted", {"path": "/op/ab", "raw_path": b"/op/%61b", "root_path": "/op"}, "/%61b"),
     ("mounted, raw is null", {"path": "/op/a b", "raw_path": None, "root_path": "/op"}, "/a%20b"),
-    ("mounted at an encoded path", {"raw_path": b"/o%20p/ab", "root_path": "/o p"}, "/ab"),
     ("mounted, only the rest is reported", {"path": "/ab", "raw_path": b"/ab", "root_path": "/op"}, "/ab"),
     ("root_path is left out", {"path": "/ab", "raw_path": b"/ab", "root_path": None}, "/ab"),
 ]
@@ -227,23 +243,53 @@ def test_path_is_raw_if_the_server_reports_it(reported: dict[str, Any], expected
     assert expected == path_of(a_scope(Request("GET", "/"), **reported))
 
 
-@pytest.mark.parametrize("mount", ["/op", "/op/"])
-def test_mount_replaces_root_path(mount: str) -> None:
-    """A framework with its own routes leaves `root_path` empty. `mount` says where the service begins."""
-    for reported in ({"path": f"/op{PATH}"}, {"raw_path": f"/op{PATH}".encode()}):
-        assert path_of(a_scope(Request("GET", "/"), **{"raw_path": None, **reported}), mount) == PATH
+@pytest.mark.parametrize(("mount", "raw"), [("/op", "/op"), ("/op/", "/op"), ("/o%20p", "/o%20p")])
+def test_mount_is_removed(mount: str, raw: str) -> None:
+    """`mount` says where the service begins, percent-encoded as in requests. `root_path` may have it or not."""
+    decoded = unquote(raw)
+    for reported in ({"path": f"{decoded}{PATH}"}, {"raw_path": f"{raw}{PATH}".encode()}):
+        for root_path in ("", decoded):
+            scope = a_scope(Request("GET", "/"), **{"raw_path": None, **reported, "root_path": root_path})
+            assert path_of(scope, mount) == PATH
 
 
 def test_mounted_application_answers() -> None:
-    """The base URL ends in the mount point, so signatures are valid with and without it in the scope."""
+    """`mount` is the path of the base URL by default. A server or proxy may have removed it."""
     service = Service()
     request = service.client().creation()
-    mounted, by_server = an_application(service, mount="/op"), an_application(service)
-    scope = a_scope(evolve(request, path=f"/op{PATH}"))
-    assert call(mounted, scope, *chunks(request.body)).status == 201
-    assert call(by_server, {**scope, "root_path": "/op"}, *chunks(request.body)).status == 201
-    elsewhere = a_scope(evolve(request, path=f"/operator{PATH}"), root_path="/op")
-    assert call(by_server, elsewhere, *chunks(request.body)).status == 404
+    mounted, elsewhere = an_application(service), an_application(service, mount="/pay")
+
+    def status(application: AsgiApplication, path: str, **changes: Any) -> int:
+        return call(application, a_scope(evolve(request, path=path), **changes), *chunks(request.body)).status
+
+    assert status(mounted, f"/op{PATH}") == 201
+    assert status(mounted, f"/op{PATH}", root_path="/op") == 201
+    assert status(mounted, PATH) == 201
+    assert status(mounted, f"/operator{PATH}") == 404
+    assert status(elsewhere, f"/pay{PATH}") == 201
+    assert status(elsewhere, f"/op{PATH}") == 404
+
+
+def test_404_because_of_a_wrong_mount_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The line names the path that arrived, the expected one, and the mount that fits. Other 404s leave no line."""
+    application = an_application(Service())
+    assert refusal(call(application, a_scope(Request("GET", f"/pay{ID_PATH}")))) == (404, "not_found")
+    expected = f"incoming payments: '/pay{ID_PATH}' is not found, because the service expects '/op{ID_PATH}': set mount"
+    assert [record.getMessage()[: len(expected)] for record in caplog.records] == [expected]
+    assert "mount='/pay'" in caplog.text
+    for path in (ID_PATH, f"/op{ID_PATH}", f"{ID_PATH}/x", "/", "/wp-login.php"):
+        assert call(application, a_scope(Request("GET", path))).status == 404
+    assert len(caplog.records) == 1
+
+
+def test_service_of_another_kind_is_refused() -> None:
+    """An adapter that gets a sync service or a mount without a slash refuses when it is built."""
+    service = Service()
+    wrong: Any = IncomingPayments(policy=service.policy, ports=service.ports)
+    with pytest.raises(ConfigurationError, match="takes an AsyncIncomingPayments, not a IncomingPayments"):
+        AsgiApplication(wrong)
+    with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
+        an_application(service, mount="op")
 
 
 def test_signature_covers_the_query() -> None:
@@ -310,7 +356,7 @@ def test_over_the_limit_stops_reading() -> None:
 def test_disconnect_before_the_end_of_the_body(before: list[Message]) -> None:
     """A partial request creates no payment, and is refused."""
     service = Service()
-    service.replace(store=None, introspector=None)
+    service.replace(store=Unused(), introspector=Unused())
     response = call(an_application(service), a_scope(Request("POST", PATH)), *before, {"type": "http.disconnect"})
     assert refusal(response) == (400, "incomplete_body")
 
@@ -351,6 +397,96 @@ def test_body_has_to_arrive_within_the_time_limit(packets: bool, ahead_s: float,
         assert channel.response.status == (200 if packets else expected)
 
 
+@pytest.mark.parametrize(("ahead_s", "expected"), [(BODY_START_S_MAX - 1, 401), (BODY_START_S_MAX + 1, 408)])
+def test_body_has_to_begin_within_its_own_time_limit(
+    ahead_s: float, expected: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server whose messages other code has received keeps the adapter waiting. The log of the host says why."""
+
+    async def receive() -> Message:
+        loop.ahead_s += ahead_s
+        for _ in range(3):  # the loop looks at its timers after the tasks that are ready
+            await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"{}"}
+
+    channel = Channel()
+    loop = Clocked()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        scope = a_scope(Request("POST", PATH, headers=[JSON]))
+        runner.run(an_application(Service())(scope, receive, channel.send))
+    assert channel.response.status == expected
+    hints = [record.getMessage() for record in caplog.records]
+    assert [f"no byte of the body of POST '{PATH}' arrived" in hint for hint in hints] == [True] * (expected == 408)
+
+
+def test_body_that_the_framework_has_received() -> None:
+    """The adapter takes the bytes from `answer`, and receives nothing."""
+    service = Service()
+    request = service.client().creation()
+    application = an_application(service)
+
+    def status(body: bytes) -> Response:
+        return asyncio.run(application.answer(a_scope(request), Channel().receive, body=body))
+
+    assert status(request.body).status == 201
+    assert refusal(status(b"x" * (BODY_BYTES_MAX + 1))) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [({"type": "http.request", "body": b""}, None), ({"type": "http.disconnect"}, None), ({}, b"")],
+    ids=["empty", "disconnected", "body given empty"],
+)
+def test_body_that_nothing_is_left_of_is_logged(
+    message: Message, body: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets 400, because a client that disconnects looks the same. The log says how to pass the body."""
+    scope = a_scope(Request("POST", PATH, headers=[JSON, ("Content-Length", "2")]))
+    answer = asyncio.run(an_application(Service()).answer(scope, Channel(message).receive, body=body))
+    assert refusal(answer) == (400, "incomplete_body")
+    [record] = caplog.records
+    assert (record.levelname, record.name) == ("WARNING", "incoming_payments.hosts.asgi")
+    assert f"no byte of the body of POST '{PATH}' arrived" in record.getMessage()
+    assert "answer(..., body=...)" in record.getMessage()
+
+
+def test_empty_body_of_an_upgrade_is_not_missing(caplog: pytest.LogCaptureFixture) -> None:
+    """Some parsers leave out the body of such a request, so the host has not read it."""
+    headers = [JSON, ("Content-Length", "2"), ("Upgrade", "h2c")]
+    response = call(an_application(Service()), a_scope(Request("POST", PATH, headers=headers)))
+    assert refusal(response) == (401, "token_missing")
+    assert caplog.records == []
+
+
+def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A client can cause such a request, and the host cannot."""
+    parts = [*chunks(b"{", b"")[:1], {"type": "http.disconnect"}]
+    assert refusal(call(an_application(Service()), a_scope(Request("POST", PATH)), *parts)) == (400, "incomplete_body")
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("method", "http_version", "headers", "received"),
+    [
+        ("GET", "1.1", [], 0),
+        ("HEAD", "1.0", [], 0),
+        ("OPTIONS", "1.1", [], 0),
+        ("GET", "1.1", [("Content-Length", "0")], 1),
+        ("GET", "1.1", [("Transfer-Encoding", "chunked")], 1),
+        ("GET", "2", [], 1),
+        ("POST", "1.1", [], 1),
+    ],
+)
+def test_get_without_a_body_receives_nothing(
+    method: str, http_version: str, headers: list[tuple[str, str]], received: int
+) -> None:
+    """RFC 9112 §6.3: such a request has no body. Other code may have received its only message."""
+    channel = Channel(*chunks(b""))
+    scope = a_scope(Request(method, ID_PATH, headers=headers), http_version=http_version)
+    asyncio.run(an_application(Service())(scope, channel.receive, channel.send))
+    assert received == 1 - len(channel.waiting)
+
+
 def test_time_limit_covers_the_body_only() -> None:
     """A port that takes longer than the time limit for bodies does not cause a timeout."""
     service = Service()
@@ -363,7 +499,7 @@ def test_time_limit_covers_the_body_only() -> None:
 
     client = service.client()
     request = client.creation(b"{}")
-    application = an_application(service, ports=AsyncPorts(store=service.store, introspector=Slow()))
+    application = an_application(service, ports=async_ports(service, introspector=Slow()))
     channel = Channel(*chunks(request.body))
     loop = Clocked()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -381,6 +517,12 @@ def test_request_with_two_lengths_is_refused_and_the_connection_closed() -> None
     assert refusal(channel.response) == (400, "invalid_http")
     assert header(channel.response, "Connection") == "close"
     assert len(channel.waiting) == 1
+
+
+def test_transfer_coding_other_than_chunked_is_refused() -> None:
+    """RFC 9112 §11.2: a proxy that ignores the coding would see another end of the request."""
+    request = Request("POST", PATH, headers=[JSON, ("Transfer-Encoding", "xchunked")])
+    assert refusal(call(an_application(Service()), a_scope(request))) == (400, "invalid_http")
 
 
 def test_request_for_another_protocol_is_the_last_of_its_connection() -> None:
@@ -410,13 +552,14 @@ def test_read_request_for_a_frameworks_own_route() -> None:
 # --- failures --------------------------------------------------------------------------------------
 
 
-class Broken:
+class Broken(MemoryStore):
     """A store that raises `error`."""
 
     def __init__(self, error: Exception) -> None:
+        super().__init__()
         self._error = error
 
-    async def load(self, _: object) -> Any:
+    async def load(self, _: object) -> Any:  # type: ignore[override] # async on purpose
         """Raise the error."""
         raise self._error
 
@@ -424,7 +567,7 @@ class Broken:
 def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The response has no details. The log of the host has the traceback and no token."""
     service = Service()
-    ports = AsyncPorts(store=Broken(RuntimeError("the ledger is gone")), introspector=service.tokens)  # type: ignore[arg-type]
+    ports = async_ports(service, store=Broken(RuntimeError("the ledger is gone")))
     client = through(service, ports=ports)
     caplog.set_level(logging.INFO, "incoming_payments")
     response = client.get(NOBODYS_ID)
@@ -440,7 +583,7 @@ def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None
 def test_unavailable_store_is_503() -> None:
     """The client gets `store_unavailable`, and may repeat the request."""
     service = Service()
-    ports = AsyncPorts(store=Broken(StoreUnavailable("locked")), introspector=service.tokens)  # type: ignore[arg-type]
+    ports = async_ports(service, store=Broken(StoreUnavailable("locked")))
     assert refusal(through(service, ports=ports).get(NOBODYS_ID)) == (503, "store_unavailable")
 
 
@@ -539,10 +682,10 @@ def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
     sender = Sender(METHODS.derive(client.creates()))
     released = asyncio.Event()
 
-    class Hanging:
+    class Hanging(MemoryStore):
         """A store and an introspector that answer after `released` is set."""
 
-        async def load(self, id: PaymentId) -> IncomingPayment:
+        async def load(self, id: PaymentId) -> IncomingPayment:  # type: ignore[override] # async on purpose
             await released.wait()
             return service.store.load(id)
 
@@ -621,46 +764,6 @@ def test_unknown_protocol_is_not_answered() -> None:
 # --- over HTTP -------------------------------------------------------------------------------------
 
 
-@contextmanager
-def serving(application: AsgiApplication) -> Iterator[int]:
-    """Serve `application` with uvicorn, and yield its port."""
-    config = uvicorn.Config(
-        application, log_config=None, log_level="critical", lifespan="on", ws="none", http="h11", timeout_keep_alive=1
-    )
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            while not server.started and thread.is_alive():
-                time.sleep(0.005)
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-def over_http(port: int, request: Request, *, target: str | None = None, chunked: bool = False) -> Response:
-    """Return the response to `request`, sent unchanged. `target` replaces its path in the request line."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        path = request.path + (f"?{request.query}" if request.query else "")
-        connection.putrequest(request.method, target or path, skip_accept_encoding=True)
-        headers = [line for line in request.headers if not (chunked and line[0].lower() == "content-length")]
-        if chunked:
-            headers.append(("Transfer-Encoding", "chunked"))
-        elif request.body and not request.values("content-length"):
-            headers.append(("Content-Length", str(len(request.body))))
-        for name, value in headers:
-            connection.putheader(name, value)
-        body: Any = iter([request.body[:7], request.body[7:]]) if chunked else request.body
-        connection.endheaders(body or None, encode_chunked=chunked)
-        answer = connection.getresponse()
-        return Response(answer.status, tuple(answer.getheaders()), answer.read())
-    finally:
-        connection.close()
-
-
 def test_over_http() -> None:
     """Create, read, public view, completion and refusals work through a real server."""
     service = Service()
@@ -670,7 +773,7 @@ def test_over_http() -> None:
     async def close() -> None:
         closed.set()
 
-    with serving(an_application(service, on_shutdown=close)) as port:
+    with serving_asgi(an_application(service, on_shutdown=close)) as port:
         client.send = lambda request: over_http(port, request)
         created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
         id = id_of(created)
@@ -697,7 +800,7 @@ def test_over_http() -> None:
 
 def test_over_http_body_over_the_limit() -> None:
     """The status is 413, and the server continues to answer requests."""
-    with serving(an_application(Service())) as port:
+    with serving_asgi(an_application(Service())) as port:
         large = Request("POST", PATH, headers=[JSON], body=b"x" * (BODY_BYTES_MAX + 1))
         assert refusal(over_http(port, large)) == (413, "body_too_large")
         assert over_http(port, Request("GET", ID_PATH)).status == 404

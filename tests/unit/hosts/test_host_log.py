@@ -9,11 +9,19 @@ import pytest
 from attrs import evolve
 
 from incoming_payments.api import Response
-from incoming_payments.errors import SignatureRefused, StoreUnavailable
+from incoming_payments.errors import AuthorizationServerUnavailable, PortUnavailable, SignatureRefused, StoreUnavailable
+from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.hosts import host_log
 from incoming_payments.hosts.host_log import HostLog
+from incoming_payments.hosts.paths import Mount
 from incoming_payments.httpsig import Evidence, Policy, PrivateKey, PublicKey, RequestMessage, sign
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX, LOGGED_A_MINUTE_MAX
+from incoming_payments.ports import Ports
+from incoming_payments.service import IncomingPayments
+from kits.service_kit import Unused
+from kits.stream_kit import METHODS
 
 logger = logging.getLogger("tests.host_log")
 
@@ -32,6 +40,12 @@ class CountedKey(PublicKey):
 KEY: Final = PrivateKey.generate_ed25519("key-1")
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 SIGNED: Final = sign(RequestMessage("GET", "http://ase.example/", (("Authorization", "GNAP token"),)), KEY, created=NOW)
+SERVICE: Final = IncomingPayments(
+    policy=ServicePolicy(base_url="https://ase.example/op", auth_server="https://auth.ase.example"),
+    ports=Ports(store=Unused(), wallet_addresses=Unused(), introspector=Unused(), methods=METHODS),
+    packets=PacketPolicy(receiver=Receiver(METHODS), peers=[]),
+)
+MOUNT: Final = Mount(SERVICE, IncomingPayments, None)
 HEADING: Final = "signature refused, signature_invalid: it does not fit"
 
 
@@ -80,7 +94,25 @@ def test_responses_without_a_cause_are_not_logged(caplog: pytest.LogCaptureFixtu
             lambda log: log.note(store_outage()),
             LOGGED_A_MINUTE_MAX,
             "the store is unavailable; clients were asked to retry: locked",
-            "more store outages were not logged",
+            "more outages of the store were not logged",
+        ),
+        (
+            lambda log: log.nothing_read("POST", "/x"),
+            LOGGED_A_MINUTE_MAX,
+            (
+                "no byte of the body of POST '/x' arrived. Either the client sent none, or code in front of the "
+                "service has read the body: then pass the bytes on, as answer(..., body=...)"
+            ),
+            "more hints were not logged",
+        ),
+        (
+            lambda log: log.not_found("/pay/incoming-payments/1", MOUNT),
+            LOGGED_A_MINUTE_MAX,
+            (
+                "'/pay/incoming-payments/1' is not found, because the service expects '/op/incoming-payments/1': set "
+                "mount='/pay', or correct the path of base_url, the proxy or the route"
+            ),
+            "more hints were not logged",
         ),
         (
             lambda log: log.note(refused()),
@@ -89,7 +121,7 @@ def test_responses_without_a_cause_are_not_logged(caplog: pytest.LogCaptureFixtu
             "more refused signatures were not logged",
         ),
     ],
-    ids=["failure", "outage", "refusal"],
+    ids=["failure", "outage", "body", "mount", "refusal"],
 )
 def test_each_kind_is_limited_and_counted(
     caplog: pytest.LogCaptureFixture, happen: Callable[[HostLog], None], bound: int, line: str, suppressed: str
@@ -105,6 +137,56 @@ def test_each_kind_is_limited_and_counted(
     happen(log)
     expected += [f"incoming payments: 17 {suppressed}", f"incoming payments: {line}"]
     assert expected == messages(caplog)
+
+
+@pytest.mark.parametrize(
+    ("error", "port"),
+    [
+        (StoreUnavailable("locked"), "the store"),
+        (AuthorizationServerUnavailable("no answer"), "the authorization server"),
+        (PortUnavailable("no answer"), "a port"),
+    ],
+)
+def test_outage_names_its_port(caplog: pytest.LogCaptureFixture, error: PortUnavailable, port: str) -> None:
+    """Each port has its own line, and its own limit: a long outage of one does not hide an outage of another."""
+    log = HostLog(logger)
+    for other in (StoreUnavailable("x"), AuthorizationServerUnavailable("x"), PortUnavailable("x")):
+        for _ in range(2 * LOGGED_A_MINUTE_MAX * (type(other) is not type(error))):
+            log.note(Response(503, (), b"", cause=other))
+    log.note(Response(503, (), b"", cause=error))
+    line = f"incoming payments: {port} is unavailable; clients were asked to retry: {error}"
+    assert messages(caplog)[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("mount", "path", "expected", "suggested"),
+    [
+        ("/op", "/incoming-payments/1/2", None, None),
+        ("/op", "/op/incoming-payments/", None, None),
+        ("/op", "/incoming-paymentsx", None, None),
+        ("/op", "/wp-login.php", None, None),
+        ("/op", "/ilp", None, None),
+        ("/op", "/pay/ilp", "/op/ilp", "/pay"),
+        ("/op", "/operator/incoming-payments", "/op/incoming-payments", "/operator"),
+        ("", "/op/incoming-payments", "/incoming-payments", "/op"),
+        ("/incoming-payments", "/incoming-payments/1", "/incoming-payments/incoming-payments/1", ""),
+    ],
+)
+def test_not_found_is_explained_when_another_mount_fits(
+    mount: str, path: str, expected: str | None, suggested: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is a line only for a path with an endpoint of the service that is not at its mount."""
+    HostLog(logger).not_found(path, Mount(SERVICE, IncomingPayments, mount))
+    found = [(f" expects {expected!r}: " in line, f"mount={suggested!r}" in line) for line in messages(caplog)]
+    assert found == ([] if expected is None else [(True, True)])
+
+
+def test_path_in_a_hint_is_ascii_and_of_limited_length(caplog: pytest.LogCaptureFixture) -> None:
+    """A client cannot forge a line of the log, or fill the disk."""
+    HostLog(logger).nothing_read("POST", "/\n\u2028" + 10_000 * "x")
+    [line] = messages(caplog)
+    assert r"POST '/\n\u2028xxx" in line
+    assert len(line) < 500
 
 
 def test_kinds_have_separate_limits(caplog: pytest.LogCaptureFixture) -> None:

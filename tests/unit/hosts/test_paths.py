@@ -2,7 +2,10 @@
 
 import pytest
 
-from incoming_payments.hosts.paths import below, encoded, origin_form
+from incoming_payments.hosts.paths import Mount, below, encoded, origin_form
+from incoming_payments.service import IncomingPayments
+from kits.packet_kit import a_policy
+from kits.service_kit import Service
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,13 @@ def test_encoded(path: str | bytes, written: str) -> None:
 def test_below(path: str, mount: str, rest: str) -> None:
     """The mount is removed. The rest of a longer segment has no slash in front, and is 404."""
     assert below(path, mount) == rest
+
+
+def test_mount_of_a_service() -> None:
+    """The mount is the path of the base URL by default, and the endpoints are those of the service."""
+    service = Service()
+    plain = IncomingPayments(policy=service.policy, ports=service.ports)
+    packets = IncomingPayments(policy=service.policy, ports=service.ports, packets=a_policy(path="/peers/ilp"))
+    assert (Mount(plain, IncomingPayments, None).path, Mount(plain, IncomingPayments, "/pay/").path) == ("/op", "/pay")
+    assert Mount(plain, IncomingPayments, "").endpoints == ("/incoming-payments",)
+    assert Mount(packets, IncomingPayments, "").endpoints == ("/incoming-payments", "/peers/ilp")

@@ -1,28 +1,41 @@
 """The WSGI host (PEP 3333), in memory under the validator of the standard library, and over HTTP."""
 
-import http.client
 import io
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote_to_bytes
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from urllib.parse import unquote, unquote_to_bytes
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
+import flask
 import pytest
 from attrs import evolve
 
 from incoming_payments.api import Request, Response
-from incoming_payments.errors import HttpRefused, StoreUnavailable
+from incoming_payments.errors import ConfigurationError, HttpRefused, StoreUnavailable
 from incoming_payments.hosts.wsgi import WsgiApplication, read_request
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
+from incoming_payments.stores.memory import MemoryStore
+from kits.http_servers import over_http, serving_wsgi
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
-from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, document, header, id_of, refusal
+from kits.service_kit import (
+    ALICE,
+    JSON,
+    NOBODYS_ID,
+    PATH,
+    Client,
+    Service,
+    Unused,
+    document,
+    header,
+    id_of,
+    refusal,
+    settings,
+)
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -49,8 +62,8 @@ def an_environ(request: Request, **changes: Any) -> dict[str, Any]:
 
 
 def an_application(service: Service, **options: Any) -> WsgiApplication:
-    """Return the service as a WSGI application with the clock of the service."""
-    return WsgiApplication(policy=service.policy, ports=service.ports, clock=service.clock, **options)
+    """Return the service as a WSGI application. `options` are those of the application and of the service."""
+    return WsgiApplication(IncomingPayments(**settings(service, options)), **options)
 
 
 def call(application: Any, environ: dict[str, Any]) -> Response:
@@ -78,8 +91,8 @@ def through(service: Service, **options: Any) -> Client:
     return client
 
 
-def path_of(environ: dict[str, Any], mount: str | None = None) -> str:
-    """Return the path below the service that the host reads from `environ`."""
+def path_of(environ: dict[str, Any], mount: str = "/op") -> str:
+    """Return the path below the service that the host reads from `environ`, mounted at /op."""
     return read_request(environ, mount=mount).path
 
 
@@ -121,7 +134,7 @@ def test_head_has_the_length_of_get_and_no_content() -> None:
     refused = call(
         an_application(service), an_environ(Request("HEAD", ID_PATH), CONTENT_LENGTH=str(BODY_BYTES_MAX + 1))
     )
-    service.replace(store=None)
+    service.replace(store=Unused())
     failed = call(an_application(service), an_environ(Request("HEAD", ID_PATH)))
     assert [good.status, refused.status, failed.status] == [200, 413, 500]
     for response in (good, refused, failed):
@@ -133,7 +146,7 @@ def test_head_has_the_length_of_get_and_no_content() -> None:
 def test_clock_is_the_wall_clock_by_default() -> None:
     """Without `clock` a request that was signed long ago is refused."""
     service = Service()
-    application = WsgiApplication(policy=service.policy, ports=service.ports)
+    application = WsgiApplication(IncomingPayments(policy=service.policy, ports=service.ports))
     request = service.client().creation(created=0)
     assert refusal(call(application, an_environ(request))) == (401, "signature_stale")
 
@@ -158,7 +171,6 @@ PATHS: list[tuple[str, dict[str, Any], str]] = [
     ("asterisk form", {"PATH_INFO": "*", "REQUEST_URI": "*"}, "*"),
     ("mounted", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab"}, "/ab"),
     ("mounted, raw", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab", "REQUEST_URI": "/op/%61b"}, "/%61b"),
-    ("mounted at an encoded path", {"SCRIPT_NAME": "/o p", "PATH_INFO": "/ab", "REQUEST_URI": "/o%20p/%61b"}, "/%61b"),
     ("mounted, only the rest is reported", {"SCRIPT_NAME": "/op", "PATH_INFO": "/ab", "REQUEST_URI": "/ab"}, "/ab"),
 ]
 
@@ -169,23 +181,52 @@ def test_path_is_raw_if_the_server_reports_it(reported: dict[str, Any], expected
     assert expected == path_of(an_environ(Request("GET", "/"), **reported))
 
 
-@pytest.mark.parametrize("mount", ["/op", "/op/"])
-def test_mount_replaces_script_name(mount: str) -> None:
-    """A framework with its own routes leaves `SCRIPT_NAME` empty. `mount` says where the service begins."""
-    for reported in ({"PATH_INFO": f"/op{PATH}"}, {"PATH_INFO": f"/op{PATH}", "REQUEST_URI": f"/op{PATH}?x"}):
+@pytest.mark.parametrize(("mount", "raw"), [("/op", "/op"), ("/op/", "/op"), ("/o%20p", "/o%20p")])
+def test_mount_is_removed(mount: str, raw: str) -> None:
+    """`mount` says where the service begins, percent-encoded as in requests. `SCRIPT_NAME` may have a part of it."""
+    decoded = unquote(raw)
+    for reported in (
+        {"PATH_INFO": f"{decoded}{PATH}"},
+        {"PATH_INFO": f"{decoded}{PATH}", "REQUEST_URI": f"{raw}{PATH}?x"},
+        {"SCRIPT_NAME": decoded, "PATH_INFO": PATH, "REQUEST_URI": f"{raw}{PATH}?x"},
+        {"SCRIPT_NAME": f"{decoded}{PATH}", "PATH_INFO": ""},
+    ):
         assert path_of(an_environ(Request("GET", "/"), **reported), mount) == PATH
 
 
 def test_mounted_application_answers() -> None:
-    """The base URL ends in the mount point, so signatures are valid with and without it in the environment."""
+    """`mount` is the path of the base URL by default. A server or proxy may have removed it."""
     service = Service()
-    client = service.client()
-    mounted = an_application(service, mount="/op")
-    by_server = an_application(service)
-    request = client.creation()
+    request = service.client().creation()
+    mounted, elsewhere = an_application(service), an_application(service, mount="/pay")
     assert call(mounted, an_environ(evolve(request, path=f"/op{PATH}"))).status == 201
-    assert call(by_server, an_environ(request, SCRIPT_NAME="/op")).status == 201
-    assert call(by_server, an_environ(evolve(request, path=f"/operator{PATH}"))).status == 404
+    assert call(mounted, an_environ(request, SCRIPT_NAME="/op")).status == 201
+    assert call(mounted, an_environ(request)).status == 201
+    assert call(mounted, an_environ(evolve(request, path=f"/operator{PATH}"))).status == 404
+    assert call(elsewhere, an_environ(evolve(request, path=f"/pay{PATH}"))).status == 201
+    assert call(elsewhere, an_environ(evolve(request, path=f"/op{PATH}"))).status == 404
+
+
+def test_404_because_of_a_wrong_mount_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The line names the path that arrived, the expected one, and the mount that fits. Other 404s leave no line."""
+    application = an_application(Service())
+    assert refusal(call(application, an_environ(Request("GET", f"/pay{ID_PATH}")))) == (404, "not_found")
+    expected = f"incoming payments: '/pay{ID_PATH}' is not found, because the service expects '/op{ID_PATH}': set mount"
+    assert [record.getMessage()[: len(expected)] for record in caplog.records] == [expected]
+    assert "mount='/pay'" in caplog.text
+    for path in (ID_PATH, f"/op{ID_PATH}", f"{ID_PATH}/x", "/", "/wp-login.php"):
+        assert call(application, an_environ(Request("GET", path))).status == 404
+    assert len(caplog.records) == 1
+
+
+def test_service_of_another_kind_is_refused() -> None:
+    """An adapter that gets an async service, ports or a mount without a slash refuses when it is built."""
+    service = Service()
+    wrong: Any = AsyncIncomingPayments(policy=service.policy, ports=service.ports)
+    with pytest.raises(ConfigurationError, match="takes an IncomingPayments, not a AsyncIncomingPayments"):
+        WsgiApplication(wrong)
+    with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
+        an_application(service, mount="op")
 
 
 def test_signature_covers_the_raw_path() -> None:
@@ -315,6 +356,75 @@ def test_body_is_read_to_its_end_and_not_beyond(reported: dict[str, Any], conten
     )
 
 
+def test_body_that_the_framework_has_read() -> None:
+    """The adapter takes the bytes from `answer`, and does not read the stream."""
+    service = Service()
+    request = service.client().creation()
+    application = an_application(service)
+    environ = {**an_environ(request), "wsgi.input": None}
+    assert application.answer(environ, body=request.body).status == 201
+    large = application.answer(environ, body=b"x" * LARGE)
+    assert refusal(large) == (413, "body_too_large")
+
+
+READ = {"CONTENT_LENGTH": "2", "wsgi.input": Stream(b"")}
+
+
+@pytest.mark.parametrize(
+    ("reported", "body"),
+    [
+        (READ, None),
+        (READ, b""),
+        ({**READ, "wsgi.input": None, "werkzeug.request": SimpleNamespace(stream=object())}, None),
+    ],
+    ids=["stream at its end", "body given empty", "stream in use by werkzeug"],
+)
+def test_body_that_nothing_is_left_of_is_logged(
+    reported: dict[str, Any], body: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets 400, because a client that disconnects looks the same. The log says how to pass the body."""
+    environ = an_environ(Request("POST", PATH, headers=[JSON]), **{"wsgi.input": Stream(b""), **reported})
+    environ["wsgi.input"] = reported["wsgi.input"]
+    application = an_application(Service())
+    assert refusal(application.answer(environ, body=body)) == (400, "incomplete_body")
+    [record] = caplog.records
+    assert (record.levelname, record.name) == ("WARNING", "incoming_payments.hosts.wsgi")
+    assert f"no byte of the body of POST '{PATH}' arrived" in record.getMessage()
+    assert "answer(..., body=...)" in record.getMessage()
+
+
+def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A client can cause such a request, and the host cannot."""
+    environ = an_environ(Request("POST", PATH, headers=[JSON]), CONTENT_LENGTH="3", **{"wsgi.input": Stream(b"{}")})
+    assert refusal(an_application(Service()).answer(environ)) == (400, "incomplete_body")
+    assert caplog.records == []
+
+
+def test_flask_view_that_has_read_the_json(caplog: pytest.LogCaptureFixture) -> None:
+    """After `get_json()`, `body=` passes the bytes on. Without it the client gets 400 at once.
+
+    A second read would wait here, because `wsgi.input` of this server is the socket.
+    """
+    service = Service()
+    client = service.client()
+    payments = an_application(service)
+    app = flask.Flask(__name__)
+
+    @app.post(PATH)
+    def create() -> flask.Response:
+        assert "walletAddress" in flask.request.get_json()
+        body = flask.request.get_data() if flask.request.args else None
+        answer = payments.answer(flask.request.environ, body=body)
+        return flask.Response(answer.body, answer.status, answer.headers)
+
+    with serving_wsgi(app) as port:
+        client.send = lambda request: over_http(port, request)
+        request = client.creation()
+        assert refusal(client.send(request)) == (400, "incomplete_body")
+        assert "answer(..., body=...)" in caplog.text
+        assert client.send(client.sign(Request("POST", PATH, "read=1", [JSON], request.body))).status == 201
+
+
 def test_create_with_a_chunked_body() -> None:
     """A body without a length is accepted if the server marks its end."""
     service = Service()
@@ -326,7 +436,7 @@ def test_create_with_a_chunked_body() -> None:
 def test_body_over_the_limit_uses_no_port() -> None:
     """The adapter refuses the body before it uses a port."""
     service = Service()
-    service.replace(store=None, introspector=None)
+    service.replace(store=Unused(), introspector=Unused())
     assert refusal(
         call(an_application(service), an_environ(Request("PUT", "/nowhere"), CONTENT_LENGTH=str(LARGE)))
     ) == (413, "body_too_large")
@@ -342,10 +452,11 @@ def test_read_request_for_a_frameworks_own_route() -> None:
 # --- failures --------------------------------------------------------------------------------------
 
 
-class Broken:
+class Broken(MemoryStore):
     """A store that raises `error`."""
 
     def __init__(self, error: Exception) -> None:
+        super().__init__()
         self._error = error
 
     def load(self, _: object) -> Any:
@@ -371,7 +482,7 @@ def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None
 def test_failed_clock_is_500(caplog: pytest.LogCaptureFixture) -> None:
     """`answer` raises no exception for any failure."""
     service = Service()
-    application = WsgiApplication(policy=service.policy, ports=service.ports, clock=lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+    application = an_application(service, clock=lambda: 1 / 0)
     assert refusal(application.answer(an_environ(Request("GET", ID_PATH)))) == (500, "internal_error")
     assert "ZeroDivisionError" in caplog.text
 
@@ -479,48 +590,11 @@ def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -
 # --- over HTTP -------------------------------------------------------------------------------------
 
 
-class Quiet(WSGIRequestHandler):
-    """A request handler that does not write to the terminal."""
-
-    def log_message(self, *_: object) -> None:
-        """Ignore the message."""
-
-
-@contextmanager
-def serving(application: Any) -> Iterator[int]:
-    """Serve `application` with the server of the standard library, and yield its port."""
-    with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def over_http(port: int, request: Request) -> Response:
-    """Return the response to `request`, sent unchanged."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        target = request.path + (f"?{request.query}" if request.query else "")
-        connection.putrequest(request.method, target, skip_accept_encoding=True)
-        if request.body and not request.values("content-length"):
-            connection.putheader("Content-Length", str(len(request.body)))
-        for name, value in request.headers:
-            connection.putheader(name, value)
-        connection.endheaders(request.body or None)
-        answer = connection.getresponse()
-        return Response(answer.status, tuple(answer.getheaders()), answer.read())
-    finally:
-        connection.close()
-
-
 def test_over_http() -> None:
     """Create, read, public view, completion and refusals work through a real server."""
     service = Service()
     client = service.client()
-    with serving(validator(an_application(service))) as port:
+    with serving_wsgi(validator(an_application(service))) as port:
         client.send = lambda request: over_http(port, request)
         created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
         id = id_of(created)

@@ -19,7 +19,7 @@ from incoming_payments.httpsig import (
     verify,
 )
 from kits.signed_requests import BODY, KEY, KEYS, NOW, NOW_S, URL, get, post, put, signed_get, signed_post
-from kits.signing_keys import private
+from kits.signing_keys import private, rsa_key
 
 
 def test_sign_only_adds_fields() -> None:
@@ -145,7 +145,7 @@ def test_time_without_zone_is_refused() -> None:
 
 def test_alg_param_for_an_unregistered_algorithm_is_refused() -> None:
     """`alg_param` is refused for PS256, which has no name in the registry of RFC 9421."""
-    key = PrivateKey("k", Algorithm.PS256, None)
+    key = PrivateKey("k", Algorithm.PS256, rsa_key())
     with pytest.raises(InvalidValue, match="PS256") as caught:
         sign(get(), key, created=NOW, alg_param=True)
     assert caught.value.details == {"member": "alg_param"}

@@ -367,6 +367,16 @@ def test_limits_of_created(age_s: int, expected: Code | None) -> None:
         assert code_of(GOOD, now=now) is expected
 
 
+@pytest.mark.parametrize(("later_s", "age_s"), [(300.1, 301), (300.9, 301), (301.0, 301), (-60.1, -61), (-61.0, -61)])
+def test_age_of_a_refused_signature_is_in_whole_seconds(later_s: float, age_s: int) -> None:
+    """`age_s` is rounded away from zero, so that it is always beyond the limit in the description."""
+    with pytest.raises(SignatureRefused) as caught:
+        check(GOOD, now=NOW + timedelta(seconds=later_s))
+    assert caught.value.details == {"age_s": age_s}
+    assert type(caught.value.details["age_s"]) is int
+    assert f"created is {abs(age_s)} s " in caught.value.description
+
+
 @pytest.mark.parametrize("micros", [1, 999_999])
 def test_limits_of_created_within_a_second(micros: int) -> None:
     """A fraction of a second beyond a limit is refused."""
@@ -387,12 +397,12 @@ def test_skew_does_not_extend_expires() -> None:
     [
         (-61, "created is 61 s ahead of our clock, but at most 60 s are allowed"),
         (301, "created is 301 s ago, but at most 300 s are allowed"),
-        (12, "the signature expired 3 s ago"),
+        (11.5, "the signature expired 3 s ago"),
     ],
 )
-def test_refusal_of_a_time_says_how_far_it_is_off(later_s: int, words: str) -> None:
+def test_refusal_of_a_time_says_how_far_it_is_off(later_s: float, words: str) -> None:
     """The description has the seconds by which a time is off, so that the client can compare its clock."""
-    request = sign(get(), KEY, created=NOW, expires=NOW_S + 9) if later_s == 12 else GOOD
+    request = sign(get(), KEY, created=NOW, expires=NOW_S + 9) if later_s == 11.5 else GOOD
     with pytest.raises(SignatureRefused) as caught:
         check(request, now=NOW + timedelta(seconds=later_s))
     assert caught.value.description.startswith(words)
@@ -490,10 +500,12 @@ def test_default_policy() -> None:
         (forge(post(), lines()), {"component": "content-digest"}),
         (get_with(f';keyid="key-1";created={NOW_S - 301}'), {"age_s": 301}),
         (get_with(f';keyid="key-1";created={NOW_S + 61}'), {"age_s": -61}),
+        (forge(post(), lines()[:1]), {"component": "@target-uri, authorization, content-digest"}),
+        (SCENE.meant_for("https://ase.example/other"), {"target_uri": get().target_uri}),
         (put(signed_get(), "Signature-Input", "sig1=("), {"field": "Signature-Input", "position": 6}),
         (put(signed_get(), "Signature", "sig1=:A:"), {"field": "Signature", "position": 7}),
     ],
-    ids=["component", "body", "stale", "ahead", "input", "signature"],
+    ids=["component", "body", "stale", "ahead", "components", "invalid", "input", "signature"],
 )
 def test_refusal_has_details(request_: RequestMessage, details: dict[str, object]) -> None:
     """The details of a refusal name the component, field or position at fault, for programs."""

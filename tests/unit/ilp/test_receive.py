@@ -267,6 +267,7 @@ def test_table_of_refusals() -> None:
         ("CreditIdReused", "F03 this packet was already received with another amount"),
         ("PolicyRefused", "F07 the receiver's policy refuses this payment"),
         ("PaymentRefused", "F07 the payment cannot receive this packet"),
+        ("PortUnavailable", "T00 try again later"),
         ("StoreError", "T00 try again later"),
     ]
 

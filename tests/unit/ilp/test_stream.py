@@ -208,7 +208,9 @@ def test_fields_of_frames_are_checked(frame: Any, member: str) -> None:
         with pytest.raises(InvalidValue) as caught:
             evolve(frame, **{member: value})
         is_integer = issubclass(kind, int)
-        expected = f"an integer from 0 to {most}" if is_integer else f"of type {kind.__name__}"
+        expected = (
+            f"an integer from 0 to {most}" if is_integer else f"of type {kind.__name__}, not {type(value).__name__}"
+        )
         assert str(caught.value) == f"{member} must be {expected}"
         assert caught.value.details == {"member": member}
 

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from incoming_payments.errors import StoreStopped
+from incoming_payments.server.backup import naming_database
 from incoming_payments.server.command import main
 from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing.steps import create
+from kits.processes import free_port
 
 
 def test_backup_copies_the_database_while_it_is_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,3 +28,50 @@ def test_backup_copies_the_database_while_it_is_in_use(tmp_path: Path, capsys: p
         assert "exists: name a new file for the backup" in capsys.readouterr().err
     with SqliteStore(target) as copy:
         assert copy.load(id).id == id
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("none/x.sqlite3", "{target}: the folder {folder}/none does not exist: create it, or name another target"),
+        ("", "{folder} is a folder: name a new file in it, such as {folder}/backup.sqlite3"),
+        ("payments.sqlite3", "{target} exists: name a new file for the backup"),
+        ("payments.sqlite3/x", "{target}: the folder {folder}/payments.sqlite3 does not exist: create it, or name"),
+    ],
+)
+def test_target_that_cannot_be_written_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], target: str, says: str
+) -> None:
+    """The error names the target as it was given, and leaves no file."""
+    SqliteStore(folder / "payments.sqlite3").close()
+    before = sorted(folder.iterdir())
+    assert main(["backup", str(folder / target), "--config", str(folder / CONFIGURATION)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"incoming-payments: {says.format(target=folder / target, folder=folder)}")
+    assert ".partial" not in error
+    assert sorted(folder.iterdir()) == before
+
+
+def test_backup_without_a_database_names_the_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the configuration, its setting and the file."""
+    path = folder / CONFIGURATION
+    assert main(["backup", str(folder / "x.sqlite3"), "--config", str(path)]) == 1
+    says = f"{path}: database: {folder / 'payments.sqlite3'} does not exist: nothing to back up"
+    assert capsys.readouterr().err == f"incoming-payments: {says}\n"
+
+
+def test_file_that_is_no_database_is_refused_with_the_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the configuration and its setting, for `backup` and for `serve`."""
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8").replace("payments.sqlite3", "client-key.jwk").replace("9002", f"{free_port()}")
+    path.write_text(text, "utf-8")
+    for command in (["backup", str(folder / "x.sqlite3")], ["serve"]):
+        assert main([*command, "--config", str(path)]) == 1
+        says = f"{path}: database: the database {folder / 'client-key.jwk'} cannot be used: file is not a database"
+        assert capsys.readouterr().err == f"incoming-payments: {says}\n"
+
+
+def test_store_that_has_stopped_is_no_wrong_setting() -> None:
+    """The error of a failed disk is passed on as it is."""
+    with pytest.raises(StoreStopped, match="the disk failed"), naming_database():
+        raise StoreStopped("the disk failed")

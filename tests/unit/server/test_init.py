@@ -6,6 +6,7 @@ import re
 import stat
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_configuration_of_init_can_be_loaded(folder: Path) -> None:
         f"{base_url}/a-client", jwk, [AccessRight(["create", "read"], wallet_address_url(f"{base_url}/alice"))]
     )
     assert (base_url, f"{base_url}/auth") == (settings.policy.base_url, settings.policy.auth_server)
-    assert (folder / "payments.sqlite3", 9002, "") == (settings.database, settings.port, settings.mount)
+    assert (folder / "payments.sqlite3", 9002, None) == (settings.database, settings.port, settings.mount)
     assert settings.wallet_addresses.find(wallet_address_url(f"{base_url}/alice")) is not None
     assert expected == settings.introspector.introspect(AccessToken(token))
     peer_token = (folder / PEER_TOKEN).read_text("ascii").strip()
@@ -111,7 +112,9 @@ def test_optional_settings_show_their_defaults(folder: Path) -> None:
     path.write_text(text, "utf-8")
     after = load_settings(path)
 
-    assert (before.policy, before.mount, before.packets) == (after.policy, after.mount, after.packets)
+    assert (before.policy, before.packets) == (after.policy, after.packets)
+    # The path of `base_url`, which is the default, is empty.
+    assert (before.mount, after.mount, urlsplit(before.policy.base_url).path) == (None, "", "")
     assert (before.explain_signatures, after.explain_signatures) == (False, False)
 
 
@@ -145,6 +148,14 @@ def test_failed_init_leaves_no_file(
     assert FILES[:3] == seen
     assert list(tmp_path.iterdir()) == []
     assert f"incoming-payments: {tmp_path}: cannot be written: No space left on device\n" == capsys.readouterr().err
+
+
+def test_init_with_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error says that a folder is needed."""
+    (tmp_path / "file").touch()
+    assert main(["init", str(tmp_path / "file")]) == 1
+    says = f"incoming-payments: {tmp_path / 'file'} is a file: name a folder, which may be a new one\n"
+    assert capsys.readouterr().err == says
 
 
 def test_init_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,17 +224,38 @@ def test_serve_below_a_path(tmp_path: Path) -> None:
     assert code_of(above) == (405, "method_not_allowed")
 
 
+def test_wrong_mount_is_explained_in_the_log(tmp_path: Path) -> None:
+    """The log names the path that arrived and the one that was expected, at a limited rate."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    url, path = f"http://127.0.0.1:{port}", tmp_path / CONFIGURATION
+    text = path.read_text("utf-8").replace(f'base_url = "{url}"', f'base_url = "{url}/op"')
+    logs = []
+    for turn, mount in enumerate(('mount = "/proxied"', "# mount is left out")):
+        path.write_text(text.replace('# mount = ""', mount), "utf-8")
+        log = tmp_path / f"log-{turn}"
+        with serving([*COMMAND, "serve", "--config", path], port, log):
+            statuses = {unsigned("GET", f"{url}/op/incoming-payments").status_code for _ in range(12)}
+        logs.append((statuses, log.read_text("utf-8")))
+    (wrong, hints), (right, none) = logs
+    assert (wrong, right) == ({404}, {405})
+    found = [line for line in hints.splitlines() if "'/op/incoming-payments'" in line]
+    assert len(found) == LOGGED_A_MINUTE_MAX
+    assert all("'/proxied/incoming-payments'" in line for line in found)
+    assert "WARNING" not in none
+
+
 def test_serve_on_a_port_in_use(folder: Path) -> None:
     """A port in use is reported in one line, before a database is created."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = folder / CONFIGURATION
-        path.write_text(path.read_text("utf-8").replace("port = 9002", f"port = {port}"), "utf-8")
+        path.write_text(path.read_text("utf-8").replace("9002", f"{port}"), "utf-8")
         done = run_command("serve", "--config", path)
 
     why = os.strerror(errno.EADDRINUSE)
-    how = "change listen.host or listen.port"
-    says = f"incoming-payments: listen: cannot listen on 127.0.0.1 port {port}: {why}; {how}\n"
+    how = "stop the program that listens there, or give another port, which base_url may have to name as well"
+    says = f"incoming-payments: {path}: listen.port: cannot listen on 127.0.0.1 port {port}: {why}; {how}\n"
     assert (1, "", says) == (done.returncode, done.stdout, done.stderr)
     assert not (folder / "payments.sqlite3").exists()
 
@@ -333,7 +354,7 @@ def test_address_other_than_loopback_gets_a_warning(
     path = folder / CONFIGURATION
     path.write_text(path.read_text("utf-8").replace('host = "127.0.0.1"', f'host = "{host}"'), "utf-8")
     assert main(["serve", "--config", str(path)]) == 1
-    says = f"incoming-payments: warning: listen.host: {host} is not a loopback address"
+    says = f"incoming-payments: warning: {path}: listen.host: {host} is not a loopback address"
     assert (says in capsys.readouterr().err) == warns
 
 
@@ -349,7 +370,7 @@ def test_files_that_others_can_read_get_a_warning(folder: Path, capsys: pytest.C
     warning, _, refusal = capsys.readouterr().err.splitlines()
     says = f"{folder / SERVER_SECRET}: other users have access (mode 0644): chmod go-rwx it"
     assert f"incoming-payments: warning: {says}" == warning
-    assert refusal.startswith("incoming-payments: listen: cannot listen on no.such.host.invalid")
+    assert refusal.startswith(f"incoming-payments: {path}: listen.host: cannot listen on no.such.host.invalid")
 
 
 def test_wrong_configuration_ends_serve(folder: Path) -> None:
@@ -369,27 +390,44 @@ def test_serve_without_a_configuration(
     monkeypatch.chdir(tmp_path)
 
     assert main(["serve"]) == 1
-    says = "incoming-payments.toml: does not exist; create it with `incoming-payments init FOLDER`\n"
+    how = "give another file with --config, or create it with `incoming-payments init FOLDER`"
+    says = f"incoming-payments.toml: does not exist; {how}\n"
     assert f"incoming-payments: {says}" == capsys.readouterr().err
 
 
 def test_database_in_a_missing_folder_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A database in a missing folder is refused in one line."""
     path = folder / CONFIGURATION
-    text = path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}")
+    text = path.read_text("utf-8").replace("9002", f"{free_port()}")
     path.write_text(text.replace("payments.sqlite3", "none/payments.sqlite3"), "utf-8")
 
     assert main(["serve", "--config", str(path)]) == 1
-    says = f"incoming-payments: the directory {folder / 'none'} does not exist: create it for the database\n"
+    why = f"the folder {folder / 'none'} does not exist: create it, or give a file in another folder"
+    says = f"incoming-payments: {path}: database: {why}\n"
     assert says == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", f"{'a' * 64}.example"])
 def test_unusable_host_is_refused(host: str) -> None:
     """The error for a host name that is invalid, or does not resolve, contains the name."""
-    with pytest.raises(ConfigurationError, match=f"listen: cannot listen on {host} port 9002: ") as refused:
+    with pytest.raises(ConfigurationError, match=f"listen.host: cannot listen on {host} port 9002: ") as refused:
         open_listener(host, 9002)
-    assert refused.value.details == {"setting": "listen"}
+    assert refused.value.details == {"setting": "listen.host"}
+    assert refused.value.description.endswith("; give an address of this machine, such as 127.0.0.1")
+
+
+def test_port_that_needs_privileges_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the setting of the port, and the ports that need no privileges."""
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    with pytest.raises(ConfigurationError) as refused:
+        open_listener("127.0.0.1", 80)
+    how = "give a port above 1023, because the others need privileges"
+    says = f"listen.port: cannot listen on 127.0.0.1 port 80: Permission denied; {how}"
+    assert (refused.value.description, refused.value.details) == (says, {"setting": "listen.port"})
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")

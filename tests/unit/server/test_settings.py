@@ -80,6 +80,7 @@ asset_scale = 0
 token_files = ["other.txt"]
 [limits]
 public_get = false
+public_cors = false
 allow_identical = false
 expiry_s_max = 3600
 metadata_bytes_max = 100
@@ -120,7 +121,7 @@ def load(tmp_path: Path) -> Load:
     def load(text: str | bytes) -> Settings:
         path = tmp_path / "configuration.toml"
         path.write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
-        return load_settings(path)
+        return load_settings(path, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC))
 
     return load
 
@@ -165,6 +166,7 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
         auth_server="https://auth.bank.example",
         signature=SignaturePolicy(max_age_s=30, clock_skew_s=5, shapes=[Shape.RUST_SDK]),
         public_get=False,
+        public_cors=False,
         allow_identical=False,
         expiry_s_max=3600,
         metadata_bytes_max=100,
@@ -184,7 +186,7 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
 
     policy = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
     assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.database)
-    assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, "/op")
+    assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, None)
     assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
     assert settings.introspector.introspect(AccessToken("TOKEN1")) is None
 
@@ -219,10 +221,10 @@ def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
     assert (ahead.max_age_s, ahead.clock_skew_s) == (SIGNATURE_AGE_S_MAX, 7)
 
 
-@pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/"])
-def test_mount_of_a_service_at_the_root_is_empty(load: Load, base_url: str) -> None:
-    """Without a path in `base_url`, the mount is empty."""
-    assert load(changed("base_url", f'base_url = "{base_url}"', LEAST)).mount == ""
+@pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/op"])
+def test_default_mount_is_that_of_the_applications(load: Load, base_url: str) -> None:
+    """Without `mount`, `serve` and an embedded service use the same default."""
+    assert load(changed("base_url", f'base_url = "{base_url}"', LEAST)).mount is None
 
 
 def test_mount_may_be_empty(load: Load) -> None:
@@ -333,6 +335,7 @@ WRONG: Final = [
     ("ilp_address", "ilp_address = 1", "peer[0].ilp_address", "must be a string"),
     ("allow_identical", "allow_identical = 1", "limits.allow_identical", "must be true or false"),
     ("public_get", "public_get = 1", "limits.public_get", "must be true or false"),
+    ("public_cors", "public_cors = 1", "limits.public_cors", "must be true or false"),
     ("expiry_s_max", "expiry_s_max = true", "limits.expiry_s_max", "must be an integer"),
     ("metadata_bytes_max", 'metadata_bytes_max = "1"', "limits.metadata_bytes_max", "must be an integer"),
     ("metadata_depth_max", "metadata_depth_max = 1.0", "limits.metadata_depth_max", "must be an integer"),
@@ -347,7 +350,22 @@ WRONG: Final = [
     ("auth_server", 'auth_server = "mailto:a@b"', "auth_server", "must be an absolute http or https URL"),
     ("database", 'database = ""', "database", "must not be empty, and must not contain NUL"),
     ("database", r'database = "a\u0000b"', "database", "must not be empty, and must not contain NUL"),
+    *(
+        ("database", f'database = "{name}"', "database", says)
+        for name, says in {
+            ":memory:": 'is ":memory:", but payments must survive a restart: give a file, such as "payments.sqlite3"',
+            "file:p.sqlite3?mode=memory": 'must be the name of a file, such as "payments.sqlite3", and no URL',
+            "postgresql://bank:SECRET@localhost/bank": "and no URL: serve stores payments in SQLite only",
+            "~/payments.sqlite3": "begins with ~, which is not expanded: write the whole path",
+            ".": "is the folder ",
+            "payments/": "payments: give the name of a file in it",
+        }.items()
+    ),
     ("host", 'host = ""', "listen.host", "must not be empty, and must not contain NUL"),
+    *(
+        ("host", f'host = "{host}"', "listen.host", "must be a host name or an IP address alone, such as")
+        for host in ("http://127.0.0.1", "127.0.0.1:8080", "[::1]", "*", "127.0.0.1/8")
+    ),
     ("port", "port = 0", "listen.port", "must be an integer from 1 to 65535"),
     ("port", "port = 65536", "listen.port", "must be an integer from 1 to 65535"),
     *(
@@ -357,23 +375,53 @@ WRONG: Final = [
         )
     ),
     ("url", 'url = "alice"', "wallet_address[0].url", "must be an absolute http or https URL"),
+    (
+        "url",
+        'url = "$bank.example/alice"',
+        "wallet_address[0].url",
+        "is a payment pointer: write its URL, with https:// in place of $",
+    ),
     ("asset_code", 'asset_code = ""', "wallet_address[0].asset_code", "must be 1 to 32 printable ASCII characters"),
     ("asset_scale", "asset_scale = 256", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ("asset_scale", "asset_scale = -1", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ('auth_server = "https://auth.bob', 'auth_server = ""', "wallet_address[1].auth_server", "must be an absolute"),
     ('url = "https://bank.example/b', 'url = "https://BANK.example/alice"', "wallet_address[1].url", "is listed twice"),
     ("value", 'value = "two words"', "token[0].value", "the access token must be 1 to 4096 letters"),
-    ("value", 'value = "TOKEN2"', "token", "an access token is listed twice"),
+    ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a value"),
     ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
     ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),
     ("rights", 'rights = [{ actions = ["write"] }]', "token[0].rights[0].actions", "must be among create, read"),
     ("rights", "rights = [{ actions = [1] }]", "token[0].rights[0].actions", "must be among create, read"),
+    (
+        "rights",
+        'rights = [{ actions = ["create", "Read_All"] }]',
+        "token[0].rights[0].actions",
+        "must be among create, read, read-all, complete, list, list-all: did you mean read-all?",
+    ),
+    (
+        "rights",
+        'rights = { actions = ["read"] }',
+        "token[0].rights",
+        'must be an array of tables, such as rights = [{ actions = ["create"] }]',
+    ),
+    (
+        "rights",
+        'rights = [{ type = "incoming-payment", actions = ["read"] }]',
+        "token[0].rights[0].type",
+        "is not a setting: leave it out, or use one of actions, identifier",
+    ),
+    (
+        "rights",
+        'rights = [{ actions = ["read"], identifier = "$bank.example/alice" }]',
+        "token[0].rights[0].identifier",
+        "is a payment pointer: write its URL",
+    ),
     ("rights", 'rights = [{ actions = ["read"], identifier = "bob" }]', "token[0].rights[0].identifier", "must be an"),
     (
         "rights",
         'rights = [{ actions = ["read"], identifier = "https://bank.example/alicia" }]',
         "token[0].rights[0].identifier",
-        "is not a wallet address of this configuration: https://bank.example/alicia",
+        "is not a wallet address of this configuration: https://bank.example/alicia; use one of https://bank.example/al",
     ),
     ("rights", f"rights = [{MANY_RIGHTS}]", "token[0].rights", "a token may have at most 64 rights"),
     ("expires_at", "expires_at = 2027-01-01T00:00:00", "token[0].expires_at", "needs an offset, such as the Z of"),
@@ -381,15 +429,33 @@ WRONG: Final = [
     ("expires_at", "expires_at = 9999-12-31T23:59:59-00:01", "token[0].expires_at", "must be in the years 1 to 9999"),
     ("address", 'address = "bank"', "ilp.address", ""),
     ("address", f'address = "g.{"a" * 1000}"', "ilp.address", "the ILP address of the service must have"),
-    ("secret_files", "secret_files = []", "ilp.secret_files", "give 1 to 8 different server secrets"),
-    ("secret_files", 'secret_files = ["new.hex", "new.hex"]', "ilp.secret_files", "give 1 to 8 different"),
+    ("secret_files", "secret_files = []", "ilp.secret_files", "must name 1 to 8 files, not 0"),
+    ("secret_files", f"secret_files = {['new.hex'] * 9}", "ilp.secret_files", "must name 1 to 8 files, not 9"),
+    (
+        "secret_files",
+        'secret_files = ["new.hex", "new.hex"]',
+        "ilp.secret_files[1]",
+        "holds the same value as ilp.secret_files[0]: give each secret once",
+    ),
     *(
         ("path", f'path = "{path}"', "ilp.path", "must look like /ilp, without a slash at the end, dot segments")
         for path in ("", "ilp", "/", "/ilp/", "/a/../b", "/%69lp", "/ilp?a=b")
     ),
-    ("tolerance_units", "tolerance_units = -1", "ilp.tolerance_units", "must be an integer from 0 to"),
+    (
+        "tolerance_units",
+        "tolerance_units = -1",
+        "ilp.tolerance_units",
+        "must be an integer from 0 to 18446744073709551615, not -1",
+    ),
     ("tolerance_basis_points", "tolerance_basis_points = -1", "ilp.tolerance_basis_points", "must be an integer from"),
-    ("margin_ms", "margin_ms = -1", "ilp.margin_ms", "must be an integer of at least 0"),
+    ("margin_ms", "margin_ms = -1", "ilp.margin_ms", "must be an integer from 0 to 20000, not -1; usually it is 100"),
+    ("margin_ms", "margin_ms = 1000000", "ilp.margin_ms", "from 0 to 20000, not 1000000; usually it is 100 to 10000"),
+    (
+        "tolerance_basis_points",
+        "tolerance_basis_points = 20000",
+        "ilp.tolerance_basis_points",
+        "must be an integer from 0 to 5000, not 20000; usually it is 0 to 1000, because 100 is one percent, and",
+    ),
     ("path", 'path = "/incoming-payments"', "ilp.path", "must not be below /incoming-payments"),
     *(
         ("name", f'name = "{name}"', "peer[0].name", "must be 1 to 64 letters, digits and _~-")
@@ -398,8 +464,14 @@ WRONG: Final = [
     ('name = "other', 'name = "connector"', "peer[1].name", "is listed twice: connector"),
     ('asset_code = "EUR', 'asset_code = "€"', "peer[0].asset_code", "must be 1 to 32 printable ASCII characters"),
     ("asset_scale = 3", "asset_scale = 256", "peer[0].asset_scale", "must be an integer from 0 to 255"),
-    ("token_files", "token_files = []", "peer[0].token_files", "give each peer 1 to 8 tokens"),
-    ("token_files", 'token_files = ["peer.txt", "other.txt"]', "peer", "a token is listed twice"),
+    ("token_files", "token_files = []", "peer[0].token_files", "must name 1 to 8 files, not 0"),
+    (
+        "token_files",
+        'token_files = ["peer.txt", "other.txt"]',
+        "peer[1].token_files[0]",
+        "holds the same value as peer[0].token_files[1]: give each file a token of its own",
+    ),
+    ("token_files", 'token_files = ["new.hex"]', "peer[0].token_files[0]", "same value as ilp.secret_files[0]: give"),
     ("ilp_address", 'ilp_address = "us"', "peer[0].ilp_address", "must be an ILP address of at most"),
     ("expiry_s_max", "expiry_s_max = 0", "limits.expiry_s_max", "must be an integer from 1 to"),
     ("metadata_bytes_max", "metadata_bytes_max = 1", "limits.metadata_bytes_max", "must be an integer from 2 to"),
@@ -491,14 +563,9 @@ JWKS: Final[list[tuple[Any, str]]] = [
     ({**JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}, "the JWK has the private member d"),
     ({**JWK, "x": "AA"}, "the JWK's x"),
     ({**JWK, "kty": "oct", "k": "AA"}, "is for a shared secret"),
-    ({name: value for name, value in JWK.items() if name != "kid"}, "the JWK's kid"),
-    ({"keys": [JWK]}, "the JWK's alg"),
-    ([JWK], "the JWK is not a JSON object"),
-    (b"-----BEGIN PUBLIC KEY-----", "holds PEM: give a file with the public key as a JWK, which is JSON"),
+    (b"-----BEGIN PUBLIC KEY-----", "holds PEM or an SSH key, but must hold the client's public key as a JWK"),
     (b'{"kty": "OKP", "kty": "OKP"}', "the JWK has a member twice"),
-    (b"\xff\xfe", "the JWK is not JSON"),
-    (b"", "the JWK is not JSON"),
-    (None, "client.jwk cannot be read: No such file or directory"),
+    (None, "client.jwk does not exist: correct the name, or add the file"),
 ]
 
 
@@ -519,29 +586,37 @@ def test_unusable_client_key_is_refused(load: Load, tmp_path: Path, content: Any
 
 
 # content of old.hex, the message
-HEX: Final = "{path} must hold 32 bytes or more, in hexadecimal digits"
+HEX: Final = "{path} must hold 32 bytes or more, in hexadecimal digits, but holds "
+NEW_HEX: Final = ": `openssl rand -hex 32` writes a new secret"
+NO_HEX: Final = f"{HEX}other characters, or an odd number of digits{NEW_HEX}"
+MISSING: Final = "{path} does not exist: correct the name, or add the file"
 SECRET_FILES: Final = [
-    (b"5f" * 31, HEX),
-    (b"5f" * 32 + b"5", HEX),
-    (b"xx" * 32, HEX),
-    ("ä".encode() * 32, HEX),
-    (bytes(range(32)), HEX),
-    (b"", HEX),
-    (None, "{path} cannot be read: No such file or directory"),
+    (b"5f" * 31, f"{HEX}31 bytes{NEW_HEX}"),
+    (b"5f" * 32 + b"5", NO_HEX),
+    (b"xx" * 32, NO_HEX),
+    ("ä".encode() * 32, NO_HEX),
+    (bytes(range(32)), NO_HEX),
+    (b"", f"{HEX}0 bytes{NEW_HEX}"),
+    (None, MISSING),
 ]
 
 
 # content of other.txt, the message
+NEW_TOKEN: Final = "`openssl rand -hex 32` writes a new token"
 TOKEN_IN: Final = (
-    "peer[1].token_files[0]: {path} must hold a token: letters, digits and -._~+/ with perhaps = at the end"
+    "peer[1].token_files[0]: {path} must hold a token alone: letters, digits and -._~+/ with perhaps = at the end, "
+    f"and no `Bearer` in front; {NEW_TOKEN}"
 )
 TOKEN_FILES: Final = [
     (b"", TOKEN_IN),
     (b"two tokens in one file", TOKEN_IN),
     ("ä".encode() * 32, TOKEN_IN),
     (b"t" * 4097, TOKEN_IN),
-    (b"t" * 15, "peer[1].token_files: a peer token must be at least 16 random characters"),
-    (None, "peer[1].token_files[0]: {path} cannot be read: No such file or directory"),
+    (
+        b"t" * 15,
+        f"peer[1].token_files[0]: {{path}} must hold a token of 16 characters or more, not 15: {NEW_TOKEN}",
+    ),
+    (None, f"peer[1].token_files[0]: {MISSING}"),
 ]
 
 
@@ -665,17 +740,49 @@ def test_files_with_access_for_others_get_a_warning(
     assert load(all_can_pay).warnings == (() if denied is None else (says,))
 
 
-def test_peer_without_a_payable_wallet_address_gets_a_warning(load: Load) -> None:
+def test_peer_without_a_payable_wallet_address_gets_a_warning(load: Load, tmp_path: Path) -> None:
     """A peer gets a warning if no wallet address has the same asset code and scale."""
-    says = "peer[0] has the asset {} at scale {}, but no wallet address has this asset: this peer cannot pay"
+    says = "{}: peer[0] has the asset {} at scale 3, but no wallet address has this asset: this peer cannot pay"
+    how = ", unless asset_code and asset_scale agree"
     for code in ("EUR", "USD"):
-        assert says.format(code, 3) in load(FULL.replace('"EUR"', f'"{code}"')).warnings
+        text = says.format(tmp_path / "configuration.toml", code) + how
+        assert text in load(FULL.replace('"EUR"', f'"{code}"')).warnings
+
+
+def test_warnings_name_the_file_and_the_setting(load: Load, tmp_path: Path) -> None:
+    """Each kind of advice is given with the name of the configuration."""
+    text = changed("expires_at", "expires_at = 2025-12-31T23:59:59Z")
+    text = changed("margin_ms", "margin_ms = 20000", changed("signature_age_s", "signature_age_s = 7200", text))
+    text = changed(
+        "tolerance_units", "tolerance_units = 1000", changed('asset_code = "JPY', 'asset_code = "jpy"', text)
+    )
+    text = changed("host", 'host = "192.0.2.1"', text)
+    for path in tmp_path.iterdir():
+        path.chmod(0o600)
+    warnings = [warning for warning in load(text).warnings if "chmod" not in warning]
+    start = f"{tmp_path / 'configuration.toml'}: "
+    assert [warning.removeprefix(start).split()[:3] for warning in warnings] == [
+        ["listen.host:", "192.0.2.1", "is"],
+        ["limits.signature_age_s", "is", "7200;"],
+        ["ilp.margin_ms", "is", "20000;"],
+        ["token[0].expires_at", "is", "2025-12-31T23:59:59Z,"],
+        ["wallet_address[1].asset_code", "is", '"jpy":'],
+        ["peer[0]", "has", "the"],
+        ["peer[1]", "has", "the"],
+        ["ilp.tolerance_units", "is", "1000,"],
+        ["ilp.tolerance_units", "is", "1000,"],
+    ]
 
 
 def test_no_warnings_without_modes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no warning on systems without such modes."""
     monkeypatch.setattr(files, "POSIX", False)
     assert load(LEAST).warnings == ()
+
+
+INVALID: Final = "is not TOML: Invalid value (at line 1, column 14); write strings"
+NEWLINE: Final = "is not TOML: Expected newline or end of document after a statement (at line 1, column 13)"
+UNESCAPED: Final = "is not TOML: Unescaped ... in a string (at line 1, column 17)"
 
 
 # --- the file itself -----------------------------------------------------------------------------
@@ -686,8 +793,16 @@ def test_no_warnings_without_modes(load: Load, monkeypatch: pytest.MonkeyPatch) 
     [
         (f"x = {'[' * 5000}", "is nested too deeply"),
         ("base_url = ", "is not TOML: Invalid value (at end of document)"),
-        ('base_url = "a"\nbase_url = "b"', "is not TOML: Cannot overwrite a value"),
-        (b"\xff\xfe", "is not TOML: 'utf-8' codec can't decode"),
+        (
+            'base_url = "a"\nbase_url = "b"',
+            "is not TOML: Cannot overwrite a value (at end of document); the setting is",
+        ),
+        ("[log]\n[log]\n", "is not TOML: Cannot declare (...,) twice (at line 2, column 5); the table is given twice"),
+        ('base_url: "a"', "is not TOML: Expected = after a key in a key/value pair (at line 1, column 9)"),
+        ("public_get = True", f"{INVALID} in quotes, and true and false in lower case"),
+        ("host = 127.0.0.1", f"{NEWLINE}; write strings and addresses in quotes"),
+        (r'database = "C:\payments.sqlite3"', f"{UNESCAPED}; write / in place of \\ in a path"),
+        (b"\xff\xfe", "is not TOML: byte 0 is not UTF-8; save it as UTF-8"),
         (f"port = {'9' * 5000}", "is not TOML: "),
     ],
 )
@@ -702,7 +817,7 @@ def test_missing_configuration_is_refused(tmp_path: Path) -> None:
     """The error for a missing configuration names the command that creates one."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path / "none.toml")
-    says = "does not exist; create it with `incoming-payments init FOLDER`"
+    says = "does not exist; give another file with --config, or create it with `incoming-payments init FOLDER`"
     assert f"{tmp_path / 'none.toml'}: {says}" == refused.value.description
 
 

@@ -160,6 +160,67 @@ def test_options_provoke_refusals(sign: Signer, collection: str) -> None:
         assert (401, code) == (status, refusal["error"]["code"])
 
 
+def warn(text: str) -> str:
+    """Return the line of a warning."""
+    return f"incoming-payments: warning: {text}\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ('{"walletAddress": }', "(Expecting value: line 1 column 19 (char 18)): the service would refuse this body"),
+        (
+            "{'walletAddress': 'a'}",
+            "(Expecting property name enclosed in double quotes: line 1 column 2 (char 1)): the service would refuse",
+        ),
+        (
+            "client-key.jwk",
+            "(Expecting value: line 1 column 1 (char 0)): write --data @client-key.jwk for the file of ",
+        ),
+        ("@client-key.pem", "(Expecting value: line 1 column 1 (char 0)): the service would refuse this"),
+        ("@latin-1", "('utf-8' codec can't decode byte 0xe9 in position 1: "),
+    ],
+)
+def test_body_that_is_not_json_gets_a_warning(
+    folder: Path, capfd: pytest.CaptureFixture[str], data: str, why: str
+) -> None:
+    """The body is signed nevertheless, to try how a service refuses it."""
+    (folder / "latin-1").write_bytes(b'"\xe9"')
+    assert main(["sign", "POST", URL, "--data", data]) == 0
+    printed = capfd.readouterr()
+    assert printed.err.startswith(f"incoming-payments: warning: --data is not JSON {why}")
+    assert printed.err.count("\n") == 1
+    assert printed.out.startswith("curl ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--data", '{"a": 1}'],
+        ["--data", "@client-key.jwk"],
+        ["--data", ""],
+        ["--data", "a=1", "--header", "content-type: application/x-www-form-urlencoded"],
+    ],
+)
+def test_body_that_is_json_or_of_another_type_gets_no_warning(sign: Signer, arguments: list[str]) -> None:
+    """`--data` is JSON unless a Content-Type is given."""
+    sign("POST", URL, *arguments)
+
+
+def test_expired_token_gets_a_warning(folder: Path, sign: Signer) -> None:
+    """The service would refuse a configured token that has expired. Another token may be valid."""
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8")
+    path.write_text(text.replace("# expires_at = 2027-", "expires_at = 2020-"), "utf-8")
+    warning = warn(f"the token has expired (expires_at in {CONFIGURATION}), so the service would refuse it")
+    sign("GET", URL, warning=warning)
+    sign("GET", URL, "--token", token_in(folder), warning=warning)
+    sign("GET", URL, "--token", "OTHER")
+    sign("GET", URL, "--no-token")
+    path.write_text(text.replace("# expires_at = 2027-", "expires_at = 9998-"), "utf-8")
+    sign("GET", URL)
+
+
 # --- the request ------------------------------------------------------------------------------------
 
 
@@ -172,8 +233,8 @@ def test_options_provoke_refusals(sign: Signer, collection: str) -> None:
         ("/", ["HEAD"]),
         ("/", ["DELETE", "--header", "X-Empty:", "--cover", "x-empty"]),
         ("/", ["POST", "--data", ""]),
-        ("/", ["POST", "--data", "@file"]),
-        ("/", ["PUT", "--data", "it's !! $HOME `id`\n\\ € \t\x1b"]),
+        ("/", ["POST", "--data", "@file", "--header", "Content-Type: x/y"]),
+        ("/", ["PUT", "--data", "it's !! $HOME `id`\n\\ € \t\x1b", "--header", "Content-Type: x/y"]),
         ("/?b=1&a", ["GET", "--cover", '"@query-param";name="b"', "--cover", "@authority"]),
         ("/", ["GET", "--header", "X-A: é", "--header", "x-a:  2 ", "--cover", "x-a;bs"]),
         ("/", ["POST", "--data", "x=1", "--header", "content-type: application/x-www-form-urlencoded"]),
@@ -456,7 +517,10 @@ TAG: Final = "--tag must be 1 to 256 printable ASCII characters"
 METHOD: Final = "cannot be signed: give GET, POST or another method in upper case"
 NO_COMPONENT: Final = "is not a component: write it as @query, x-a or 'x-a;bs'"
 LABEL: Final = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
-TOKEN: Final = "the access token must be 1 to 4096 letters, digits and -._~+/, with = only at the end (RFC 9110 §11.2)"
+TOKEN: Final = (
+    "--token: the access token must be 1 to 4096 letters, digits and -._~+/, with = only at the end (RFC 9110 §11.2); "
+    "give the token alone, without GNAP"
+)
 MANY: Final = [f"a{number}" for number in range(62)]
 
 WRONG: Final = [
@@ -506,8 +570,11 @@ WRONG: Final = [
         ["GET", URL, "--config", "wrong.toml"],
         "wrong.toml: wallet_address[0].asset_scale must be an integer, not a float",
     ),
-    (["GET", URL, "--key", "none.pem"], "none.pem: the private key cannot be read: No such file or directory"),
-    (["GET", URL, "--key", "."], ".: the private key cannot be read: Is a directory"),
+    (
+        ["GET", URL, "--key", "none.pem"],
+        "none.pem: the private key cannot be read: No such file or directory; name its file with --key",
+    ),
+    (["GET", URL, "--key", "."], ".: the private key cannot be read: Is a directory; name its file with --key"),
     (["GET", URL, "--key", CLIENT_JWK], f"{CLIENT_JWK}: {NO_KEY}"),
     (["GET", URL, "--key", "public.pem"], f"public.pem: {NO_KEY}"),
     (["GET", URL, "--key", "encrypted.pem"], f"encrypted.pem: {ENCRYPTED}"),

@@ -18,6 +18,8 @@ from incoming_payments.testing.steps import create, credit
 class TestMemoryStore(StoreContract):
     """The contract suite against `MemoryStore`."""
 
+    memory_only = True
+
     def make_store(self, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
         """Return a new store, which needs no directory."""
         return MemoryStore()
@@ -25,6 +27,8 @@ class TestMemoryStore(StoreContract):
 
 class TestMemoryNonces(NonceContract):
     """The contract suite against `MemoryNonces`."""
+
+    memory_only = True
 
     def make_nonces(self, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
         """Return new nonces, which need no directory."""

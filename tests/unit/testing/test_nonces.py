@@ -53,6 +53,25 @@ def test_a_broken_port_is_detected(nonces: type[MemoryNonces], test: Callable[[N
         test(NonceContract(), nonces(NonceContract.capacity))
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        NonceContract.test_a_key_is_accepted_once_by_all_processes,
+        NonceContract.test_concurrent_uses_in_two_processes_are_accepted_once,
+    ],
+)
+def test_a_record_for_each_process_is_detected(test: Callable[[NonceContract, Any, Any], None]) -> None:
+    """Two ports that do not share their record accept one key twice."""
+    with pytest.raises(AssertionError):
+        test(NonceContract(), MemoryNonces(), MemoryNonces())
+
+
+def test_open_again_must_be_overridden(tmp_path: Path) -> None:
+    """The message names the method, and the setting for a port of one process."""
+    with pytest.raises(NotImplementedError, match=r"open_again: override it .* memory_only = True"):
+        NonceContract().open_again(MemoryNonces(), tmp_path)
+
+
 def test_make_nonces_must_be_overridden(tmp_path: Path) -> None:
     """The message names the method."""
     with pytest.raises(NotImplementedError, match="make_nonces: override it"):

@@ -22,6 +22,8 @@ def test_a_view_opens_and_closes_its_store(tmp_path: Path) -> None:
         assert created.answer == view.run(view.store.load(created.answer.id))
         assert list(view.find_expired(NOW, 1)) == []
     view.close()
+    with pytest.raises(StoreUnusable, match="the view of the store is closed"):
+        view.load(created.answer.id)
 
 
 def test_a_view_without_a_close_function_does_not_close_the_store(tmp_path: Path) -> None:

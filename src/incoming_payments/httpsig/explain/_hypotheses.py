@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 from urllib.parse import quote, unquote, unquote_to_bytes
@@ -48,10 +48,7 @@ class Hypothesis:
 
 
 def find_causes(case: Case) -> tuple[list[Cause], bool]:
-    """Return the causes that fit, the proved ones first, and whether every hypothesis was tried.
-
-    At most `limits.EXPLAIN_VERIFICATIONS_MAX` trials run, and their bases are built one at a time.
-    """
+    """Return the causes that fit, the proved ones first, and whether every hypothesis was tried."""
     causes: list[Cause] = []
     budget = EXPLAIN_VERIFICATIONS_MAX
     for row in HYPOTHESES:
@@ -68,12 +65,11 @@ def find_causes(case: Case) -> tuple[list[Cause], bool]:
     return sorted(causes, key=lambda cause: not cause.proved)[:EXPLAIN_CAUSES_MAX], budget >= 0
 
 
-_SignatureTrials = Callable[[Case, ReadSignature], Iterator[Trial]]
+_SignatureTrials = Callable[[Case, ReadSignature], Iterable[Trial]]
 
 
 def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case], Iterator[Trial]]:
-    """Return the trials of the signatures by known keys: those with a complete base, or those with an incomplete
-    base."""
+    """Return the trials of the signatures by known keys that have a complete base, or an incomplete one."""
     return lambda case: (
         trial
         for one in case.signatures
@@ -94,8 +90,7 @@ _REPAIRS: Final = (  # what a client writes in Signature-Input, what it means, a
 
 
 def _form(case: Case) -> Iterator[Trial]:
-    """Read both fields in any form. A trial is proved when the signature is valid for the base that the client
-    meant."""
+    """Read both fields in any form. A valid signature for the base that the client meant proves a trial."""
     inputs, signatures = case.text("signature-input"), case.text("signature")
     written, signature = _INPUT.fullmatch(inputs), _SIGNATURE.fullmatch(signatures)
     if written is None or signature is None:
@@ -204,19 +199,9 @@ def _digest_of(case: Case) -> Iterator[Trial]:
             yield Trial(said, partial(is_digest_of, digest, body))
 
 
-def _as_sent(_case: Case, one: ReadSignature) -> Iterator[Trial]:
-    yield one.made_over(one.draft.base())
-
-
-# --- trials that the client signed something else: the bases that one mistake leads to ---------
-
 _URI: Final = re.compile(r"(https?)://([^/?]*)([^?]*)(\?.*)?", re.IGNORECASE | re.DOTALL)
 _HOST: Final = re.compile(r"[A-Za-z0-9\-._:\[\]]{1,255}")
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9\-._~%]{1,64}){1,4}")
-
-
-def _schemes(_case: Case, scheme: str) -> Iterator[str]:
-    yield "http" if scheme.lower() == "https" else "https"
 
 
 def _hosts(case: Case, authority: str) -> Iterator[str]:
@@ -240,11 +225,12 @@ def _paths(case: Case, path: str) -> Iterator[str]:
     yield unquote(path)
 
 
-def _queries(_case: Case, query: str) -> Iterator[str]:
-    yield from ["", query.replace("%20", "+"), query.replace("+", "%20")] if query else ["?"]
-
-
-_PARTS: Final = {"scheme": _schemes, "host": _hosts, "path": _paths, "query": _queries}
+_PARTS: Final[Mapping[str, Callable[[Case, str], Iterable[str]]]] = {  # the other values of each part of the URI
+    "scheme": lambda _, scheme: ["http" if scheme.lower() == "https" else "https"],
+    "host": _hosts,
+    "path": _paths,
+    "query": lambda _, query: ["", query.replace("%20", "+"), query.replace("+", "%20")] if query else ["?"],
+}
 
 
 def _target(*names: str, others_max: int = 16) -> _SignatureTrials:
@@ -347,8 +333,6 @@ def _der(_case: Case, one: ReadSignature) -> Iterator[Trial]:
             continue
 
 
-# --- the table ---------------------------------------------------------------------------------
-
 _FORM: Final = {Code.SIGNATURE_MISSING, Code.SIGNATURE_INPUT_MALFORMED, Code.SIGNATURE_MALFORMED, Code.LABELS_DIFFER}
 _COVERAGE: Final = {Code.COMPONENT_NOT_COVERED, Code.BODY_NOT_COVERED}
 _ABSENT: Final = {Code.COMPONENT_ABSENT, Code.FIELD_REPEATED}
@@ -370,8 +354,8 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
     Hypothesis("digest_of", _DIGEST, _digest_of, "the digest is that of {said}, and not of the bytes received"),
-    Hypothesis("body_changed", _CHANGED, _each(_as_sent), "the client signed this Content-Digest: the body was changed"
-        " afterwards, by a proxy or by the client", proves=False),
+    Hypothesis("body_changed", _CHANGED, _each(lambda _, one: [one.made_over(one.draft.base())]), "the client signed"
+        " this Content-Digest: the body was changed afterwards, by a proxy or by the client", proves=False),
     *(Hypothesis(part, _INVALID, _each(_target(part)), f"the client signed {{said}}: another {part} than the"
         " service expects; compare base_url and the proxy") for part in _PARTS),
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),

@@ -24,7 +24,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
     except FileExistsError:
         raise BackupFailed(f"{partial} exists: remove it, unless another backup is running") from None
     except OSError as error:
-        raise BackupFailed(f"{partial} cannot be created: {error.strerror}") from error
+        raise BackupFailed(f"{path} cannot be created: {error.strerror}") from error
     try:
         expected = _copy(source, partial)
         _sync(partial)
@@ -67,9 +67,8 @@ def _verify(path: Path, expected: list[int]) -> None:
     """Raise `BackupFailed` unless the file at `path` is a sound database with the `expected` row counts."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as copy:
         [*problems] = (problem for (problem,) in copy.execute("PRAGMA integrity_check") if problem != "ok")
-        identity = copy.execute(
-            "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
-        ).fetchone()
+        identify = "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
+        identity = copy.execute(identify).fetchone()
         if problems or identity != (APPLICATION_ID, VERSION) or _counts(copy) != expected:
             why = "; ".join(problems[:3]) or "it differs from the database"
             raise BackupFailed(f"the backup did not read back well, and was removed ({why}): check the disk")

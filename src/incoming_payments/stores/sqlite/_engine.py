@@ -26,10 +26,6 @@ T = TypeVar("T")
 class Engine:
     """The engine of one store. It starts threads and opens connections when it first needs them."""
 
-    _writer: tuple[threading.Thread, Jobs] | None
-    _idle: list[Rows]
-    _executor: ThreadPoolExecutor | None
-
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._closed = False
@@ -37,6 +33,17 @@ class Engine:
         with _forking:  # no fork may happen between these two lines
             file.prepare()
             _engines.add(self)
+
+    def _begin(self) -> None:
+        # Re-entrant, because the garbage collector may close a store in a thread that holds it.
+        self._lock = threading.RLock()
+        self._state_changed = threading.Condition(self._lock)
+        self._fork_pending = False
+        self.is_paused = False  # nothing is open, and nothing can be opened
+        self._reading = 0  # connections in use
+        self._writer: tuple[threading.Thread, Jobs] | None = None
+        self._idle: list[Rows] = []
+        self._executor: ThreadPoolExecutor | None = None
 
     def submit(self, job: Job[Any]) -> None:
         """Queue `job`. Raises `StoreUnavailable` when too many jobs wait, `StoreUnusable` when the store is closed."""
@@ -121,17 +128,6 @@ class Engine:
         self._file.watch.after_fork_in_child()
         self._begin()
 
-    def _begin(self) -> None:
-        # Re-entrant, because the garbage collector may close a store in a thread that holds it.
-        self._lock = threading.RLock()
-        self._state_changed = threading.Condition(self._lock)
-        self._fork_pending = False
-        self.is_paused = False  # nothing is open, and nothing can be opened
-        self._reading = 0  # connections in use
-        self._writer = None
-        self._idle = []
-        self._executor = None
-
     def _await_open(self) -> None:
         """Wait until no fork is pending. Raises `StoreUnusable` when the store is closed."""
         if self._fork_pending:
@@ -140,8 +136,7 @@ class Engine:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
 
     def _start_writer(self) -> tuple[threading.Thread, Jobs]:
-        # A daemon thread lets a process end without closing the store. This is safe, because acknowledged updates
-        # are on the disk.
+        # A daemon thread lets a process end without closing the store: acknowledged updates are on the disk.
         jobs = Jobs()
         thread = threading.Thread(target=serve, args=(self._file, jobs), name="incoming-payments-write", daemon=True)
         try:
@@ -172,8 +167,6 @@ class Engine:
             self._file.disconnect(rows.connection)
         self._idle = []
 
-
-# --- forks -----------------------------------------------------------------------------------------
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _paused: list[Engine] = []  # by the fork that is under way

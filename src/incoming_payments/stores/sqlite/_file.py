@@ -26,7 +26,6 @@ from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
 T = TypeVar("T")
 
 SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
-_NO_WAIT: Final = 0.0  # SQLite does not wait for locks: `_patiently` does
 # Between attempts to get a lock. Shorter than a commit of another process, so that this process gets its turn.
 _POLL_S: Final = 0.001
 _LOOKS_MAX: Final = 10  # at a log that was emptied, while other processes commit
@@ -37,58 +36,37 @@ _IDENTIFY: Final = (
     "FROM pragma_application_id, pragma_user_version"
 )
 
-# After one of these, data that was written may be lost. SQLITE_FULL is not here: SQLite has rolled the write back.
-_LOST_DATA: Final = frozenset(
-    {
-        sqlite3.SQLITE_IOERR_SHORT_READ,  # a file is shorter than it was
-        sqlite3.SQLITE_IOERR_WRITE,
-        sqlite3.SQLITE_IOERR_FSYNC,
-        sqlite3.SQLITE_IOERR_DIR_FSYNC,
-        sqlite3.SQLITE_IOERR_TRUNCATE,
-        sqlite3.SQLITE_IOERR_BEGIN_ATOMIC,
-        sqlite3.SQLITE_IOERR_COMMIT_ATOMIC,
-        sqlite3.SQLITE_IOERR_ROLLBACK_ATOMIC,
-    }
+
+def _codes(names: str) -> frozenset[int]:
+    """Return SQLite's result codes with these names."""
+    return frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in names.split())
+
+
+# After one of these, data that was written may be lost. After a short read, a file is shorter than it was. FULL is not
+# here: SQLite has rolled the write back.
+_LOST_DATA: Final = _codes(
+    "IOERR_SHORT_READ IOERR_WRITE IOERR_FSYNC IOERR_DIR_FSYNC IOERR_TRUNCATE IOERR_BEGIN_ATOMIC IOERR_COMMIT_ATOMIC "
+    "IOERR_ROLLBACK_ATOMIC"
 )
 # These pass: another process holds the lock, the disk is full or cannot be read, the file is read-only.
-_TEMPORARY: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_READONLY,
-    }
-)
-_ABOUT_THE_STATEMENT: Final = frozenset(
-    {
-        sqlite3.SQLITE_CONSTRAINT,
-        sqlite3.SQLITE_MISMATCH,
-        sqlite3.SQLITE_MISUSE,
-        sqlite3.SQLITE_RANGE,
-        sqlite3.SQLITE_TOOBIG,
-    }
-)
+_TEMPORARY: Final = _codes("BUSY CANTOPEN FULL INTERRUPT IOERR LOCKED NOMEM PERM PROTOCOL READONLY")
+_ABOUT_THE_STATEMENT: Final = _codes("CONSTRAINT MISMATCH MISUSE RANGE TOOBIG")
 
 
 class DatabaseFile:
-    """One SQLite file. `prepare` opens it, and `watch.close` ends its use.
-
-    `on_stop` is called once, in any thread, with the error that stopped the store.
-    """
+    """One SQLite file, from `prepare` to `watch.close`. `on_stop` is called once, with the error that stopped it."""
 
     def __init__(self, path: str | os.PathLike[str], *, busy_s: float, on_stop: OnStop | None = None) -> None:
-        _check_sqlite_version()
+        if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
+            least = ".".join(map(str, SQLITE_VERSION_MIN))
+            raise StoreUnusable(
+                f"Python uses SQLite {sqlite3.sqlite_version}, and the store needs {least} or later: use a Python that "
+                "is built with a newer SQLite"
+            )
         self.path = _checked_path(path)
         if not 0 <= busy_s <= STORE_BUSY_S_MAX:
-            raise ConfigurationError(
-                f"busy_s is how many seconds to wait for a lock, from 0 to {STORE_BUSY_S_MAX:g}", setting="busy_s"
-            )
+            text = f"busy_s is how many seconds to wait for a lock, from 0 to {STORE_BUSY_S_MAX:g}"
+            raise ConfigurationError(text, setting="busy_s")
         self._busy_s = busy_s
         self.watch = FileWatch(self.path, on_stop)
 
@@ -101,7 +79,7 @@ class DatabaseFile:
         try:
             self.watch.open(patience_s=self._busy_s, write_lock=self._write_lock)
             self.watch.require_database()
-            connection = self._open("rw", busy_s=_NO_WAIT)
+            connection = self._open()
             try:
                 self._patiently(lambda: self._create(connection))
             finally:
@@ -124,7 +102,6 @@ class DatabaseFile:
             "fullfsync = ON",
             "checkpoint_fullfsync = ON",
             f"journal_size_limit = {STORE_LOG_KEPT_BYTES_MAX}",
-            busy_s=_NO_WAIT,
         )
 
     def connect_reader(self) -> sqlite3.Connection:
@@ -132,8 +109,7 @@ class DatabaseFile:
         return self._connect("query_only = ON", busy_s=self._busy_s)
 
     def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:
-        """Begin to write, as soon as no other process holds the write lock. Raises `sqlite3.OperationalError` after
-        `busy_s`."""
+        """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`."""
         for _ in range(_LOOKS_MAX):
             self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             if not log.before_write():
@@ -181,7 +157,7 @@ class DatabaseFile:
     @contextlib.contextmanager
     def _write_lock(self) -> Iterator[None]:
         """Hold SQLite's write lock on the database."""
-        connection = self._open("rw", busy_s=_NO_WAIT)
+        connection = self._open()
         try:
             self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         except BaseException:
@@ -195,10 +171,10 @@ class DatabaseFile:
             raise
         self.disconnect(connection)
 
-    def _connect(self, *settings: str, busy_s: float) -> sqlite3.Connection:
+    def _connect(self, *settings: str, busy_s: float = 0) -> sqlite3.Connection:
         self.watch.check()
         # Only `prepare` may create the file: a file that vanishes must not come back empty.
-        connection = self._open("rw", busy_s=busy_s)
+        connection = self._open(busy_s)
         try:
             self._patiently(lambda: self._check_version(connection))
             for setting in settings:
@@ -208,23 +184,17 @@ class DatabaseFile:
             raise
         return connection
 
-    def _open(self, mode: str, *, busy_s: float) -> sqlite3.Connection:
+    def _open(self, busy_s: float = 0) -> sqlite3.Connection:
+        """Open a connection on which SQLite waits `busy_s` seconds for a lock. By default, only `_patiently` waits."""
         connection = sqlite3.connect(
-            f"{self.path.as_uri()}?mode={mode}",
-            uri=True,
-            timeout=busy_s,
-            isolation_level=None,
-            check_same_thread=False,
+            f"{self.path.as_uri()}?mode=rw", uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False
         )
         # SQLite hides the errors of its automatic checkpoints. The writer makes checkpoints that do not.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         return connection
 
     def _patiently(self, action: Callable[[], T]) -> T:
-        """Repeat `action` while another process holds the lock.
-
-        SQLite's own waiting sleeps up to a tenth of a second, so a process that commits all the time starves it.
-        """
+        """Repeat `action` while another process holds the lock. SQLite itself would sleep up to 0.1 s, and starve."""
         deadline = time.monotonic() + self._busy_s
         while True:
             try:
@@ -295,21 +265,11 @@ def _primary_code(error: BaseException) -> int | None:
     return None if code is None else code & 0xFF
 
 
-def _check_sqlite_version() -> None:
-    if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
-        least = ".".join(map(str, SQLITE_VERSION_MIN))
-        raise StoreUnusable(
-            f"Python uses SQLite {sqlite3.sqlite_version}, and the store needs {least} or later: use a Python that is "
-            "built with a newer SQLite"
-        )
-
-
 def _checked_path(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path)
     if not isinstance(text, str) or text in {"", ":memory:"} or "\0" in text:
-        raise ConfigurationError(
-            "the path names the database's file; to keep payments in memory use MemoryStore", setting="path"
-        )
+        text = "the path names the database's file; to keep payments in memory use MemoryStore"
+        raise ConfigurationError(text, setting="path")
     # SQLite keeps the log beside the file that a symbolic link points to, so the store has to look there as well.
     return Path(os.path.realpath(text))
 

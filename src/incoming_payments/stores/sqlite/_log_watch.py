@@ -5,23 +5,12 @@ import errno
 import os
 from typing import Final
 
-from attrs import frozen
-
 from incoming_payments.stores.sqlite import _watch
 
-# https://sqlite.org/fileformat2.html#the_write_ahead_log: 16 bytes, then the two salts, which change when SQLite starts
-# to write the log from its beginning again.
+# https://sqlite.org/fileformat2.html#the_write_ahead_log: 16 bytes, two salts that change when the log begins again.
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
-
-
-@frozen
-class _LogState:
-    """The log as it was after the last commit of this process: its salts and its size."""
-
-    salts: bytes
-    size_bytes: int
 
 
 class LogWatch:
@@ -34,10 +23,9 @@ class LogWatch:
     def __init__(self, files: _watch.FileWatch) -> None:
         self._files = files
         self._path = files.log_path
-        self._last: _LogState | None = None
+        self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
         self._was_empty = False
         self._salts = b""  # of the log before the commit in progress
-        self._index_path = files.index_path
         self._tag = os.urandom(_watch.TAG_BYTES)
         try:
             # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
@@ -58,7 +46,7 @@ class LogWatch:
         self._link = f"/proc/self/fd/{self._log}"
         self._name = self._read_name()
         self._require_in_place(_watch.stat(self._path))
-        index = _watch.stat(self._index_path)
+        index = _watch.stat(self._files.index_path)
         self._index = None if index is None else _watch.identity(index)
 
     def close(self) -> None:
@@ -69,18 +57,17 @@ class LogWatch:
     def before_write(self) -> bool:
         """Check the mark and the log, and return whether the log was emptied since the last commit.
 
-        SQLite's write lock is held. Another process may have emptied the log in a checkpoint, or another program by
-        mistake: `forget` or stop.
+        SQLite's write lock is held. A checkpoint or another program may have emptied the log: `forget` or stop.
         """
         self._files.check_mark()
-        size_bytes, header, last = self._size(), self._header(), self._last
+        (size_bytes, header), last = self._read(), self._last
         self._was_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
         if not self._was_empty and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
-        if last is None or size_bytes >= last.size_bytes:
+        if last is None or size_bytes >= last[1]:
             return False
         # SQLite shortens the log when it has begun to write it again, with other salts.
-        if not self._was_empty and self._salts == last.salts:
+        if not self._was_empty and self._salts == last[0]:
             raise self._files.stop(f"{self._path} was shortened while it was open")
         return self._was_empty
 
@@ -95,20 +82,19 @@ class LogWatch:
     def after_commit(self) -> int:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
         self._files.check()
-        index = _watch.stat(self._index_path)
+        index = _watch.stat(self._files.index_path)
         if index is None or _watch.identity(index) != self._index:
             # A process that opens the database now creates another index, and does not see the locks of this one.
-            raise self._files.stop(f"{self._index_path} was removed or replaced while it was open")
+            raise self._files.stop(f"{self._files.index_path} was removed or replaced while it was open")
         if self._name is None or self._read_name() != self._name:
             self._require_in_place(_watch.stat(self._path))
-        size_bytes, header = self._size(), self._header()
-        # SQLite writes a header at the beginning of an empty log. If the header is missing, another program emptied
-        # the log.
+        size_bytes, header = self._read()
+        # SQLite writes a header into an empty log. If the header is missing, another program emptied the log.
         if self._was_empty and size_bytes and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
         salts = header[_SALTS]
-        self._last = _LogState(salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES)
+        self._last = salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES
         return size_bytes
 
     def _require_in_place(self, found: os.stat_result | None) -> None:
@@ -121,8 +107,6 @@ class LogWatch:
             return os.readlink(self._link)
         return None
 
-    def _size(self) -> int:
-        return os.lseek(self._log, 0, os.SEEK_END)
-
-    def _header(self) -> bytes:
-        return os.pread(self._log, _LOG_HEADER_BYTES, 0)
+    def _read(self) -> tuple[int, bytes]:
+        """Return the size of the log in bytes, and its header."""
+        return os.lseek(self._log, 0, os.SEEK_END), os.pread(self._log, _LOG_HEADER_BYTES, 0)

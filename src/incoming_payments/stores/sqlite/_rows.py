@@ -16,17 +16,7 @@ from typing import Any, Final
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import (
-    ClientId,
-    Credit,
-    CreditId,
-    IncomingPayment,
-    MetadataJson,
-    PaymentId,
-    Progress,
-    Terms,
-    WalletAddressUrl,
-)
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
 from incoming_payments.limits import NONCES_SWEPT_MAX, STORE_BATCH_MAX
 from incoming_payments.stores.guard import check_nonce_capacity, sweep_at
@@ -45,8 +35,7 @@ _PAYMENT: Final = (
 _CREDIT: Final = "amount, received_amount, completes, at"
 _SELECT_PAYMENT: Final = f"SELECT {_PAYMENT} FROM payments WHERE id = ?"  # noqa: S608
 _SELECT_CREDIT: Final = f"SELECT {_CREDIT} FROM credits WHERE payment_id = ? AND credit_id = ?"  # noqa: S608
-# For the credits of a batch. CROSS JOIN keeps this order. With `(payment_id, credit_id) IN (VALUES ...)`, SQLite reads
-# the whole table.
+# For a batch. CROSS JOIN keeps this order. `(payment_id, credit_id) IN (VALUES ...)` would read the whole table.
 _SELECT_CREDITS: Final = (
     f"WITH wanted (payment, credit) AS (VALUES (?, ?)) SELECT payment, credit, {_CREDIT} "  # noqa: S608
     "FROM wanted CROSS JOIN credits ON payment_id = payment AND credit_id = credit"
@@ -66,9 +55,7 @@ _UPDATE_STATE: Final = (
     "UPDATE payments SET version = ?, received_amount = ?, updated_at = ?, closed_at = ?, expiry_announced_at = ?, "
     "sweep_at = ? WHERE id = ? AND version = ?"
 )
-_INSERT_CREDIT: Final = (
-    "INSERT INTO credits (payment_id, credit_id, amount, received_amount, completes, at) VALUES (?, ?, ?, ?, ?, ?)"
-)
+_INSERT_CREDIT: Final = f"INSERT INTO credits (payment_id, credit_id, {_CREDIT}) VALUES (?{', ?' * 5})"  # noqa: S608
 _INSERT_EVENT: Final = (
     "INSERT INTO events (payment_id, version, kind, at, received_amount, credit_id, peer) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
@@ -80,8 +67,6 @@ _SWEEP_NONCES: Final = (
 )
 _SELECT_COUNT: Final = "SELECT held, swept_until FROM nonce_count"
 _UPDATE_COUNT: Final = "UPDATE nonce_count SET held = ?, swept_until = ?"
-
-
 _VARIABLES: Final = re.compile(r"(?<=VALUES )\([?, ]+\)")
 
 
@@ -173,8 +158,7 @@ class Batch(Rows):
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
 
-        Raises `StoreUnavailable` at the capacity. Before it raises, it may have removed expired nonces, but it has
-        changed nothing else.
+        Raises `StoreUnavailable` at the capacity. By then it may have removed expired nonces, but changed nothing else.
         """
         end, at = _micros(until), _micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()
@@ -207,11 +191,11 @@ class Batch(Rows):
                 states.append((*total, *state, _optional_micros(due), *key))
         updated = self._update(_UPDATE_TOTAL, totals) + self._update(_UPDATE_STATE, states)
         if updated != len(self._changed):
-            raise StoreUnusable(
-                "a payment was not there to update, although this transaction had read it: check the database"
-            )
-        self._insert(_INSERT_CREDIT, [_credit_row(credit) for credit in self._credits.values()])
-        self._insert(_INSERT_EVENT, [_event_row(event) for event in self._events])
+            text = "a payment was not there to update, although this transaction had read it: check the database"
+            raise StoreUnusable(text)
+        credits, events = map(_credit_row, self._credits.values()), map(_event_row, self._events)
+        for statement, values in chain(_merged(_INSERT_CREDIT, list(credits)), _merged(_INSERT_EVENT, list(events))):
+            self.connection.execute(statement, values)
         if self._nonces is not None:
             self.connection.execute(_UPDATE_COUNT, self._nonces)
 
@@ -227,10 +211,6 @@ class Batch(Rows):
     def _update(self, statement: str, rows: Sequence[_Row]) -> int:
         """Execute `statement` for all `rows`, and return the number of changed rows."""
         return self.connection.executemany(statement, rows).rowcount if rows else 0
-
-    def _insert(self, statement: str, rows: Sequence[_Row]) -> None:
-        for merged, values in _merged(statement, rows):
-            self.connection.execute(merged, values)
 
 
 def _merged(statement: str, rows: Sequence[_Row]) -> Iterator[tuple[str, _Row]]:
@@ -272,18 +252,10 @@ def _event_row(event: Event) -> _Row:
 
 def _row(payment: IncomingPayment) -> _Row:
     """Return the columns of `_PAYMENT`."""
-    return (
-        *_total(payment),
-        payment.wallet_address,
-        payment.client,
-        payment.asset.code,
-        payment.asset.scale,
-        None if payment.limit is None else payment.limit.text,
-        _optional_micros(payment.expires_at),
-        payment.metadata,
-        _micros(payment.created_at),
-        *_state(payment),
-    )
+    limit = None if payment.limit is None else payment.limit.text
+    expires, created = _optional_micros(payment.expires_at), _micros(payment.created_at)
+    terms = payment.wallet_address, payment.client, payment.asset.code, payment.asset.scale
+    return (*_total(payment), *terms, limit, expires, payment.metadata, created, *_state(payment))
 
 
 def _payment(id: PaymentId, row: _Row) -> IncomingPayment:
@@ -303,17 +275,8 @@ def _payment(id: PaymentId, row: _Row) -> IncomingPayment:
 
 
 @lru_cache(_CACHED_MAX)  # terms never change, and take 5.7 us to build (timeit)
-def _terms(
-    id: PaymentId,
-    wallet_address: WalletAddressUrl,
-    client: ClientId,
-    code: str,
-    scale: int,
-    limit: str | None,
-    expires: int | None,
-    metadata: MetadataJson | None,
-    created: int,
-) -> Terms:
+def _terms(id: PaymentId, *columns: Any) -> Terms:
+    wallet_address, client, code, scale, limit, expires, metadata, created = columns
     asset = Asset(code, scale)
     return Terms(
         id=id,

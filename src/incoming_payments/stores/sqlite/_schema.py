@@ -53,12 +53,7 @@ STATEMENTS: Final = (
     ) STRICT, WITHOUT ROWID
     """,
     # Used nonces, each until its signature is stale.
-    """
-    CREATE TABLE nonces (
-        key TEXT PRIMARY KEY NOT NULL,
-        until INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID
-    """,
+    "CREATE TABLE nonces (key TEXT PRIMARY KEY NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE INDEX nonces_to_sweep ON nonces (until)",
     # `held` is the number of nonces: counting them takes longer the more there are. Nonces with `until` up to
     # `swept_until` may have been removed.

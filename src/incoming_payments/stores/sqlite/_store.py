@@ -103,8 +103,7 @@ class SqliteStore(_Store):
         self._engine.read(lambda rows: back_up(rows.connection, target))
 
     def close(self) -> None:
-        """Finish the queued updates and close the file. A second call of `close` is allowed; every other call raises
-        `StoreUnusable` afterwards."""
+        """Finish the queued updates and close the file. Afterwards every call but `close` raises `StoreUnusable`."""
         self._engine.close()
 
     def __enter__(self) -> Self:
@@ -122,8 +121,7 @@ class SqliteStore(_Store):
 class AsyncSqliteStore(_Store):
     """`SqliteStore` for asyncio: the same file, arguments and errors. No method blocks the event loop.
 
-    The constructor blocks while it creates or checks the file. One store may serve several loops. A cancelled call may
-    still be committed.
+    The constructor blocks for the disk. One store may serve several loops. A cancelled call may still be committed.
     """
 
     async def insert(self, decision: Decision[IncomingPayment]) -> None:
@@ -177,8 +175,7 @@ class AsyncSqliteStore(_Store):
 class SqliteNonces:
     """A `Nonces` port in the file of `store`, which it keeps open. All processes on that file share the nonces.
 
-    It holds at most `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity
-    below one.
+    It holds `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity below one.
     """
 
     def __init__(self, store: SqliteStore, capacity: int = NONCES_MAX) -> None:
@@ -187,7 +184,7 @@ class SqliteNonces:
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Return whether `key` is used for the first time, once that is on the disk. Raises as the store does."""
-        return self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
+        return self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 
 class AsyncSqliteNonces:
@@ -199,11 +196,7 @@ class AsyncSqliteNonces:
 
     async def use(self, key: str, until: datetime, now: datetime) -> bool:
         """As `SqliteNonces.use`."""
-        return await self._store._write(_using(key, until, now, self._capacity))  # noqa: SLF001 - a part of the store
-
-
-def _using(key: str, until: datetime, now: datetime, capacity: int) -> Callable[[Batch], bool]:
-    return lambda rows: rows.use_nonce(key, until, now, capacity)
+        return await self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 
 def _insertion(decision: Decision[Any]) -> Callable[[Batch], None]:

@@ -5,8 +5,7 @@ process that reads the file gets the data from memory. So after a failed write o
 before its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
-- The stop holds for every process that has the file open. A mark in the lock file beside the database informs these
-  processes.
+- The stop holds for every process that has the file open: a mark in the lock file beside the database informs it.
 - The first store that opens the file when no other has it open writes the whole log again, in place, and syncs it,
   before it answers anything from it. Data that never reached the disk reaches it then, or the open fails. The store
   holds SQLite's write lock during this, because a program without this library may write to the database too.
@@ -72,8 +71,6 @@ class FileWatch:
         """Whether the store has stopped."""
         return self._why is not None
 
-    # --- opening and closing ---
-
     def after_fork_in_child(self) -> None:
         """Replace the guard: a thread of the parent may have held it."""
         self._guard = threading.Lock()
@@ -115,8 +112,6 @@ class FileWatch:
         found = os.stat(self._path)
         self._database, self._database_bytes = identity(found), found.st_size
 
-    # --- stopping ---
-
     def stop(self, why: str) -> StoreStopped:
         """Stop this store and every other one that has the database open. Returns the error to raise."""
         with self._guard:
@@ -140,8 +135,6 @@ class FileWatch:
             f"the store of {self._path} has stopped: {self._why}. It acknowledges nothing more. Check the disk and the "
             "files, end every process that uses the database, and start again"
         )
-
-    # --- checks ---
 
     def check_mark(self) -> None:
         """Raise `StoreStopped` when a store on this database has stopped."""
@@ -172,8 +165,6 @@ class FileWatch:
             return False
         os.pwrite(self._lock, tag, len(_IN_USE))
         return True
-
-    # --- the lock and the log ---
 
     def _take_lock(self, patience_s: float, write_lock: Lock) -> None:
         deadline = time.monotonic() + patience_s

@@ -16,7 +16,7 @@ A failure costs as few callers as possible:
 import logging
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from incoming_payments.errors import IncomingPaymentsError, StoreStopped
 from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_LOG_FRAMES_MAX, STORE_TRUNCATE_MS_MAX
@@ -144,9 +144,6 @@ class Writer:
         return done
 
 
-_COMMITS_AT_FIRST: Final = 16
-
-
 class _Connection:
     """The connection of a writer, with its related objects."""
 
@@ -157,14 +154,10 @@ class _Connection:
         self.log_bytes = 0  # the size of the log, of which SQLite may use only the beginning
         self.truncate_at_bytes = STORE_LOG_BYTES_MAX
         self.commits = 0  # since the last checkpoint
-        self.checkpoint_at_commits = _COMMITS_AT_FIRST
+        self.checkpoint_at_commits = 16  # at first
 
     def plan_checkpoint(self, frames: int) -> None:
-        """Plan the next checkpoint for the time when the log has about `STORE_LOG_FRAMES_MAX` frames. The last
-        checkpoint found `frames` frames.
-
-        Python cannot ask SQLite how long the log is, but a checkpoint returns it.
-        """
+        """Plan the next checkpoint for a log of about `STORE_LOG_FRAMES_MAX` frames. The last one found `frames`."""
         due = max(self.commits, 1) * STORE_LOG_FRAMES_MAX // max(frames, 1)
         self.checkpoint_at_commits = max(1, min(due, 2 * self.checkpoint_at_commits))
         self.commits = 0

@@ -4,15 +4,14 @@
 
 import json
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from attrs import define
 
-from incoming_payments.domain import lifecycle
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
 from incoming_payments.errors import IncomingPaymentsError, PaymentExists, StoreError
-from incoming_payments.flows.effects import Flow, UpdatePayment
+from incoming_payments.flows.complete import complete
+from incoming_payments.flows.effects import Flow
 from incoming_payments.httpsig import RequestMessage, sign
 from incoming_payments.ilp.stream import StreamKeys
 from incoming_payments.testing.simulation.fixtures import CLIENT_KEY, METHODS, POLICY, TOKEN, USD, WALLET
@@ -126,20 +125,16 @@ class GetPublic(Operation):
         return f"get_public({self.id})"
 
 
-def complete_payment(id: PaymentId, now: datetime) -> Flow[IncomingPayment]:
-    """Complete the payment on behalf of its client."""
-    return (yield from UpdatePayment(id, partial(lifecycle.complete, now=now)))
-
-
 @define(eq=False)
 class Complete(Operation):
     """A client's request to complete a payment."""
 
     id: PaymentId
     wants_answer = True
+    reads_clock_in_decision = True
 
     def start(self, world: World, process: Process, clock: Clock) -> Flow[IncomingPayment]:
-        return complete_payment(self.id, clock())
+        return complete(self.id, clock=clock)
 
     def expect(self, ledger: Ledger, now: datetime) -> Expected:
         return ledger.expect_complete(now)

@@ -52,6 +52,7 @@ class Receive(Operation):
     amount: Amount
     crashes_before: int = 0  # how many processes had crashed at the first call
     wants_answer = True
+    reads_clock_in_decision = True
 
     @property
     def id(self) -> PaymentId:  # type: ignore[override]
@@ -62,7 +63,7 @@ class Receive(Operation):
         return (self.account.id, self.credit, self.amount)
 
     def start(self, world: World, process: Process, clock: Clock) -> Flow[Credit]:
-        return world.flows.receive(self.account.id, credit=self.credit, amount=self.amount, now=clock())
+        return world.flows.receive(self.account.id, credit=self.credit, amount=self.amount, clock=clock)
 
     def expect(self, ledger: Ledger, now: datetime) -> Expected:
         return ledger.expect_credit(self.credit, self.amount.value, self.amount.asset, now)

@@ -238,8 +238,8 @@ def test_tables_of_another_process_are_found_under_the_lock(path: Path, monkeypa
 def test_file_system_without_wal_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a write-ahead log, readers and writers would block each other."""
 
-    def open(file: DatabaseFile, mode: str, **_: object) -> sqlite3.Connection:
-        return sqlite3.connect(f"{file.path.as_uri()}?mode={mode}&vfs=unix-none", uri=True, isolation_level=None)
+    def open(file: DatabaseFile, _busy_s: float = 0) -> sqlite3.Connection:
+        return sqlite3.connect(f"{file.path.as_uri()}?mode=rw&vfs=unix-none", uri=True, isolation_level=None)
 
     monkeypatch.setattr(DatabaseFile, "_open", open)
     with pytest.raises(StoreUnusable, match="WAL"):

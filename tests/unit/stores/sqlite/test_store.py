@@ -35,6 +35,7 @@ from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation, cre
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
 from incoming_payments.testing.steps import create, credit
+from kits.breakable_sqlite import BreakableSqlite
 from kits.sqlite_jobs import busy_writer, queue
 
 
@@ -42,8 +43,18 @@ class TestSqliteStore(StoreContract):
     """The contract suite against `SqliteStore`."""
 
     def make_store(self, directory: Path) -> PaymentStore:
-        """Yield a store in a new file."""
+        """Return a store in a new file."""
+        store = SqliteStore(directory / "payments.db")
+        self.breakable = BreakableSqlite(store)
+        return store
+
+    def open_again(self, store: PaymentStore, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
+        """Return another store on the same file."""
         return SqliteStore(directory / "payments.db")
+
+    def break_store(self, store: PaymentStore, directory: Path) -> None:  # noqa: ARG002 - part of the hook
+        """Break the connections of the store."""
+        self.breakable.break_connections()
 
 
 class TestAsyncSqliteStore(StoreContract):
@@ -51,7 +62,20 @@ class TestAsyncSqliteStore(StoreContract):
 
     def make_store(self, directory: Path) -> PaymentStore:
         """Return a store in a new file, with its own event loop."""
+        view = self._open(directory)
+        assert isinstance(view.store, AsyncSqliteStore)
+        self.breakable = BreakableSqlite(view.store)
+        return view
 
+    def open_again(self, store: PaymentStore, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
+        """Return another store on the same file."""
+        return self._open(directory)
+
+    def break_store(self, store: PaymentStore, directory: Path) -> None:  # noqa: ARG002 - part of the hook
+        """Break the connections of the store."""
+        self.breakable.break_connections()
+
+    def _open(self, directory: Path) -> SyncView:
         async def open_store() -> AsyncSqliteStore:
             return AsyncSqliteStore(directory / "payments.db")
 
@@ -65,6 +89,10 @@ class TestSqliteNonces(NonceContract):
         """Return nonces in a new file."""
         return SqliteNonces(SqliteStore(directory / "payments.db"), self.capacity)
 
+    def open_again(self, nonces: Nonces, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
+        """Return the nonces of another store on the same file."""
+        return self.make_nonces(directory)
+
     def close_nonces(self, nonces: Nonces) -> None:
         """Close the store of the nonces."""
         assert isinstance(nonces, SqliteNonces)
@@ -73,6 +101,10 @@ class TestSqliteNonces(NonceContract):
 
 class TestAsyncSqliteNonces(NonceContract):
     """The contract suite against `AsyncSqliteNonces`, whose callers are concurrent tasks of one event loop."""
+
+    def open_again(self, nonces: Nonces, directory: Path) -> Nonces:  # noqa: ARG002 - part of the hook
+        """Return the nonces of another store on the same file."""
+        return self.make_nonces(directory)
 
     def make_nonces(self, directory: Path) -> Nonces:
         """Return nonces in a new file, with their own event loop."""

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from incoming_payments.hosts.clock import utc_now
+from incoming_payments.clock import utc_now
 
 
 def test_utc_now_is_the_current_time_in_utc() -> None:

@@ -1,0 +1,51 @@
+"""The service in Django, under WSGI and under ASGI. The views are exempt from CSRF checks: clients have no cookies."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, re_path
+from django.views.decorators.csrf import csrf_exempt
+
+from incoming_payments.api import Response
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.hosts.asgi import AsgiApplication, Message
+from incoming_payments.hosts.wsgi import WsgiApplication
+from incoming_payments.limits import BODY_BYTES_MAX
+
+
+def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
+    """Return the URL patterns for the paths of `application` and below: `urlpatterns = [*routes(application), ...]`.
+
+    A `WsgiApplication` has a sync view, for any server. An `AsgiApplication` has an async view, for ASGI servers only.
+    Middleware may have read `request.body`.
+    """
+    is_sync = isinstance(application, WsgiApplication)
+    view: Callable[..., Any] = partial(_answer if is_sync else _answer_async, application)  # type: ignore[arg-type]
+    return [re_path(rf"(?s)^{re.escape(path[1:])}(?:/.*)?\Z", csrf_exempt(view)) for path in application.paths]
+
+
+def _answer(application: WsgiApplication, request: HttpRequest) -> HttpResponse:
+    environ = dict(request.META)
+    for name in ("SCRIPT_NAME", "PATH_INFO"):  # PEP 3333 has the bytes as Latin-1; Django decodes them
+        environ[name] = environ[name].encode().decode("latin-1")
+    if hasattr(request, "scope") or environ.get("CONTENT_LENGTH"):
+        environ |= {"wsgi.input": request, "wsgi.input_terminated": True}  # Django may have read the server's stream
+    return _response(request, application.answer(environ))
+
+
+async def _answer_async(application: AsgiApplication, request: HttpRequest) -> HttpResponse:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": request.read(BODY_BYTES_MAX + 1)}
+
+    if not hasattr(request, "scope"):
+        text = "an AsgiApplication needs an ASGI server: under WSGI, give routes() a WsgiApplication"
+        raise ConfigurationError(text, setting="application")
+    return _response(request, await application.answer(request.scope, receive))
+
+
+def _response(request: HttpRequest, answer: Response) -> HttpResponse:
+    headers = {**dict(answer.headers), "Content-Length": str(len(answer.body))}
+    return HttpResponse(b"" if request.method == "HEAD" else answer.body, status=answer.status, headers=headers)

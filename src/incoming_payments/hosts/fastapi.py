@@ -1,0 +1,66 @@
+"""The service in FastAPI, with its requests and responses in the OpenAPI document."""
+
+# ruff: noqa: UP013 - a class for each of the small models would be four times as long
+from datetime import datetime
+from typing import Any, Literal, NotRequired
+
+from fastapi import APIRouter, Request, Response
+from pydantic import TypeAdapter
+from starlette.requests import ClientDisconnect
+from typing_extensions import TypedDict
+
+from incoming_payments.hosts.asgi import AsgiApplication, Message
+
+Amount = TypedDict("Amount", {"value": str, "assetCode": str, "assetScale": int})
+IlpMethod = TypedDict("IlpMethod", {"type": Literal["ilp"], "ilpAddress": str, "sharedSecret": str})
+PublicIncomingPayment = TypedDict("PublicIncomingPayment", {"receivedAmount": Amount, "authServer": str})
+Problem = TypedDict("Problem", {"code": str, "description": str, "details": NotRequired[dict[str, Any]]})
+Error = TypedDict("Error", {"error": Problem})
+
+
+class NewIncomingPayment(TypedDict):
+    walletAddress: str
+    incomingAmount: NotRequired[Amount]
+    expiresAt: NotRequired[datetime]
+    metadata: NotRequired[dict[str, Any]]
+
+
+class IncomingPayment(NewIncomingPayment):
+    id: str
+    completed: bool
+    receivedAmount: Amount
+    createdAt: datetime
+    updatedAt: datetime
+    methods: list[IlpMethod]
+
+
+def routes(application: AsgiApplication) -> APIRouter:
+    """Return a router for every method at the paths of `application` and below: `app.include_router(routes(...))`."""
+
+    async def create_incoming_payment(request: Request) -> Response:
+        parts = request.stream()  # begins again if a dependency has read the body
+
+        async def receive() -> Message:
+            try:
+                body = await anext(parts, b"")
+            except (ClientDisconnect, RuntimeError):  # a RuntimeError: the stream is used up
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": body, "more_body": bool(body)}
+
+        answer = await application.answer(request.scope, receive)
+        return Response(answer.body, answer.status, dict(answer.headers))
+
+    async def get_incoming_payment(request: Request, id: str) -> Response:  # noqa: ARG001 - for the document
+        return await create_incoming_payment(request)
+
+    schema = TypeAdapter(NewIncomingPayment).json_schema()
+    schema["properties"]["incomingAmount"] = schema.pop("$defs")["Amount"]  # a part of the document cannot refer to it
+    body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    path, read = application.paths[0], IncomingPayment | PublicIncomingPayment
+    router = APIRouter(tags=["Open Payments"], responses={"4XX": {"model": Error}, "5XX": {"model": Error}})
+    router.post(path, status_code=201, response_model=IncomingPayment, openapi_extra=body)(create_incoming_payment)
+    router.get(f"{path}/{{id}}", response_model=read)(get_incoming_payment)
+    for path in application.paths:  # for other methods and paths, the service has its own errors
+        for below in ("", "/{_:path}"):
+            router.add_route(path + below, application, include_in_schema=False)  # type: ignore[arg-type]
+    return router

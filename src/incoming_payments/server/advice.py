@@ -1,0 +1,90 @@
+"""Warnings about settings that are valid, and probably a mistake. Each names the setting and the change to make."""
+
+import ipaddress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from incoming_payments.domain.amount import Asset
+from incoming_payments.flows.policy import COLLECTION_PATH
+from incoming_payments.gnap.introspection import AccessTokenInfo
+from incoming_payments.limits import UINT64_DIGITS_MAX
+from incoming_payments.server.declarations import TableOf
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def of_values(table: TableOf, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning for each value of `table` that is outside the usual range of its setting."""
+    for setting in table.settings:
+        value = values.get(setting.name)
+        if setting.usual is not None and value is not None and not setting.usual[0] <= value <= setting.usual[1]:
+            yield f"{table.name}.{setting.name} is {value}; {setting.usually}"
+
+
+def of_listen(base_url: str, host: str, port: int, mount: str | None) -> Iterator[str]:
+    """Yield a warning when clients cannot reach `base_url` here, or when clients on other machines can connect."""
+    if not is_loopback(host):
+        yield (
+            f"listen.host: {host} is not a loopback address, and serve has no TLS and no limits for each client: "
+            "put a reverse proxy in front, and let no client reach this port"
+        )
+    for name, text in (("base_url", base_url), ("listen.mount", mount)):
+        if text is not None and text.endswith(COLLECTION_PATH):
+            yield f"{name} ends in {COLLECTION_PATH}, and the service adds that path to it once more: leave it out"
+    parts = urlsplit(base_url)
+    public = parts.port or _DEFAULT_PORTS[parts.scheme]
+    if is_loopback(parts.hostname or "") and public != port:
+        yield (
+            f"base_url has port {public}, but listen.port is {port}: give both the same port, unless a proxy on this "
+            f"machine listens on port {public}"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can connect to `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def of_tokens(tokens: Sequence[AccessTokenInfo], now: datetime) -> Iterator[str]:
+    """Yield a warning for each token that has expired at `now`."""
+    for place, info in enumerate(tokens):
+        if info.expires_at is not None and info.expires_at <= now:
+            yield (
+                f"token[{place}].expires_at is {info.expires_at:%Y-%m-%dT%H:%M:%SZ}, which has passed: requests with "
+                "this token are refused with token_expired; write a later time, or remove the token"
+            )
+
+
+def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolerance_units: int) -> Iterator[str]:
+    """Yield warnings about the assets of wallet addresses and peers, which are given by the names of their tables."""
+    for name, asset in {**hosted, **of_peers}.items():
+        if asset.code != asset.code.upper():
+            yield (
+                f'{name}.asset_code is "{asset.code}": write "{asset.code.upper()}", unless clients and peers write '
+                "it in lower case too; codes are compared exactly, and those of ISO 4217 are in upper case"
+            )
+        if asset.scale >= UINT64_DIGITS_MAX:
+            yield (
+                f"{name}.asset_scale is {asset.scale}, so that the largest amount is less than one {asset.code}: write "
+                "the number of digits after the decimal point, such as 2 for cents"
+            )
+    yield from _useless(of_peers, hosted.values())
+    for name, asset in hosted.items():
+        if tolerance_units > 10**asset.scale:
+            yield (
+                f"ilp.tolerance_units is {tolerance_units}, which is more than one {asset.code} in the minor units of "
+                f"{name}: write the minor units that a packet may exceed incomingAmount by, such as 1"
+            )
+
+
+def _useless(of_peers: Mapping[str, Asset], paid: Collection[Asset]) -> Iterator[str]:
+    for name, asset in of_peers.items():
+        if asset not in paid:
+            shown = f"{asset.code} at scale {asset.scale}"
+            text = "this peer cannot pay, unless asset_code and asset_scale agree"
+            yield f"{name} has the asset {shown}, but no wallet address has this asset: {text}"

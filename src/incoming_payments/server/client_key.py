@@ -1,0 +1,77 @@
+"""The public key of a client, which a configuration names as a JWK file. Errors say what to write instead."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from incoming_payments.errors import InvalidValue, MalformedKey
+from incoming_payments.httpsig import load_jwk
+from incoming_payments.httpsig.algorithms import SCHEMES
+from incoming_payments.server.files import PUBLIC, Files
+
+_PEM: Final = (b"-----BEGIN", b"Bag Attributes", b"ssh-", b"ecdsa-")
+_HOW: Final = "incoming_payments.httpsig.PrivateKey.from_pem(PEM, kid=KEY_ID).public_jwk() returns it"
+
+
+def read_client_key(files: Files, name: str) -> dict[str, Any]:
+    """Return the JWK in the file `name`. Raises `InvalidValue` with the path, the fault and the change to make."""
+    content = files.read(name, PUBLIC)
+    path = files.folder / name
+    if content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(_PEM):
+        raise InvalidValue(f"{path} {_pem(path)}")
+    jwk = _object(content, path)
+    try:
+        load_jwk(content)
+    except MalformedKey as error:
+        why = _hint(jwk, error.details.get("member")) or f"cannot be used: {error.description}"
+        raise InvalidValue(f"{path} {why}") from None
+    return jwk
+
+
+def _pem(path: Path) -> str:
+    beside = path.with_suffix(".jwk")
+    how = f"give {beside.name}, which is beside it" if beside != path and beside.exists() else _HOW
+    return f"holds PEM or an SSH key, but must hold the client's public key as a JWK, which is JSON: {how}"
+
+
+def _object(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        jwk = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise InvalidValue(f"{path} is not JSON, at line {error.lineno} column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError):  # not UTF-8, or nested too deeply
+        raise InvalidValue(f"{path} is not JSON: give a file with the client's public key as a JWK") from None
+    if not isinstance(jwk, dict) or "keys" in jwk:
+        raise InvalidValue(
+            f"{path} must hold one JWK, which is a JSON object, and no list of keys: write one key alone"
+        )
+    return jwk
+
+
+def _hint(jwk: Mapping[str, object], member: object) -> str | None:
+    """Return what is wrong with the kind of key, the `alg` or the `kid`, and what to write instead."""
+    if member == "kid" and "kid" not in jwk:
+        return 'has no "kid": add "kid": "client-key-1", or the key id that the client\'s signatures give as keyid'
+    if member not in ("alg", "kty", "crv") or jwk.get("kty") == "oct":
+        return None
+    kind = _kind(jwk.get("kty"), jwk.get("crv"))
+    if kind not in _ALGORITHMS:
+        return f"has {kind}, which is no supported kind of key: use {'; or '.join(_ALGORITHMS)}"
+    found = f'has "alg": {_shown(jwk["alg"])}: write' if "alg" in jwk else 'has no "alg": add'
+    return f'{found} "alg": {" or ".join(_ALGORITHMS[kind])}'
+
+
+def _kind(kty: object, crv: object) -> str:
+    """Return the kind of a key in the words of its JWK."""
+    parts = [("kty", kty)] if kty == "RSA" else [("kty", kty), ("crv", crv)]
+    return " and ".join(f'no "{name}"' if value is None else f'"{name}": {_shown(value)}' for name, value in parts)
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value)[:40]
+
+
+_ALGORITHMS: Final[dict[str, list[str]]] = {}  # the values of `alg` for each kind of key
+for _algorithm, _scheme in SCHEMES.items():
+    _ALGORITHMS.setdefault(_kind(_scheme.kty, _scheme.crv), []).append(_shown(_algorithm.value))

@@ -1,0 +1,71 @@
+"""The hooks of `StoreContract`: the methods that a store's author overrides, and the stores that the tests get."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from incoming_payments.ports import PaymentStore
+
+
+class StoreHooks:
+    """The methods and settings that a subclass of `StoreContract` may override."""
+
+    memory_only = False  # set it to True for a store whose data belongs to one object, and ends with it
+    threads = 8  # concurrent callers
+
+    def make_store(self, directory: Path) -> PaymentStore:
+        """Return an empty store. `directory` is empty, and no other store uses it."""
+        raise NotImplementedError("make_store: override it in your test class, and return the store to test")
+
+    def open_again(self, store: PaymentStore, directory: Path) -> PaymentStore:
+        """Return a new store on the data of `store`, as another process would open it.
+
+        `store` is the result of `make_store(directory)`. The new store must share no connection, lock or cache with it.
+        """
+        raise NotImplementedError(
+            "open_again: override it in your test class, and open the data of `store` again, as another process would; "
+            "if the data belongs to one object, set memory_only = True"
+        )
+
+    def break_store(self, store: PaymentStore, directory: Path) -> None:
+        """End the database connections of `store` behind its back, as a restart of the database server would.
+
+        The tests call this between two calls of the store, and while the store runs a decision. The new store of
+        `open_again` must work afterwards.
+        """
+        raise NotImplementedError(
+            "break_store: override it in your test class, and end the database connections of `store` behind its back; "
+            "if the store has none, call pytest.skip with the reason"
+        )
+
+    def close_store(self, store: PaymentStore) -> None:
+        """Close a store that `make_store` or `open_again` returned. By default call its `close` method, if any."""
+        close = getattr(store, "close", None)
+        if close is not None:
+            close()
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[PaymentStore]:
+        """Yield a store for one test."""
+        store = self.make_store(tmp_path)
+        yield store
+        self.close_store(store)
+
+    @pytest.fixture
+    def other(self, store: PaymentStore, tmp_path: Path) -> Iterator[PaymentStore]:
+        """Yield a second store on the data of `store`."""
+        with self.opened_again(store, tmp_path) as other:
+            yield other
+
+    @contextmanager
+    def opened_again(self, store: PaymentStore, directory: Path) -> Iterator[PaymentStore]:
+        """Yield the store of `open_again`, and close it. Skip the test when the store is `memory_only`."""
+        if self.memory_only:
+            pytest.skip("memory_only: no second object, and no other process, can open the data of this store")
+        other = self.open_again(store, directory)
+        try:
+            yield other
+        finally:
+            self.close_store(other)

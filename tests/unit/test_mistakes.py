@@ -1,0 +1,145 @@
+"""Mistakes in values and settings: each is a typed error when the value is built, and says what to pass."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ed448, ed25519
+
+from incoming_payments import (
+    AccessRight,
+    AccessToken,
+    AccessTokenInfo,
+    Asset,
+    AsyncPorts,
+    DerivedMethods,
+    HttpPeer,
+    IncomingPaymentsError,
+    PacketPolicy,
+    Peer,
+    Ports,
+    Receiver,
+    ServicePolicy,
+    StaticIntrospector,
+    WalletAddress,
+)
+from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedKey
+from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, PublicKey, RequestMessage, sign, verify
+from incoming_payments.stores.memory import MemoryStore
+
+# The arguments are wrong on purpose, so they have the type `Any`.
+A: Final[Any] = "https://auth.bank.example"
+CLASS: Final[Any] = MemoryStore
+STORE: Final[Any] = MemoryStore()
+METHODS: Final[Any] = DerivedMethods("test.bank", [bytes(32)])
+RECEIVER: Final[Any] = Receiver(METHODS)
+PEER: Final[Any] = Peer("test.bank.connector", Asset("USD", 2))
+TOKEN: Final[Any] = AccessToken("a-token-of-the-peer")
+KEY: Final[Any] = PrivateKey.generate_ed25519("k")
+RAW: Final[Any] = ed25519.Ed25519PrivateKey.generate()
+INFO: Final[Any] = AccessTokenInfo("https://shop.example", KEY.public_jwk(), [AccessRight(["read"])])
+REQUEST: Final = RequestMessage("GET", "https://bank.example/", ())
+SIGNED: Final = sign(REQUEST, KEY, created=1_700_000_000)
+NOW: Final[Any] = datetime.now(UTC)
+
+
+def a_policy(**changes: Any) -> ServicePolicy:
+    """Return the settings of a service with these changes."""
+    return ServicePolicy(**{"base_url": "https://bank.example", "auth_server": A, **changes})
+
+
+def an_info(**changes: Any) -> AccessTokenInfo:
+    """Return the facts about a token with these changes."""
+    return AccessTokenInfo(**{"client": "https://shop.example", "jwk": KEY.public_jwk(), "rights": [], **changes})
+
+
+def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
+    """Verify a signature with these arguments."""
+    return verify(SIGNED, keys or {"k": KEY.public_key()}, policy=policy or Policy(), now=now)
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: a_policy(public_get="no"), "public_get must be of type bool, not str"),
+        (lambda: a_policy(allow_identical=1), "allow_identical must be of type bool, not int"),
+        (lambda: a_policy(signature={}), "signature must be of type Policy, not dict"),
+        (lambda: a_policy(signature=Policy), "signature must be of type Policy, not the class Policy"),
+        (lambda: a_policy(base_url=5), "base_url must be an absolute http or https URL"),
+        (lambda: a_policy(auth_server=None), "auth_server must be an absolute http or https URL"),
+        (lambda: an_info(client=None), "a client id is"),
+        (lambda: an_info(jwk=KEY), "jwk must be the members of a public JWK, such as .* not PrivateKey"),
+        (lambda: an_info(jwk="{}"), "jwk must be the members of a public JWK, .* not str"),
+        (lambda: an_info(rights=AccessRight(["read"])), "rights must be a list of AccessRight, not of AccessRight"),
+        (lambda: an_info(rights=["read"]), "rights must be a list of AccessRight, not of str"),
+        (lambda: an_info(rights=None), "rights must be a list of AccessRight, not of NoneType"),
+        (lambda: an_info(expires_at=5), "expires_at must be a datetime with a time zone"),
+        (lambda: AccessRight(None), "actions must be among"),  # type: ignore[arg-type]
+        (lambda: StaticIntrospector([("token", INFO)]), "tokens must be a list of AccessToken, not of str"),  # type: ignore[list-item]
+        (lambda: StaticIntrospector([(TOKEN, {})]), "tokens must be a list of AccessTokenInfo, not of dict"),  # type: ignore[list-item]
+        (lambda: StaticIntrospector((TOKEN, INFO)), "tokens must be a list of tuple, not of AccessToken"),
+        (lambda: WalletAddress(5, Asset("USD", 2), A), "walletAddress must be an absolute"),  # type: ignore[arg-type]
+        (lambda: Peer("test.bank.connector", "USD"), "asset must be of type Asset, not str"),  # type: ignore[arg-type]
+        (lambda: Receiver(bytes(32)), "methods must be of type DerivedMethods, not bytes"),  # type: ignore[arg-type]
+        (lambda: Receiver(METHODS, 0.01), "tolerance must be of type Tolerance, not float"),  # type: ignore[arg-type]
+        (lambda: HttpPeer(PEER, ["a-token-of-the-peer"]), "tokens must be a list of AccessToken, not of str"),  # type: ignore[list-item]
+        (lambda: HttpPeer(PEER, "a-token-of-the-peer"), "tokens must be a list of AccessToken, not of str"),  # type: ignore[arg-type]
+        (lambda: HttpPeer(PEER, TOKEN), "tokens must be a list of AccessToken, not of AccessToken"),
+        (lambda: HttpPeer("test.bank.connector", [TOKEN]), "peer must be of type Peer, not str"),  # type: ignore[arg-type]
+        (lambda: PacketPolicy(receiver=METHODS, peers=[]), "receiver must be of type Receiver, not DerivedMethods"),
+        (lambda: PacketPolicy(receiver=RECEIVER, peers=[PEER]), "peers must be a list of HttpPeer, not of Peer"),
+        (lambda: PacketPolicy(receiver=RECEIVER, peers=None), "peers must be a list of HttpPeer, not of NoneType"),  # type: ignore[arg-type]
+        (lambda: sign(REQUEST, RAW, created=5), "key must be a PrivateKey, not .*: load it by PrivateKey.from_pem"),
+        (lambda: sign(REQUEST, KEY.public_jwk(), created=5), "key must be a PrivateKey, not dict"),
+        (lambda: verified(keys={"k": KEY.public_jwk()}), "keys must map each kid to a PublicKey: load the keys by"),
+        (lambda: verified(keys=[KEY.public_key()]), "keys must map each kid to a PublicKey"),
+        (lambda: verified(policy={"max_age_s": 5}), "policy must be a Policy, not dict"),
+        (lambda: verified(now=5), "now has no time zone: pass a datetime with tzinfo"),
+        (lambda: Policy(nonce_required="no"), "nonce_required must be True or False"),  # type: ignore[arg-type]
+        (lambda: Policy(tag=5), "tag must be a string, or None"),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_wrong_value_is_refused(build: Callable[[], object], text: str) -> None:
+    """A value of a wrong type is an `InvalidValue` with the name of the wrong member."""
+    with pytest.raises(InvalidValue, match=text) as caught:
+        build()
+    assert caught.value.details["member"]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: PrivateKey("k", Algorithm.ED25519, ed448.Ed448PrivateKey.generate()),
+        lambda: PrivateKey("k", Algorithm.ES256, RAW),
+        lambda: PrivateKey("k", "EdDSA", RAW),  # type: ignore[arg-type]
+        lambda: PublicKey("k", "EdDSA", RAW.public_key()),  # type: ignore[arg-type]
+    ],
+)
+def test_unknown_key_type_is_refused(build: Callable[[], object]) -> None:
+    """A key of an unsupported kind, or with an algorithm that it does not fit, is `MalformedKey`."""
+    with pytest.raises(MalformedKey) as caught:
+        build()
+    assert caught.value.details == {"member": "alg"}
+
+
+@pytest.mark.parametrize("kind", [Ports, AsyncPorts])
+@pytest.mark.parametrize(
+    ("name", "port", "text"),
+    [
+        ("store", CLASS, "not the class MemoryStore: make an object of it"),
+        ("store", object(), "the methods insert, load, update, events, find_expired, not object"),
+        ("store", {}, "not dict"),
+        ("wallet_addresses", {}, "wallet_addresses must be an object with the methods find, not dict"),
+        ("introspector", STORE, "with the methods introspect, not MemoryStore"),
+        ("nonces", STORE, "with the methods use, not MemoryStore"),
+        ("methods", RECEIVER, "with the methods allocate, not Receiver"),
+        ("randomness", b"random", "randomness must be a function of a number of bytes, not bytes"),
+    ],
+)
+def test_wrong_port_is_refused(kind: type[Ports | AsyncPorts], name: str, port: Any, text: str) -> None:
+    """An object without the methods of its port is a `ConfigurationError` that lists the methods."""
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        kind(**{name: port})
+    assert caught.value.details == {"setting": name}
+    assert isinstance(caught.value, IncomingPaymentsError)
