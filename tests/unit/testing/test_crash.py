@@ -34,6 +34,12 @@ def test_the_reference_store_survives_crashes(tmp_path: Path) -> None:
     assert report.killed >= 8
 
 
+def test_a_commit_may_finish_after_the_death_of_its_process(tmp_path: Path) -> None:
+    """The kit does not read before that, as a database server commits although its client was killed."""
+    factory = "kits.store_factories:FinishesCommitsOfDeadProcesses"
+    assert check_crashes(factory, str(tmp_path / "payments.db"), moments=1, rounds=0).killed == 1
+
+
 @pytest.mark.parametrize(
     ("name", "moments", "rounds", "fault"),
     [
