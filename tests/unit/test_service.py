@@ -105,7 +105,7 @@ def test_errors_of_python_name_the_public_method() -> None:
     )
     with pytest.raises(TypeError, match=r"^receive\(\) missing 1 required keyword-only argument: 'credit'"):
         service.receive(NOBODYS_ID, amount=Amount(1, USD))  # type: ignore[call-arg]
-    coroutine = AsyncIncomingPayments(
+    coroutine: Any = AsyncIncomingPayments(
         policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=Ports(store=MemoryStore())
     ).get(NOBODYS_ID)
     assert coroutine.__qualname__ == "get"
