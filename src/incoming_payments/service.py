@@ -176,7 +176,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 def _documented(call: C, method: Callable[..., Any]) -> C:
     """Give `call` the docstring and the signature of `method`, and the answer of its flow as its return type."""
     functools.update_wrapper(call, method)
-    call.__name__ = method.__name__.removeprefix("_")
+    # Python names both functions in its errors: for a wrong argument, and for a coroutine that is not awaited.
+    call.__name__ = call.__qualname__ = method.__qualname__ = method.__name__.removeprefix("_")
     signature = inspect.signature(method)
     call.__signature__ = signature.replace(return_annotation=get_args(signature.return_annotation)[-1])  # type: ignore[attr-defined]
     return call

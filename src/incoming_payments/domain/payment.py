@@ -12,7 +12,7 @@ from typing import Final, Generic, NewType, TypeVar
 from attrs import converters, field, frozen
 
 from incoming_payments.domain.amount import Amount, Asset
-from incoming_payments.domain.checks import check_time, check_visible, instance, integer
+from incoming_payments.domain.checks import check_time, check_visible, instance, integer, name_of
 from incoming_payments.domain.urls import canonical_url, header_safe_url
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import CLIENT_ID_CHARS_MAX, CREDIT_ID_CHARS_MAX
@@ -98,7 +98,7 @@ def wallet_address_url(text: str) -> WalletAddressUrl:
 def check_amount(amount: Amount) -> Amount:
     """Return `amount` if it is an `Amount`."""
     if not isinstance(amount, Amount):
-        raise InvalidValue("an amount must be an Amount", member="amount")
+        raise InvalidValue(f"an amount must be an Amount of minor units, not {name_of(amount)}", member="amount")
     return amount
 
 

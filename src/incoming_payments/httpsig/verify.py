@@ -260,12 +260,12 @@ def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) ->
     is_body_uncovered = has_body and "content-digest" not in covered
     if missing:
         names = ", ".join(dict.fromkeys([*missing, "content-digest"] if is_body_uncovered else missing))
-        text = f"the signature does not cover {names} without parameters: add all of them (RFC 9421 §2)"
+        text = f"the signature does not cover {names}: add all of them, without parameters (RFC 9421 §2)"
         raise SignatureRefused(Code.COMPONENT_NOT_COVERED, text, component=names)
     if is_body_uncovered:
         text = (
-            'the request has a body, but the signature does not cover "content-digest" without parameters: '
-            "add it (RFC 9421 §7.2.8)"
+            'the request has a body, but the signature does not cover "content-digest": '
+            "add it, without parameters (RFC 9421 §7.2.8)"
         )
         raise SignatureRefused(Code.BODY_NOT_COVERED, text, component="content-digest")
     if policy.tag is not None and given.tag != policy.tag:

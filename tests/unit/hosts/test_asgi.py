@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import threading
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import pytest
@@ -17,7 +17,7 @@ from incoming_payments.gnap import AccessToken, AccessTokenInfo
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
-from incoming_payments.ports import AsyncPorts
+from incoming_payments.ports import AsyncPorts, Ports
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 from incoming_payments.stores.memory import MemoryStore
 from kits.http_servers import over_http, serving_asgi
@@ -166,6 +166,11 @@ def async_ports(service: Service, **ports: Any) -> AsyncPorts:
     return AsyncPorts(**{**asdict(service.ports, recurse=False), **ports})
 
 
+def replace_async(service: Service, **ports: Any) -> None:
+    """Replace some ports of `service`, with ports that may be async."""
+    service.ports = cast("Ports", async_ports(service, **ports))
+
+
 class Slow:
     """The ports of `service` with `async def` methods."""
 
@@ -286,7 +291,9 @@ def test_service_of_another_kind_is_refused() -> None:
     """An adapter that gets a sync service or a mount without a slash refuses when it is built."""
     service = Service()
     wrong: Any = IncomingPayments(policy=service.policy, ports=service.ports)
-    with pytest.raises(ConfigurationError, match="takes an AsyncIncomingPayments, not a IncomingPayments"):
+    with pytest.raises(
+        ConfigurationError, match="takes AsyncIncomingPayments, not IncomingPayments: WsgiApplication is sync"
+    ):
         AsgiApplication(wrong)
     with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
         an_application(service, mount="op")
@@ -651,7 +658,7 @@ def test_failed_port_is_t00_for_a_peer_and_logged(caplog: pytest.LogCaptureFixtu
     """A peer gets T00 and never a 5xx. The log of the host has the traceback and no token."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    replace_async(service, store=Broken(RuntimeError("the ledger is gone")))
     client = through(service, packets=a_policy())
     response = client.send(packet_request(encode(sender.probe(1))))
     assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
@@ -664,7 +671,7 @@ def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -
     """The peer gets T00, and the log of the host has the error in one line."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(StoreUnavailable("locked")))
+    replace_async(service, store=Broken(StoreUnavailable("locked")))
     response = through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
     assert code(response) == "T00"
     [record] = caplog.records
@@ -694,7 +701,7 @@ def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
             return service.tokens.introspect(token)
 
     ports: dict[str, Any] = {"introspector": Hanging()} if waits == "a client" else {"store": Hanging()}
-    service.replace(**ports)
+    replace_async(service, **ports)
     application = an_application(service, packets=a_policy())
     creation, probe = client.creation(), packet_request(encode(sender.probe(1)))
     slow, quick = (creation, probe) if waits == "a client" else (probe, client.creation(b"{}"))

@@ -223,7 +223,9 @@ def test_service_of_another_kind_is_refused() -> None:
     """An adapter that gets an async service, ports or a mount without a slash refuses when it is built."""
     service = Service()
     wrong: Any = AsyncIncomingPayments(policy=service.policy, ports=service.ports)
-    with pytest.raises(ConfigurationError, match="takes an IncomingPayments, not a AsyncIncomingPayments"):
+    with pytest.raises(
+        ConfigurationError, match="takes IncomingPayments, not AsyncIncomingPayments: WsgiApplication is sync"
+    ):
         WsgiApplication(wrong)
     with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
         an_application(service, mount="op")
