@@ -6,6 +6,7 @@ import gc
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
