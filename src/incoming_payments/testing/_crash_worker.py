@@ -94,7 +94,7 @@ class Calls:
         return [number for _, number in reversed(gaps)][:_MOMENTS_MAX]
 
     def count(self, _frame: FrameType | None, _event: str, _argument: object) -> None:
-        """Note a call or a return. This is a profile function of `sys.setprofile`."""
+        """Count a call or a return. `sys.setprofile` calls this function."""
         self._times.append(time.perf_counter_ns())
         if len(self._times) == self._end_at:
             self._end()

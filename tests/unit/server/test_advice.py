@@ -137,7 +137,7 @@ def test_expired_token_gets_a_warning() -> None:
             USD,
             USD,
             101,
-            [f"{UNITS}write the minor units that a packet may exceed incomingAmount by, such as 1"],
+            [f"{UNITS}write by how many minor units a packet may exceed incomingAmount, such as 1"],
         ),
     ],
 )

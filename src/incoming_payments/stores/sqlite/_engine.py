@@ -35,7 +35,7 @@ class Engine:
             _engines.add(self)
 
     def _begin(self) -> None:
-        # Re-entrant, because the garbage collector may close a store in a thread that holds it.
+        # Re-entrant, because the garbage collector may close a store in a thread that holds this lock.
         self._lock = threading.RLock()
         self._state_changed = threading.Condition(self._lock)
         self._fork_pending = False

@@ -42,8 +42,8 @@ def _codes(names: str) -> frozenset[int]:
     return frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in names.split())
 
 
-# After one of these, data that was written may be lost. After a short read, a file is shorter than it was. FULL is not
-# here: SQLite has rolled the write back.
+# After one of these errors, written data may be lost. A short read means that a file has become shorter. FULL is not in
+# the list, because SQLite has rolled that write back.
 _LOST_DATA: Final = _codes(
     "IOERR_SHORT_READ IOERR_WRITE IOERR_FSYNC IOERR_DIR_FSYNC IOERR_TRUNCATE IOERR_BEGIN_ATOMIC IOERR_COMMIT_ATOMIC "
     "IOERR_ROLLBACK_ATOMIC"
@@ -194,7 +194,7 @@ class DatabaseFile:
         return connection
 
     def _patiently(self, action: Callable[[], T]) -> T:
-        """Repeat `action` while another process holds the lock. SQLite itself would sleep up to 0.1 s, and starve."""
+        """Repeat `action` while another process holds the lock. SQLite's own waiting may never get it."""
         deadline = time.monotonic() + self._busy_s
         while True:
             try:

@@ -5,7 +5,7 @@ process that reads the file gets the data from memory. So after a failed write o
 before its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
-- The stop holds for every process that has the file open: a mark in the lock file beside the database informs it.
+- The stop holds for every process that has the file open: they find a mark in the lock file beside the database.
 - The first store that opens the file when no other has it open writes the whole log again, in place, and syncs it,
   before it answers anything from it. Data that never reached the disk reaches it then, or the open fails. The store
   holds SQLite's write lock during this, because a program without this library may write to the database too.
