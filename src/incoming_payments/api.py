@@ -225,7 +225,7 @@ _NEVER: Final = re.compile(r";[ \t]*[qQ]=0(?:\.0{0,3})?[ \t]*(?:;|$)")  # RFC 91
 
 
 def _require_acceptable(request: Request) -> None:
-    # RFC 9110 §5.6.1.2: ignore empty list members. A field with empty members only counts as absent.
+    # RFC 9110 §5.6.1.2: ignore empty list members. A field that has only empty members counts as absent.
     ranges = [part for value in request.values("accept") for part in value.split(",") if part.strip()]
     matching = [found for part in ranges if (found := _range(part))]
     if ranges and not max(matching, default=(0, False))[1]:

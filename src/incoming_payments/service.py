@@ -232,7 +232,7 @@ class _Service(Generic[PortsT]):
         if self.policy.signature.nonce_required or not self.policy.allow_identical:
             needed.append("nonces")
         if missing := [name for name in needed if getattr(self.ports, name) is None]:
-            text = f"ports has no {' and no '.join(missing)}: pass each of them, because requests of clients need it"
+            text = f"ports has no {' and no '.join(missing)}: pass each one, because requests of clients need it"
             raise ConfigurationError(text, setting=missing[0])
 
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:

@@ -46,7 +46,7 @@ class Trigger(enum.StrEnum):
     CREDIT = "credit"  # the host credits money that has arrived
     PACKET = "packet"  # an ILP packet offers money
     REPEAT = "repeat"  # a credit or a packet has the credit id of an earlier credit
-    QUOTE = "quote"  # an ILP packet that must not be fulfilled probes how much would arrive
+    QUOTE = "quote"  # an ILP packet that cannot be fulfilled; its sender wants to know how much would arrive
     COMPLETE = "complete"  # the client closes the payment
     TIME = "time"  # the sweep looks at the payment
 

@@ -93,7 +93,7 @@ def read_introspection(body: bytes) -> AccessTokenInfo | None:
     except (ValueError, RecursionError):
         _unreadable("is not JSON")
     if not isinstance(answer, dict) or type(answer.get("active")) is not bool:
-        _unreadable("must be a JSON object with active, true or false")
+        _unreadable("must be a JSON object in which active is true or false")
     if not answer["active"]:
         return None
     jwk = _jwk(answer.get("key"))

@@ -50,7 +50,7 @@ class Draft:
         builder = BaseBuilder(request)
         try:
             return self._with(lambda one: builder.value(one) if one.name.startswith("@") else None)
-        except MalformedField:  # no valid target, but a client may have signed it as one
+        except MalformedField:  # no valid target URI, but a client may have signed it
             return self.with_values({"@target-uri": request.target_uri})
 
     def _with(self, other: Callable[[Component], str | None]) -> "Draft":

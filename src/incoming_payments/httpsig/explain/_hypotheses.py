@@ -81,7 +81,7 @@ def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case]
 _LABEL: Final = r"[A-Za-z*][A-Za-z0-9_\-.*]{0,63}"
 _INPUT: Final = re.compile(rf"\s*({_LABEL})=(\([^()]*\)(?:;[^;,\"]*(?:\"[^\"]*\")?)*)")
 _SIGNATURE: Final = re.compile(rf"\s*(?:({_LABEL})=)?[:\"']?([A-Za-z0-9+/_\-]{{16,2000}})={{0,2}}[:\"']?\s*")
-_REPAIRS: Final = (  # what a client writes in Signature-Input, what it means, and what is wrong
+_REPAIRS: Final = (  # a pattern in Signature-Input, its correct form, and the mistake
     (re.compile(r";created=\"?([0-9]{9,11})[0-9]{3}\"?(?=;|\s|$)"), r";created=\1", "created is in milliseconds"),
     (re.compile(r";created=\"?([0-9]+)(?:\"|\.[0-9]+\"?)"), r";created=\1", "created is in quotes or has a fraction"),
     (re.compile(r";keyid=", re.IGNORECASE), ";keyid=", "keyid has upper-case letters"),
@@ -301,7 +301,7 @@ def _lost_field(case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _created(_case: Case, one: ReadSignature) -> Iterator[Trial]:
-    """Yield `created` in milliseconds, as a string, or as a second next to it."""
+    """Yield `created` in milliseconds, as a string, and one second earlier or later."""
     sent = one.given.created or 0
     for other in (f"{sent * 1000}", f'"{sent}"', f"{sent - 1}", f"{sent + 1}"):
         params = one.draft.params.replace(f";created={sent}", f";created={other}")

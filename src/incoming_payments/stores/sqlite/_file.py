@@ -139,7 +139,7 @@ class DatabaseFile:
         if isinstance(error, StoreError):
             return type(error)(error.description)
         if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
-            return BrokenDecision(f"the database refused what was to be stored: {error}")
+            return BrokenDecision(f"the database refused the values to store: {error}")
         if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
             return StoreUnavailable(f"the database {self.path} is unavailable ({error}): repeat the call later")
         return StoreUnusable(f"the database {self.path} cannot be used: {error}")
@@ -167,7 +167,7 @@ class DatabaseFile:
             yield
         except BaseException:
             connection.rollback()
-            _never_close(connection)  # closing it copies into the database data that the log may not have
+            _never_close(connection)  # a close would copy the log into the database, but the log may be damaged
             raise
         self.disconnect(connection)
 
@@ -247,7 +247,7 @@ class DatabaseFile:
 
 
 def blames_the_statement(error: BaseException) -> bool:
-    """Whether `error` is about the values of one statement, and not about the file or the machine."""
+    """Return whether `error` is about the values of one statement, and not about the file or the machine."""
     if isinstance(error, MemoryError | OSError | StoreStopped):
         return False
     code = _primary_code(error)

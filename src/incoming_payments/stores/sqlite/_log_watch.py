@@ -7,7 +7,7 @@ from typing import Final
 
 from incoming_payments.stores.sqlite import _watch
 
-# https://sqlite.org/fileformat2.html#the_write_ahead_log: 16 bytes, two salts that change when the log begins again.
+# https://sqlite.org/fileformat2.html#the_write_ahead_log: from byte 16, two salts that each new log changes.
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)

@@ -215,7 +215,7 @@ class Batch(Rows):
 
 
 def _merged(statement: str, rows: Sequence[_Row]) -> Iterator[tuple[str, _Row]]:
-    """Yield statements, each `statement` for many of `rows` and their variables, until all rows are covered.
+    """Yield `statement` for several of `rows` at once, with their variables, until all rows are done.
 
     64 credits take 5 % less time than with `executemany`. The numbers of rows are powers of two, so there are few
     statements, and SQLite keeps all of them prepared.
