@@ -36,8 +36,8 @@ Flow = Generator[Effect[Any], Any, T]
 class Guarded(Generator[Effect[Any], Any, T]):
     """A flow that warns if it is dropped without being run, as a coroutine does that was never awaited.
 
-    `yield from` or a driver takes the generator once, and then calls it directly, so the steps cost no more. The second
-    attempt raises `FlowStuck`, because a generator that has run returns `None` at once, as if it had succeeded.
+    `yield from` and the drivers take the generator out of the flow, so a step costs no more than without the warning.
+    The second attempt raises `FlowStuck`: a generator that has run returns `None` at once, as if it had succeeded.
     """
 
     __slots__ = ("_steps", "_unrun")

@@ -65,7 +65,8 @@ def open_store(factory: str, argument: str) -> PaymentStore:
 class Calls:
     """The calls and returns in the thread of a decision, from the decision until the answer.
 
-    At the call or return with the number `end_at`, it calls `end`, which ends the process."""
+    At the call or return with the number `end_at`, it calls `end`, which ends the process.
+    """
 
     def __init__(self, end_at: int | None, end: Callable[[], object]) -> None:
         self._end_at = end_at

@@ -167,7 +167,8 @@ class DatabaseFile:
             yield
         except BaseException:
             connection.rollback()
-            _never_close(connection)  # a close would copy the log into the database, but the log may be damaged
+            # A close would copy the log into the database, although the log may not be on the disk.
+            _never_close(connection)
             raise
         self.disconnect(connection)
 
