@@ -85,7 +85,7 @@ _PATH_CHARS_SHOWN: Final = 200  # of a path that does not exist
 def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Response]:
     """Answer one request to the service. Spec section 4.
 
-    Every request gets a response. An exception, such as `PortMissing` or `StoreUnusable`, is never caused by a client.
+    A refusal is a response too. An exception, such as `PortMissing` or `StoreUnusable`, is never the fault of a client.
 
     >>> from datetime import UTC
     >>> from incoming_payments.flows.run import run

@@ -179,7 +179,7 @@ def expiry_has_passed(payment: IncomingPayment, now: datetime, _: object = None)
 
 
 def receive_max(payment: IncomingPayment) -> int:
-    """Return the total that `payment` is open for, in minor units: `incomingAmount`, or else 2**64 - 1."""
+    """Return the total that `payment` accepts, in minor units: `incomingAmount`, or else 2**64 - 1."""
     return UINT64_MAX if payment.terms.limit is None else payment.terms.limit.value
 
 

@@ -20,7 +20,7 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
-_ZONE_OFF_S_MAX: Final = 120  # the largest further error of a clock in a wrong time zone
+_ZONE_OFF_S_MAX: Final = 120  # beyond whole hours: the largest other error of a clock in a wrong time zone
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
 
@@ -29,7 +29,7 @@ class Cause:
     """A cause of a refusal."""
 
     name: str  # stable
-    proved: bool  # with this mistake made on purpose, the signature holds or the digest matches
+    proved: bool  # with this mistake made on purpose, the signature is valid or the digest matches
     text: str  # for people
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Hypothesis:
     codes: Collection[Code]
     trials: Callable[[Case], Iterator[Trial]]
     words: str
-    proves: bool = True  # whether a trial that holds proves the mistake
+    proves: bool = True  # whether a successful trial proves the mistake
 
 
 def find_causes(case: Case) -> tuple[list[Cause], bool]:
