@@ -21,9 +21,7 @@ class Trial:
     """A possible cause of the refusal."""
 
     said: str = ""  # completes the words of the hypothesis
-    holds: Callable[[], bool] | None = (
-        None  # return whether the trial proves the cause; None when the cause is only likely
-    )
+    holds: Callable[[], bool] | None = None  # whether the trial proves the cause; None when the cause is only likely
 
 
 @frozen
