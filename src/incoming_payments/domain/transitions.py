@@ -64,7 +64,7 @@ class Creation(NamedTuple):
 
 @frozen
 class Move:
-    """An outcome that is not a refusal: the payment becomes `next` and gives `events`, in this order."""
+    """An outcome without a refusal. The payment enters the state `next`, and `events` are recorded in this order."""
 
     next: State | None
     events: tuple[EventKind, ...]
