@@ -234,7 +234,7 @@ def test_other_text_is_no_payment(driven: Driven, name: str, payment: Any) -> No
 
 
 @pytest.mark.parametrize("name", ["get", "complete", "events"])
-def test_unknown_payment(driven: Driven, name: str) -> None:
+def test_unknown_payment_is_not_found(driven: Driven, name: str) -> None:
     """A payment that does not exist is `PaymentNotFound`."""
     with pytest.raises(PaymentNotFound):
         getattr(driven, name)(NOBODYS_ID)

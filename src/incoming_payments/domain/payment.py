@@ -23,7 +23,7 @@ CreditId = NewType("CreditId", str)
 WalletAddressUrl = NewType("WalletAddressUrl", str)
 MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object that `wire` has checked
 
-# The client of a payment that the host creates for itself. No token has it, because `client_id` refuses a space.
+# The client of a payment that the host creates for itself. No token can name it, because `client_id` refuses a space.
 HOST: Final = ClientId("the host")
 STREAM_CREDITS: Final = "stream:"  # the prefix of the credit ids of packets, and of no other credit ids
 PAYMENT_ID_RANDOM_BYTES: Final = 10

@@ -489,7 +489,7 @@ def start(flow: Any, ports: Any, driver: Callable[[Any, Any], Any]) -> object:
 def test_other_arguments_are_refused(
     driver: Callable[[Any, Any], Any], given: Callable[[], tuple[Any, Any]], found: str
 ) -> None:
-    """The exception says what to pass. It is the only complaint: the flow does not warn too."""
+    """The exception says what to pass. The flow gives no further warning."""
     with pytest.raises(ConfigurationError) as caught:
         start(*given(), driver)
     expected = f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}"

@@ -408,7 +408,7 @@ def test_body_has_to_arrive_within_the_time_limit(packets: bool, ahead_s: float,
 def test_body_has_to_begin_within_its_own_time_limit(
     ahead_s: float, expected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server whose messages other code has received keeps the adapter waiting. The log of the host says why."""
+    """If other code has received the body, the adapter waits for more messages. The log of the host gives the cause."""
 
     async def receive() -> Message:
         loop.ahead_s += ahead_s
@@ -444,7 +444,7 @@ def test_body_that_the_framework_has_received() -> None:
     [({"type": "http.request", "body": b""}, None), ({"type": "http.disconnect"}, None), ({}, b"")],
     ids=["empty", "disconnected", "body given empty"],
 )
-def test_body_that_nothing_is_left_of_is_logged(
+def test_body_that_other_code_has_read_is_logged(
     message: Message, body: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client gets 400, because a client that disconnects looks the same. The log says how to pass the body."""
@@ -677,7 +677,7 @@ def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
-        "incoming payments: the store is unavailable; clients were asked to retry: locked",
+        "incoming payments: the store is unavailable; clients have to retry: locked",
     )
 
 

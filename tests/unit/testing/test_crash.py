@@ -27,7 +27,7 @@ def test_our_stores_survive_crashes(factory: str, tmp_path: Path) -> None:
 
 
 def test_the_reference_store_survives_crashes(tmp_path: Path) -> None:
-    """The broken stores differ from it in their fault alone."""
+    """The reference store passes. Each broken store differs from it in one fault."""
     report = check_crashes("kits.reference_store:ReferenceStore", str(tmp_path / "payments.db"), rounds=1, seed=7)
 
     assert report.seed == 7

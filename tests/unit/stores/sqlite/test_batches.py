@@ -416,7 +416,7 @@ def test_a_row_that_the_database_refuses_fails_its_job_only(store: SqliteStore, 
     outcomes = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in range(5)])
     bad = outcomes.pop(2)
     assert type(bad) is BrokenDecision
-    assert bad.description == "the database refused what was to be stored: no"
+    assert bad.description == "the database refused the values to store: no"
     assert type(bad.__cause__) is sqlite3.IntegrityError
     assert [credit.received.value for credit in outcomes] == [1, 2, 3, 4]
     check_credits(store, id, outcomes)
