@@ -465,6 +465,13 @@ def test_empty_body_of_an_upgrade_is_not_missing(caplog: pytest.LogCaptureFixtur
     assert caplog.records == []
 
 
+def test_request_of_a_framework_is_no_scope() -> None:
+    """The error names the argument to pass."""
+    wrong: Any = Request("GET", PATH)
+    with pytest.raises(ConfigurationError, match=r"takes the ASGI scope, such as request.scope, not Request"):
+        asyncio.run(an_application(Service()).answer(wrong, Channel().receive))
+
+
 def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A client can cause such a request, and the host cannot."""
     parts = [*chunks(b"{", b"")[:1], {"type": "http.disconnect"}]

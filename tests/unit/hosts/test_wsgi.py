@@ -395,6 +395,13 @@ def test_body_that_other_code_has_read_is_logged(
     assert "answer(..., body=...)" in record.getMessage()
 
 
+def test_request_of_a_framework_is_no_environ() -> None:
+    """The error names the argument to pass."""
+    wrong: Any = Request("GET", PATH)
+    with pytest.raises(ConfigurationError, match=r"takes the WSGI environ, such as request.environ, not Request"):
+        an_application(Service()).answer(wrong)
+
+
 def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A client can cause such a request, and the host cannot."""
     environ = an_environ(Request("POST", PATH, headers=[JSON]), CONTENT_LENGTH="3", **{"wsgi.input": Stream(b"{}")})

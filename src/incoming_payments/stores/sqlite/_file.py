@@ -142,7 +142,7 @@ class DatabaseFile:
             return BrokenDecision(f"the database refused the values to store: {error}")
         if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
             return StoreUnavailable(f"the database {self.path} is unavailable ({error}): repeat the call later")
-        return StoreUnusable(f"the database {self.path} cannot be used: {error}")
+        return StoreUnusable(f"the database {self.path} cannot be used ({error}): restore it from a backup")
 
     def disconnect(self, connection: sqlite3.Connection) -> None:
         """Close `connection`, which rolls back what is not committed. A stopped store leaves it open for good."""
