@@ -43,6 +43,8 @@ def _actions(actions: Iterable[str]) -> frozenset[Action]:
 
 _KNOWN: Final = frozenset(map(str, Action))
 _TYPE: Final = "incoming-payment"
+# These members narrow a right in ways that this service does not know: RFC 9635 §8, and `limits` of Open Payments.
+_NARROWING: Final = frozenset({"locations", "datatypes", "privileges", "limits"})
 
 
 def _identifier(identifier: str | None) -> WalletAddressUrl | None:
@@ -74,9 +76,9 @@ def read_access(access: object) -> tuple[AccessRight, ...]:
     """Return the rights on incoming payments in `access`, the JSON value of an introspection answer. RFC 9767 §3.3.
 
     An authorization server may know more than this service, so unknown content is left out: rights of other types,
-    references to rights, unknown actions, rights without a known action, and rights on an `identifier` that is not a
-    wallet address URL. So are the rights after the first `limits.ACCESS_RIGHTS_MAX`. Nothing raises an error, and no
-    right becomes wider.
+    references to rights, unknown actions, rights without a known action, rights with `locations`, `datatypes`,
+    `privileges` or `limits`, and rights on an `identifier` that is not a wallet address URL. So are the rights
+    after the first `limits.ACCESS_RIGHTS_MAX`. Nothing raises an error, and no right becomes wider.
 
     >>> read_access([{"type": "incoming-payment", "actions": ["read", "refund"]}, {"type": "quote"}, "a-reference"])
     (AccessRight(actions=frozenset({<Action.READ: 'read'>}), identifier=None),)
@@ -87,6 +89,8 @@ def read_access(access: object) -> tuple[AccessRight, ...]:
 
 def _read_right(right: object) -> AccessRight | None:
     if not isinstance(right, dict) or right.get("type") != _TYPE or not isinstance(right.get("actions"), list):
+        return None
+    if not _NARROWING.isdisjoint(right):
         return None
     actions = [action for action in right["actions"] if isinstance(action, str) and action in _KNOWN]
     try:

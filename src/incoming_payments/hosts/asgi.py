@@ -11,7 +11,8 @@ from typing import Any, Final
 from attrs import evolve
 
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
-from incoming_payments.errors import HttpRefused
+from incoming_payments.domain.checks import name_of
+from incoming_payments.errors import ConfigurationError, HttpRefused
 from incoming_payments.hosts.host_log import HostLog, NothingRead
 from incoming_payments.hosts.paths import Mount, below, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX
@@ -69,10 +70,15 @@ class AsgiApplication:
             raise NotImplementedError(f"the ASGI scope type {scope['type']!r} is not served")
 
     async def answer(self, scope: Mapping[str, Any], receive: Receive, *, body: bytes | None = None) -> Response:
-        """Return the response to the request of `scope`, for a framework's own route to send. Raises nothing.
+        """Return the response to the request of `scope`, for a framework's own route to send.
 
-        Give the `body` when other code has read it. Then `receive` is not called.
+        Give the `body` when other code has read it. Then `receive` is not called. Raises `ConfigurationError` for
+        another object than a scope, and nothing else.
         """
+        given: object = scope
+        if not isinstance(given, Mapping):
+            text = f"answer() takes the ASGI scope, such as request.scope, not {name_of(given)}"
+            raise ConfigurationError(text, setting="scope")
         names = {name for name, _ in scope["headers"]}
         response = await self._answer(scope, receive, names, body)
         if b"upgrade" in names:

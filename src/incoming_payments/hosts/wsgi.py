@@ -12,7 +12,8 @@ from urllib.parse import unquote_to_bytes
 from attrs import evolve
 
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
-from incoming_payments.errors import HttpRefused
+from incoming_payments.domain.checks import name_of
+from incoming_payments.errors import ConfigurationError, HttpRefused
 from incoming_payments.hosts.host_log import HostLog, NothingRead
 from incoming_payments.hosts.paths import Mount, below, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX
@@ -60,10 +61,15 @@ class WsgiApplication:
         return [] if is_head else [response.body]
 
     def answer(self, environ: Mapping[str, Any], *, body: bytes | None = None) -> Response:
-        """Return the response to the request in `environ`, for a framework's own route to send. Raises nothing.
+        """Return the response to the request in `environ`, for a framework's own route to send.
 
-        Give the `body` when other code has read it. Then `wsgi.input` is not read.
+        Give the `body` when other code has read it. Then `wsgi.input` is not read. Raises `ConfigurationError` for
+        another object than an environ, and nothing else.
         """
+        given: object = environ
+        if not isinstance(given, Mapping):
+            text = f"answer() takes the WSGI environ, such as request.environ, not {name_of(given)}"
+            raise ConfigurationError(text, setting="environ")
         endpoint = self._service.endpoint("")
         try:
             path = below(_path(environ), self._mount.path)
@@ -73,7 +79,7 @@ class WsgiApplication:
             response = self._service.run(answer(body))
         except HttpRefused as error:
             if isinstance(error, NothingRead):
-                self._log.nothing_read(environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""))
+                self._log.nothing_read(environ["REQUEST_METHOD"], _path(environ))
             return http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged
             self._log.failed(error)

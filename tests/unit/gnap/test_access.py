@@ -58,6 +58,8 @@ def test_right(identifier: str) -> None:
         ([{"type": "incoming-payment", "actions": ["read"], "identifier": ALICE}], [AccessRight(["read"], ALICE)]),
         ([{"type": "incoming-payment", "actions": ["read"], "identifier": None}], [AccessRight(["read"])]),
         ([{"type": "incoming-payment", "actions": ["read"], "identifier": "alice"}], []),
+        ([{"type": "incoming-payment", "actions": ["read"], "locations": ["https://other.example"]}], []),
+        ([{"type": "incoming-payment", "actions": ["read"], "limits": {}}], []),
         ([{"type": "incoming-payment", "actions": ["read"], "identifier": 7}], []),
         ([{"type": "incoming-payment", "actions": ["refund"]}], []),
         ([{"type": "incoming-payment", "actions": []}], []),
