@@ -59,6 +59,8 @@ class _Introspector:
             raise _wrong("dialect", f"must be one of {', '.join(get_args(Dialect))}, not {dialect!r}")
         if dialect == "rfc9767" and issuer is None:
             raise _wrong("issuer", "is missing: set the grant endpoint URL of the authorization server (RFC 9767 §3.3)")
+        if dialect == "rafiki" and issuer is not None:
+            raise _wrong("issuer", "must not be set: the answers of Rafiki have no iss")
         if dialect == "rfc9767" and resource_server is None and key is None:
             text = "is missing: set the name of this service at the authorization server, or a key (RFC 9767 §3.3)"
             raise _wrong("resource_server", text)
