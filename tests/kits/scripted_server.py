@@ -94,6 +94,8 @@ def _read(connection: socket.socket, ended: threading.Event) -> Exchange | None:
     while not ended.is_set():
         head, end, body = received.partition(b"\r\n\r\n")
         length = re.search(rb"(?i)content-length: (\d+)", head)
+        if received.startswith(b"\x16"):  # the first byte of TLS
+            return Exchange(connection, "", received, ended)
         if end and len(body) >= (int(length[1]) if length else 0):
             return Exchange(connection, head.decode("latin-1"), body, ended)
         try:
