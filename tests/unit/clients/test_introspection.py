@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.clients import introspection
 from incoming_payments.clients._aiohttp import AsyncHttpClient
 from incoming_payments.clients._breaker import Breaker, SingleFlight
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, MayConnect
@@ -307,11 +306,8 @@ def test_time_includes_the_wait_for_a_connection(kind: Kind) -> None:
     ("script", "text"),
     [
         (lambda exchange, _: exchange.answer(b"x" * 1001), "larger than 1000 bytes"),
-        (lambda exchange, _: (exchange.send(HEAD + b"x"), closes(exchange)), "gave no valid HTTP answer"),
-        (
-            lambda exchange, _: (exchange.send(b"SSH-2.0-OpenSSH_9.2\r\n"), closes(exchange)),
-            "gave no valid HTTP answer",
-        ),
+        (says(HEAD + b"x"), "gave no valid HTTP answer"),
+        (says(b"SSH-2.0-OpenSSH_9.2\r\n"), "gave no valid HTTP answer"),
     ],
     ids=["too large", "cut off", "no HTTP"],
 )
@@ -408,7 +404,7 @@ def test_failed_connection_is_tried_again(connect: Open, failures: int, succeeds
 
 def test_no_retry_begins_after_the_deadline(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause that ends after the deadline is not begun."""
-    monkeypatch.setattr(introspection.random, "uniform", lambda _low, _high: 9.0)
+    monkeypatch.setattr("incoming_payments.clients.introspection.random.uniform", lambda _low, _high: 9.0)
     with scripted_server(closes) as server, pytest.raises(AuthorizationServerUnavailable):
         connect(server.url).introspect()
     assert len(server.requests) == 1
@@ -666,7 +662,5 @@ def test_client_may_move_to_another_loop() -> None:
 def test_body_without_a_length_is_read_to_its_end(kind: Kind) -> None:
     """A server may end the body by closing the connection."""
     body = octets(an_answer())
-    with scripted_server(
-        lambda exchange, _: (exchange.send(b"HTTP/1.1 200 OK\r\n\r\n" + body), closes(exchange))
-    ) as server:
+    with scripted_server(says(b"HTTP/1.1 200 OK\r\n\r\n" + body)) as server:
         assert kind.send(RequestMessage("POST", server.url, (), b"{}")).body == body
