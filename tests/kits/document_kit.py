@@ -52,8 +52,13 @@ class Lookups:
         if self._runner is None:
             self.port.close()
         else:
-            self._runner.run(self.port.aclose())
+            self._runner.run(self._aclose())
             self._runner.close()
+
+    async def _aclose(self) -> None:
+        await self.port.aclose()
+        for _ in range(10):
+            await asyncio.sleep(0.002)  # TLS connections that were dropped close in later turns of the loop
 
 
 @contextmanager
