@@ -21,18 +21,31 @@ PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
 TESTS: Final = Path(__file__).parent / "unit"
 
+# limits -> log; ports, log -> observers -> {stores, service}: a store and the service report to observers alike
 # errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
 # hosts -> server; clock -> service
 # domain, gnap -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
 FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports"}
-LIBRARY: Final = FLOWS | {"flows", "api", "ilp_http", "clock", "service", "stores", "clients", PACKAGE}  # without hosts
+LIBRARY: Final = FLOWS | {
+    "flows",
+    "api",
+    "ilp_http",
+    "clock",
+    "service",
+    "stores",
+    "clients",
+    "log",
+    "observers",
+    PACKAGE,
+}  # without hosts
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
     "strict": set(),
     "clock": set(),
+    "log": {"limits"},
     "domain": GROUND,
     "wire": CORE,
     "httpsig": GROUND,  # usable alone
@@ -42,8 +55,9 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "flows": FLOWS,
     "api": {*FLOWS, "flows"},
     "ilp_http": {*FLOWS, "flows", "api"},
-    "service": {*FLOWS, "flows", "api", "ilp_http", "clock"},
-    "stores": {*CORE, "gnap", "ports"},
+    "observers": {*CORE, "ports", "log"},
+    "service": {*FLOWS, "flows", "api", "ilp_http", "clock", "log", "observers"},
+    "stores": {*CORE, "gnap", "ports", "log", "observers"},
     "clients": {*CORE, "gnap", "ports"},
     "hosts": LIBRARY,
     "server": {*LIBRARY, "hosts"},
@@ -62,6 +76,8 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "limits": set(),
     "strict": set(),
     "clock": set(),
+    "log": set(),
+    "observers": set(),
     "domain": {"attrs"},
     "wire": {"attrs", "cattrs", "dateutil"},
     "httpsig": {"attrs", "cryptography", "http_sf", "nacl"},
@@ -79,11 +95,13 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
 }
-# The modules for one framework each, with its distributions. Only their users need them.
+# The modules for one framework or one metrics library each, with its distributions. Only their users need them.
 FRAMEWORKS: Final[dict[str, set[str]]] = {
     f"{PACKAGE}.hosts.aiohttp": {"aiohttp"},
     f"{PACKAGE}.hosts.django": {"django"},
     f"{PACKAGE}.hosts.fastapi": {"fastapi", "pydantic", "starlette", "typing_extensions"},
+    f"{PACKAGE}.observers.otel": {"opentelemetry"},
+    f"{PACKAGE}.observers.prometheus": {"prometheus_client"},
 }
 OPTIONAL: Final = {"nacl"}  # the core uses it if it is installed
 STUBS: Final = {"_typeshed"}  # known to the type checker only
@@ -288,14 +306,14 @@ for name in MODULES:
 """
 EXTRAS: Final = {
     "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
-    "psycopg", "pydantic", "pytest", "starlette", "uvicorn", "waitress", "werkzeug",
+    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "uvicorn", "waitress", "werkzeug",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [
     *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {*GROUND, *PURE, "ports", PACKAGE}),
     *(
         name.removesuffix(".__init__")
         for name in ALL
-        if part_of(name) in {"hosts", "server"} and name not in FRAMEWORKS
+        if part_of(name) in {"hosts", "log", "observers", "server", "service", "stores"} and name not in FRAMEWORKS
     ),
     f"{PACKAGE}.testing.sender",
 ]

@@ -5,6 +5,7 @@ Mount `WsgiApplication` as it is, or call its `answer` from a framework's own ro
 
 import http
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
@@ -64,7 +65,14 @@ class WsgiApplication:
 
         Give the `body` when other code has read it. Then `wsgi.input` is not read.
         """
-        endpoint = self._service.endpoint("")
+        begin_s = time.perf_counter()
+        path, response = self._answer(environ, body)
+        self._service.answered(environ["REQUEST_METHOD"], path, response, begin_s)
+        return response
+
+    def _answer(self, environ: Mapping[str, Any], body: bytes | None) -> tuple[str, Response]:
+        """Return the response to the request, with the path below the base URL."""
+        path, endpoint = "", self._service.endpoint("")
         try:
             path = below(_path(environ), self._mount.path)
             endpoint = self._service.endpoint(path)
@@ -74,14 +82,14 @@ class WsgiApplication:
         except HttpRefused as error:
             if isinstance(error, NothingRead):
                 self._log.nothing_read(environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""))
-            return http_refusal(error)
+            return path, http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged
             self._log.failed(error)
-            return endpoint.failed()
+            return path, endpoint.failed()
         self._log.note(response)
         if response.status == 404:
             self._log.not_found(_path(environ), self._mount)
-        return response
+        return path, response
 
 
 def read_request(environ: Mapping[str, Any], *, mount: str = "") -> Request:

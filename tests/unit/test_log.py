@@ -5,7 +5,7 @@ import threading
 import pytest
 from attrs import define
 
-from incoming_payments.hosts.log_limits import LineLimit
+from incoming_payments.log import LineLimit
 from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 
 
