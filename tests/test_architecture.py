@@ -91,7 +91,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "stores": {"attrs", "psycopg"},
     "clients": {"attrs"},
     "hosts": {"attrs"},
-    "server": {"attrs", "httptools", "uvicorn"},
+    "server": {"attrs", "httptools", "prometheus_client", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
 }
@@ -306,7 +306,8 @@ for name in MODULES:
 """
 EXTRAS: Final = {
     "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
-    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "uvicorn", "waitress", "werkzeug",
+    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "uvicorn", "waitress",
+    "werkzeug",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [
     *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {*GROUND, *PURE, "ports", PACKAGE}),

@@ -12,7 +12,13 @@ import sys
 import incoming_payments
 
 OPTIONAL = ["uvicorn", "httptools", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
+OPTIONAL += ["aiohttp", "django", "fastapi", "opentelemetry", "prometheus_client"]
 NEED_MORE = {
+    "incoming_payments.hosts.aiohttp",
+    "incoming_payments.hosts.django",
+    "incoming_payments.hosts.fastapi",
+    "incoming_payments.observers.otel",
+    "incoming_payments.observers.prometheus",
     "incoming_payments.testing._concurrency",  # pytest
     "incoming_payments.testing._hooks",  # pytest
     "incoming_payments.testing._sharing",  # pytest

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Self
 
 from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 
@@ -17,7 +18,7 @@ class LogEvent(enum.StrEnum):
 
     meaning: str
 
-    def __new__(cls, name: str, meaning: str) -> "LogEvent":
+    def __new__(cls, name: str, meaning: str) -> Self:
         """Return the member `name`. `docs/observability.md` shows its `meaning`."""
         member = str.__new__(cls, name)
         member._value_ = name

@@ -323,8 +323,9 @@ class IncomingPayments(_Service[Ports]):
     """The incoming payment service, for a host with sync ports. Thread-safe if the ports are.
 
     `receiver` is for `receive_packet`. `packets` has the peers that send ILP packets over HTTP, the path for them, and
-    its own receiver. `clock` returns the time in UTC; change it only in tests. `observer` gets metrics. The argument `payment` of a method is
-    the URL of a payment, in any spelling, or its id. A process that only credits money needs no port but the store.
+    its own receiver. `clock` returns the time in UTC; change it only in tests. `observer` gets the observations of
+    `ports`. The argument `payment` of a method is the URL of a payment, in any spelling, or its id. A process that only
+    credits money needs no port but the store.
 
     Raises `ConfigurationError` for an argument of a wrong type, for ports without a store, and for a receiver that
     cannot read the addresses that `ports.methods` hands out.

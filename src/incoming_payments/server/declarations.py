@@ -7,10 +7,11 @@ These tables are the source of the configuration that `init` writes, of the read
 import textwrap
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from attrs import frozen
 
+from incoming_payments.flows.policy import Wording
 from incoming_payments.gnap.access import Action
 from incoming_payments.httpsig import Shape
 from incoming_payments.ilp_http import ILP_PATH
@@ -137,6 +138,22 @@ LISTEN: Final = TableOf(
             None,
             "the path of `base_url`",
             written='""',
+        ),
+        Setting(
+            "health",
+            bool,
+            "whether `GET /healthz` (the process answers) and `GET /readyz` (the store answers) have a response, which "
+            "has no body",
+            True,
+        ),
+        Setting(
+            "metrics_port",
+            int,
+            "a port of `host` for Prometheus, at `/metrics`; needs `incoming-payments[prometheus]`",
+            None,
+            "no metrics",
+            bounds=(1, 65535),
+            written="9464",
         ),
     ),
 )
@@ -330,6 +347,13 @@ LIMITS: Final = TableOf(
             f"any of {', '.join(f'`{toml(str(shape))}`' for shape in Shape)}: also read signature fields in the shape "
             "that this SDK sends, which is no structured field. Every other check stays",
             [],
+        ),
+        Setting(
+            "wording",
+            str,
+            f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the second gives refusals the "
+            "descriptions that the Web Monetization extension compares. The codes stay",
+            "plain",
         ),
     ),
 )
