@@ -5,8 +5,8 @@ import threading
 import pytest
 from attrs import define
 
-from incoming_payments.log import LineLimit
 from incoming_payments.limits import LOGGED_A_MINUTE_MAX
+from incoming_payments.log import LineLimit
 
 
 @define
