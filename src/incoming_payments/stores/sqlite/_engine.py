@@ -158,7 +158,7 @@ class Engine:
         with self._state_changed:
             if rows is None:
                 pass
-            elif broken or self._closed or self._fork_pending or len(self._idle) >= STORE_READERS_MAX:
+            elif broken or self._closed or len(self._idle) >= STORE_READERS_MAX:
                 self._file.disconnect(rows.connection)
             else:
                 self._idle.append(rows)  # a load that opens a connection takes over ten times as long

@@ -36,7 +36,6 @@ class DecideRaised(Exception):
     """Carries any exception of a caller's own function to that caller alone."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
         self.error = error
 
 
