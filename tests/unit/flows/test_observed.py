@@ -16,8 +16,8 @@ from kits.service_kit import NOBODYS_ID
 
 ID = PaymentId(NOBODYS_ID)
 INTROSPECT = IntrospectToken(AccessToken("TOKEN"))
-CREDIT: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None, CreditId("wire-1"))  # type: ignore[arg-type,return-value]
-UPDATE: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None)  # type: ignore[arg-type,return-value]
+CREDIT: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None, CreditId("wire-1"))  # type: ignore[arg-type]
+UPDATE: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None)  # type: ignore[arg-type]
 
 
 def asking(effect: Effect[Any]) -> Flow[Any]:

@@ -31,9 +31,9 @@ def test_metrics_have_the_documented_names() -> None:
         ("introspection", "authorization_server_unavailable", 1.5),
         ("store_batch", "committed", 0.002),
     ]:
-        name = f"incoming_payments_{name}_duration_seconds"
-        assert registry.get_sample_value(f"{name}_sum", {"outcome": outcome}) == seconds
-        assert registry.get_sample_value(f"{name}_count", {"outcome": outcome}) == 1
+        metric = f"incoming_payments_{name}_duration_seconds"
+        assert registry.get_sample_value(f"{metric}_sum", {"outcome": outcome}) == seconds
+        assert registry.get_sample_value(f"{metric}_count", {"outcome": outcome}) == 1
     assert registry.get_sample_value("incoming_payments_store_batch_size_sum") == 17
     assert registry.get_sample_value("incoming_payments_degraded") == 1
 
