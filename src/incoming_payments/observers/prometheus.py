@@ -30,9 +30,10 @@ class PrometheusObserver:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._durations: Final = {}
         for kind, (name, text) in DURATIONS.items():
-            names = [_name(label) for label in (HTTP_LABELS if kind is RequestAnswered else (OUTCOME,))]
-            metric = Histogram(f"{_name(name)}_seconds", text, names, registry=registry, buckets=DURATION_BUCKETS)
-            self._durations[kind] = metric, dict.fromkeys(names, "")
+            names = HTTP_LABELS if kind is RequestAnswered else (OUTCOME,)
+            shown = [_name(label) for label in names]
+            metric = Histogram(f"{_name(name)}_seconds", text, shown, registry=registry, buckets=DURATION_BUCKETS)
+            self._durations[kind] = metric, names
         name, text = BATCH_SIZE
         self._sizes: Final = Histogram(_name(name), text, registry=registry, buckets=SIZE_BUCKETS)
         name, text = DEGRADED
@@ -40,10 +41,9 @@ class PrometheusObserver:
 
     def observe(self, observation: Observation) -> None:
         """Record `observation`."""
-        metric, unset = self._durations[type(observation)]
-        metric.labels(**unset | {_name(label): str(value) for label, value in labels(observation).items()}).observe(
-            observation.duration_s
-        )
+        metric, names = self._durations[type(observation)]
+        found = labels(observation)
+        metric.labels(*(found.get(name, "") for name in names)).observe(observation.duration_s)
         if isinstance(observation, StoreBatch):
             self._sizes.observe(observation.size)
         if (is_degraded := degraded(observation)) is not None:

@@ -20,7 +20,7 @@ from incoming_payments.flows.receive import receive
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.ilp.packet import encode
-from incoming_payments.limits import ILP_PREPARE_BYTES_MAX
+from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswered, TokenIntrospected
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 from kits.packet_kit import BEARER, OCTETS, a_policy
@@ -286,3 +286,12 @@ def test_store_decides_about_readiness(way: str, store: object, line: str, caplo
     assert record.__dict__["event"] == "not_ready"
     assert record.exc_info is not None
     assert line in f"{record.exc_info[0].__name__ if record.exc_info[0] else ''}: {record.exc_info[1]}"
+
+
+def test_failed_readiness_checks_are_logged_at_a_limited_rate(caplog: pytest.LogCaptureFixture) -> None:
+    """Checks arrive every second, and must not fill the disk."""
+    observed = Observed("sync")
+    observed.kit.replace(store=Down())
+    service = observed.service
+    assert not any(service.is_ready() for _ in range(LOGGED_A_MINUTE_MAX + 5))
+    assert len(caplog.records) == LOGGED_A_MINUTE_MAX
