@@ -36,8 +36,8 @@ Flow = Generator[Effect[Any], Any, T]
 class Guarded(Generator[Effect[Any], Any, T]):
     """A flow that warns if it is dropped without being run, as a coroutine does that was never awaited.
 
-    It gives its generator away once, to `yield from` or to a driver, so its steps cost nothing. Raises `FlowStuck` the
-    second time: a generator that has run returns `None` at once, as if it had succeeded.
+    `yield from` and the drivers take the generator out of the flow, so a step costs no more than without the warning.
+    The second attempt raises `FlowStuck`: a generator that has run returns `None` at once, as if it had succeeded.
     """
 
     __slots__ = ("_steps", "_unrun")
@@ -72,7 +72,7 @@ class Guarded(Generator[Effect[Any], Any, T]):
 
 
 def flow(function: Callable[P, Flow[T]]) -> Callable[P, Flow[T]]:
-    """Let a flow of `function` warn when it is dropped without being run: it has done nothing.
+    """Make each flow of `function` warn when it is dropped without being run, because it has done nothing.
 
     Decorate the flows that hosts call.
     """

@@ -78,11 +78,11 @@ def read_introspection(body: bytes) -> AccessTokenInfo | None:
     """Return the facts in `body`, the introspection answer of an authorization server, or `None` for `active: false`.
 
     The client is the first of `client`, `instance_id` and the thumbprint of the key (RFC 7638) that is a valid
-    identifier. Of a `client` that is an object, its `walletAddress` counts. `read_access` reads the rights.
+    identifier. If `client` is an object, its `walletAddress` counts. `read_access` reads the rights.
 
     Raises `AuthorizationServerUnavailable` when `body` does not say whether, or until when, the token is active: it is
-    too large, not a JSON object, or has a wrong `active` or `exp`. Raises `TokenRefused` with `key_unusable` when the
-    token is not bound to a public key by value that proves itself by HTTP message signatures.
+    too large, not a JSON object, or has a wrong `active` or `exp`. Raises `TokenRefused` with `key_unusable` unless the
+    token is bound to a public key that `body` contains as a JWK, with the proof method `httpsig`.
 
     >>> read_introspection(b'{"active": false}')
     """
@@ -93,7 +93,7 @@ def read_introspection(body: bytes) -> AccessTokenInfo | None:
     except (ValueError, RecursionError):
         _unreadable("is not JSON")
     if not isinstance(answer, dict) or type(answer.get("active")) is not bool:
-        _unreadable("must be a JSON object with active, true or false")
+        _unreadable("must be a JSON object in which active is true or false")
     if not answer["active"]:
         return None
     jwk = _jwk(answer.get("key"))
@@ -108,7 +108,7 @@ def _unreadable(why: str) -> NoReturn:
 def _jwk(key: object) -> dict[str, Any]:
     jwk = key.get("jwk") if isinstance(key, dict) and _proof(key) == "httpsig" else None
     if not isinstance(jwk, dict):
-        text = "the access token is not bound to a public key by value with the proof httpsig: request one that is"
+        text = "the access token must be bound to a JWK by value, with the proof method httpsig: request such a token"
         raise TokenRefused("key_unusable", f"{text} (RFC 9635 §7.1)")
     return jwk
 
@@ -126,7 +126,7 @@ def _expiry(exp: object) -> datetime | None:
             return datetime.fromtimestamp(exp, UTC)  # type: ignore[arg-type] # mypy does not narrow by `type`
     except (ValueError, OverflowError, OSError):
         pass
-    _unreadable("must have exp, if any, in seconds since 1970")
+    _unreadable("must give exp as seconds since 1970, or leave it out")
 
 
 def _client(answer: dict[str, Any], jwk: dict[str, Any]) -> ClientId:

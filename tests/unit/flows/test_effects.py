@@ -104,7 +104,7 @@ def clock() -> datetime:
 
 @pytest.mark.parametrize("name", FLOWS)
 def test_flow_that_is_dropped_warns(name: str) -> None:
-    """A flow that was never run has done nothing, and says so, as a coroutine does that was never awaited."""
+    """A flow that is dropped without being run warns, like a coroutine that was never awaited."""
     text = f"^flow '{name}' was never run: pass it to run\\(\\) or arun\\(\\), or call the service$"
     with pytest.warns(RuntimeWarning, match=text) as caught:
         FLOWS[name]()

@@ -196,6 +196,24 @@ def test_patient_take_waits_as_long_as_more_jobs_arrive(monkeypatch: pytest.Monk
     assert sleeps == [0] * 4
 
 
+def test_event_loop_wakes_the_writer_at_the_end_of_its_turn() -> None:
+    """The jobs of one turn are in one batch, however long the turn takes."""
+    jobs = Jobs()
+    batches: list[list[Job[Any] | None]] = []
+    writer = threading.Thread(target=lambda: batches.append(jobs.take(patiently=False)))
+
+    async def turn() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            jobs.put(Job(lambda _: None, loop.create_future()))
+            time.sleep(0.01)  # noqa: ASYNC251 - a turn that is long enough for the writer
+        await asyncio.to_thread(writer.join)
+
+    writer.start()
+    asyncio.run(turn())
+    assert [len(batch) for batch in batches] == [3]
+
+
 def test_batch_takes_as_many_jobs_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other jobs are in the next batch. The writer does not wait for more once a batch is full."""
     monkeypatch.setattr(_queue, "STORE_BATCH_MAX", 3)
@@ -398,7 +416,7 @@ def test_a_row_that_the_database_refuses_fails_its_job_only(store: SqliteStore, 
     outcomes = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in range(5)])
     bad = outcomes.pop(2)
     assert type(bad) is BrokenDecision
-    assert bad.description == "the database refused what was to be stored: no"
+    assert bad.description == "the database refused the values to store: no"
     assert type(bad.__cause__) is sqlite3.IntegrityError
     assert [credit.received.value for credit in outcomes] == [1, 2, 3, 4]
     check_credits(store, id, outcomes)

@@ -6,6 +6,7 @@ import gc
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -192,6 +193,15 @@ def test_threads_have_names(path: Path) -> None:
     asyncio.run(scenario())
 
 
+def refuses(engine: Engine) -> bool:
+    """Return whether the engine refuses reads, because it is closed."""
+    try:
+        engine.read(lambda _: None)
+    except StoreUnusable:
+        return True
+    return False
+
+
 def test_concurrent_reads_of_tasks_are_limited(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other reads wait for a thread."""
     monkeypatch.setattr(_engine, "STORE_READERS_MAX", 2)
@@ -207,7 +217,8 @@ def test_concurrent_reads_of_tasks_are_limited(path: Path, monkeypatch: pytest.M
     assert [entered.acquire(timeout=wait_s) for wait_s in (30, 30, 0.02)] == [True, True, False]
     closing = threading.Thread(target=engine.close)
     closing.start()
-    closing.join(0.02)
+    while not refuses(engine):
+        time.sleep(0.001)
     assert closing.is_alive()  # `close` waits for the reads
     go.set()
     closing.join(30)
