@@ -22,7 +22,10 @@ from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Re
 from incoming_payments.httpsig import Evidence, Policy, PrivateKey, RequestMessage, sign, verify
 from incoming_payments.httpsig.explain import HYPOTHESES, explain
 from incoming_payments.ilp import receive
-from incoming_payments.server import declarations
+from incoming_payments.log import LogEvent
+from incoming_payments.observers import instruments
+from incoming_payments.ports import RequestAnswered
+from incoming_payments.server import template
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -155,6 +158,24 @@ def postgres_store() -> str:
     return f"```python\n{(ROOT / 'examples' / 'postgres_store.py').read_text('utf-8')}```"
 
 
+def event_table() -> str:
+    """Return the events of the log."""
+    lines = ["| event | meaning |", "|---|---|", *(f"| `{event}` | {event.meaning} |" for event in LogEvent)]
+    return "\n".join(lines)
+
+
+def metric_table() -> str:
+    """Return the metrics of the observers."""
+    lines = ["| OpenTelemetry | Prometheus | labels | meaning |", "|---|---|---|---|"]
+    for kind, (name, text) in instruments.DURATIONS.items():
+        labels = instruments.HTTP_LABELS if kind is RequestAnswered else (instruments.OUTCOME,)
+        shown = ", ".join(f"`{label}`" for label in labels)
+        lines.append(f"| `{name}` (s) | `{name.replace('.', '_')}_seconds` | {shown} | {text} |")
+    for name, text in (instruments.BATCH_SIZE, instruments.DEGRADED):
+        lines.append(f"| `{name}` | `{name.replace('.', '_')}` | | {text} |")
+    return "\n".join(lines)
+
+
 PARTS = {
     "state diagram": state_diagram,
     "transitions": transition_table,
@@ -164,7 +185,9 @@ PARTS = {
     "early answers": early_answers,
     "report": report,
     "hypotheses": hypothesis_table,
-    "settings": declarations.documented,
+    "settings": template.documented,
+    "log events": event_table,
+    "metrics": metric_table,
     "nginx": nginx_configuration,
     "postgres store": postgres_store,
 }

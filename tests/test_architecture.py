@@ -21,18 +21,31 @@ PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
 TESTS: Final = Path(__file__).parent / "unit"
 
+# limits -> log; ports, log -> observers -> {stores, service}: a store and the service report to observers alike
 # errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
 # hosts -> server; clock -> service
 # domain, gnap -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
 FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports"}
-LIBRARY: Final = FLOWS | {"flows", "api", "ilp_http", "clock", "service", "stores", "clients", PACKAGE}  # without hosts
+LIBRARY: Final = FLOWS | {
+    "flows",
+    "api",
+    "ilp_http",
+    "clock",
+    "service",
+    "stores",
+    "clients",
+    "log",
+    "observers",
+    PACKAGE,
+}  # without hosts
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
     "strict": set(),
     "clock": set(),
+    "log": {"limits"},
     "domain": GROUND,
     "wire": CORE,
     "httpsig": GROUND,  # usable alone
@@ -42,8 +55,9 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "flows": FLOWS,
     "api": {*FLOWS, "flows"},
     "ilp_http": {*FLOWS, "flows", "api"},
-    "service": {*FLOWS, "flows", "api", "ilp_http", "clock"},
-    "stores": {*CORE, "gnap", "ports"},
+    "observers": {*CORE, "ports", "log"},
+    "service": {*FLOWS, "flows", "api", "ilp_http", "clock", "log", "observers"},
+    "stores": {*CORE, "gnap", "ports", "log", "observers"},
     "clients": {*CORE, "clock", "httpsig", "gnap", "ports"},
     "hosts": LIBRARY,
     "server": {*LIBRARY, "hosts"},
@@ -62,6 +76,8 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "limits": set(),
     "strict": set(),
     "clock": set(),
+    "log": set(),
+    "observers": set(),
     "domain": {"attrs"},
     "wire": {"attrs", "cattrs", "dateutil"},
     "httpsig": {"attrs", "cryptography", "http_sf", "nacl"},
@@ -75,15 +91,17 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "stores": {"attrs", "psycopg"},
     "clients": {"aiohttp", "attrs", "urllib3", "yarl"},
     "hosts": {"attrs"},
-    "server": {"attrs", "httptools", "uvicorn"},
+    "server": {"attrs", "httptools", "prometheus_client", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
 }
-# The modules for one framework each, with its distributions. Only their users need them.
+# The modules for one framework or one metrics library each, with its distributions. Only their users need them.
 FRAMEWORKS: Final[dict[str, set[str]]] = {
     f"{PACKAGE}.hosts.aiohttp": {"aiohttp"},
     f"{PACKAGE}.hosts.django": {"django"},
     f"{PACKAGE}.hosts.fastapi": {"fastapi", "pydantic", "starlette", "typing_extensions"},
+    f"{PACKAGE}.observers.otel": {"opentelemetry"},
+    f"{PACKAGE}.observers.prometheus": {"prometheus_client"},
 }
 HTTP_LIBRARIES: Final = {f"{PACKAGE}.clients._aiohttp", f"{PACKAGE}.clients._urllib3"}  # a client imports its own late
 OPTIONAL: Final = {"nacl"}  # the core uses it if it is installed
@@ -290,14 +308,16 @@ for name in MODULES:
 """
 EXTRAS: Final = {
     "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
-    "psycopg", "pydantic", "pytest", "starlette", "urllib3", "uvicorn", "waitress", "werkzeug", "yarl",
+    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "urllib3", "uvicorn", "waitress",
+    "werkzeug", "yarl",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [
     *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {*GROUND, *PURE, "ports", PACKAGE}),
     *(
         name.removesuffix(".__init__")
         for name in ALL
-        if part_of(name) in {"clients", "hosts", "server"} and name not in {*FRAMEWORKS, *HTTP_LIBRARIES}
+        if part_of(name) in {"clients", "hosts", "log", "observers", "server", "service", "stores"}
+        and name not in {*FRAMEWORKS, *HTTP_LIBRARIES}
     ),
     f"{PACKAGE}.testing.sender",
 ]

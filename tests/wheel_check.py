@@ -12,8 +12,8 @@ import sys
 import incoming_payments
 
 OPTIONAL = [
-    "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "psycopg", "pytest",
-    "starlette", "urllib3", "uvicorn", "yarl",
+    "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "opentelemetry",
+    "prometheus_client", "psycopg", "pytest", "starlette", "urllib3", "uvicorn", "yarl",
 ]  # fmt: skip
 NEED_MORE = {
     "incoming_payments.clients._aiohttp",
@@ -21,6 +21,8 @@ NEED_MORE = {
     "incoming_payments.hosts.aiohttp",
     "incoming_payments.hosts.django",
     "incoming_payments.hosts.fastapi",
+    "incoming_payments.observers.otel",
+    "incoming_payments.observers.prometheus",
     "incoming_payments.testing._concurrency",  # pytest
     "incoming_payments.testing._hooks",  # pytest
     "incoming_payments.testing._sharing",  # pytest

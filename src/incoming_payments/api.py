@@ -253,7 +253,7 @@ def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
 
 def _refusal(error: errors.IncomingPaymentsError, policy: ServicePolicy) -> Response:
     status = next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
-    description, details = error.description, error.details
+    description, details = policy.describe(error), error.details
     headers: Headers = ()
     if status == 401:
         headers = (("WWW-Authenticate", challenge(policy.auth_server)),)
@@ -266,7 +266,8 @@ def _refusal(error: errors.IncomingPaymentsError, policy: ServicePolicy) -> Resp
 
 def http_refusal(error: HttpRefused) -> Response:
     """Return the response to a request that a host refuses before it builds a `Request`."""
-    return _response(error.status, write_error(error.code, error.description, {}), *error.headers)
+    body = write_error(error.code, error.description, {})
+    return evolve(_response(error.status, body, *error.headers), cause=error)
 
 
 def internal_error() -> Response:

@@ -162,6 +162,68 @@ class AsyncMethodAllocator(Protocol):
     async def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]: ...
 
 
+@frozen(kw_only=True)
+class RequestAnswered:
+    """An HTTP request got its response.
+
+    `method` is `_OTHER` for an unknown one. `route` is the path below the base URL, with `{id}` for the id of a
+    payment, or `""` if there is no such path. `outcome` is `ok`, or the code of the refusal or the failure.
+    """
+
+    method: str
+    route: str
+    status: int
+    outcome: str
+    duration_s: float
+
+
+@frozen(kw_only=True)
+class PacketAnswered:
+    """An ILP packet got its reply. `outcome` is `fulfilled`, or the ILP error code of the Reject, such as `F08`."""
+
+    outcome: str
+    duration_s: float
+
+
+@frozen(kw_only=True)
+class CreditDecided:
+    """The store decided about a credit. `outcome` is `credited`, also for a repeated call, or the code of the error."""
+
+    outcome: str
+    duration_s: float
+
+
+@frozen(kw_only=True)
+class TokenIntrospected:
+    """The introspector answered. `outcome` is `active`, `inactive` or the code of the error."""
+
+    outcome: str
+    duration_s: float
+
+
+@frozen(kw_only=True)
+class StoreBatch:
+    """The SQLite store committed `size` updates together. `outcome` is `committed`, or the code of the error."""
+
+    size: int
+    outcome: str
+    duration_s: float
+
+
+Observation = RequestAnswered | PacketAnswered | CreditDecided | TokenIntrospected | StoreBatch
+
+
+class Observer(Protocol):
+    """A receiver of observations, for metrics. `incoming_payments.observers` has two.
+
+    It is called in the thread of the request or of the store, so it must be thread-safe, fast, and must not call the
+    service. An exception is logged and breaks nothing.
+    """
+
+    def observe(self, observation: Observation) -> None:
+        """Take note of `observation`. Its text is of a small set of values, fit for labels, and never a secret."""
+
+
 def _port(protocol: type, *, is_sync: bool = False) -> Validator:
     """Return a validator for an object with the methods of `protocol`, or `None`. `is_sync` refuses `async def`."""
     methods = [name for name in vars(protocol) if not name.startswith("_")]

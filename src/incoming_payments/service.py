@@ -6,6 +6,8 @@ Both run the same flows. The functions at the top of this module become the meth
 
 import functools
 import inspect
+import logging
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from types import NoneType
@@ -19,23 +21,32 @@ from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
-from incoming_payments.errors import ConfigurationError, HttpRefused
+from incoming_payments.errors import ConfigurationError, HttpRefused, PaymentNotFound
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.effects import Flow, LoadEvents, LoadPayment
 from incoming_payments.flows.expire import announce_expired
-from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.observed import observed
+from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
-from incoming_payments.flows.run import arun, run
+from incoming_payments.flows.run import arun, fresh, run
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
+from incoming_payments.ilp.packet import PacketType, contents_span
 from incoming_payments.ilp_http import PacketPolicy, handle_packet_of
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX, SWEEP_PAYMENTS_MAX
-from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.log import LineLimit, LogEvent, log_event
+from incoming_payments.observers.reporter import Reporter
+from incoming_payments.ports import AsyncPorts, Observer, PacketAnswered, Ports, RequestAnswered
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 P = ParamSpec("P")
 PortsT = TypeVar("PortsT", bound=AsyncPorts | Ports)
+
+_METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+_NO_PAYMENT: Final = PaymentId("00000000-0000-0000-0000-000000000000")
 
 
 @frozen
@@ -63,10 +74,16 @@ def _handle(service: "_Service[Any]", request: Request) -> Flow[Response]:
     with `endpoint(request.path).failed()`.
     """
     _check(request, Request, "request", "pass Request(method, path, query, headers, body)")
+    begin_s, endpoint = time.perf_counter(), service.endpoint(request.path)
     try:
-        return (yield from service.endpoint(request.path).begin(request)(request.body))
+        response = yield from endpoint.begin(request)(request.body)
     except HttpRefused as error:
-        return http_refusal(error)
+        response = http_refusal(error)
+    except Exception:
+        service.answered(request.method, request.path, endpoint.failed(), begin_s)
+        raise
+    service.answered(request.method, request.path, response, begin_s)
+    return response
 
 
 def _create(
@@ -126,7 +143,10 @@ def _receive_packet(service: "_Service[Any]", packet: bytes, *, peer: Peer) -> F
     _check(peer, Peer, "peer", "pass the Peer that sent the packet")
     if service.receiver is None:
         raise ConfigurationError("this service has no receiver: pass receiver=Receiver(...)", setting="receiver")
-    return (yield from receive_packet(packet, peer=peer, receiver=service.receiver, clock=service.clock))
+    begin_s = time.perf_counter()
+    reply = yield from receive_packet(packet, peer=peer, receiver=service.receiver, clock=service.clock)
+    service.replied(reply, begin_s)
+    return reply
 
 
 def _complete(service: "_Service[Any]", payment: PaymentId | str) -> Flow[IncomingPayment]:
@@ -148,6 +168,21 @@ def _announce_expired(service: "_Service[Any]", *, limit: int = SWEEP_PAYMENTS_M
     Call it periodically. Call it again at once when it returns `limit`, because more payments may have expired.
     """
     return (yield from announce_expired(service.clock(), limit=limit))
+
+
+def _is_ready(service: "_Service[Any]") -> Flow[bool]:
+    """Return whether the store answers, for a readiness check. The log names the failure.
+
+    An authorization server that does not answer changes nothing: packets and credits of the host need only the store.
+    """
+    try:
+        yield from LoadPayment(_NO_PAYMENT)
+    except PaymentNotFound:
+        return True
+    except Exception as error:  # noqa: BLE001 - it is logged
+        if service.unready_lines.admits(logger, "failed readiness checks"):
+            log_event(logger, logging.ERROR, LogEvent.NOT_READY, "not ready, because of the store", error=error)
+    return False
 
 
 Method = Callable[Concatenate[Any, P], Flow[T]]
@@ -200,6 +235,7 @@ class _Service(Generic[PortsT]):
         receiver: Receiver | None = None,
         packets: PacketPolicy | None = None,
         clock: Callable[[], datetime] = utc_now,
+        observer: Observer | None = None,
     ) -> None:
         _check(policy, ServicePolicy, "policy", "pass ServicePolicy(base_url=..., auth_server=...)")
         _check(ports, self._takes, "ports", "pass Ports(store=...), or AsyncPorts to AsyncIncomingPayments")
@@ -216,6 +252,8 @@ class _Service(Generic[PortsT]):
         self.packets: Final = packets
         self.receiver: Final = packets.receiver if packets else receiver
         self.clock: Final = clock
+        self.unready_lines: Final = LineLimit()
+        self._report: Final = None if observer is None else Reporter(observer)
         if self.receiver is not None:
             _check_receiver(self.receiver.methods, ports.methods)
         self._payments: Final = Endpoint(self._begin_payments, internal_error, BODY_BYTES_MAX)
@@ -237,6 +275,43 @@ class _Service(Generic[PortsT]):
             text = f"ports has no {' and no '.join(missing)}: pass each one, because requests of clients need it"
             raise ConfigurationError(text, setting=missing[0])
 
+    def answered(self, method: str, path: str, response: Response, begin_s: float) -> None:
+        """Report `response` to the observer, for an adapter. `begin_s` is from `time.perf_counter`."""
+        if self._report is not None:
+            cause = response.cause
+            failed = "internal_error" if response.status >= 500 else "ok"
+            self._report(
+                RequestAnswered(
+                    method=method if method in _METHODS else "_OTHER",
+                    route=self._route(path),
+                    status=response.status,
+                    outcome=failed if cause is None else cause.code,
+                    duration_s=time.perf_counter() - begin_s,
+                )
+            )
+            if path in self._endpoints and response.status == 200:
+                self.replied(response.body, begin_s)
+
+    def replied(self, reply: bytes, begin_s: float) -> None:
+        """Report the `reply` to an ILP packet to the observer."""
+        if self._report is not None:
+            outcome = "fulfilled"
+            if reply[0] == PacketType.REJECT:
+                start, _ = contents_span(reply, PacketType.REJECT)
+                outcome = reply[start : start + 3].decode()
+            self._report(PacketAnswered(outcome=outcome, duration_s=time.perf_counter() - begin_s))
+
+    def _route(self, path: str) -> str:
+        if path in {COLLECTION_PATH, *self._endpoints}:
+            return path
+        collection, _, id = path.rpartition("/")
+        return f"{COLLECTION_PATH}/{{id}}" if collection == COLLECTION_PATH and id else ""
+
+    def _observed(self, flow: Flow[T]) -> Flow[T]:
+        if self._report is None:
+            return flow
+        return observed(fresh(flow, self.ports), self._report, time.perf_counter)
+
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
         check_head(head)
         return lambda body: handle(evolve(head, body=body), policy=self.policy, now=self.clock())
@@ -250,8 +325,9 @@ class IncomingPayments(_Service[Ports]):
     """The incoming payment service, for a host with sync ports. Thread-safe if the ports are.
 
     `receiver` is for `receive_packet`. `packets` has the peers that send ILP packets over HTTP, the path for them, and
-    its own receiver. `clock` returns the time in UTC; change it only in tests. The argument `payment` of a method is
-    the URL of a payment, in any spelling, or its id. A process that only credits money needs no port but the store.
+    its own receiver. `clock` returns the time in UTC; change it only in tests. `observer` gets the observations of
+    `ports`. The argument `payment` of a method is the URL of a payment, in any spelling, or its id. A process that only
+    credits money needs no port but the store.
 
     Raises `ConfigurationError` for an argument of a wrong type, for ports without a store, and for a receiver that
     cannot read the addresses that `ports.methods` allocates.
@@ -266,7 +342,7 @@ class IncomingPayments(_Service[Ports]):
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow of your own with the ports of the service. See `flows.run.run`."""
-        return run(flow, self.ports)
+        return run(self._observed(flow), self.ports)
 
     handle = _sync(_handle)
     create = _sync(_create)
@@ -276,6 +352,7 @@ class IncomingPayments(_Service[Ports]):
     complete = _sync(_complete)
     events = _sync(_events)
     announce_expired = _sync(_announce_expired)
+    is_ready = _sync(_is_ready)
 
 
 class AsyncIncomingPayments(_Service[AsyncPorts | Ports]):
@@ -285,7 +362,7 @@ class AsyncIncomingPayments(_Service[AsyncPorts | Ports]):
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow of your own with the ports of the service. See `flows.run.arun`."""
-        return await arun(flow, self.ports)
+        return await arun(self._observed(flow), self.ports)
 
     handle = _async(_handle)
     create = _async(_create)
@@ -295,6 +372,7 @@ class AsyncIncomingPayments(_Service[AsyncPorts | Ports]):
     complete = _async(_complete)
     events = _async(_events)
     announce_expired = _async(_announce_expired)
+    is_ready = _async(_is_ready)
 
 
 def _check(value: object, expected: Any, setting: str, hint: str) -> None:

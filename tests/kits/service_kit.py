@@ -22,7 +22,7 @@ from incoming_payments.flows.run import run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector, TokenQuery
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.ilp import DerivedMethods
-from incoming_payments.ports import Ports
+from incoming_payments.ports import Observation, Ports
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
 from incoming_payments.testing import FakeClock
 
@@ -171,10 +171,35 @@ class Unused:
     load = update = events = find_expired = find = introspect = use = allocate = insert
 
 
+class Recorder:
+    """An `Observer` that keeps all observations."""
+
+    def __init__(self) -> None:
+        self.observations: list[Observation] = []
+
+    def observe(self, observation: Observation) -> None:
+        """Keep `observation`."""
+        self.observations.append(observation)
+
+    def take(self) -> list[Observation]:
+        """Return the observations since the last call, and check and remove their durations."""
+        taken, self.observations = self.observations, []
+        assert all(0 < one.duration_s < 60 for one in taken)
+        return [evolve(one, duration_s=0.0) for one in taken]
+
+
+class BrokenObserver:
+    """An `Observer` that fails."""
+
+    def observe(self, _: Observation) -> None:
+        """Fail."""
+        raise RuntimeError("the observer is broken")
+
+
 def settings(service: Service, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the service object for `service`. Take those that `options` has out of `options`."""
     given: dict[str, Any] = {
-        name: options.pop(name) for name in ("policy", "ports", "packets", "clock") if name in options
+        name: options.pop(name) for name in ("policy", "ports", "packets", "clock", "observer") if name in options
     }
     return {"policy": service.policy, "ports": service.ports, "clock": service.clock, **given}
 

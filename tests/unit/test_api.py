@@ -49,6 +49,7 @@ from kits.service_kit import (
     PATH,
     SERVER_SECRET,
     SHOP,
+    Client,
     Service,
     a_right,
     document,
@@ -1333,3 +1334,31 @@ def test_closed_flow_stores_nothing() -> None:
     assert payments_in(service.store) == []
     with pytest.raises(FlowStuck):
         list(flow)
+
+
+def test_wording_of_web_monetization_over_http() -> None:
+    """The extension recognizes the refusals by status and description. The codes stay, and so do all other texts."""
+    service = Service(wording="web-monetization")
+    client = service.client(a_right("read"))
+    expired = service.client(expires_at=NOW)
+    unknown = Client(service, "UNKNOWN", client.key)
+    bob = service.client(a_right("create", on=BOB))
+    rows = [
+        (unknown.create(), "invalid_token", 401, "Invalid Token"),
+        (expired.create(), "token_expired", 401, "Invalid Token"),
+        (client.create(), "insufficient_rights", 401, "Insufficient Grant"),
+        (bob.create(), "forbidden", 403, "Insufficient Grant"),
+    ]
+    for response, code, status, description in rows:
+        assert refusal(response) == (status, code)
+        assert error_of(response)["description"] == description
+    stale = client.send(client.creation(created=0))
+    assert refusal(stale) == (401, "signature_stale")
+    assert error_of(stale)["description"].startswith("Signature validation error: created is")
+    plain = Service().client()
+    assert (
+        f"Signature validation error: {error_of(plain.send(plain.creation(created=0)))['description']}"
+        == (error_of(stale)["description"])
+    )
+    missing = client.get(NOBODYS_ID)
+    assert error_of(missing)["description"] == "there is no such incoming payment: check the id"

@@ -1,6 +1,8 @@
 """The settings of an ASE for its service: URLs, time windows and limits. They are checked on construction."""
 
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Final, Literal, get_args
 
 from attrs import field, frozen
 
@@ -8,10 +10,19 @@ from incoming_payments import limits
 from incoming_payments.domain.checks import instance, integer, name_of
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.domain.urls import canonical_url, header_safe_url
-from incoming_payments.errors import InvalidValue
+from incoming_payments.errors import IncomingPaymentsError, InvalidValue, SignatureRefused
 from incoming_payments.httpsig import Policy as SignaturePolicy
 
 COLLECTION_PATH = "/incoming-payments"
+Wording = Literal["plain", "web-monetization"]
+
+# The descriptions that the browser extension of Web Monetization compares, by the code of the refusal.
+_MATCHED: Final[Mapping[str, str]] = {
+    "invalid_token": "Invalid Token",
+    "token_expired": "Invalid Token",
+    "insufficient_rights": "Insufficient Grant",
+    "forbidden": "Insufficient Grant",
+}
 _BASE_URL_CHARS_MAX = limits.URL_CHARS_MAX - 100  # so that the URL of a payment, which is longer, is not too long
 
 
@@ -42,6 +53,8 @@ class ServicePolicy:
       or that sign twice within one second, send identical requests.
     - `expiry_s_max`: how far `expiresAt` may lie in the future, in seconds.
     - `metadata_bytes_max` and `metadata_depth_max`: limits of the metadata, as compact JSON.
+    - `wording`: `"web-monetization"` gives refusals the descriptions that the browser extension compares. Codes and
+      statuses stay.
     """
 
     base_url: str = field(converter=_base_url)
@@ -54,11 +67,26 @@ class ServicePolicy:
     metadata_bytes_max: int = field(default=limits.METADATA_BYTES_MAX, validator=integer(2, 32 * 1024))
     metadata_depth_max: int = field(default=limits.METADATA_DEPTH_MAX, validator=integer(1, limits.JSON_DEPTH_MAX - 1))
 
+    wording: Wording = field(default="plain")
+
+    @wording.validator
+    def _check_wording(self, _: object, wording: object) -> None:
+        if wording not in get_args(Wording):
+            raise InvalidValue(f"wording must be {' or '.join(get_args(Wording))}", member="wording")
+
     @signature.validator
     def _check_required(self, _: object, signature: SignaturePolicy) -> None:
         # Spec section 5: a signature MUST cover these components. A host can require more of them.
         if missing := [name for name in SignaturePolicy().required if name not in signature.required]:
             raise InvalidValue(f"signature must also require {', '.join(missing)}", member="signature")
+
+    def describe(self, error: IncomingPaymentsError) -> str:
+        """Return the description of `error` in the `wording` for clients."""
+        if self.wording == "plain":
+            return error.description
+        if isinstance(error, SignatureRefused):
+            return f"Signature validation error: {error.description}"
+        return _MATCHED.get(error.code, error.description)
 
     def payment_url(self, id: PaymentId) -> str:
         """Return the URL of the payment, which is its `id` in JSON. Spec section 2.2."""

@@ -41,7 +41,7 @@ def run(flow: effects.Flow[T], ports: Ports) -> T:
     port is async. Raises `FlowStuck` after `limits.FLOW_STEPS_MAX` effects, or when the flow has already run. Raises
     `ConfigurationError` when an argument is not a flow, or not `Ports`.
     """
-    flow = _fresh(flow, ports)
+    flow = fresh(flow, ports)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
@@ -69,7 +69,7 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
     Raises the exceptions of `run`. When the task is cancelled during a port operation, the flow is closed, but the
     operation may still take effect. That is why credits have ids.
     """
-    flow = _fresh(flow, ports)
+    flow = fresh(flow, ports)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
@@ -88,7 +88,7 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
         flow.close()
 
 
-def _fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
+def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
     """Return the generator of `flow`. Raise `ConfigurationError` for other arguments, and `FlowStuck` if it has run.
 
     A flow that has run would return `None` at once, as if it had succeeded.

@@ -5,6 +5,7 @@ Mount `AsgiApplication` as it is, or call its `answer` from a framework's own ro
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
@@ -79,16 +80,21 @@ class AsgiApplication:
         if not isinstance(given, Mapping):
             text = f"answer() takes the ASGI scope, such as request.scope, not {name_of(given)}"
             raise ConfigurationError(text, setting="scope")
+        begin_s = time.perf_counter()
         names = {name for name, _ in scope["headers"]}
-        response = await self._answer(scope, receive, names, body)
+        path, response = await self._answer(scope, receive, names, body)
+        self._service.answered(scope["method"], path, response, begin_s)
         if b"upgrade" in names:
             # RFC 9110 §7.8 lets a server ignore Upgrade. Some parsers (llhttp) leave out the body of such a request and
             # then read that body as the next request, so this connection cannot carry another one.
             return evolve(response, headers=(*response.headers, _CLOSE))
         return response
 
-    async def _answer(self, scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None) -> Response:
-        endpoint = self._service.endpoint("")
+    async def _answer(
+        self, scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None
+    ) -> tuple[str, Response]:
+        """Return the response to the request, with the path below the base URL."""
+        path, endpoint = "", self._service.endpoint("")
         try:
             path = below(_path(scope), self._mount.path)
             endpoint = self._service.endpoint(path)
@@ -98,14 +104,14 @@ class AsgiApplication:
         except HttpRefused as error:
             if isinstance(error, NothingRead):
                 self._log.nothing_read(scope["method"], scope["path"])
-            return http_refusal(error)
+            return path, http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged
             self._log.failed(error)
-            return endpoint.failed()
+            return path, endpoint.failed()
         self._log.note(response)
         if response.status == 404:
             self._log.not_found(_path(scope), self._mount)
-        return response
+        return path, response
 
     async def _live(self, receive: Receive, send: Send) -> None:
         # The first message is startup, the second and last is shutdown.

@@ -14,11 +14,11 @@ from incoming_payments.errors import (
     SignatureRefused,
     StoreError,
 )
-from incoming_payments.hosts.log_limits import LineLimit
 from incoming_payments.hosts.paths import Mount, below
 from incoming_payments.httpsig import Evidence
 from incoming_payments.httpsig.explain import explain
 from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX, EXPLAINED_A_MINUTE_MAX
+from incoming_payments.log import LineLimit, LogEvent, log_event
 
 
 class NothingRead(HttpRefused):
@@ -26,10 +26,10 @@ class NothingRead(HttpRefused):
 
 
 # The port that each failure belongs to. The first row that fits decides. Each port has a rate limit of its own.
-_PORTS: Final[Mapping[type[IncomingPaymentsError], str]] = {
-    StoreError: "the store",
-    AuthorizationServerUnavailable: "the authorization server",
-    PortUnavailable: "a port",
+_PORTS: Final[Mapping[type[IncomingPaymentsError], tuple[LogEvent, str]]] = {
+    StoreError: (LogEvent.STORE_UNAVAILABLE, "the store"),
+    AuthorizationServerUnavailable: (LogEvent.AUTHORIZATION_SERVER_UNAVAILABLE, "the authorization server"),
+    PortUnavailable: (LogEvent.PORT_UNAVAILABLE, "a port"),
 }
 
 
@@ -46,29 +46,30 @@ class HostLog:
         self._logger = logger
         self._explain = explain
         self._failures = LineLimit(clock=clock)
-        self._outages = {port: LineLimit(clock=clock) for port in _PORTS.values()}
+        self._outages = {event: LineLimit(clock=clock) for event, _ in _PORTS.values()}
         self._hints = LineLimit(clock=clock)
         self._refusals = LineLimit(EXPLAINED_A_MINUTE_MAX, clock=clock)
 
     def failed(self, error: Exception) -> None:
         """Log `error`, which made a request fail, with its traceback."""
-        if self._may_log(self._failures, "failures"):
-            self._logger.error("incoming payments: a request failed", exc_info=error)
+        if self._failures.admits(self._logger, "failures"):
+            log_event(self._logger, logging.ERROR, LogEvent.REQUEST_FAILED, "a request failed", error=error)
 
     def note(self, response: Response) -> None:
         """Log the failure of a port or the refused signature that caused `response`, if any. Raises nothing."""
         cause = response.cause
-        port = next((port for cls, port in _PORTS.items() if isinstance(cause, cls)), None)
-        if port is not None and self._may_log(self._outages[port], f"outages of {port}"):
-            self._logger.warning("incoming payments: %s is unavailable; clients have to retry: %s", port, cause)
+        event, port = next((row for cls, row in _PORTS.items() if isinstance(cause, cls)), (None, ""))
+        if event is not None and self._outages[event].admits(self._logger, f"outages of {port}"):
+            self._warn(event, "%s is unavailable; clients have to retry: %s", port, cause)
         if self._explain and isinstance(cause, SignatureRefused) and isinstance(cause.evidence, Evidence):
             self._diagnose(cause, cause.evidence)
 
     def nothing_read(self, method: str, path: str) -> None:
         """Log that no byte of a body arrived, with both possible causes, because the adapter cannot tell them apart."""
         self._hint(
+            LogEvent.BODY_NOT_READ,
             f"no byte of the body of {method[:20]} {_shown(path)} arrived. The client sent none, or code in front of "
-            "the service has read the body; such code must pass the bytes on, as answer(..., body=...)"
+            "the service has read the body; such code must pass the bytes on, as answer(..., body=...)",
         )
 
     def not_found(self, path: str, mount: Mount) -> None:
@@ -77,26 +78,25 @@ class HostLog:
         if actual is not None and mount.actual(below(path, mount.path)) != "":
             expected = mount.path + path.removeprefix(actual)
             self._hint(
+                LogEvent.WRONG_MOUNT,
                 f"{_shown(path)} is not found, because the service expects {_shown(expected)}: set "
-                f"mount={_shown(actual)}, or correct the path of base_url, the proxy or the route"
+                f"mount={_shown(actual)}, or correct the path of base_url, the proxy or the route",
             )
 
-    def _hint(self, text: str) -> None:
-        if self._may_log(self._hints, "hints"):
-            self._logger.warning("incoming payments: %s", text)
+    def _hint(self, event: LogEvent, text: str) -> None:
+        if self._hints.admits(self._logger, "hints"):
+            self._warn(event, "%s", text)
 
     def _diagnose(self, refusal: SignatureRefused, evidence: Evidence) -> None:
-        if self._may_log(self._refusals, "refused signatures"):
+        if self._refusals.admits(self._logger, "refused signatures"):
             try:
-                self._logger.warning("incoming payments: %s", explain(refusal, evidence))
-            except Exception:
-                self._logger.exception("incoming payments: a refused signature could not be explained")
+                self._warn(LogEvent.SIGNATURE_REFUSED, "%s", explain(refusal, evidence))
+            except Exception as error:  # noqa: BLE001 - it is logged
+                text = "a refused signature could not be explained"
+                log_event(self._logger, logging.ERROR, LogEvent.EXPLANATION_FAILED, text, error=error)
 
-    def _may_log(self, lines: LineLimit, kind: str) -> bool:
-        suppressed = lines.admit()
-        if suppressed:
-            self._logger.warning("incoming payments: %s more %s were not logged", suppressed, kind)
-        return suppressed is not None
+    def _warn(self, event: LogEvent, text: str, *args: object) -> None:
+        log_event(self._logger, logging.WARNING, event, text, *args, depth=2)
 
 
 def _shown(path: str) -> str:

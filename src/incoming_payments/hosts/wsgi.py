@@ -5,6 +5,7 @@ Mount `WsgiApplication` as it is, or call its `answer` from a framework's own ro
 
 import http
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
@@ -70,7 +71,14 @@ class WsgiApplication:
         if not isinstance(given, Mapping):
             text = f"answer() takes the WSGI environ, such as request.environ, not {name_of(given)}"
             raise ConfigurationError(text, setting="environ")
-        endpoint = self._service.endpoint("")
+        begin_s = time.perf_counter()
+        path, response = self._answer(environ, body)
+        self._service.answered(environ["REQUEST_METHOD"], path, response, begin_s)
+        return response
+
+    def _answer(self, environ: Mapping[str, Any], body: bytes | None) -> tuple[str, Response]:
+        """Return the response to the request, with the path below the base URL."""
+        path, endpoint = "", self._service.endpoint("")
         try:
             path = below(_path(environ), self._mount.path)
             endpoint = self._service.endpoint(path)
@@ -80,14 +88,14 @@ class WsgiApplication:
         except HttpRefused as error:
             if isinstance(error, NothingRead):
                 self._log.nothing_read(environ["REQUEST_METHOD"], _path(environ))
-            return http_refusal(error)
+            return path, http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged
             self._log.failed(error)
-            return endpoint.failed()
+            return path, endpoint.failed()
         self._log.note(response)
         if response.status == 404:
             self._log.not_found(_path(environ), self._mount)
-        return response
+        return path, response
 
 
 def read_request(environ: Mapping[str, Any], *, mount: str = "") -> Request:

@@ -4,13 +4,12 @@ These tables are the source of the configuration that `init` writes, of the read
 `docs/server.md`. `docs/extending.md` explains how to add a setting.
 """
 
-import textwrap
-from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from attrs import frozen
 
+from incoming_payments.flows.policy import Wording
 from incoming_payments.gnap.access import Action
 from incoming_payments.httpsig import Shape
 from incoming_payments.ilp_http import ILP_PATH
@@ -137,6 +136,22 @@ LISTEN: Final = TableOf(
             None,
             "the path of `base_url`",
             written='""',
+        ),
+        Setting(
+            "health",
+            bool,
+            "whether `GET /healthz` (the process answers) and `GET /readyz` (the store answers) have a response, which "
+            "has no body",
+            True,
+        ),
+        Setting(
+            "metrics_port",
+            int,
+            "a port of `host` for Prometheus, at `/metrics`; needs `incoming-payments[prometheus]`",
+            None,
+            "no metrics",
+            bounds=(1, 65535),
+            written="9464",
         ),
     ),
 )
@@ -331,58 +346,14 @@ LIMITS: Final = TableOf(
             "that this SDK sends, which is no structured field. Every other check stays",
             [],
         ),
+        Setting(
+            "wording",
+            str,
+            f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the second gives refusals the "
+            "descriptions that the Web Monetization extension compares. The codes stay",
+            "plain",
+        ),
     ),
 )
 
 TABLES: Final = (TOP, LISTEN, WALLET_ADDRESS, TOKEN, RIGHT, ILP, PEER, LOG, LIMITS)
-
-
-def documented() -> str:
-    """Return all settings as a Markdown table, for `docs/server.md`."""
-    lines = ["| table | setting | type | meaning | when left out |", "|---|---|---|---|---|"]
-    for table in TABLES:
-        heading = f"`{table.header}`" + (f", {table.least}" if table.least else "") if table.header else ""
-        for setting in table.settings:
-            meaning = setting.meaning + (f"; {setting.values}" if setting.values else "")
-            cells = [heading, f"`{setting.name}`", TYPES[setting.type], meaning, _otherwise(setting)]
-            lines.append(f"| {' | '.join(cells)} |")
-            heading = ""
-    return "\n".join(lines)
-
-
-def _otherwise(setting: Setting) -> str:
-    if setting.default is REQUIRED:
-        return "error"
-    return setting.otherwise or f"`{toml(setting.default)}`"
-
-
-def template(**values: object) -> str:
-    """Return the configuration that `init` writes, with `values` for the placeholders."""
-    return "\n".join(_template_lines()).format(**values) + "\n"
-
-
-def _template_lines() -> Iterator[str]:
-    yield "# The configuration of `incoming-payments serve`."
-    for table in TABLES:
-        if table is RIGHT:  # written in its token
-            continue
-        yield from _comment(table.meaning, "# ")
-        yield from [table.header] * bool(table.header)
-        for setting in table.settings:
-            values = f" ({setting.values})" if setting.values else ""
-            yield from _comment(setting.meaning.replace("`", "") + values, "#   ")
-            yield setting.line
-        yield ""
-
-
-def _comment(text: str, start: str) -> Iterator[str]:
-    yield from textwrap.wrap(text, 118, initial_indent=start, subsequent_indent=start, break_on_hyphens=False)
-
-
-TYPES: Final = {
-    str: "string",
-    int: "integer",
-    bool: "boolean",
-    list: "array",
-    datetime: "date-time",
-}

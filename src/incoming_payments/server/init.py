@@ -10,7 +10,7 @@ from typing import Final
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import SERVER_SECRET_BYTES_MIN
-from incoming_payments.server.declarations import template
+from incoming_payments.server.template import template
 
 CONFIGURATION: Final = "incoming-payments.toml"
 CLIENT_KEY: Final = "client-key.pem"

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX
-from incoming_payments.ports import AsyncPorts
+from incoming_payments.ports import AsyncPorts, Observer
 from incoming_payments.server.backup import naming_database
+from incoming_payments.server.health import Application, with_health
 from incoming_payments.server.log_filter import LineLimitFilter
+from incoming_payments.server.metrics import start_metrics
 from incoming_payments.server.settings import Settings
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
@@ -46,9 +48,10 @@ def serve(settings: Settings) -> int:
 
     _check_database(settings.database)
     with open_listener(settings.host, settings.port) as listener:
+        observer = start_metrics(settings)
         with naming_database():
-            store = AsyncSqliteStore(settings.database, on_stop=on_stop)
-        server = uvicorn.Server(http_config(build(settings, store)))
+            store = AsyncSqliteStore(settings.database, on_stop=on_stop, observer=observer)
+        server = uvicorn.Server(http_config(build(settings, store, observer)))
 
         def stop(*_: object) -> None:
             # uvicorn replaces these handlers while it runs, and raises the signal again after it has stopped.
@@ -69,7 +72,7 @@ def exit_status(stops: Sequence[StoreStopped]) -> int:
     return 0
 
 
-def http_config(application: AsgiApplication) -> "uvicorn.Config":
+def http_config(application: Application) -> "uvicorn.Config":
     """Return the uvicorn configuration for `application`.
 
     uvicorn's `limit_concurrency` is not set, because it counts idle connections too, and its response has another form
@@ -102,7 +105,7 @@ def http_config(application: AsgiApplication) -> "uvicorn.Config":
     )
 
 
-def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
+def build(settings: Settings, store: AsyncSqliteStore, observer: Observer | None = None) -> Application:
     """Return the ASGI application for `settings` on an open `store`. It closes the store when the server stops."""
     ports = AsyncPorts(
         store=store,
@@ -111,10 +114,11 @@ def build(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
         nonces=store.nonces,
         methods=settings.methods,
     )
-    service = AsyncIncomingPayments(policy=settings.policy, ports=ports, packets=settings.packets)
-    return AsgiApplication(
+    service = AsyncIncomingPayments(policy=settings.policy, ports=ports, packets=settings.packets, observer=observer)
+    application = AsgiApplication(
         service, mount=settings.mount, explain_refusals=settings.explain_signatures, on_shutdown=store.close
     )
+    return with_health(application, service) if settings.health else application
 
 
 def open_listener(host: str, port: int) -> socket.socket:

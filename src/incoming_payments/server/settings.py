@@ -78,6 +78,8 @@ class Settings:
     packets: PacketPolicy | None = None  # `None` without peers
     tokens: tuple[ConfiguredToken, ...] = ()  # the tokens of the introspector
     explain_signatures: bool = False
+    health: bool = True
+    metrics_port: int | None = None  # `None`: no metrics
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
 
 
@@ -164,6 +166,8 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
         packets=packets if packets.peers else None,
         tokens=tuple(tokens),
         explain_signatures=log["explain_signatures"],
+        health=listen["health"],
+        metrics_port=listen["metrics_port"],
         warnings=(*files.warnings, *(f"{path}: {text}" for text in advised)),
     )
 

@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.errors import InvalidValue
+from incoming_payments.errors import (
+    AccessForbidden,
+    IncomingPaymentsError,
+    InvalidValue,
+    PaymentNotFound,
+    SignatureRefused,
+    TokenRefused,
+)
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.limits import (
@@ -33,7 +40,34 @@ def test_defaults() -> None:
         policy.expiry_s_max,
         policy.metadata_bytes_max,
         policy.metadata_depth_max,
-    ) == (True, True, True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX)
+        policy.wording,
+    ) == (True, True, True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX, "plain")
+
+
+@pytest.mark.parametrize(
+    ("error", "matched"),
+    [
+        (TokenRefused("invalid_token", "not active"), "Invalid Token"),
+        (TokenRefused("token_expired", "expired"), "Invalid Token"),
+        (TokenRefused("insufficient_rights", "no right"), "Insufficient Grant"),
+        (AccessForbidden("another wallet address"), "Insufficient Grant"),
+        (SignatureRefused("signature_stale", "too old"), "Signature validation error: too old"),
+        (TokenRefused("token_missing", "no token"), "no token"),
+        (PaymentNotFound("no payment"), "no payment"),
+    ],
+)
+def test_wording_changes_the_compared_descriptions(error: IncomingPaymentsError, matched: str) -> None:
+    """The wording of Web Monetization changes only the descriptions that its extension compares."""
+    assert a_policy().describe(error) == error.description
+    assert a_policy(wording="web-monetization").describe(error) == matched
+
+
+@pytest.mark.parametrize("wording", ["rafiki", "", None, 1])
+def test_unknown_wording_is_refused(wording: object) -> None:
+    """The message lists the known ones."""
+    with pytest.raises(InvalidValue, match="wording must be plain or web-monetization") as caught:
+        a_policy(wording=wording)
+    assert caught.value.details["member"] == "wording"
 
 
 @pytest.mark.parametrize(

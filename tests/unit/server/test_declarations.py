@@ -1,44 +1,6 @@
-"""The declarations of the settings. Everything that is generated from them agrees with the reader."""
+"""The declarations of the settings."""
 
-import tomllib
-
-from incoming_payments.server.declarations import REQUIRED, RIGHT, TABLES, documented, template
-
-
-def test_template_holds_every_setting() -> None:
-    """The template is TOML, sets each required setting, and shows each optional one as a comment."""
-    text = template(base_url="http://x", port=1, token="T", jwk="j", secret="s", peer_token="p")
-    document = tomllib.loads(text)
-    for table in TABLES:
-        if table is RIGHT:
-            [members] = document["token"][0]["rights"]
-            assert set(members) == {setting.name for setting in RIGHT.settings}
-            continue
-        members = document.get(table.name, document)
-        members = members[0] if isinstance(members, list) else members
-        for setting in table.settings:
-            is_set = setting.default is REQUIRED or setting.is_active
-            assert (setting.name in members) == is_set, setting.name
-            assert is_set or f"\n# {setting.name} = " in text
-
-
-def test_lines_of_the_template_have_a_maximum_length() -> None:
-    """The template wraps its comments at 120 characters."""
-    text = template(base_url="http://x", port=1, token="T", jwk="j", secret="s", peer_token="p")
-    assert max(map(len, text.splitlines())) <= 120
-
-
-def test_table_of_the_docs_holds_every_setting() -> None:
-    """Each setting has one row, with its bounds and its default."""
-    rows = documented().splitlines()[2:]
-    assert len(rows) == sum(len(table.settings) for table in TABLES)
-    settings = [setting for table in TABLES for setting in table.settings]
-    for setting, row in zip(settings, rows, strict=True):
-        assert f"| `{setting.name}` |" in row
-        assert row.endswith("| error |") == (setting.default is REQUIRED)
-        assert row.count("|") == 6
-    [port] = [row for row in rows if "| `port` |" in row]
-    assert port.endswith("| integer | the port; from 1 to 65535 | `8080` |")
+from incoming_payments.server.declarations import TABLES
 
 
 def test_setting_without_a_default_describes_its_absence() -> None:

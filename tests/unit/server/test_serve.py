@@ -21,10 +21,11 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
-from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, LOGGED_A_MINUTE_MAX, SHUTDOWN_S_MAX
+from incoming_payments.ports import Observer
 from incoming_payments.server import serve
 from incoming_payments.server.command import main
+from incoming_payments.server.health import Application
 from incoming_payments.server.init import CONFIGURATION, SERVER_SECRET
 from incoming_payments.server.serve import build, open_listener
 from incoming_payments.server.settings import Settings
@@ -303,9 +304,9 @@ def test_serve_configures_uvicorn(
     path.write_text(before + after[after.index("[log]") :], "utf-8")
     stores: list[AsyncSqliteStore] = []
 
-    def noting(settings: Settings, store: AsyncSqliteStore) -> AsgiApplication:
+    def noting(settings: Settings, store: AsyncSqliteStore, observer: Observer | None) -> Application:
         stores.append(store)
-        return build(settings, store)
+        return build(settings, store, observer)
 
     monkeypatch.setattr(serve, "build", noting)
     try:

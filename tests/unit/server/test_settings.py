@@ -40,6 +40,8 @@ database = "data/payments.sqlite3"
 host = "::1"
 port = 9001
 mount = "/proxied"
+health = false
+metrics_port = 9464
 [[wallet_address]]
 url = "https://bank.example/alice/"
 asset_code = "USD"
@@ -88,6 +90,7 @@ metadata_depth_max = 3
 signature_age_s = 30
 clock_skew_s = 5
 signature_shapes = ["rust-sdk"]
+wording = "web-monetization"
 [log]
 explain_signatures = true
 """
@@ -176,9 +179,11 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
         expiry_s_max=3600,
         metadata_bytes_max=100,
         metadata_depth_max=3,
+        wording="web-monetization",
     )
     assert (policy, tmp_path / "data/payments.sqlite3") == (settings.policy, settings.database)
     assert (settings.host, settings.port, settings.mount) == ("::1", 9001, "/proxied")
+    assert (settings.health, settings.metrics_port) == (False, 9464)
     assert settings.explain_signatures
     assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
     assert [first, second] == [introspect(settings, token) for token in ("TOKEN1", "TOKEN2")]
@@ -192,6 +197,7 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
     policy = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
     assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.database)
     assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, None)
+    assert (settings.health, settings.metrics_port) == (True, None)
     assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
     assert introspect(settings, "TOKEN1") is None
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from incoming_payments.errors import IncomingPaymentsError, StoreUnavailable, StoreUnusable
 from incoming_payments.limits import STORE_QUEUE_MAX, STORE_READERS_MAX
+from incoming_payments.observers.reporter import Reporter
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job, Jobs
 from incoming_payments.stores.sqlite._rows import Rows
@@ -26,8 +27,9 @@ T = TypeVar("T")
 class Engine:
     """The engine of one store. It starts threads and opens connections when it first needs them."""
 
-    def __init__(self, file: DatabaseFile) -> None:
+    def __init__(self, file: DatabaseFile, report: Reporter | None = None) -> None:
         self._file = file
+        self._report = report
         self._closed = False
         self._begin()
         with _forking:  # no fork may happen between these two lines
@@ -138,7 +140,8 @@ class Engine:
     def _start_writer(self) -> tuple[threading.Thread, Jobs]:
         # A daemon thread lets a process end without closing the store: acknowledged updates are on the disk.
         jobs = Jobs()
-        thread = threading.Thread(target=serve, args=(self._file, jobs), name="incoming-payments-write", daemon=True)
+        args = (self._file, jobs, self._report)
+        thread = threading.Thread(target=serve, args=args, name="incoming-payments-write", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:

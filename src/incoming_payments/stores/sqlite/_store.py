@@ -11,7 +11,8 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.limits import NONCES_MAX, STORE_BUSY_S_MAX
-from incoming_payments.ports import Decide
+from incoming_payments.observers.reporter import Reporter
+from incoming_payments.ports import Decide, Observer
 from incoming_payments.stores.guard import check_insert, check_update, checked_capacity
 from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
@@ -26,9 +27,15 @@ T = TypeVar("T")
 
 class _Store:
     def __init__(
-        self, path: str | os.PathLike[str], *, busy_s: float = STORE_BUSY_S_MAX, on_stop: OnStop | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        busy_s: float = STORE_BUSY_S_MAX,
+        on_stop: OnStop | None = None,
+        observer: Observer | None = None,
     ) -> None:
-        self._engine = Engine(DatabaseFile(path, busy_s=busy_s, on_stop=on_stop))
+        report = None if observer is None else Reporter(observer)
+        self._engine = Engine(DatabaseFile(path, busy_s=busy_s, on_stop=on_stop), report)
         weakref.finalize(self, self._engine.close, wait=False)
 
 
@@ -48,7 +55,8 @@ class SqliteStore(_Store):
     - `StoreUnusable`: the file is no database, belongs to another application, has a newer schema or is damaged, or the
       store is closed.
 
-    The constructor raises the same errors, and `ConfigurationError` for an invalid `path` or `busy_s`.
+    The constructor raises the same errors, and `ConfigurationError` for an invalid `path`, `busy_s` or `observer`,
+    which gets a `StoreBatch` for each commit.
 
     A store that is opened before `os.fork` works in parent and child: see `_engine`. Keep the file on a local disk,
     because locks of network file systems do not hold.

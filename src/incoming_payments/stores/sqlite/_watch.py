@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Final
 
 from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusable
+from incoming_payments.log import LogEvent, log_event
 
 _IN_USE: Final = b"An open database needs this file. Do not remove it.\n"
 TAG_BYTES: Final = 8  # behind the text in the lock file
@@ -125,8 +126,8 @@ class FileWatch:
         if self._on_stop is not None and self._database is not None:
             try:
                 self._on_stop(self.refusal())
-            except BaseException:  # the thread that writes still has to answer its callers
-                logger.exception("incoming payments: on_stop has failed")
+            except BaseException as error:  # noqa: BLE001 - the thread that writes still has to answer its callers
+                log_event(logger, logging.ERROR, LogEvent.ON_STOP_FAILED, "on_stop has failed", error=error)
         return self.refusal()
 
     def refusal(self) -> StoreStopped:

@@ -15,11 +15,15 @@ A failure costs as few callers as possible:
 
 import logging
 import sqlite3
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from incoming_payments.errors import IncomingPaymentsError, StoreStopped
 from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_LOG_FRAMES_MAX, STORE_TRUNCATE_MS_MAX
+from incoming_payments.log import LogEvent, log_event
+from incoming_payments.observers.reporter import Reporter
+from incoming_payments.ports import StoreBatch
 from incoming_payments.stores.sqlite._file import DatabaseFile, blames_the_statement
 from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.stores.sqlite._queue import Job, Jobs, deliver
@@ -35,9 +39,9 @@ class DecideRaised(Exception):
         self.error = error
 
 
-def serve(file: DatabaseFile, jobs: Jobs) -> None:
+def serve(file: DatabaseFile, jobs: Jobs, report: Reporter | None = None) -> None:
     """Do `jobs`, batch by batch, until a `None`."""
-    writer = Writer(file)
+    writer = Writer(file, report)
     serving, crowded = True, False
     while serving:
         batch = jobs.take(patiently=crowded)
@@ -52,13 +56,15 @@ def serve(file: DatabaseFile, jobs: Jobs) -> None:
 class Writer:
     """The one connection that writes, opened when it is needed and dropped when it has failed."""
 
-    def __init__(self, file: DatabaseFile) -> None:
+    def __init__(self, file: DatabaseFile, report: Reporter | None = None) -> None:
         self._file = file
+        self._report = report
         self._open: _Connection | None = None
         self._has_begun = False  # whether a failure can be the fault of one job
 
     def run(self, jobs: Sequence[Job[Any]]) -> None:
         """Commit the work of `jobs`, together if possible, and give each its outcome. Raises nothing."""
+        begin_s, outcome = time.perf_counter(), "committed"
         try:
             self._transact(jobs)
         except BaseException as error:  # noqa: BLE001 - one job must not end the thread that all others need
@@ -68,10 +74,14 @@ class Writer:
                 for job in jobs:
                     self.run([job])
                 return
+            outcome = explained.code
             for job in jobs:
                 job.error = type(explained)(explained.description)
                 job.error.__cause__ = error
+        duration_s = time.perf_counter() - begin_s
         deliver(jobs)
+        if self._report is not None and jobs:
+            self._report(StoreBatch(size=len(jobs), outcome=outcome, duration_s=duration_s))
         if self._open is not None:
             self._keep_log_short(self._open)
 
@@ -139,7 +149,8 @@ class Writer:
             done = not busy
         except Exception as error:  # noqa: BLE001 - it must not end the thread that all callers need
             if not isinstance(self._file.explain(error), StoreStopped):
-                logger.warning("incoming payments: the log could not be copied into the database: %s", error)
+                text = "the log could not be copied into the database: %s"
+                log_event(logger, logging.WARNING, LogEvent.CHECKPOINT_FAILED, text, error)
         open.plan_checkpoint(frames)
         return done
 

@@ -1,0 +1,96 @@
+"""The log lines of this library: their stable event names, and a rate limit for each kind.
+
+Each line names its event in the attribute `event` of its record. A message begins with `incoming payments:`.
+"""
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from incoming_payments.limits import LOGGED_A_MINUTE_MAX
+
+
+class LogEvent(enum.StrEnum):
+    """The stable name of each kind of line. Match on it, never on the message."""
+
+    meaning: str
+
+    def __new__(cls, name: str, meaning: str) -> Self:
+        """Return the member `name`. `docs/observability.md` shows its `meaning`."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.meaning = meaning
+        return member
+
+    REQUEST_FAILED = "request_failed", "a port or this library raised an unexpected exception; has the traceback"
+    STORE_UNAVAILABLE = "store_unavailable", "the store did not answer, so a request was refused"
+    AUTHORIZATION_SERVER_UNAVAILABLE = (
+        "authorization_server_unavailable",
+        "degraded: clients with a token are refused, and packets are still taken",
+    )
+    PORT_UNAVAILABLE = "port_unavailable", "another port did not answer, so a request was refused"
+    NOT_READY = "not_ready", "a readiness check failed because of the store; has the traceback"
+    SIGNATURE_REFUSED = "signature_refused", "why a signature was refused, if refusals are explained"
+    EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained; has the traceback"
+    BODY_NOT_READ = "body_not_read", "no byte of an announced body arrived; other code may have read it"
+    WRONG_MOUNT = "wrong_mount", "a 404 that another `mount` would avoid"
+    LINES_SUPPRESSED = "lines_suppressed", "the number of lines of one kind that the rate limit suppressed"
+    OBSERVER_FAILED = "observer_failed", "an observer raised an exception; has the traceback"
+    CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database; it is tried again"
+    ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception; has the traceback"
+
+
+def log_event(
+    logger: logging.Logger,
+    level: int,
+    event: LogEvent,
+    message: str,
+    *args: object,
+    error: BaseException | None = None,
+    depth: int = 1,
+) -> None:
+    """Write a line with the `event`, and with the traceback of `error`. `depth` is the number of frames to the caller.
+
+    The frame matters: `serve` limits the lines of each place in the code.
+    """
+    text = f"incoming payments: {message}"
+    logger.log(level, text, *args, extra={"event": event.value}, exc_info=error, stacklevel=depth + 1)
+
+
+class LineLimit:
+    """Admit `a_minute_max` lines a minute, and count the others. Thread-safe.
+
+    `clock` returns monotonic seconds. A minute begins with the first line after the last minute has ended.
+    """
+
+    def __init__(self, a_minute_max: int = LOGGED_A_MINUTE_MAX, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._a_minute_max = a_minute_max
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._minute_ends_s = clock()
+        self._left = 0
+        self._suppressed = 0
+
+    def admit(self) -> int | None:
+        """Return how many lines were suppressed since the last admitted one, or `None` to suppress this line."""
+        with self._lock:
+            now = self._clock()
+            if now >= self._minute_ends_s:
+                self._minute_ends_s, self._left = now + 60, self._a_minute_max
+            if self._left == 0:
+                self._suppressed += 1
+                return None
+            self._left -= 1
+            suppressed, self._suppressed = self._suppressed, 0
+            return suppressed
+
+    def admits(self, logger: logging.Logger, kind: str) -> bool:
+        """Return whether to write the next line of this `kind`. First log how many lines were suppressed, if any."""
+        suppressed = self.admit()
+        if suppressed:
+            text = "%s more %s were not logged"
+            log_event(logger, logging.WARNING, LogEvent.LINES_SUPPRESSED, text, suppressed, kind, depth=2)
+        return suppressed is not None

@@ -1,0 +1,56 @@
+"""The metrics that both adapters record, under the names of OpenTelemetry's conventions where it has them."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from incoming_payments.errors import AuthorizationServerUnavailable
+from incoming_payments.ports import (
+    CreditDecided,
+    Observation,
+    PacketAnswered,
+    RequestAnswered,
+    StoreBatch,
+    TokenIntrospected,
+)
+
+OUTCOME: Final = "outcome"
+HTTP_LABELS: Final = ("http.request.method", "http.route", "http.response.status_code", "error.type")
+
+# For each kind of observation, the name of its histogram of seconds, and a description.
+DURATIONS: Final[Mapping[type[Observation], tuple[str, str]]] = {
+    RequestAnswered: ("http.server.request.duration", "Duration of HTTP server requests."),
+    PacketAnswered: ("incoming_payments.packet.duration", "Duration of the replies to ILP packets."),
+    CreditDecided: ("incoming_payments.credit.duration", "Duration of credits in the store."),
+    TokenIntrospected: ("incoming_payments.introspection.duration", "Duration of token introspections."),
+    StoreBatch: ("incoming_payments.store.batch.duration", "Duration of the commits of the SQLite store."),
+}
+BATCH_SIZE: Final = ("incoming_payments.store.batch.size", "Updates in a commit of the SQLite store.")
+DEGRADED: Final = ("incoming_payments.degraded", "Whether the authorization server did not answer the last time.")
+
+# Seconds. The advice for HTTP in OpenTelemetry's conventions, and a lower end for packets and commits.
+DURATION_BUCKETS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def labels(observation: Observation) -> dict[str, str | int]:
+    """Return the labels of `observation`. A label of HTTP without a value is left out."""
+    if not isinstance(observation, RequestAnswered):
+        return {OUTCOME: observation.outcome}
+    found: dict[str, str | int] = {
+        "http.request.method": observation.method,
+        "http.response.status_code": observation.status,
+    }
+    if observation.route:
+        found["http.route"] = observation.route
+    if observation.status >= 500:  # a refusal is no error of the server
+        found["error.type"] = observation.outcome
+    return found
+
+
+def degraded(observation: Observation) -> bool | None:
+    """Return whether `observation` shows an outage of the authorization server, or `None` if it does not say."""
+    if not isinstance(observation, TokenIntrospected):
+        return None
+    return observation.outcome == AuthorizationServerUnavailable.code

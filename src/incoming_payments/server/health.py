@@ -1,0 +1,29 @@
+"""The health endpoints of `serve`, at fixed paths outside the base URL. Their responses tell strangers nothing."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from incoming_payments.hosts.asgi import Receive, Scope, Send
+from incoming_payments.service import AsyncIncomingPayments
+
+LIVE: Final = "/healthz"
+READY: Final = "/readyz"
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+_HEADERS: Final = [(b"content-length", b"0"), (b"cache-control", b"no-store")]
+
+
+def with_health(application: Application, service: AsyncIncomingPayments) -> Application:
+    """Return `application` with two more paths for `GET` and `HEAD`. Each response is 200 or 503, without a body.
+
+    `LIVE` has 200 while the process answers. `READY` has 200 while `service` is ready.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") not in {LIVE, READY} or scope.get("method") not in {"GET", "HEAD"}:
+            await application(scope, receive, send)
+            return
+        is_well = scope["path"] == LIVE or await service.is_ready()
+        await send({"type": "http.response.start", "status": 200 if is_well else 503, "headers": _HEADERS})
+        await send({"type": "http.response.body", "body": b""})
+
+    return answer

@@ -1,0 +1,59 @@
+"""The settings of `serve` as text: the configuration that `init` writes, and the table in `docs/server.md`."""
+
+import textwrap
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from incoming_payments.server.declarations import REQUIRED, RIGHT, TABLES, Setting, toml
+
+
+def documented() -> str:
+    """Return all settings as a Markdown table, for `docs/server.md`."""
+    lines = ["| table | setting | type | meaning | when left out |", "|---|---|---|---|---|"]
+    for table in TABLES:
+        heading = f"`{table.header}`" + (f", {table.least}" if table.least else "") if table.header else ""
+        for setting in table.settings:
+            meaning = setting.meaning + (f"; {setting.values}" if setting.values else "")
+            cells = [heading, f"`{setting.name}`", TYPES[setting.type], meaning, _otherwise(setting)]
+            lines.append(f"| {' | '.join(cells)} |")
+            heading = ""
+    return "\n".join(lines)
+
+
+def _otherwise(setting: Setting) -> str:
+    if setting.default is REQUIRED:
+        return "error"
+    return setting.otherwise or f"`{toml(setting.default)}`"
+
+
+def template(**values: object) -> str:
+    """Return the configuration that `init` writes, with `values` for the placeholders."""
+    return "\n".join(_template_lines()).format(**values) + "\n"
+
+
+def _template_lines() -> Iterator[str]:
+    yield "# The configuration of `incoming-payments serve`."
+    for table in TABLES:
+        if table is RIGHT:  # written in its token
+            continue
+        yield from _comment(table.meaning, "# ")
+        yield from [table.header] * bool(table.header)
+        for setting in table.settings:
+            values = f" ({setting.values})" if setting.values else ""
+            yield from _comment(setting.meaning.replace("`", "") + values, "#   ")
+            yield setting.line
+        yield ""
+
+
+def _comment(text: str, start: str) -> Iterator[str]:
+    yield from textwrap.wrap(text, 118, initial_indent=start, subsequent_indent=start, break_on_hyphens=False)
+
+
+TYPES: Final = {
+    str: "string",
+    int: "integer",
+    bool: "boolean",
+    list: "array",
+    datetime: "date-time",
+}

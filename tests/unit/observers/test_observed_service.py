@@ -1,0 +1,297 @@
+"""What a service reports to its observer, through its methods and through both adapters."""
+
+import asyncio
+import inspect
+import io
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.api import Request, Response
+from incoming_payments.domain.amount import Amount
+from incoming_payments.errors import (
+    AuthorizationServerUnavailable,
+    ConfigurationError,
+    FlowStuck,
+    PaymentCompleted,
+    StoreUnavailable,
+)
+from incoming_payments.flows.receive import receive
+from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.hosts.wsgi import WsgiApplication
+from incoming_payments.ilp.packet import encode
+from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, LOGGED_A_MINUTE_MAX
+from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswered, TokenIntrospected
+from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
+from kits.packet_kit import BEARER, OCTETS, a_policy
+from kits.service_kit import (
+    JSON,
+    NOBODYS_ID,
+    PATH,
+    USD,
+    BrokenObserver,
+    Client,
+    Recorder,
+    Service,
+    Unused,
+    id_of,
+    settings,
+)
+from kits.stream_kit import METHODS, PEER, Sender
+
+COLLECTION: Final = "/incoming-payments"
+ONE: Final = "/incoming-payments/{id}"
+
+
+def request(method: str, route: str, status: int, outcome: str = "ok") -> RequestAnswered:
+    """Return the observation of a request."""
+    return RequestAnswered(method=method, route=route, status=status, outcome=outcome, duration_s=0.0)
+
+
+def introspected(outcome: str = "active") -> TokenIntrospected:
+    """Return the observation of an introspection."""
+    return TokenIntrospected(outcome=outcome, duration_s=0.0)
+
+
+def packet(outcome: str) -> PacketAnswered:
+    """Return the observation of a packet."""
+    return PacketAnswered(outcome=outcome, duration_s=0.0)
+
+
+def credited(outcome: str = "credited") -> CreditDecided:
+    """Return the observation of a credit."""
+    return CreditDecided(outcome=outcome, duration_s=0.0)
+
+
+class Observed:
+    """A service that a recorder observes. `send` sends a request to its `handle`, or to one of the adapters."""
+
+    def __init__(self, way: str, **options: Any) -> None:
+        self.kit = Service()
+        self.kit.methods = METHODS
+        self.kit.replace(methods=METHODS)
+        self.recorder = Recorder()
+        self.way = way
+        self.options = {"packets": a_policy(), "observer": self.recorder, **options}
+
+    @property
+    def service(self) -> Any:
+        """Return a service with the present ports."""
+        kind = AsyncIncomingPayments if self.way in {"async", "asgi"} else IncomingPayments
+        return kind(**settings(self.kit, dict(self.options)))
+
+    def client(self) -> Client:
+        """Return a client that sends its requests here."""
+        client = self.kit.client()
+        client.send = self.send
+        return client
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Return the answer of a method of the service."""
+        answer = getattr(self.service, name)(*args, **kwargs)
+        return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+
+    def send(self, request: Request) -> Response:
+        """Return the response to `request`."""
+        headers = request.headers
+        if self.way == "wsgi":
+            names = {name: name.upper().replace("-", "_") for name, _ in headers}
+            bare = {"CONTENT_TYPE", "CONTENT_LENGTH"}
+            fields = {key if (key := names[name]) in bare else f"HTTP_{key}": value for name, value in headers}
+            fields |= {"CONTENT_LENGTH": str(len(request.body))} if request.body else {}
+            environ = {"REQUEST_METHOD": request.method, "PATH_INFO": request.path, **fields}
+            return WsgiApplication(self.service).answer({**environ, "wsgi.input": io.BytesIO(request.body)})
+        if self.way == "asgi":
+            fields_ = [(name.lower().encode(), value.encode()) for name, value in headers]
+            scope = {"method": request.method, "path": request.path, "headers": fields_}
+
+            async def body() -> dict[str, Any]:
+                return {"type": "http.request", "body": request.body}
+
+            return asyncio.run(AsgiApplication(self.service).answer(scope, body))
+        response: Response = self.call("handle", request)
+        return response
+
+
+@pytest.fixture(params=["sync", "async", "wsgi", "asgi"])
+def observed(request: pytest.FixtureRequest) -> Observed:
+    """Return an observed service, for each way to send a request."""
+    return Observed(request.param)
+
+
+def test_requests_are_reported(observed: Observed) -> None:
+    """Each response is reported with its method, route, status and code, after the introspection that it needed."""
+    client = observed.client()
+    id = id_of(client.create())
+    client.get(id, "HEAD")
+    observed.send(Request("GET", f"{PATH}/{id}"))
+    client.get(NOBODYS_ID)
+    observed.send(Request("POST", PATH, headers=[JSON]))
+    observed.send(Request("BREW", "/coffee"))
+    observed.send(Request("DELETE", f"{PATH}/"))
+    assert observed.recorder.take() == [
+        introspected(),
+        request("POST", COLLECTION, 201),
+        introspected(),
+        request("HEAD", ONE, 200),
+        request("GET", ONE, 200),
+        introspected(),
+        request("GET", ONE, 404, "payment_not_found"),
+        request("POST", COLLECTION, 401, "token_missing"),
+        request("_OTHER", "", 404, "not_found"),
+        request("DELETE", "", 404, "not_found"),
+    ]
+
+
+class Down:
+    """An introspector and a store that do not answer."""
+
+    def introspect(self, *_: object, **__: object) -> Any:
+        """Fail."""
+        raise AuthorizationServerUnavailable("no answer")
+
+    def load(self, *_: object) -> Any:
+        """Fail."""
+        raise StoreUnavailable("locked")
+
+    insert = update = events = find_expired = load
+
+
+class Broken(Unused):
+    """A store with a bug."""
+
+    def load(self, *_: object) -> Any:
+        """Fail."""
+        raise ZeroDivisionError
+
+
+def test_outages_and_failures_are_reported(observed: Observed) -> None:
+    """The outcome names the port, or `internal_error`."""
+    client = observed.client()
+    observed.kit.replace(introspector=Down())
+    client.create()
+    observed.kit.replace(store=Down())
+    observed.send(Request("GET", f"{PATH}/{NOBODYS_ID}"))
+    observed.kit.replace(store=Broken())
+    if observed.way in {"wsgi", "asgi"}:
+        observed.send(Request("GET", f"{PATH}/{NOBODYS_ID}"))
+    else:
+        with pytest.raises(ZeroDivisionError):
+            observed.send(Request("GET", f"{PATH}/{NOBODYS_ID}"))
+    assert observed.recorder.take() == [
+        introspected("authorization_server_unavailable"),
+        request("POST", COLLECTION, 503, "authorization_server_unavailable"),
+        request("GET", ONE, 503, "store_unavailable"),
+        request("GET", ONE, 500, "internal_error"),
+    ]
+
+
+def test_packets_over_http_are_reported(observed: Observed) -> None:
+    """A packet is a request with a reply. A request without a packet of a known peer is only a request."""
+    id = id_of(observed.kit.client().create(incomingAmount={"value": "100", "assetCode": "USD", "assetScale": 2}))
+    sender = Sender(METHODS.derive(id))
+    for amount in (60, 70):
+        body = encode(sender.prepare(amount))
+        observed.send(Request("POST", "/ilp", headers=[OCTETS, BEARER], body=body))
+    observed.send(Request("POST", "/ilp", headers=[OCTETS], body=b"x"))
+    observed.send(Request("POST", "/ilp", headers=[OCTETS, BEARER], body=b"x" * (ILP_PREPARE_BYTES_MAX + 1)))
+    observed.kit.replace(store=Down())
+    observed.send(Request("POST", "/ilp", headers=[OCTETS, BEARER], body=encode(sender.prepare(1))))
+    assert observed.recorder.take() == [
+        credited(),
+        request("POST", "/ilp", 200),
+        packet("fulfilled"),
+        credited("amount_too_large"),
+        request("POST", "/ilp", 200),
+        packet("F08"),
+        request("POST", "/ilp", 401, "token_missing"),
+        request("POST", "/ilp", 413, "body_too_large"),
+        credited("store_unavailable"),
+        request("POST", "/ilp", 200, "store_unavailable"),
+        packet("T00"),
+    ]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_methods_of_the_host_are_reported(way: str) -> None:
+    """Packets and credits without HTTP are reported too."""
+    observed = Observed(way)
+    id = id_of(observed.kit.client().create())
+    sender = Sender(METHODS.derive(id))
+    observed.call("receive_packet", encode(sender.prepare(60)), peer=PEER)
+    observed.call("receive_packet", b"", peer=PEER)
+    for _ in range(2):
+        observed.call("receive", id, credit="wire-1", amount=Amount(5, USD))
+    observed.call("complete", id)
+    with pytest.raises(PaymentCompleted):
+        observed.call("receive", id, credit="wire-2", amount=Amount(5, USD))
+    observed.call("run", receive(id, credit="wire-1", amount=Amount(5, USD), clock=observed.kit.clock))
+    assert observed.recorder.take() == [
+        credited(),
+        packet("fulfilled"),
+        packet("F01"),
+        credited(),
+        credited(),
+        credited("payment_completed"),
+        credited(),
+    ]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_mistakes_with_flows_are_still_found(way: str) -> None:
+    """A flow that has run, and another object, are refused as without an observer."""
+    observed = Observed(way)
+    id = id_of(observed.kit.client().create())
+    flow = receive(id, credit="wire-1", amount=Amount(5, USD), clock=observed.kit.clock)
+    observed.call("run", flow)
+    with pytest.raises(FlowStuck, match="already run"):
+        observed.call("run", flow)
+    with pytest.raises(ConfigurationError, match="pass a flow"):
+        observed.call("run", 5)
+
+
+def test_failing_observer_breaks_no_request(observed: Observed, caplog: pytest.LogCaptureFixture) -> None:
+    """The responses are the same, and the log has the failures."""
+    observed.options["observer"] = BrokenObserver()
+    client = observed.client()
+    assert client.get(id_of(client.create())).status == 200
+    events = {record.__dict__["event"] for record in caplog.records}
+    assert events == {"observer_failed"}
+
+
+def test_wrong_observer_is_refused() -> None:
+    """It is found when the service is built."""
+    with pytest.raises(ConfigurationError, match="observer must be"):
+        Observed("sync", observer=object()).service.policy  # noqa: B018 - the property builds the service
+
+
+# --- readiness ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("store", "line"),
+    [(Down(), "StoreUnavailable: locked"), (Broken(), "ZeroDivisionError")],
+)
+def test_store_decides_about_readiness(way: str, store: object, line: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A service is ready while its store answers, also without an authorization server. The log names the failure."""
+    observed = Observed(way)
+    observed.kit.replace(introspector=Down())
+    assert observed.call("is_ready") is True
+    assert not caplog.records
+    observed.kit.replace(store=store)
+    assert observed.call("is_ready") is False
+    [record] = caplog.records
+    assert record.getMessage() == "incoming payments: not ready, because of the store"
+    assert record.__dict__["event"] == "not_ready"
+    assert record.exc_info is not None
+    assert line in f"{record.exc_info[0].__name__ if record.exc_info[0] else ''}: {record.exc_info[1]}"
+
+
+def test_failed_readiness_checks_are_logged_at_a_limited_rate(caplog: pytest.LogCaptureFixture) -> None:
+    """Checks arrive every second, and must not fill the disk."""
+    observed = Observed("sync")
+    observed.kit.replace(store=Down())
+    service = observed.service
+    assert not any(service.is_ready() for _ in range(LOGGED_A_MINUTE_MAX + 5))
+    assert len(caplog.records) == LOGGED_A_MINUTE_MAX

@@ -1,0 +1,112 @@
+"""The health endpoints of `serve`: their responses, and what they tell strangers."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from incoming_payments.errors import StoreUnavailable
+from incoming_payments.ports import AsyncPorts
+from incoming_payments.server.health import with_health
+from incoming_payments.server.init import CONFIGURATION
+from incoming_payments.server.serve import build
+from incoming_payments.server.settings import load_settings
+from incoming_payments.service import AsyncIncomingPayments
+from incoming_payments.stores.sqlite import AsyncSqliteStore
+from kits.processes import COMMAND, HttpClient, free_port, run_command, serving, token_in, unsigned
+from kits.service_kit import Service, Unused
+
+
+class Down(Unused):
+    """A store that does not answer."""
+
+    def load(self, *_: object) -> Any:
+        """Fail."""
+        raise StoreUnavailable("the disk /var/secret-place is full")
+
+
+async def behind(_scope: Any, _receive: Any, send: Any) -> None:
+    """Answer as the application behind the health endpoints."""
+    await send({"type": "http.response.start", "status": 418, "headers": []})
+    await send({"type": "http.response.body", "body": b"behind"})
+
+
+def answers(store: object, *requests: tuple[str, str]) -> list[httpx.Response]:
+    """Return the responses to `requests`, method and path, of a service with `store`."""
+    service = AsyncIncomingPayments(policy=Service().policy, ports=AsyncPorts(store=store))  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(with_health(behind, service))
+
+    async def send() -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return [await client.request(method, path) for method, path in requests]
+
+    return asyncio.run(send())
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(("store", "ready"), [(Service().store, 200), (Down(), 503)])
+def test_store_decides_about_readiness_and_nothing_about_liveness(method: str, store: object, ready: int) -> None:
+    """The responses have no body and no field that describes the program or the failure."""
+    live, readiness = answers(store, (method, "/healthz"), (method, "/readyz"))
+    assert [live.status_code, readiness.status_code] == [200, ready]
+    for response in (live, readiness):
+        assert response.content == b""
+        assert dict(response.headers) == {"content-length": "0", "cache-control": "no-store"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/healthz"), ("GET", "/healthz/"), ("GET", "/op/readyz"), ("GET", "/")]
+)
+def test_other_requests_reach_the_application(method: str, path: str) -> None:
+    """The endpoints take two paths and two methods only."""
+    [response] = answers(Down(), (method, path))
+    assert (response.status_code, response.content) == (418, b"behind")
+
+
+def test_health_can_be_switched_off(folder: Path) -> None:
+    """With `health = false` the paths are as unknown as any other."""
+    path = folder / CONFIGURATION
+    statuses = []
+    for setting in ("true", "false"):
+        path.write_text(path.read_text("utf-8").replace("# health = true", "health = true"), "utf-8")
+        path.write_text(path.read_text("utf-8").replace("health = true", f"health = {setting}"), "utf-8")
+
+        async def get() -> int:
+            settings = load_settings(path)
+            async with AsyncSqliteStore(settings.database) as store:
+                transport = httpx.ASGITransport(build(settings, store))
+                async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                    return (await client.get("/readyz")).status_code
+
+        statuses.append(asyncio.run(get()))
+    assert statuses == [200, 404]
+
+
+def test_process_reports_health_and_metrics_and_logs_no_secret(tmp_path: Path) -> None:
+    """A real process answers the checks of an orchestrator and Prometheus. Its log holds no token and no secret."""
+    port, metrics_port = free_port(), free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    path = tmp_path / CONFIGURATION
+    text = path.read_text("utf-8").replace("# metrics_port = 9464", f"metrics_port = {metrics_port}")
+    path.write_text(text.replace("# explain_signatures = false", "explain_signatures = true"), "utf-8")
+    base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
+    with serving([*COMMAND, "serve", "--config", path], port, log):
+        client = HttpClient.of(tmp_path, base_url)
+        created = client.create()
+        refused = unsigned("GET", created.json()["id"], headers={"authorization": f"GNAP {token_in(tmp_path)}"})
+        checks = [unsigned("GET", f"{base_url}{path}").status_code for path in ("/healthz", "/readyz")]
+        metrics = unsigned("GET", f"http://127.0.0.1:{metrics_port}/metrics").text
+    assert (created.status_code, refused.status_code, checks) == (201, 401, [200, 200])
+    labels = 'error_type="",http_request_method="POST",http_response_status_code="201",http_route="/incoming-payments"'
+    assert f"http_server_request_duration_seconds_count{{{labels}}} 1.0" in metrics
+    assert 'incoming_payments_store_batch_duration_seconds_count{outcome="committed"}' in metrics
+    assert "python_info" not in metrics
+    output = log.read_text("utf-8")
+    assert "signature refused" in output
+    secrets = [token_in(tmp_path), created.json()["methods"][0]["sharedSecret"]]
+    secrets += [file.read_text("utf-8").strip() for file in tmp_path.iterdir() if file.suffix in {".hex", ".txt"}]
+    secrets += (line for file in tmp_path.glob("*.pem") for line in file.read_text("utf-8").splitlines()[1:-1])
+    assert len(secrets) >= 4
+    assert [secret for secret in secrets if secret in output] == []
