@@ -10,7 +10,7 @@ from incoming_payments.domain.amount import Asset
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.gnap.introspection import AccessTokenInfo
 from incoming_payments.limits import UINT64_DIGITS_MAX
-from incoming_payments.server.declarations import TableOf
+from incoming_payments.server.setting import TableOf
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 

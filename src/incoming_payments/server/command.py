@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
+from incoming_payments.gnap import Dialect
 from incoming_payments.server import demo, sign
 from incoming_payments.server.backup import backup
 from incoming_payments.server.init import CONFIGURATION, init
@@ -52,7 +54,11 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("init", help="write a configuration, keys and development tokens")
     command.add_argument("folder", type=Path, help="the folder for the files; it is created if it does not exist")
     command.add_argument("--port", type=int, default=8080, help="the port to listen on (8080)")
-    command.set_defaults(run=lambda options: init(options.folder, options.port))
+    command.add_argument(
+        "--authorization-server", metavar="URL", help="its introspection endpoint, in place of a development token"
+    )
+    command.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767", help="its answers (rfc9767)")
+    command.set_defaults(run=lambda given: init(given.folder, given.port, given.authorization_server, given.dialect))
     command = commands.add_parser("serve", help="serve incoming payments over HTTP")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _with_settings(options.config, serve))

@@ -5,11 +5,10 @@ These tables are the source of the configuration that `init` writes, of the read
 """
 
 from datetime import datetime
-from typing import Any, Final, get_args
-
-from attrs import frozen
+from typing import Final, get_args
 
 from incoming_payments.flows.policy import Wording
+from incoming_payments.gnap import Dialect
 from incoming_payments.gnap.access import Action
 from incoming_payments.httpsig import Shape
 from incoming_payments.ilp_http import ILP_PATH
@@ -20,6 +19,9 @@ from incoming_payments.limits import (
     EXCESS_BASIS_POINTS_SETTING_MAX,
     EXCESS_UNITS_MAX,
     EXPIRY_S_MAX,
+    INTROSPECTION_CACHE_S_MAX,
+    INTROSPECTION_S_MAX,
+    INTROSPECTION_SETTING_S_MAX,
     METADATA_BYTES_MAX,
     METADATA_DEPTH_MAX,
     PREPARE_MARGIN_MS_MIN,
@@ -27,78 +29,7 @@ from incoming_payments.limits import (
     SIGNATURE_AGE_S_MAX,
     SIGNATURE_AGE_SETTING_S_MAX,
 )
-
-REQUIRED: Final = object()  # the default of a setting that must be given
-
-
-@frozen
-class Setting:
-    """One setting.
-
-    `default` is its value when it is left out. `REQUIRED` means that a missing setting is an error. `None` means
-    that `otherwise` describes the default. `bounds` are its least and greatest value. A value outside `usual` gets a
-    warning that gives the reason in `unusual`. `written` is its value in the configuration of `init`, as TOML with
-    placeholders in braces. Without `written`, `init` writes the default. `init` writes an optional setting as a
-    comment.
-    """
-
-    name: str
-    type: type
-    meaning: str
-    default: Any = REQUIRED
-    otherwise: str = ""
-    bounds: tuple[int, int] | None = None
-    usual: tuple[int, int] | None = None
-    unusual: str = ""
-    written: str | None = None
-    is_active: bool = False  # whether `init` sets it although it is optional
-    example: str = ""  # for an array of tables with at least one table: how to write it
-
-    @property
-    def values(self) -> str:
-        """Return the allowed and the usual values as text."""
-        parts = [f"from {self.bounds[0]} to {self.bounds[1]}"] if self.bounds else []
-        parts += [f"usually {self.usual[0]} to {self.usual[1]}"] if self.usual else []
-        return ", ".join(parts)
-
-    @property
-    def usually(self) -> str:
-        """Return the usual values with the reason, or `""` if every value is usual."""
-        return f"usually it is {self.usual[0]} to {self.usual[1]}, because {self.unusual}" if self.usual else ""
-
-    @property
-    def line(self) -> str:
-        """Return the line of `init` for this setting."""
-        line = f"{self.name} = {self.written if self.written is not None else toml(self.default)}"
-        return line if self.default is REQUIRED or self.is_active else f"# {line}"
-
-
-@frozen
-class TableOf:
-    """One TOML table of settings. `header` is its name with brackets, and `least` is the required number of tables."""
-
-    name: str
-    header: str
-    meaning: str
-    settings: tuple[Setting, ...]
-    least: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the settings."""
-        return tuple(setting.name for setting in self.settings)
-
-
-def toml(value: object) -> str:
-    """Return a setting's default as TOML.
-
-    >>> toml(True), toml("a"), toml([])
-    ('true', '"a"', '[]')
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
+from incoming_payments.server.setting import Setting, TableOf, toml
 
 _AUTH_SERVER: Final = "the `auth_server` of the service"
 
@@ -113,7 +44,7 @@ TOP: Final = TableOf(
             "the public URL of the service for clients: the ids of payments begin with it, and signatures cover it",
             written='"{base_url}"',
         ),
-        Setting("auth_server", str, "where clients request grants (GNAP)", written='"{base_url}/auth"'),
+        Setting("auth_server", str, "where clients request grants (GNAP)", written='"{auth_server}"'),
         Setting(
             "database",
             str,
@@ -177,7 +108,7 @@ WALLET_ADDRESS: Final = TableOf(
 TOKEN: Final = TableOf(
     "token",
     "[[token]]",
-    "An access token for development. In production, an introspector queries the authorization server.",
+    "An access token for development. It excludes [authorization_server], which production needs.",
     (
         Setting("value", str, "the access token", written='"{token}"'),
         Setting("client", str, "the client: it sees the payments of its own `client`", written='"{base_url}/a-client"'),
@@ -208,6 +139,89 @@ RIGHT: Final = TableOf(
         Setting("identifier", str, "the wallet address, one of those above", None, "all of them"),
     ),
     least="one or more in a token",
+)
+AUTHORIZATION_SERVER: Final = TableOf(
+    "authorization_server",
+    "[authorization_server]",
+    "The authorization server, which says for each request whether its token is active. It excludes [[token]].",
+    (
+        Setting("url", str, "its introspection endpoint", written='"{introspection}"'),
+        Setting(
+            "dialect",
+            str,
+            f"{' or '.join(f'`{toml(dialect)}`' for dialect in get_args(Dialect))}: the form of its answers",
+            written='"{dialect}"',
+        ),
+        Setting(
+            "issuer",
+            str,
+            "the `iss` of its answers, which is the URL of its grant endpoint; only with `rfc9767`",
+            None,
+            _AUTH_SERVER,
+            written='"https://auth.bank.example"',
+        ),
+        Setting(
+            "audience",
+            str,
+            "the name of this service in `aud`: a token for other services only is refused",
+            None,
+            "a token with any `aud` is accepted",
+            written='"incoming-payments"',
+        ),
+        Setting(
+            "key_file",
+            str,
+            "a file with the private key of this service, in PEM, which signs the requests; give `key_id` too",
+            None,
+            "the requests are not signed",
+            written='"{service_key}"',
+        ),
+        Setting("key_id", str, "the key id of that key", None, "no key", written='"{service_key_id}"'),
+        Setting(
+            "resource_server",
+            str,
+            "the name of this service at the authorization server; only with `rfc9767`",
+            None,
+            "the public key of `key_file`",
+            written='"incoming-payments"',
+        ),
+        Setting(
+            "timeout_s",
+            int,
+            "how many seconds an introspection may take; then the response is 503",
+            int(INTROSPECTION_S_MAX),
+            bounds=(1, int(INTROSPECTION_SETTING_S_MAX)),
+        ),
+        Setting(
+            "cache_s",
+            int,
+            "for how many seconds an active token is remembered: a revoked token stays usable for so long",
+            0,
+            bounds=(0, int(INTROSPECTION_CACHE_S_MAX)),
+        ),
+        Setting(
+            "client_keys",
+            bool,
+            "whether the key of a client, if the token does not bring it, is read from `jwks.json` below the wallet "
+            "address of the client",
+            True,
+        ),
+        Setting(
+            "allow_http",
+            bool,
+            "whether `url` may be an http URL, over which the network sees the tokens",
+            False,
+            written="true",
+        ),
+        Setting(
+            "allow_private_clients",
+            bool,
+            "for development: whether `jwks.json` may be read over http and from private and loopback addresses",
+            False,
+            written="true",
+        ),
+    ),
+    least="at most one",
 )
 ILP: Final = TableOf(
     "ilp",
@@ -356,4 +370,4 @@ LIMITS: Final = TableOf(
     ),
 )
 
-TABLES: Final = (TOP, LISTEN, WALLET_ADDRESS, TOKEN, RIGHT, ILP, PEER, LOG, LIMITS)
+TABLES: Final = (TOP, LISTEN, WALLET_ADDRESS, TOKEN, RIGHT, AUTHORIZATION_SERVER, ILP, PEER, LOG, LIMITS)

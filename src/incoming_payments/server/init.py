@@ -6,47 +6,86 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from incoming_payments.errors import ConfigurationError
+from incoming_payments.domain.urls import canonical_url
+from incoming_payments.errors import ConfigurationError, InvalidValue
+from incoming_payments.gnap import Dialect
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import SERVER_SECRET_BYTES_MIN
+from incoming_payments.server.advice import is_loopback
 from incoming_payments.server.template import template
 
 CONFIGURATION: Final = "incoming-payments.toml"
 CLIENT_KEY: Final = "client-key.pem"
 CLIENT_JWK: Final = "client-key.jwk"
 SERVER_SECRET: Final = "server-secret.hex"  # noqa: S105 - the name of a file
+SERVICE_KEY: Final = "service-key.pem"
+SERVICE_JWK: Final = "service-key.jwk"
+_SERVICE_KEY_ID: Final = "service-key-1"
 PEER_TOKEN: Final = "peer-token.txt"  # noqa: S105 - the name of a file
 
 
-def init(folder: Path, port: int) -> int:
+def init(folder: Path, port: int, introspection: str | None = None, dialect: Dialect = "rfc9767") -> int:
     """Write the files for a service on `port` to `folder`, and return the exit status.
 
-    Raises `ConfigurationError` when the port is out of range, a file exists, or a file cannot be written. Then no new
-    file remains.
+    `introspection` is the introspection endpoint of the authorization server. Without it, the service has a token for
+    development.
+
+    Raises `ConfigurationError` when the port is out of range, the endpoint is no URL, a file exists, or a file cannot
+    be written. Then no new file remains.
     """
     if not 1 <= port <= 65535:
         raise ConfigurationError(f"--port must be from 1 to 65535, not {port}", setting="port")
-    key = PrivateKey.generate_ed25519("client-key-1")
+    base_url = f"http://127.0.0.1:{port}"
+    secret_files = {
+        SERVER_SECRET: secrets.token_hex(SERVER_SECRET_BYTES_MIN),
+        PEER_TOKEN: secrets.token_urlsafe(32),
+    }
+    grants, active = (f"{base_url}/auth", set()) if introspection is None else _of_endpoint(introspection, dialect)
+    has_key = introspection is None or dialect == "rfc9767"
+    name = "client-key" if introspection is None else "service-key"
     configuration = template(
-        base_url=f"http://127.0.0.1:{port}",
+        has_authorization_server=introspection is not None,
+        active=active,
+        base_url=base_url,
+        auth_server=grants,
         port=port,
-        token=secrets.token_urlsafe(32),
+        token=secrets.token_urlsafe(32) if introspection is None else "example",
+        introspection=introspection or f"{base_url}/auth/introspect",
+        dialect=dialect,
         jwk=CLIENT_JWK,
+        service_key=SERVICE_KEY,
+        service_key_id=_SERVICE_KEY_ID,
         secret=SERVER_SECRET,
         peer_token=PEER_TOKEN,
     )
-    files = {
-        SERVER_SECRET: secrets.token_hex(SERVER_SECRET_BYTES_MIN),
-        PEER_TOKEN: secrets.token_urlsafe(32),
-        CLIENT_KEY: key.to_pem().decode("ascii"),
-        CLIENT_JWK: json.dumps(key.public_jwk(), indent=2),
-        CONFIGURATION: configuration,
-    }
+    key = PrivateKey.generate_ed25519(f"{name}-1")
+    keys = {f"{name}.pem": key.to_pem().decode("ascii"), f"{name}.jwk": json.dumps(key.public_jwk(), indent=2)}
+    files = {**secret_files, **(keys if has_key else {}), CONFIGURATION: configuration}
     _write_all(folder, files)
     print(f"Wrote {', '.join(files)} to {folder}.")
+    if introspection is not None:
+        print(f"Check auth_server, which is {grants}, and the wallet addresses in {folder / CONFIGURATION}.")
+    if introspection is not None and has_key:
+        print(f"Register the key of this service, {folder / SERVICE_JWK}, at the authorization server.")
     print(f"Next: incoming-payments serve --config {folder / CONFIGURATION}")
     return 0
+
+
+def _of_endpoint(introspection: str, dialect: Dialect) -> tuple[str, set[str]]:
+    """Return the probable grant endpoint, and the optional settings that the introspection endpoint needs."""
+    try:
+        canonical_url(introspection, member="--authorization-server")
+    except InvalidValue as error:
+        raise ConfigurationError(error.description, setting="authorization-server") from None
+    parts = urlsplit(introspection)
+    active = {"key_file", "key_id"} if dialect == "rfc9767" else set()
+    if parts.scheme == "http":
+        active.add("allow_http")
+    if is_loopback(str(parts.hostname)):
+        active.add("allow_private_clients")
+    return f"{parts.scheme}://{parts.netloc}", active
 
 
 def _write_all(folder: Path, files: Mapping[str, str]) -> None:

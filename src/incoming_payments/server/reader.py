@@ -8,7 +8,8 @@ from datetime import date, datetime, time
 from typing import Any, Final
 
 from incoming_payments.errors import ConfigurationError, InvalidValue
-from incoming_payments.server.declarations import REQUIRED, TABLES, Setting, TableOf
+from incoming_payments.server.declarations import TABLES
+from incoming_payments.server.setting import REQUIRED, Setting, TableOf
 from incoming_payments.strict import NAMES, wrong_type
 
 _NAMES: Final[Mapping[type, str]] = {
@@ -93,6 +94,10 @@ class Table:
             usually = f"; {setting.usually}" if setting.usually else ""
             raise self.wrong(name, f"must be an integer from {least} to {most}, not {value}{usually}")
         return value
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a member `name` that was not read."""
+        return name in self._left
 
     def table(self, name: str) -> "Table":
         """Return a member that is a table. Treat a missing table as an empty table, so that the error names its

@@ -26,6 +26,7 @@ from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.ilp_http import HttpPeer, PacketPolicy
 from incoming_payments.limits import PEER_TOKENS_MAX, SERVER_SECRETS_MAX
 from incoming_payments.server import advice, declarations
+from incoming_payments.server.authorization import AuthorizationServer, read_authorization_server
 from incoming_payments.server.client_key import read_client_key
 from incoming_payments.server.files import PRIVATE, Files
 from incoming_payments.server.reader import Once, Table, naming
@@ -75,6 +76,8 @@ class Settings:
     wallet_addresses: StaticWalletAddresses
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
+    path: Path  # the configuration file
+    authorization_server: AuthorizationServer | None = None  # `None`: the tokens of the introspector only
     packets: PacketPolicy | None = None  # `None` without peers
     tokens: tuple[ConfiguredToken, ...] = ()  # the tokens of the introspector
     explain_signatures: bool = False
@@ -133,6 +136,11 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     limits_table, ilp_table, peer_tables = table.table("limits"), table.table("ilp"), table.tables("peer")
     log = table.table("log").read(declarations.LOG)
     token_tables = table.tables("token")
+    has_server = table.has("authorization_server")
+    server_table = table.table("authorization_server")
+    if token_tables and has_server:
+        text = "and authorization_server exclude each other: remove one, because a listed token needs no introspection"
+        raise table.wrong("token", text)
     wallet_address_tables = table.tables("wallet_address", least="[[wallet_address]]")
     top = table.read(declarations.TOP)
     _check_not_empty(table, "database", top["database"])
@@ -142,6 +150,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     policy = _policy(limits, top)
     wallet_addresses = _wallet_addresses(wallet_address_tables, top["auth_server"])
     tokens = _tokens(token_tables, files, wallet_addresses)
+    server = read_authorization_server(server_table, files, top["auth_server"]) if has_server else None
     methods, packets = _ilp(ilp, peer_tables, files)
     advised = (
         *advice.of_listen(policy.base_url, listen["host"], listen["port"], listen["mount"]),
@@ -163,6 +172,8 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
         wallet_addresses=StaticWalletAddresses(list(wallet_addresses.values())),
         introspector=StaticIntrospector([(token.value, token.info) for token in tokens]),
         methods=methods,
+        path=path,
+        authorization_server=server,
         packets=packets if packets.peers else None,
         tokens=tuple(tokens),
         explain_signatures=log["explain_signatures"],

@@ -1,11 +1,12 @@
 """The settings of `serve` as text: the configuration that `init` writes, and the table in `docs/server.md`."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Final
 
-from incoming_payments.server.declarations import REQUIRED, RIGHT, TABLES, Setting, toml
+from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, TOKEN
+from incoming_payments.server.setting import REQUIRED, Setting, TableOf, toml
 
 
 def documented() -> str:
@@ -27,22 +28,30 @@ def _otherwise(setting: Setting) -> str:
     return setting.otherwise or f"`{toml(setting.default)}`"
 
 
-def template(**values: object) -> str:
-    """Return the configuration that `init` writes, with `values` for the placeholders."""
-    return "\n".join(_template_lines()).format(**values) + "\n"
+def template(*, has_authorization_server: bool, active: Collection[str] = (), **values: object) -> str:
+    """Return the configuration that `init` writes, with `values` for the placeholders.
+
+    It has a table for the authorization server or for a token, and shows the other one as a comment. `active` are the
+    names of the settings of the authorization server that are set although they are optional.
+    """
+    omitted = TOKEN if has_authorization_server else AUTHORIZATION_SERVER
+    return "\n".join(_template_lines(omitted, active)).format(**values) + "\n"
 
 
-def _template_lines() -> Iterator[str]:
+def _template_lines(omitted: TableOf, active: Collection[str]) -> Iterator[str]:
     yield "# The configuration of `incoming-payments serve`."
     for table in TABLES:
         if table is RIGHT:  # written in its token
             continue
         yield from _comment(table.meaning, "# ")
-        yield from [table.header] * bool(table.header)
+        mark = "# " if table is omitted else ""
+        yield from [f"{mark}{table.header}"] * bool(table.header)
         for setting in table.settings:
             values = f" ({setting.values})" if setting.values else ""
             yield from _comment(setting.meaning.replace("`", "") + values, "#   ")
-            yield setting.line
+            line = setting.line.removeprefix("# ")
+            is_set = setting.line == line or (table is AUTHORIZATION_SERVER and setting.name in active)
+            yield f"{mark}{line}" if is_set else f"# {line}"
         yield ""
 
 

@@ -1,0 +1,92 @@
+"""New settings for a service that runs: on SIGHUP, it reads its configuration again."""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Final
+
+from attrs import evolve
+
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.hosts.asgi import Receive, Scope, Send
+from incoming_payments.log import LogEvent, log_event
+from incoming_payments.server.health import Application
+from incoming_payments.server.settings import Settings, load_settings
+
+logger = logging.getLogger(__name__)
+
+_FIXED: Final = {  # the fields of `Settings` that need a restart, with their place in the configuration
+    "policy": "base_url, auth_server or [limits]",
+    "database": "database",
+    "host": "listen.host",
+    "port": "listen.port",
+    "mount": "listen.mount",
+    "health": "listen.health",
+    "metrics_port": "listen.metrics_port",
+    "authorization_server": "[authorization_server]",
+    "explain_signatures": "[log]",
+}
+
+
+class ReloadableApplication:
+    """An ASGI application for the newest settings.
+
+    `build` makes the application for settings. A request keeps the application with which it began, so none is lost.
+    Raises what `build` raises.
+    """
+
+    def __init__(self, settings: Settings, build: Callable[[Settings], Application]) -> None:
+        self._settings = settings
+        self._build = build
+        self._application = build(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the application for the newest settings."""
+        await self._application(scope, receive, send)
+
+    def reload_on_hangup(self) -> None:
+        """Reload on each SIGHUP from now on, in a thread of its own. Call this in the main thread."""
+        signals: SimpleQueue[int] = SimpleQueue()  # a signal handler may call its `put` at any time
+        signal.signal(signal.SIGHUP, lambda number, _: signals.put(number))
+
+        def work() -> None:
+            while signals.get():
+                self.reload()
+
+        threading.Thread(target=work, name="reload", daemon=True).start()
+
+    def reload(self) -> None:
+        """Read the configuration again. Use its wallet addresses, tokens, secrets and peers for the next requests.
+
+        If the configuration or a file that it names is wrong, the old settings stay, and the log has the error. The log
+        also names the settings that have changed but need a restart.
+        """
+        old, path = self._settings, self._settings.path
+        try:
+            new = load_settings(path)
+            settings = evolve(
+                old,
+                wallet_addresses=new.wallet_addresses,
+                introspector=new.introspector,
+                tokens=new.tokens,
+                methods=new.methods,
+                packets=new.packets,
+            )
+            application = self._build(settings)
+        except (ConfigurationError, OSError) as error:
+            text = "the configuration is not used, and the old settings stay: %s"
+            log_event(logger, logging.ERROR, LogEvent.CONFIGURATION_REFUSED, text, error)
+            return
+        self._application, self._settings = application, settings
+        log_event(logger, logging.INFO, LogEvent.CONFIGURATION_READ, "%s was read again", path)
+        for warning in new.warnings:
+            log_event(logger, logging.WARNING, LogEvent.CONFIGURATION_WARNING, "%s", warning)
+        for name in _changed(old, new):
+            text = "%s: %s has changed, but needs a restart; the old value stays"
+            log_event(logger, logging.WARNING, LogEvent.CONFIGURATION_WARNING, text, path, name)
+
+
+def _changed(old: Settings, new: Settings) -> Iterator[str]:
+    return (name for field, name in _FIXED.items() if getattr(old, field) != getattr(new, field))
