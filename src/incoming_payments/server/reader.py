@@ -96,7 +96,8 @@ class Table:
         return value
 
     def has(self, name: str) -> bool:
-        """Return whether there is a member `name` that was not read."""
+        """Return whether there is a member `name`, which is optional."""
+        self._known.append(name)
         return name in self._left
 
     def table(self, name: str) -> "Table":

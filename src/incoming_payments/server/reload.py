@@ -30,6 +30,13 @@ _FIXED: Final = {  # the fields of `Settings` that need a restart, with their pl
 }
 
 
+def hangups() -> "SimpleQueue[int]":
+    """Return a queue that gets each SIGHUP from now on. Call this in the main thread, before SIGHUP may arrive."""
+    signals: SimpleQueue[int] = SimpleQueue()  # a signal handler may call its `put` at any time
+    signal.signal(signal.SIGHUP, lambda number, _: signals.put(number))
+    return signals
+
+
 class ReloadableApplication:
     """An ASGI application for the newest settings.
 
@@ -46,10 +53,8 @@ class ReloadableApplication:
         """Answer with the application for the newest settings."""
         await self._application(scope, receive, send)
 
-    def reload_on_hangup(self) -> None:
-        """Reload on each SIGHUP from now on, in a thread of its own. Call this in the main thread."""
-        signals: SimpleQueue[int] = SimpleQueue()  # a signal handler may call its `put` at any time
-        signal.signal(signal.SIGHUP, lambda number, _: signals.put(number))
+    def reload_on(self, signals: "SimpleQueue[int]") -> None:
+        """Reload for each of the `signals`, in a thread of its own."""
 
         def work() -> None:
             while signals.get():

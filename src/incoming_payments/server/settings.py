@@ -136,9 +136,8 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     limits_table, ilp_table, peer_tables = table.table("limits"), table.table("ilp"), table.tables("peer")
     log = table.table("log").read(declarations.LOG)
     token_tables = table.tables("token")
-    has_server = table.has("authorization_server")
-    server_table = table.table("authorization_server")
-    if token_tables and has_server:
+    server_table = table.table("authorization_server") if table.has("authorization_server") else None
+    if token_tables and server_table:
         text = "and authorization_server exclude each other: remove one, because a listed token needs no introspection"
         raise table.wrong("token", text)
     wallet_address_tables = table.tables("wallet_address", least="[[wallet_address]]")
@@ -150,7 +149,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     policy = _policy(limits, top)
     wallet_addresses = _wallet_addresses(wallet_address_tables, top["auth_server"])
     tokens = _tokens(token_tables, files, wallet_addresses)
-    server = read_authorization_server(server_table, files, top["auth_server"]) if has_server else None
+    server = None if server_table is None else read_authorization_server(server_table, files, top["auth_server"])
     methods, packets = _ilp(ilp, peer_tables, files)
     advised = (
         *advice.of_listen(policy.base_url, listen["host"], listen["port"], listen["mount"]),

@@ -145,10 +145,12 @@ def changed(line: str, new: str, text: str = FULL) -> str:
 
 
 def test_full_configuration_has_every_setting() -> None:
-    """`FULL` sets every setting, so that the test below checks each of them."""
+    """`FULL` sets every setting beside `[[token]]`, so that the test below checks each of them."""
     document = tomllib.loads(FULL)
     rights = [right for token in document["token"] for right in token["rights"]]
     for table in declarations.TABLES:
+        if table is declarations.AUTHORIZATION_SERVER:  # test_authorization.py
+            continue
         found = rights if table is declarations.RIGHT else document.get(table.name, document)
         given = set().union(*found) if isinstance(found, list) else set(found)
         assert {setting.name for setting in table.settings} - given == set()

@@ -1,17 +1,46 @@
 """The settings as text. Everything that is generated from the declarations agrees with the reader."""
 
 import tomllib
+from typing import Final
 
-from incoming_payments.server.declarations import REQUIRED, RIGHT, TABLES
+import pytest
+
+from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, TOKEN
+from incoming_payments.server.setting import REQUIRED
 from incoming_payments.server.template import documented, template
 
+VALUES: Final = {
+    "base_url": "http://x",
+    "auth_server": "http://x/auth",
+    "port": 1,
+    "token": "T",
+    "introspection": "https://as.example",
+    "dialect": "rafiki",
+    "jwk": "j",
+    "service_key": "k",
+    "service_key_id": "i",
+    "secret": "s",
+    "peer_token": "p",
+}
 
-def test_template_holds_every_setting() -> None:
-    """The template is TOML, sets each required setting, and shows each optional one as a comment."""
-    text = template(base_url="http://x", port=1, token="T", jwk="j", secret="s", peer_token="p")
+
+@pytest.mark.parametrize("has_server", [False, True])
+def test_template_holds_every_setting(has_server: bool) -> None:
+    """The template is TOML, sets each required setting, and shows each optional one as a comment.
+
+    It shows the token or the authorization server as a comment, because they exclude each other.
+    """
+    text = template(has_authorization_server=has_server, **VALUES)
     document = tomllib.loads(text)
     for table in TABLES:
+        if table is (TOKEN if has_server else AUTHORIZATION_SERVER):
+            assert table.name not in document
+            assert f"\n# {table.header}\n" in text
+            assert [setting.name for setting in table.settings if f"\n# {setting.name} = " not in text] == []
+            continue
         if table is RIGHT:
+            if has_server:
+                continue
             [members] = document["token"][0]["rights"]
             assert set(members) == {setting.name for setting in RIGHT.settings}
             continue
@@ -25,7 +54,7 @@ def test_template_holds_every_setting() -> None:
 
 def test_lines_of_the_template_have_a_maximum_length() -> None:
     """The template wraps its comments at 120 characters."""
-    text = template(base_url="http://x", port=1, token="T", jwk="j", secret="s", peer_token="p")
+    text = template(has_authorization_server=True, **VALUES)
     assert max(map(len, text.splitlines())) <= 120
 
 

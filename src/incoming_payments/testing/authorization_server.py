@@ -1,0 +1,268 @@
+"""A small authorization server over real HTTP, for tests and demonstrations. It never belongs in production.
+
+```
+with AuthorizationServer(issuer="http://127.0.0.1:9000") as server:
+    server.issue("token", actions=["create", "read"], jwk=key.public_jwk())
+    ...                               # server.url is the introspection endpoint
+    server.fail("delay", seconds=30)  # until server.fail(None)
+```
+
+It also serves the key sets of clients: `{walletAddress}/jwks.json`. As a process it does each line of its standard input,
+such as `{"do": "revoke", "token": "token"}`, and confirms it on its standard output:
+`python -m incoming_payments.testing.authorization_server --port 9000`.
+"""
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Final, Literal, Self, get_args
+
+from incoming_payments.clock import utc_now
+from incoming_payments.errors import SignatureRefused
+from incoming_payments.gnap import Dialect
+from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
+
+Fault = Literal["delay", "error", "garbage", "huge", "redirect", "close"]
+
+_PATH: Final = "/introspect"
+_HUGE_BYTES: Final = 5_000_000
+_COVERED: Final = ("@method", "@target-uri", "content-digest")  # RFC 9635 §7.3.1
+
+
+class AuthorizationServer:
+    """An authorization server on loopback. Use it as a context manager, or call `start` and `stop`.
+
+    `port` 0 takes a free port. `dialect` is the form of its answers. `issuer` is the `iss` of its answers; the default
+    is its own URL. With `service_jwk`, an introspection request needs a signature by this key. All methods are
+    thread-safe. `clock` decides about expiry.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        dialect: Dialect = "rfc9767",
+        issuer: str | None = None,
+        service_jwk: Mapping[str, Any] | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+        self._http.daemon_threads = True
+        self.base_url: Final = f"http://127.0.0.1:{self._http.server_port}"
+        self.url: Final = f"{self.base_url}{_PATH}"
+        self._dialect = dialect
+        self._issuer = issuer or self.base_url
+        self._service_key = None if service_jwk is None else load_jwk(service_jwk)
+        self._clock = clock
+        self._tokens: dict[str, dict[str, Any]] = {}
+        self._key_sets: dict[str, list[Mapping[str, Any]]] = {}
+        self._fault: Fault | None = None
+        self._delay_s = 0.0
+        self._woken = threading.Event()
+        self.requests: list[str] = []  # the path of each request
+
+    def start(self) -> Self:
+        """Serve in a thread."""
+        threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        """Stop, and end each delay."""
+        self._woken.set()
+        self._http.shutdown()
+        self._http.server_close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def issue(
+        self,
+        token: str,
+        *,
+        actions: Iterable[str],
+        identifier: str | None = None,
+        client: str | None = None,
+        jwk: Mapping[str, Any] | None = None,
+        expires_s: float | None = None,
+    ) -> None:
+        """Make `token` active, with one access right.
+
+        `client` is the wallet address of the client. Without `jwk`, its keys are in its key set: see `publish`.
+        `expires_s` is the lifetime in seconds.
+        """
+        expires_at = None if expires_s is None else self._clock() + timedelta(seconds=expires_s)
+        access = {"type": "incoming-payment", "actions": list(actions)}
+        if identifier is not None:
+            access["identifier"] = identifier
+        self._tokens[token] = {"access": access, "client": client, "jwk": jwk, "expires_at": expires_at}
+
+    def revoke(self, token: str) -> None:
+        """Make `token` inactive."""
+        self._tokens.pop(token, None)
+
+    def publish(self, name: str, jwks: Iterable[Mapping[str, Any]]) -> str:
+        """Replace the key set of the client `name`, and return its wallet address on this server."""
+        self._key_sets[f"/{name}/jwks.json"] = list(jwks)
+        return f"{self.base_url}/{name}"
+
+    def fail(self, fault: Fault | None, *, seconds: float = 0.0) -> None:
+        """Fail each later request in this way, or, with `None`, no longer.
+
+        `delay` answers correctly after `seconds`, `error` answers 500, `garbage` answers no JSON, `huge` answers 5 MB,
+        `redirect` answers 307 to another path that would answer correctly, and `close` answers nothing.
+        """
+        if fault is not None and fault not in get_args(Fault):
+            raise ValueError(f"fault must be one of {', '.join(get_args(Fault))}, not {fault!r}")
+        self._fault, self._delay_s = fault, seconds
+
+    def answer(self, request: RequestMessage) -> tuple[int, dict[str, str], bytes] | None:
+        """Return status, header fields and body for `request`, or `None` to close the connection."""
+        path = request.target_uri.removeprefix(self.base_url)
+        self.requests.append(path)
+        if self._fault == "delay":
+            self._woken.wait(self._delay_s)
+        elif self._fault == "close":
+            return None
+        elif self._fault == "redirect" and not path.startswith("/moved"):
+            return 307, {"Location": f"{self.base_url}/moved{path}"}, b""
+        elif self._fault is not None and self._fault != "redirect":
+            status = 500 if self._fault == "error" else 200
+            return status, {}, b"x" * (_HUGE_BYTES if self._fault == "huge" else 10)
+        status, document = self._document(request, path.removeprefix("/moved"))
+        return status, {"Content-Type": "application/json"}, json.dumps(document).encode()
+
+    def _document(self, request: RequestMessage, path: str) -> tuple[int, object]:
+        if path in self._key_sets:
+            return 200, {"keys": self._key_sets[path]}
+        if path != _PATH or request.method != "POST":
+            return 404, {"error": "not_found"}
+        if not self._is_signed(request):
+            return 400, {"error": "invalid_resource_server"}
+        try:
+            document = json.loads(request.body)
+            token = self._tokens.get(document["access_token"])
+        except (ValueError, KeyError, TypeError):
+            return 400, {"error": "invalid_request"}
+        if token is None or (token["expires_at"] is not None and token["expires_at"] <= self._clock()):
+            return 200, {"active": False}
+        return 200, self._rafiki(token, document) if self._dialect == "rafiki" else self._rfc9767(token)
+
+    def _is_signed(self, request: RequestMessage) -> bool:
+        if self._service_key is None:
+            return True
+        keys = {self._service_key.kid: self._service_key}
+        try:
+            verify(request, keys, policy=Policy(required=_COVERED), now=self._clock())
+        except SignatureRefused:
+            return False
+        return True
+
+    def _rfc9767(self, token: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer of RFC 9767 §3.3. The client is not part of it, so it is the `instance_id`."""
+        answer = {"active": True, "iss": self._issuer, "access": [token["access"]]}
+        if token["client"] is not None:
+            answer["instance_id"] = token["client"]
+        if token["jwk"] is not None:
+            answer["key"] = {"proof": "httpsig", "jwk": token["jwk"]}
+        if token["expires_at"] is not None:
+            answer["exp"] = int(token["expires_at"].timestamp())
+        return answer
+
+    def _rafiki(self, token: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer of Rafiki, which has the access that the request names, if the token has it."""
+        granted = token["access"]
+        wanted = document.get("access", [])
+        if not all(
+            set(item["actions"]) <= set(granted["actions"])
+            and granted.get("identifier") in (None, item.get("identifier"))
+            for item in wanted
+        ):
+            return {"active": False}
+        client = {"walletAddress": token["client"]} if token["jwk"] is None else {"jwk": token["jwk"]}
+        return {"active": True, "grant": "a-grant", "access": [granted] if wanted else [], "client": client}
+
+    def run(self, lines: Iterable[str]) -> Iterable[str]:
+        """Do what each line says, and yield the base URL and a confirmation for each line."""
+        methods: dict[str, Callable[..., object]] = {
+            "issue": self.issue,
+            "revoke": self.revoke,
+            "publish": self.publish,
+            "fail": self.fail,
+            "requests": lambda: len(self.requests),
+        }
+        yield self.base_url
+        for line in lines:
+            arguments = json.loads(line)
+            yield json.dumps(methods[arguments.pop("do")](**arguments))
+
+
+def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
+    """Return the class that passes requests over HTTP to `server`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            uri, headers = f"{server.base_url}{self.path}", tuple(self.headers.items())
+            answer = server.answer(RequestMessage(self.command, uri, headers, body))
+            if answer is None:
+                self.close_connection = True
+                return
+            status, fields, content = answer
+            self.send_response(status)
+            for name, value in fields.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Write no log: the requests are in `AuthorizationServer.requests`."""
+
+        def handle(self) -> None:
+            try:
+                super().handle()
+            except OSError:  # the client has gone, perhaps because the answer came too late
+                self.close_connection = True
+
+        def finish(self) -> None:
+            try:
+                super().finish()
+            except OSError:
+                self.close_connection = True
+
+    return Handler
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run an authorization server that is told what to do on standard input, until its end."""
+    parser = argparse.ArgumentParser(description=str(main.__doc__))
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767")
+    parser.add_argument("--issuer")
+    parser.add_argument("--service-jwk", type=argparse.FileType("rb"))
+    options = parser.parse_args(arguments)
+    jwk = None if options.service_jwk is None else json.load(options.service_jwk)
+    with AuthorizationServer(
+        port=options.port, dialect=options.dialect, issuer=options.issuer, service_jwk=jwk
+    ) as server:
+        for line in server.run(sys.stdin):
+            print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""SIGHUP: the next requests use the new tokens, secrets and peers, and no request is lost."""
+
+import logging
+import re
+import secrets
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from incoming_payments.errors import InvalidValue
+from incoming_payments.gnap import AccessToken, TokenQuery
+from incoming_payments.hosts.asgi import Receive, Scope, Send
+from incoming_payments.server.health import Application
+from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
+from incoming_payments.server.reload import ReloadableApplication
+from incoming_payments.server.settings import Settings, load_settings
+from incoming_payments.testing.sender import Ending, Payee, over_http, pay
+from kits.processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in
+
+PEER: Final = '[[peer]]\nname = "second"\nasset_code = "USD"\nasset_scale = 2\ntoken_files = ["second.txt"]\n'
+
+
+def edit(folder: Path, old: str, new: str) -> None:
+    """Replace a text in the configuration."""
+    path = folder / CONFIGURATION
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+
+
+def await_lines(log: Path, pattern: str, count: int = 1) -> None:
+    """Wait until the log has `count` matches."""
+    deadline = time.monotonic() + 30
+    while len(re.findall(pattern, log.read_text("utf-8"))) < count:
+        assert time.monotonic() < deadline, log.read_text("utf-8")
+        time.sleep(0.01)
+
+
+def test_hangup_changes_tokens_secrets_and_peers_without_losing_a_request(tmp_path: Path) -> None:
+    """A process under load reads a new token, a new secret and a new peer 10 times. Every request is answered."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
+    old = HttpClient.of(tmp_path, base_url)
+    new = HttpClient(base_url, "NEW-TOKEN", old.key)
+    (tmp_path / "second.txt").write_text(secrets.token_urlsafe(32))
+    (tmp_path / "new.hex").write_text(secrets.token_hex(32))
+    ended = threading.Event()
+    statuses: list[int] = []
+
+    def load() -> None:
+        while not ended.is_set():
+            statuses.append(HttpClient(base_url, "TOKEN-OF-ALL", old.key).create().status_code)
+
+    text = (tmp_path / CONFIGURATION).read_text("utf-8")
+    [token] = re.findall(r"(?s)\n(\[\[token\]\]\n.*?)(?=\n\n)", text)
+    edit(tmp_path, token, f"{token}\n{token.replace(token_in(tmp_path), 'TOKEN-OF-ALL')}")
+    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, log) as process:
+        before = Payee.of(old.create(incomingAmount={"value": "10", "assetCode": "USD", "assetScale": 2}).json())
+        assert code_of(new.create()) == (401, "invalid_token")
+        with ThreadPoolExecutor(2) as pool:
+            loads = [pool.submit(load) for _ in range(2)]
+            edit(tmp_path, token_in(tmp_path), "NEW-TOKEN")
+            edit(tmp_path, f'["{SERVER_SECRET}"]', f'["new.hex", "{SERVER_SECRET}"]')
+            edit(tmp_path, "\n[[peer]]\n", f"\n{PEER}[[peer]]\n")
+            for turn in range(10):
+                answered = len(statuses)
+                process.send_signal(signal.SIGHUP)
+                await_lines(log, "was read again", turn + 1)
+                while len(statuses) < answered + 2 and not any(future.done() for future in loads):
+                    time.sleep(0.01)
+            ended.set()
+            for future in loads:
+                future.result()
+        assert code_of(old.create()) == (401, "invalid_token")
+        created = new.create(incomingAmount={"value": "10", "assetCode": "USD", "assetScale": 2})
+        assert created.status_code == 201
+        after = Payee.of(created.json())
+        # Both peers can pay the payments of both secrets.
+        endings = [
+            pay(over_http(f"{base_url}/ilp", (tmp_path / name).read_text("ascii").strip()), payee, 5).ending
+            for name in ("second.txt", PEER_TOKEN)
+            for payee in (before, after)
+        ]
+    assert set(statuses) == {201}
+    assert len(statuses) >= 20
+    assert endings == [Ending.DONE] * 4
+
+
+def test_broken_file_keeps_the_old_settings(tmp_path: Path) -> None:
+    """The log names file and setting, the service goes on, and a repaired file is used."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
+    client, token = HttpClient.of(tmp_path, base_url), token_in(tmp_path)
+    peer_token = (tmp_path / PEER_TOKEN).read_text("ascii")
+    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, log) as process:
+        edit(tmp_path, token, "NEW-TOKEN")
+        (tmp_path / PEER_TOKEN).write_text("short")
+        process.send_signal(signal.SIGHUP)
+        await_lines(log, "the configuration is not used")
+        assert client.create().status_code == 201
+        (tmp_path / PEER_TOKEN).write_text(peer_token)
+        process.send_signal(signal.SIGHUP)
+        await_lines(log, "was read again")
+        assert code_of(client.create()) == (401, "invalid_token")
+    says = (
+        "ERROR incoming_payments.server.reload: incoming payments: the configuration is not used, and the old "
+        f"settings stay: {tmp_path / CONFIGURATION}: peer[0].token_files[0]: {tmp_path / PEER_TOKEN} must hold a token"
+    )
+    assert says in log.read_text("utf-8")
+    assert "NEW-TOKEN" not in log.read_text("utf-8")
+
+
+def application(folder: Path, used: list[Settings]) -> ReloadableApplication:
+    """Return an application that records the settings with which it was built."""
+
+    def build(settings: Settings) -> Application:
+        used.append(settings)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            """Do nothing."""
+
+        return answer
+
+    return ReloadableApplication(load_settings(folder / CONFIGURATION), build)
+
+
+FIXED: Final = [
+    ('database = "payments.sqlite3"', 'database = "other.sqlite3"', "database"),
+    ("port = 9002", "port = 9003", "listen.port"),
+    ('host = "127.0.0.1"', 'host = "localhost"', "listen.host"),
+    ('# mount = ""', 'mount = "/x"', "listen.mount"),
+    ("# health = true", "health = false", "listen.health"),
+    ("# metrics_port = 9464", "metrics_port = 9464", "listen.metrics_port"),
+    ("# explain_signatures = false", "explain_signatures = true", "[log]"),
+    ("# public_get = true", "public_get = false", "base_url, auth_server or [limits]"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "name"), FIXED)
+def test_setting_that_needs_a_restart_stays(
+    folder: Path, caplog: pytest.LogCaptureFixture, old: str, new: str, name: str
+) -> None:
+    """The log names the setting, and the others are used."""
+    used: list[Settings] = []
+    reloadable = application(folder, used)
+    edit(folder, old, new)
+    edit(folder, token_in(folder), "NEW-TOKEN")
+    with caplog.at_level(logging.WARNING):
+        reloadable.reload()
+
+    text = f"incoming payments: {folder / CONFIGURATION}: {name} has changed, but needs a restart; the old value stays"
+    assert text in caplog.messages
+    before, after = used
+    assert after.introspector.introspect(TokenQuery(AccessToken("NEW-TOKEN"), "read")) is not None
+    for field in ("policy", "database", "host", "port", "mount", "health", "metrics_port", "explain_signatures"):
+        assert getattr(before, field) == getattr(after, field)
+
+
+def test_changed_authorization_server_needs_a_restart(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An authorization server that a running service does not use is named in the log."""
+    used: list[Settings] = []
+    text = re.sub(r"(?s)\n\[\[token\]\]\n.*?\n\n", "\n\n", (folder / CONFIGURATION).read_text("utf-8"))
+    (folder / CONFIGURATION).write_text(text)
+    reloadable = application(folder, used)
+    new = '\n[authorization_server]\nurl = "https://auth.bank.example/x"\ndialect = "rafiki"\n'
+    edit(folder, "\n# [authorization_server]\n", new)
+    reloadable.reload()
+    assert "[authorization_server] has changed, but needs a restart" in caplog.text
+    assert used[1].authorization_server is None
+
+
+def test_events_and_warnings_of_a_reload(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each line has its event. Warnings about files are repeated, because files change too."""
+    reloadable = application(folder, [])
+    (folder / SERVER_SECRET).chmod(0o644)
+    with caplog.at_level(logging.INFO):
+        reloadable.reload()
+        edit(folder, "\n[ilp]\n", "\n[[[")
+        reloadable.reload()
+    found = [(record.levelname, record.__dict__["event"]) for record in caplog.records]
+    assert found == [
+        ("INFO", "configuration_read"),
+        ("WARNING", "configuration_warning"),
+        ("ERROR", "configuration_refused"),
+    ]
+    assert f"{folder / SERVER_SECRET}: other users have access (mode 0644): chmod go-rwx it" in caplog.messages[1]
+
+
+def test_application_that_cannot_be_built_keeps_the_old_one(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An error of the service itself, such as two peers with one token, is logged like an error of the file."""
+    used: list[Settings] = []
+    reloadable = application(folder, used)
+    edit(folder, token_in(folder), "not a token")
+    reloadable.reload()
+    assert len(used) == 1
+    assert "token[0].value" in caplog.text
+    with pytest.raises(InvalidValue):
+        AccessToken("not a token")
