@@ -308,8 +308,8 @@ for name in MODULES:
 """
 EXTRAS: Final = {
     "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
-    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "urllib3", "uvicorn", "waitress",
-    "werkzeug", "yarl",
+    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "urllib3", "uvicorn",
+    "waitress", "werkzeug", "yarl",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [
     *(name.removesuffix(".__init__") for name in ALL if part_of(name) in {*GROUND, *PURE, "ports", PACKAGE}),

@@ -52,6 +52,53 @@ def service(folder: Path, port: int) -> Iterator[int]:
         process.wait()
 
 
+class Authorization:
+    """The process of the authorization server. It reads requests on its standard input."""
+
+    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
+        self._process = process
+        self.url: Final = url
+
+    def __call__(self, do: str, **arguments: Any) -> Any:
+        """Call a method of `testing.authorization_server.AuthorizationServer`, and return its result."""
+        return json.loads(_exchange(self._process, json.dumps({"do": do, **arguments}), "authorization server"))
+
+
+@contextmanager
+def authorization_server(port: int, service_jwk: Path) -> Iterator[Authorization]:
+    """Run an authorization server, which accepts requests that are signed by the key in `service_jwk`."""
+    module = "incoming_payments.testing.authorization_server"
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", module, "--port", str(port), "--service-jwk", str(service_jwk)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield Authorization(process, _line_of(process, "authorization server"))
+        finally:
+            process.communicate()  # closes its input, so that the process ends
+
+
+def _exchange(process: "subprocess.Popen[str]", line: str, name: str) -> str:
+    """Write a line to a process, and return the line that it answers."""
+    assert process.stdin is not None  # noqa: S101 - our own pipe
+    try:
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        raise StoryEnds(f"The {name} process ended; its error is above.") from None
+    return _line_of(process, name)
+
+
+def _line_of(process: "subprocess.Popen[str]", name: str) -> str:
+    assert process.stdout is not None  # noqa: S101 - our own pipe
+    if not (line := process.stdout.readline()):
+        raise StoryEnds(f"The {name} process ended; its error is above.")
+    return line.rstrip("\n")
+
+
 class CoreBanking:
     """The core banking process. It reads credits on its standard input, and writes their outcomes on its output."""
 
@@ -67,17 +114,7 @@ class CoreBanking:
         return self._request(id)
 
     def _request(self, line: str) -> dict[str, Any]:
-        assert self._process.stdin is not None  # noqa: S101 - our own pipe
-        assert self._process.stdout is not None  # noqa: S101 - our own pipe
-        try:
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise StoryEnds("The core banking process ended; its error is above.")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = json.loads(_exchange(self._process, line, "core banking"))
         return answer
 
 

@@ -1,15 +1,18 @@
-"""`incoming-payments demo`: a whole payment between three real processes, with a check for each step.
+"""`incoming-payments demo`: a whole payment between four real processes, with a check for each step.
 
 - This process is the client, which sends signed requests, and the payer, which sends packets by STREAM over HTTP.
 - The service runs in a process of its own on a new SQLite file. Halfway through the packets it is killed with SIGKILL
   and started again.
 - The ASE's core banking is the third process. It embeds the library on the same file, and credits other money.
+- The authorization server is the fourth process. The service introspects the token there for each request, and
+  signs these introspection requests.
 
 The exit status is 0 only if every check holds, and the ledgers of payer and payee agree.
 """
 
 import http.client
 import json
+import secrets
 import sys
 import tempfile
 import textwrap
@@ -18,7 +21,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from attrs import frozen
@@ -28,8 +31,10 @@ from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.server._demo_processes import (
     START_S_MAX,
     USD,
+    Authorization,
     CoreBanking,
     StoryEnds,
+    authorization_server,
     core_banking,
     decimal,
     free_port,
@@ -66,15 +71,43 @@ class _Story:
         self._checks = 0
 
     def run(self) -> int:
-        run_command("init", str(self._folder), "--port", str(self._port))
-        client = _Client.of(self._folder, self._port)
-        forger = _Client(client.base_url, client.token, PrivateKey.generate_ed25519(client.key.kid))
-        with core_banking(self._folder / "payments.sqlite3") as bank:
+        port = free_port()
+        endpoint = f"http://127.0.0.1:{port}/introspect"
+        run_command("init", str(self._folder), "--port", str(self._port), "--authorization-server", endpoint)
+        with (
+            authorization_server(port, self._folder / "service-key.jwk") as authorization,
+            core_banking(self._folder / "payments.sqlite3") as bank,
+        ):
+            client = self._obtain_token(authorization)
+            forger = _Client(client.base_url, client.token, PrivateKey.generate_ed25519(client.key.kid))
             self._pay_by_stream(client, bank)
             with service(self._folder, self._port):
-                self._forge(forger, self._pay_otherwise(client, bank))
+                path = self._pay_otherwise(client, bank)
+                self._forge(forger, path, authorization.url)
                 self._request_euros(client)
+                self._fail_and_revoke(authorization, client, path)
         return self._conclude()
+
+    def _obtain_token(self, authorization: Authorization) -> "_Client":
+        self._say("The authorization server issues a token, which is bound to the key of a client.")
+        key, token = PrivateKey.generate_ed25519("client-key-1"), secrets.token_urlsafe(32)
+        authorization("issue", token=token, actions=["create", "read"], jwk=key.public_jwk())
+        print(shown("<", "a token with the rights create and read"))
+        return _Client(f"http://127.0.0.1:{self._port}", token, key)
+
+    def _fail_and_revoke(self, authorization: Authorization, client: "_Client", path: str) -> None:
+        self._say("The authorization server fails. The client reads the payment.")
+        authorization("fail", fault="error")
+        answer = self._send(client, "GET", path)
+        self._same("status", answer.status, 503)
+        self._same("code", answer.body.get("error", {}).get("code"), "authorization_server_unavailable")
+        authorization("fail", fault=None)
+        self._read(client, path, received="2500", completed=True)
+        self._say("The authorization server revokes the token. The client reads the payment once more.")
+        authorization("revoke", token=client.token)
+        answer = self._send(client, "GET", path)
+        self._same("status", answer.status, 401)
+        self._same("code", answer.body.get("error", {}).get("code"), "invalid_token")
 
     def _pay_by_stream(self, client: "_Client", bank: "CoreBanking") -> None:
         with ThreadPoolExecutor(1) as payer:
@@ -182,11 +215,11 @@ class _Story:
         self._same("outcome", answer.get("outcome"), outcome)
         return answer
 
-    def _forge(self, forger: "_Client", path: str) -> None:
+    def _forge(self, forger: "_Client", path: str, auth_server: str) -> None:
         self._say("An attacker has the token but not the key, and signs with another key.")
         answer = self._send(forger, "GET", path)
         self._same("status", answer.status, 401)
-        self._same("challenge", answer.challenge, f"GNAP as_uri={forger.base_url}/auth")
+        self._same("challenge", answer.challenge, f"GNAP as_uri={auth_server}")
 
     def _request_euros(self, client: "_Client") -> None:
         self._say("The client requests a payment in the wrong asset.")
@@ -313,16 +346,6 @@ class _Client:
     base_url: str
     token: str
     key: PrivateKey
-
-    @classmethod
-    def of(cls, folder: Path, port: int) -> Self:
-        """Return the client for the key and the token that `init` has written."""
-        configuration = (folder / "incoming-payments.toml").read_text("utf-8")
-        token = next(line.split('"')[1] for line in configuration.splitlines() if line.startswith("value = "))
-        kid = json.loads((folder / "client-key.jwk").read_text("utf-8"))["kid"]
-        return cls(
-            f"http://127.0.0.1:{port}", token, PrivateKey.from_pem((folder / "client-key.pem").read_bytes(), kid=kid)
-        )
 
     def send(self, method: str, path: str, body: dict[str, Any] | None = None, *, signed: bool = True) -> _Answer:
         """Send a request over HTTP, signed by default, and return the response."""

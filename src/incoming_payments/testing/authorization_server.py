@@ -7,8 +7,8 @@ with AuthorizationServer(issuer="http://127.0.0.1:9000") as server:
     server.fail("delay", seconds=30)  # until server.fail(None)
 ```
 
-It also serves the key sets of clients: `{walletAddress}/jwks.json`. As a process it does each line of its standard input,
-such as `{"do": "revoke", "token": "token"}`, and confirms it on its standard output:
+It also serves the key sets of clients: `{walletAddress}/jwks.json`. As a process it does each line of its standard
+input, such as `{"do": "revoke", "token": "token"}`, and confirms it on its standard output:
 `python -m incoming_payments.testing.authorization_server --port 9000`.
 """
 
@@ -97,8 +97,8 @@ class AuthorizationServer:
     ) -> None:
         """Make `token` active, with one access right.
 
-        `client` is the wallet address of the client. Without `jwk`, its keys are in its key set: see `publish`.
-        `expires_s` is the lifetime in seconds.
+        `client` is the wallet address of the client. In the dialect `rafiki`, a token without `jwk` has the keys that
+        the client publishes: see `publish`. RFC 9767 §3.3 requires the `jwk`. `expires_s` is the lifetime in seconds.
         """
         expires_at = None if expires_s is None else self._clock() + timedelta(seconds=expires_s)
         access = {"type": "incoming-payment", "actions": list(actions)}
@@ -227,7 +227,7 @@ def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_POST = do_GET
+        do_POST = do_GET  # noqa: N815 - the name that http.server calls
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Write no log: the requests are in `AuthorizationServer.requests`."""

@@ -8,7 +8,8 @@ import pytest
 from incoming_payments.domain.amount import Asset
 from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.server import advice
-from incoming_payments.server.declarations import ILP, LIMITS, TABLES, TableOf
+from incoming_payments.server.declarations import ILP, LIMITS, TABLES
+from incoming_payments.server.setting import TableOf
 
 NOW: Final = datetime(2026, 6, 1, tzinfo=UTC)
 USD: Final = Asset("USD", 2)

@@ -99,7 +99,7 @@ WRONG: Final = [
     ('dialect = "rfc9767"', 'dialect = "rfc7662"', "dialect must be 'rfc9767' or 'rafiki'"),
     ('key_id = "service-key-1"', "", "key_id is missing: give key_file and key_id together, or none of them"),
     ('key_file = "service-key.pem"', "", "key_file is missing: give key_id and key_file together, or none of them"),
-    ('key_id = "service-key-1"', 'key_id = ""', "key_id must be 1 to 255 printable ASCII characters"),
+    ('key_id = "service-key-1"', 'key_id = ""', "key_id must be 1 to 256 printable ASCII characters"),
     ("service-key.pem", "no-key.pem", "key_file: FOLDER/no-key.pem does not exist: correct the name, or add the file"),
     ("service-key.pem", "service-key.jwk", "key_file: FOLDER/service-key.jwk cannot be used: the PEM cannot be read"),
     ("# cache_s = 0", "cache_s = 301", "cache_s must be an integer from 0 to 300, not 301"),

@@ -27,6 +27,7 @@ from kits.stream_kit import Service
 
 # The steps that the demo prints, as patterns.
 STEPS: Final = [
+    r"The authorization server issues a token, which is bound to the key of a client\.",
     r"The service starts on a fresh SQLite file \(process \d+\)\.",
     r"A client creates an incoming payment of 25\.00 USD\.",
     r"The client reads it, signed\.",
@@ -45,13 +46,17 @@ STEPS: Final = [
     r"Core banking tries to credit 0\.01 more\.",
     r"An attacker has the token but not the key, and signs with another key\.",
     r"The client requests a payment in the wrong asset\.",
+    r"The authorization server fails\. The client reads the payment\.",
+    r"The client reads it, signed\.",
+    r"The authorization server revokes the token\. The client reads the payment once more\.",
 ]
 CREATED: Final = r"201 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp"
 COMPLETED: Final = r"200 received 25\.00 USD of 25\.00 USD, completed, expires [-0-9TZ:]+, cannot be paid"
 ANSWERS: Final = [
+    r"a token with the rights create and read",
     CREATED,
     r"200 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
-    r"200 received 0\.00 USD, grants at http://127\.0\.0\.1:\d+/auth",
+    r"200 received 0\.00 USD, grants at http://127\.0\.0\.1:\d+",
     r"25\.00 USD would arrive; the payment takes 25\.00 USD in all",
     r"done: 25\.00 USD delivered in 250 packets, [1-9]\d* of them repeated",
     COMPLETED,
@@ -66,6 +71,9 @@ ANSWERS: Final = [
     r"payment_completed: the payment is completed .+",
     r"401 signature_invalid: .+",
     r"400 asset_mismatch: .+",
+    r"503 authorization_server_unavailable: .+",
+    COMPLETED,
+    r"401 invalid_token: .+",
 ]
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from incoming_payments.errors import ConfigurationError, InvalidValue
-from incoming_payments.server.declarations import Setting, TableOf
 from incoming_payments.server.reader import Once, Table, naming
+from incoming_payments.server.setting import Setting, TableOf
 
 COLOUR = Setting("colour", str, "its colour")
 SIZE = Setting("size", int, "its size", 3, bounds=(1, 5))

@@ -1,7 +1,7 @@
 """The settings as text. Everything that is generated from the declarations agrees with the reader."""
 
 import tomllib
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -9,7 +9,7 @@ from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, T
 from incoming_payments.server.setting import REQUIRED
 from incoming_payments.server.template import documented, template
 
-VALUES: Final = {
+VALUES: Final[dict[str, Any]] = {
     "base_url": "http://x",
     "auth_server": "http://x/auth",
     "port": 1,
