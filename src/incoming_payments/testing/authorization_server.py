@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, get_args
 
@@ -238,12 +239,6 @@ def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
             except OSError:  # the client has gone, perhaps because the answer came too late
                 self.close_connection = True
 
-        def finish(self) -> None:
-            try:
-                super().finish()
-            except OSError:
-                self.close_connection = True
-
     return Handler
 
 
@@ -253,9 +248,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767")
     parser.add_argument("--issuer")
-    parser.add_argument("--service-jwk", type=argparse.FileType("rb"))
+    parser.add_argument("--service-jwk", type=Path)
     options = parser.parse_args(arguments)
-    jwk = None if options.service_jwk is None else json.load(options.service_jwk)
+    jwk = None if options.service_jwk is None else json.loads(options.service_jwk.read_bytes())
     with AuthorizationServer(
         port=options.port, dialect=options.dialect, issuer=options.issuer, service_jwk=jwk
     ) as server:
