@@ -57,7 +57,8 @@ class ReloadableApplication:
         """Reload for each of the `signals`, in a thread of its own."""
 
         def work() -> None:
-            while signals.get():
+            while True:
+                signals.get()
                 self.reload()
 
         threading.Thread(target=work, name="reload", daemon=True).start()

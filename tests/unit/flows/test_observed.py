@@ -10,12 +10,12 @@ from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import AuthorizationServerUnavailable, PaymentCompleted, PaymentNotFound, TokenRefused
 from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, LoadPayment, UpdatePayment
 from incoming_payments.flows.observed import observed
-from incoming_payments.gnap import AccessToken
+from incoming_payments.gnap import AccessToken, TokenQuery
 from incoming_payments.ports import CreditDecided, Observation, TokenIntrospected
 from kits.service_kit import NOBODYS_ID
 
 ID = PaymentId(NOBODYS_ID)
-INTROSPECT = IntrospectToken(AccessToken("TOKEN"))
+INTROSPECT = IntrospectToken(TokenQuery(AccessToken("TOKEN"), "read"))
 CREDIT: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None, CreditId("wire-1"))  # type: ignore[arg-type]
 UPDATE: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None)  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 import asyncio
 import builtins
 import re
+import signal
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,12 +12,15 @@ import pytest
 from incoming_payments.clients.client_keys import AsyncHttpClientKeys
 from incoming_payments.clients.introspection import AsyncHttpIntrospector
 from incoming_payments.errors import ConfigurationError
+from incoming_payments.httpsig import PrivateKey
 from incoming_payments.server.authorization import connect
 from incoming_payments.server.command import main
 from incoming_payments.server.declarations import AUTHORIZATION_SERVER
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET, SERVICE_JWK, SERVICE_KEY
 from incoming_payments.server.setting import toml
 from incoming_payments.server.settings import Settings, load_settings
+from incoming_payments.testing.authorization_server import AuthorizationServer
+from kits.processes import COMMAND, HttpClient, code_of, free_port, run_command, serving
 
 URL: Final = "https://as.bank.example/introspect"
 
@@ -147,6 +151,26 @@ def test_missing_extra_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert server is not None
     with pytest.raises(ConfigurationError, match=re.escape("pip install 'incoming-payments[clients]'")):
         connect(server)
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+def test_serve_introspects_and_closes_its_connections(tmp_path: Path) -> None:
+    """A process accepts a token of its authorization server, and ends in good order with open connections."""
+    port, key = free_port(), PrivateKey.generate_ed25519("key-1")
+    with AuthorizationServer() as server:
+        folder = tmp_path / "bank"
+        assert run_command("init", folder, "--port", str(port), "--authorization-server", server.url).returncode == 0
+        server.issue("TOKEN", actions=["create"], jwk=key.public_jwk())
+        client = HttpClient(f"http://127.0.0.1:{port}", "TOKEN", key)
+        with serving([*COMMAND, "serve", "--config", folder / CONFIGURATION], port, tmp_path / "log") as process:
+            assert client.create().status_code == 201
+            server.fail("error")
+            assert code_of(client.create()) == (503, "authorization_server_unavailable")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    assert "Unclosed" not in (tmp_path / "log").read_text("utf-8")
 
 
 # --- the ports -------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, LOGGED_A_MINUTE_MAX, SHUTDOWN_S_MAX
 from incoming_payments.ports import Observer
 from incoming_payments.server import serve
+from incoming_payments.server.authorization import Connections
 from incoming_payments.server.command import main
 from incoming_payments.server.health import Application
 from incoming_payments.server.init import CONFIGURATION, SERVER_SECRET
@@ -295,7 +296,7 @@ def test_serve_configures_uvicorn(
             signal.raise_signal(signal.SIGTERM)
             made.append(self)
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(uvicorn, "Server", Unstarted)
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     path = folder / CONFIGURATION
@@ -304,9 +305,11 @@ def test_serve_configures_uvicorn(
     path.write_text(before + after[after.index("[log]") :], "utf-8")
     stores: list[AsyncSqliteStore] = []
 
-    def noting(settings: Settings, store: AsyncSqliteStore, observer: Observer | None) -> Application:
+    def noting(
+        settings: Settings, store: AsyncSqliteStore, observer: Observer | None, connections: Connections | None
+    ) -> Application:
         stores.append(store)
-        return build(settings, store, observer)
+        return build(settings, store, observer, connections)
 
     monkeypatch.setattr(serve, "build", noting)
     try:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from incoming_payments.clients.introspection import HttpIntrospector
+from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.errors import AuthorizationServerUnavailable
 from incoming_payments.gnap import AccessToken, TokenQuery
 from incoming_payments.httpsig import PrivateKey
@@ -18,7 +19,9 @@ from incoming_payments.testing.authorization_server import AuthorizationServer
 
 KEY: Final = PrivateKey.generate_ed25519("client-key-1")
 SERVICE_KEY: Final = PrivateKey.generate_ed25519("service-key-1")
-QUERY: Final = TokenQuery(AccessToken("T"), "create", "https://bank.example/alice")
+ALICE: Final = wallet_address_url("https://bank.example/alice")
+BOB: Final = wallet_address_url("https://bank.example/bob")
+QUERY: Final = TokenQuery(AccessToken("T"), "create", ALICE)
 
 
 def introspector(server: AuthorizationServer, dialect: str = "rfc9767", **options: Any) -> HttpIntrospector:
@@ -68,7 +71,7 @@ def test_dialect_of_rafiki() -> None:
         assert (info.client, info.jwk) == (f"{server.base_url}/shop", None)
         assert info.rights[0].identifier == QUERY.wallet_address
         assert client.introspect(TokenQuery(QUERY.token, "read", QUERY.wallet_address)) is None
-        assert client.introspect(TokenQuery(QUERY.token, "create", "https://bank.example/bob")) is None
+        assert client.introspect(TokenQuery(QUERY.token, "create", BOB)) is None
         server.issue("T", actions=["create"], jwk=KEY.public_jwk())
         info = client.introspect(QUERY)
         assert info is not None
