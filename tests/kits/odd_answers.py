@@ -18,6 +18,7 @@ _OTHER: Final = {"type": "quote", "actions": ["create", "read"]}
 Serve = Callable[[BaseHTTPRequestHandler, threading.Event], None]
 Answered = tuple[int, str | None]
 OK: Final[Answered] = (201, None)
+INVALID: Final[Answered] = (401, "invalid_token")
 NO_RIGHT: Final[Answered] = (401, "insufficient_rights")
 NO_KEY: Final[Answered] = (401, "key_unusable")
 OUTAGE: Final[Answered] = (503, "authorization_server_unavailable")
@@ -45,7 +46,19 @@ def a_right(**changes: object) -> dict[str, Any]:
 # Each answer, as JSON or as bytes, and the response to the client.
 CONTENTS: Final[Mapping[str, tuple[object, Answered]]] = {
     "as in RFC 9767": (an_answer(client=..., instance_id="7C7C4AZ9KHRS6X63AJAO"), OK),
-    "not active": ({"active": False}, (401, "invalid_token")),
+    "not active": ({"active": False}, INVALID),
+    "for this service": (an_answer(aud="bank"), OK),
+    "for this service and others": (an_answer(aud=["shop", "bank"]), OK),
+    "for other services": (an_answer(aud=["shop"]), INVALID),
+    "for another service": (an_answer(aud="shop"), INVALID),
+    "aud is a number": (an_answer(aud=7), OUTAGE),
+    "aud holds a number": (an_answer(aud=["bank", 7]), OUTAGE),
+    "of another authorization server": (an_answer(iss="https://auth.elsewhere.example"), INVALID),
+    "no iss": (an_answer(iss=...), OUTAGE),
+    "iss is a number": (an_answer(iss=7), OUTAGE),
+    "not active yet": (an_answer(nbf=3_999_999_999), INVALID),
+    "active since": (an_answer(nbf=1.5, iat=1), OK),
+    "nbf is a string": (an_answer(nbf="2020-01-01"), OUTAGE),
     "no exp": (an_answer(exp=...), OK),
     "exp is null": (an_answer(exp=None), OK),
     "exp with a fraction": (an_answer(exp=4e9 + 0.5), OK),
@@ -95,6 +108,31 @@ CONTENTS: Final[Mapping[str, tuple[object, Answered]]] = {
     "deep JSON": (b"[" * 60_000, OUTAGE),
     "a long number": (b'{"active": ' + b"1" * 60_000 + b"}", OUTAGE),
     "5 MB of JSON": (json.dumps(an_answer(flags=["x" * 100] * 50_000)).encode(), OUTAGE),
+}
+
+
+_JWK: Final = ed25519_key().public_jwk()
+
+
+def of_rafiki(**changes: object) -> dict[str, Any]:
+    """Return an answer of Rafiki. A change to `...` removes a member."""
+    members = {"active": True, "grant": "7b0d", "access": [_RIGHT], "client": {"walletAddress": SHOP}, **changes}
+    return {name: value for name, value in members.items() if value is not ...}
+
+
+# The same for answers in the dialect of Rafiki.
+OF_RAFIKI: Final[Mapping[str, tuple[object, Answered]]] = {
+    "client with a wallet address": (of_rafiki(), NO_KEY),
+    "client is its URL": (of_rafiki(client=SHOP), NO_KEY),
+    "client is a key": (of_rafiki(client={"jwk": _JWK}), OK),
+    "client is an object without members": (of_rafiki(client={}), NO_KEY),
+    "client is a key by reference": (of_rafiki(client={"jwk": "key-7"}), NO_KEY),
+    "client with a wallet address and a key": (of_rafiki(client={"walletAddress": SHOP, "jwk": _JWK}), OK),
+    "no client": (of_rafiki(client=...), NO_KEY),
+    "token with a key": (of_rafiki(key={"proof": "httpsig", "jwk": _JWK}), OK),
+    "token with a key for TLS": (of_rafiki(key={"proof": "mtls", "jwk": _JWK}), NO_KEY),
+    "no access": (of_rafiki(client={"jwk": _JWK}, access=[]), NO_RIGHT),
+    "not active": ({"active": False}, INVALID),
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import EmptyPoolError, HTTPError, NewConnectionError, ProtocolError
+from urllib3.exceptions import ConnectTimeoutError, EmptyPoolError, HTTPError, NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as TooLate
 
 from incoming_payments.clients._http import (
@@ -153,8 +153,8 @@ def _pool_classes(may_connect: MayConnect) -> dict[str, type[urllib3.HTTPConnect
         deadline = _Deadline(connection.timeout or 0)
         try:
             return _connect(connection.host, connection.port, deadline, may_connect)
-        except TimeoutError:
-            raise
+        except TimeoutError as error:
+            raise ConnectTimeoutError(connection, str(error)) from error
         except OSError as error:
             raise NewConnectionError(connection, str(error)) from error
 

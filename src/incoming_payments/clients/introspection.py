@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar, get_args
+from typing import Any, Final, get_args
 
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import CONNECTIONS_MAX, HttpAnswer, HttpFailed
@@ -28,17 +28,13 @@ from incoming_payments.limits import (
     INTROSPECTIONS_CACHED_MAX,
 )
 
-Client = TypeVar("Client")
-
 _HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
 _SIGNED: Final = ("@method", "@target-uri", "content-digest", "content-type")  # RFC 9635 §7.3.1
 _GATEWAY: Final = {502, 503, 504}  # a proxy answers for a server that does not
 
 
-class _Introspector(Generic[Client]):
-    """What the sync and the async introspector share: the settings, the request, the answer, and the cache."""
-
-    _http: Client
+class _Introspector:
+    """The settings, the requests, the answers and the cache of both introspectors."""
 
     def __init__(
         self,
@@ -63,6 +59,8 @@ class _Introspector(Generic[Client]):
             raise _wrong("dialect", f"must be one of {', '.join(get_args(Dialect))}, not {dialect!r}")
         if dialect == "rfc9767" and issuer is None:
             raise _wrong("issuer", "is missing: set the grant endpoint URL of the authorization server (RFC 9767 §3.3)")
+        if dialect == "rafiki" and issuer is not None:
+            raise _wrong("issuer", "must not be set: the answers of Rafiki have no iss")
         if dialect == "rfc9767" and resource_server is None and key is None:
             text = "is missing: set the name of this service at the authorization server, or a key (RFC 9767 §3.3)"
             raise _wrong("resource_server", text)
@@ -80,8 +78,8 @@ class _Introspector(Generic[Client]):
         self._cache = _Cache(cache_s, cache_tokens)
         self._http = self._open(bytes_max=INTROSPECTION_BYTES_MAX, connections=connections, tls=tls)
 
-    def _open(self, **options: Any) -> Client:
-        raise NotImplementedError
+    def _open(self, **options: Any) -> Any:
+        """Return the HTTP client."""
 
     def _name(self, query: TokenQuery) -> Hashable:
         """Return a name for the answer: queries with the same name get the same answer."""
@@ -112,7 +110,7 @@ class _Introspector(Generic[Client]):
         return info
 
 
-class HttpIntrospector(_Introspector["Any"]):
+class HttpIntrospector(_Introspector):
     """The `Introspector` port over HTTP, for threads. `AsyncHttpIntrospector` is the same for asyncio.
 
     `url` is the introspection endpoint. `dialect` is `rfc9767` or `rafiki`: `docs/introspection.md` says which to
@@ -162,7 +160,7 @@ class HttpIntrospector(_Introspector["Any"]):
         self._http.close()
 
 
-class AsyncHttpIntrospector(_Introspector["Any"]):
+class AsyncHttpIntrospector(_Introspector):
     """The `AsyncIntrospector` port over HTTP. It has the settings of `HttpIntrospector`. Close it with `aclose`."""
 
     def _open(self, **options: Any) -> Any:
@@ -237,7 +235,7 @@ def _error_code(body: bytes) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
     known = isinstance(code, str) and code in {"invalid_request", "invalid_resource_server", "invalid_access"}
-    return f" {code} (RFC 9767 §3.4)" if known else ""
+    return f" {code}" if known else ""
 
 
 class _Cache:

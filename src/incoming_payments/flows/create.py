@@ -22,7 +22,7 @@ from incoming_payments.domain.payment import (
     wallet_address_url,
 )
 from incoming_payments.errors import InvalidValue, MalformedJson, Refused, WalletAddressInactive, WalletAddressNotFound
-from incoming_payments.flows.authenticate import authenticate
+from incoming_payments.flows.authenticate import Caller, authenticate
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
@@ -33,7 +33,7 @@ from incoming_payments.flows.effects import (
 )
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
-from incoming_payments.gnap.access import Action, authorize, require_wallet_address
+from incoming_payments.gnap.access import Action, Allowance, authorize, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import RequestMessage
@@ -54,17 +54,24 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     """
     token = parse_authorization(request.values("authorization"))
     creation = _read(request, policy)
-    hosted = None if isinstance(creation, MalformedJson) else (yield from _look_up(creation.wallet_address))
-    url = None if hosted is None or isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
-    caller = yield from authenticate(request, TokenQuery(token, Action.CREATE, url), policy, now)
-    allowance = authorize(caller.rights, Action.CREATE)
     if isinstance(creation, MalformedJson):
+        yield from _authorize(request, TokenQuery(token, Action.CREATE), policy, now)
         raise creation
+    hosted = yield from _look_up(creation.wallet_address)
+    url = None if isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
+    caller, allowance = yield from _authorize(request, TokenQuery(token, Action.CREATE, url), policy, now)
     require_wallet_address(allowance, creation.wallet_address)
     if isinstance(hosted, Refused):
         raise hosted
     payment, methods = yield from _open(creation, hosted, caller.client, policy, now)
     return view_of(payment, policy.payment_url(payment.id), methods, now)
+
+
+def _authorize(
+    request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime
+) -> Flow[tuple[Caller, Allowance]]:
+    caller = yield from authenticate(request, query, policy, now)
+    return caller, authorize(caller.rights, query.action)
 
 
 def _read(request: RequestMessage, policy: ServicePolicy) -> CreateRequest | MalformedJson:

@@ -217,7 +217,7 @@ def _credentials(options: argparse.Namespace, *, has_authorization: bool) -> tup
     if options.key and options.key_id and (token or not needs_token):
         return _key(options.key, options.key_id, algorithm), token
     configured = _configured(options, token)
-    public = load_jwk(configured.info.jwk)
+    public = load_jwk(configured.info.jwk or {})
     key_id = options.key_id or public.kid
     if options.key:
         key = _key(options.key, key_id, algorithm)
@@ -259,7 +259,7 @@ def _configured_key(configured: ConfiguredToken, key_id: str, algorithm: Algorit
     path = configured.jwk_file.with_suffix(".pem")
     key = _key(path, key_id, None)
     public = {name: value for name, value in key.public_jwk().items() if name not in ("kid", "alg")}
-    if not public.items() <= configured.info.jwk.items():
+    if not public.items() <= (configured.info.jwk or {}).items():
         raise _wrong("--key", f"{path} is not the private key of {configured.jwk_file}: give the right one with --key")
     return _key(path, key_id, algorithm)
 

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from attrs import evolve
 
 from incoming_payments.errors import AuthorizationServerUnavailable, InvalidValue, TokenRefused
 from incoming_payments.gnap.access import AccessRight
@@ -19,7 +20,7 @@ from incoming_payments.gnap.introspection import (
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.testing import NOW
 from kits.frozen_values import assert_frozen
-from kits.odd_answers import CONTENTS, OK, Answered, an_answer, octets
+from kits.odd_answers import CONTENTS, NO_KEY, OF_RAFIKI, OK, Answered, an_answer, octets, of_rafiki
 
 RIGHT = AccessRight(["read"])
 JWK = {"kty": "OKP", "kid": "key-1"}
@@ -155,15 +156,57 @@ def test_every_answer_is_read_or_refused(content: object, answered: Answered) ->
     """An answer gives the facts about a token, or an error that the service answers with a status of its own."""
     outcome: tuple[int, str | None] = (201, None)
     try:
-        if read_introspection(octets(content)) is None:
-            outcome = (401, "invalid_token")
+        require_active(read_introspection(octets(content), issuer="https://auth.bank.example", audience="bank"), NOW)
+    except (TokenRefused, AuthorizationServerUnavailable) as error:
+        outcome = (401 if isinstance(error, TokenRefused) else 503, error.code)
+    # Later checks of the service refuse tokens that lack the right or have an unusable key.
+    later = {"insufficient_rights", "key_unusable"}
+    assert outcome == answered or (outcome == OK and answered[1] in later)
+
+
+@pytest.mark.parametrize(("content", "answered"), OF_RAFIKI.values(), ids=OF_RAFIKI)
+def test_every_answer_of_rafiki_is_read_or_refused(content: object, answered: Answered) -> None:
+    """An answer of Rafiki gives the facts about a token, or is refused."""
+    outcome = OK
+    try:
+        info = require_active(read_introspection(octets(content), dialect="rafiki"), NOW)
     except TokenRefused as error:
         outcome = (401, error.code)
-    except AuthorizationServerUnavailable as error:
-        outcome = (503, error.code)
-    # Later checks of the service refuse tokens that have expired, lack the right or have an unusable key.
-    later = {"token_expired", "insufficient_rights", "key_unusable"}
-    assert outcome == answered or (outcome == OK and answered[1] in later)
+    else:
+        outcome = OK if info.jwk is not None else NO_KEY
+    assert outcome == answered or (outcome == OK and answered[1] == "insufficient_rights")
+
+
+def test_client_of_rafiki_without_a_wallet_address_is_its_key() -> None:
+    """A client that is a key is identified by the thumbprint of the key, which also verifies its signatures."""
+    info = read_introspection(octets(of_rafiki(client={"jwk": {**OKP, "kid": "k1"}})), dialect="rafiki")
+    assert info is not None
+    assert (info.client, info.jwk) == (OKP_CLIENT, {**OKP, "kid": "k1"})
+
+
+@pytest.mark.parametrize("client", ["HTTPS://Shop.Example:443/a/", "https://shop.example/a"])
+def test_client_url_has_one_spelling(client: str) -> None:
+    """The URL of a client is compared in one spelling, so that the client finds its payments again."""
+    assert read(client=client).client == "https://shop.example/a"
+    assert read(client={"walletAddress": client}).client == "https://shop.example/a"
+
+
+def test_rights_for_named_services_need_an_audience() -> None:
+    """A token for named services is refused when this service has no name."""
+    with pytest.raises(TokenRefused, match="for other services"):
+        read(aud=["bank"])
+
+
+@pytest.mark.parametrize(("seconds", "is_active"), [(59, True), (60, True), (61, False)])
+def test_token_is_active_from_its_time_on(seconds: int, is_active: bool) -> None:
+    """The clocks of two servers may differ by a minute."""
+    token = evolve(info(), not_before=NOW + timedelta(seconds=seconds))
+    if is_active:
+        assert require_active(token, NOW) is token
+    else:
+        with pytest.raises(TokenRefused, match="not active yet") as caught:
+            require_active(token, NOW)
+        assert caught.value.code == "invalid_token"
 
 
 def read(**changes: object) -> AccessTokenInfo:

@@ -261,6 +261,7 @@ def test_tokens_with_their_files(load: Load, tmp_path: Path) -> None:
 
     assert settings.introspector.introspect(TokenQuery(first.value, "read")) == first.info
     assert first.jwk_file.read_bytes() == (tmp_path / first.jwk_file.name).read_bytes()
+    assert first.info.jwk is not None
     assert load_jwk(first.jwk_file.read_bytes()) == load_jwk(first.info.jwk)
 
 

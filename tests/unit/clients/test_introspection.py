@@ -1,0 +1,666 @@
+"""`clients.introspection`: the sync and the async introspector, against servers that fail in every way."""
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from incoming_payments.clients._aiohttp import AsyncHttpClient
+from incoming_payments.clients._breaker import Breaker, SingleFlight
+from incoming_payments.clients._http import HttpAnswer, HttpFailed, MayConnect
+from incoming_payments.clients._urllib3 import HttpClient
+from incoming_payments.clients.introspection import AsyncHttpIntrospector, HttpIntrospector
+from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, PortUnavailable, TokenRefused
+from incoming_payments.gnap import AccessToken, AccessTokenInfo, TokenQuery
+from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
+from incoming_payments.limits import BREAKER_FAILURES_MAX, BREAKER_OPEN_S_MAX, BREAKER_OPEN_S_MIN
+from kits.odd_answers import OF_RAFIKI, OVER_HTTP, Answered, Serve, an_answer, authorization_server, octets
+from kits.scripted_server import Exchange, scripted_server
+from kits.service_kit import ALICE, Service, ed25519_key
+
+ISSUER = "https://auth.bank.example"
+QUERY = TokenQuery(AccessToken("T0KEN"), "create", ALICE.url)
+RFC = {"dialect": "rfc9767", "issuer": ISSUER, "resource_server": "bank", "audience": "bank"}
+RAFIKI = {"dialect": "rafiki", "issuer": None, "resource_server": None, "audience": None}
+Script = Callable[[Exchange, int], None]
+
+
+class Sync:
+    """The sync introspector and HTTP client."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self._introspector = HttpIntrospector(url, **{**RFC, "allow_http": True, **settings})
+
+    def introspect(self, query: TokenQuery = QUERY) -> AccessTokenInfo | None:
+        """Introspect a token."""
+        return self._introspector.introspect(query)
+
+    def together(self, *queries: TokenQuery) -> list[object]:
+        """Introspect several tokens at the same time, and return the answers and the exceptions."""
+        with ThreadPoolExecutor(len(queries)) as pool:
+            calls = [pool.submit(self.introspect, query) for query in queries]
+            return [call.exception() or call.result() for call in calls]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._introspector.close()
+
+    @staticmethod
+    def send(request: RequestMessage, *, timeout_s: float = 5.0, times: int = 1, **settings: Any) -> HttpAnswer:
+        """Send `request` by one HTTP client several times, and return the last answer."""
+        client = HttpClient(**{"bytes_max": 1000, **settings})
+        try:
+            return [client.send(request, timeout_s=timeout_s) for _ in range(times)][-1]
+        finally:
+            client.close()
+
+
+class Async:
+    """The async introspector and HTTP client, on an event loop of their own."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self._introspector = AsyncHttpIntrospector(url, **{**RFC, "allow_http": True, **settings})
+        self._runner = asyncio.Runner()
+
+    def introspect(self, query: TokenQuery = QUERY) -> AccessTokenInfo | None:
+        """Introspect a token."""
+        return self._runner.run(self._introspector.introspect(query))
+
+    def together(self, *queries: TokenQuery) -> list[object]:
+        """Introspect several tokens at the same time, and return the answers and the exceptions."""
+
+        async def gather() -> list[object]:
+            return await asyncio.gather(*map(self._introspector.introspect, queries), return_exceptions=True)
+
+        return self._runner.run(gather())
+
+    def close(self) -> None:
+        """Close the connections and the loop."""
+        self._runner.run(self._introspector.aclose())
+        self._runner.close()
+
+    @staticmethod
+    def send(request: RequestMessage, *, timeout_s: float = 5.0, times: int = 1, **settings: Any) -> HttpAnswer:
+        """Send `request` by one HTTP client several times, and return the last answer."""
+
+        async def send() -> HttpAnswer:
+            client = AsyncHttpClient(**{"bytes_max": 1000, **settings})
+            try:
+                return [await client.send(request, timeout_s=timeout_s) for _ in range(times)][-1]
+            finally:
+                await client.aclose()
+                await client.aclose()  # it may be repeated
+
+        return asyncio.run(send())
+
+
+Kind = type[Sync] | type[Async]
+Open = Callable[..., Sync | Async]
+
+
+@pytest.fixture(params=[Sync, Async])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Return the sync and the async clients."""
+    chosen: Kind = request.param
+    return chosen
+
+
+@pytest.fixture
+def connect(kind: Kind) -> Iterator[Open]:
+    """Return a function that makes introspectors, which the fixture closes."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(url: str, **settings: Any) -> Sync | Async:
+            made = kind(url, **settings)
+            stack.callback(made.close)
+            return made
+
+        yield connect
+
+
+def active(exchange: Exchange, _: int = 0) -> None:
+    """Answer that the token is active."""
+    exchange.answer(an_answer())
+
+
+def closes(*_: object) -> None:
+    """Close the connection without an answer."""
+    raise ConnectionResetError
+
+
+def says(content: bytes) -> Script:
+    """Return a script that sends `content` and closes the connection."""
+
+    def answer(exchange: Exchange, _: int) -> None:
+        exchange.send(content)
+        closes()
+
+    return answer
+
+
+# --- requests --------------------------------------------------------------------------------------
+
+
+def test_request_of_rfc_9767(connect: Open) -> None:
+    """The request names the token, the proof and the resource server, and asks for no access: all of it is answered."""
+    with scripted_server(active) as server:
+        info = connect(server.url).introspect()
+    assert info is not None
+    assert info.rights[0].identifier == ALICE.url
+    [request] = server.requests
+    assert request.head.startswith("POST /introspect HTTP/1.1\r\n")
+    assert "content-type: application/json" in request.head.lower()
+    assert "signature" not in request.head.lower()
+    assert request.json() == {"access_token": "T0KEN", "proof": "httpsig", "resource_server": "bank"}
+
+
+@pytest.mark.parametrize("name", [None, "bank"])
+def test_request_is_signed_by_the_key_of_the_resource_server(connect: Open, name: str | None) -> None:
+    """RFC 9635 §7.3.1: the signature covers the request and its body, and has the tag `gnap` and a new nonce."""
+    key = ed25519_key("bank-key")
+    with scripted_server(active) as server:
+        introspector = connect(server.url, key=key, resource_server=name)
+        introspector.introspect()
+        introspector.introspect()
+    nonces = set()
+    for request in server.requests:
+        shown = {"key": {"proof": "httpsig", "jwk": key.public_jwk()}}
+        assert request.json()["resource_server"] == (name or shown)
+        fields = tuple(tuple(line.split(": ", 1)) for line in request.head.split("\r\n")[1:])
+        message = RequestMessage("POST", server.url, fields, request.body)  # type: ignore[arg-type] # they are pairs
+        policy = Policy(required=("@method", "@target-uri", "content-type"), nonce_required=True, tag="gnap")
+        proof = verify(message, {key.kid: load_jwk(key.public_jwk())}, policy=policy, now=datetime.now(UTC))
+        nonces.add(proof.signature_input.nonce)
+    assert len(nonces) == 2
+
+
+@pytest.mark.parametrize("url", [ALICE.url, None])
+def test_request_of_rafiki(connect: Open, url: Any) -> None:
+    """Rafiki answers only for the access in the request, so the request has the action and the wallet address."""
+    with scripted_server(active) as server:
+        query = TokenQuery(AccessToken("T0KEN"), "read", url)
+        connect(server.url, **RAFIKI).introspect(query)
+    access = {"type": "incoming-payment", "actions": ["read"], **({"identifier": url} if url else {})}
+    assert server.requests[0].json() == {"access_token": "T0KEN", "access": [access]}
+
+
+def test_connection_is_kept(connect: Open) -> None:
+    """Requests use one connection, and repeat each query without a cache."""
+    with scripted_server(active) as server:
+        introspector = connect(server.url)
+        for _ in range(3):
+            introspector.introspect()
+    assert (len(server.requests), server.connections) == (3, 1)
+
+
+# --- answers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("serve", "answered"), OVER_HTTP.values(), ids=OVER_HTTP)
+def test_every_answer_has_its_response(connect: Open, serve: Serve, answered: Answered) -> None:
+    """The service answers 401 or 503 for each odd answer, never 500, and follows no redirect."""
+    service = Service()
+    with authorization_server(serve) as server:
+        where = server()
+        introspector = connect(f"http://{where.host}:{where.port}/", timeout_s=min(where.timeout or 5, 5))
+        service.replace(introspector=introspector)
+        assert response_to_create(service) == answered
+
+
+@pytest.mark.parametrize(("content", "answered"), OF_RAFIKI.values(), ids=OF_RAFIKI)
+def test_every_answer_of_rafiki_has_its_response(connect: Open, content: object, answered: Answered) -> None:
+    """The service answers 201 or 401 for each answer of Rafiki."""
+    service = Service()
+    with scripted_server(lambda exchange, _: exchange.answer(content)) as server:
+        service.replace(introspector=connect(server.url, **RAFIKI))
+        assert response_to_create(service) == answered
+
+
+def response_to_create(service: Service) -> Answered:
+    """Return the status and the error code of the response to a create request."""
+    response = service.client().create()
+    if response.status == 503:
+        assert ("Retry-After", "1") in response.headers
+    return response.status, json.loads(response.body).get("error", {}).get("code")
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ({"error": "invalid_request"}, "answered 400 invalid_request"),
+        (
+            {"error": {"code": "invalid_resource_server", "description": "T0KEN"}},
+            "answered 400 invalid_resource_server",
+        ),
+        ({"error": {"code": "T0KEN"}}, "answered 400"),
+        ({"error": {}}, "answered 400"),
+        ({"error": 7}, "answered 400"),
+        (["T0KEN"], "answered 400"),
+        (b"T0KEN", "answered 400"),
+    ],
+)
+def test_failure_shows_no_token(connect: Open, content: object, shown: str) -> None:
+    """The failure names the endpoint, the status and a known error code. It does not repeat the answer."""
+    with (
+        scripted_server(lambda exchange, _: exchange.answer(content, 400)) as server,
+        pytest.raises(AuthorizationServerUnavailable) as raised,
+    ):
+        connect(server.url).introspect()
+    assert str(raised.value) == f"the introspection endpoint {server.url} {shown}"
+
+
+# --- time, size, connections -----------------------------------------------------------------------
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"
+
+
+def silent(exchange: Exchange, _: int) -> None:
+    """Answer nothing until the test ends."""
+    exchange.ended.wait()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        silent,
+        lambda exchange, _: exchange.drip(HEAD),
+        lambda exchange, _: (exchange.send(HEAD), exchange.drip(b"x" * 900)),
+    ],
+    ids=["silence", "slow head", "slow body"],
+)
+def test_time_is_bounded(connect: Open, script: Script) -> None:
+    """The time of the whole exchange is bounded, also when each byte arrives soon. The request is not repeated."""
+    with scripted_server(script) as server:
+        introspector = connect(server.url, timeout_s=0.3)
+        start = time.monotonic()
+        with pytest.raises(AuthorizationServerUnavailable, match=r"did not answer within 0\.\d+ s"):
+            introspector.introspect()
+        assert 0.2 < time.monotonic() - start < 1.5
+    assert len(server.requests) == 1
+
+
+def test_time_includes_the_wait_for_a_connection(kind: Kind) -> None:
+    """A request that finds all connections in use fails in time too."""
+    with scripted_server(silent) as server:
+        introspector = kind(server.url, timeout_s=0.3, connections=1)
+        other = TokenQuery(AccessToken("0THER"), "create")
+        start = time.monotonic()
+        outcomes = introspector.together(QUERY, other)
+        assert time.monotonic() - start < 1.5
+        introspector.close()
+    assert [type(outcome) for outcome in outcomes] == [AuthorizationServerUnavailable] * 2
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        (lambda exchange, _: exchange.answer(b"x" * 1001), "larger than 1000 bytes"),
+        (says(HEAD + b"x"), "gave no valid HTTP answer"),
+        (says(b"SSH-2.0-OpenSSH_9.2\r\n"), "gave no valid HTTP answer"),
+    ],
+    ids=["too large", "cut off", "no HTTP"],
+)
+def test_answer_that_cannot_be_used(kind: Kind, script: Script, text: str) -> None:
+    """An answer that is too large, cut off or not HTTP is a failure, and the connection is given back."""
+    with scripted_server(script) as server:
+        for _ in range(2):
+            with pytest.raises(HttpFailed, match=text) as raised:
+                kind.send(RequestMessage("POST", server.url, (), b"{}"), connections=1)
+            assert not raised.value.is_connection
+    assert len(server.requests) == 2
+
+
+def test_redirects_cookies_and_codings_are_left_alone(kind: Kind) -> None:
+    """The answer is that of the server, as it is. A cookie is not sent back."""
+    fields = "Location: http://127.0.0.1:1/", "Set-Cookie: a=b", "Content-Encoding: gzip"
+    with scripted_server(lambda exchange, _: exchange.answer(b"not gzip", 307, *fields)) as server:
+        answer = kind.send(RequestMessage("GET", f"{server.url}?q=%2F", ()), times=2)
+    assert (answer.status, answer.body, answer.headers["location"]) == (307, b"not gzip", "http://127.0.0.1:1/")
+    for request in server.requests:
+        assert request.head.startswith("GET /introspect?q=%2F HTTP/1.1\r\n")
+        assert re.search(r"(?im)^accept-encoding: identity\r?$", request.head)
+        assert "cookie" not in request.head.lower()
+
+
+def test_addresses_can_be_refused(kind: Kind) -> None:
+    """A refused address gets no connection, whatever name leads to it."""
+    asked = []
+
+    def refuse(address: Any) -> bool:
+        asked.append(address)
+        return False
+
+    may_connect: MayConnect = refuse
+    with scripted_server(active) as server:
+        for url in (server.url, server.url.replace("127.0.0.1", "localhost")):
+            with pytest.raises(HttpFailed, match="may not connect to the address") as raised:
+                kind.send(RequestMessage("GET", url, ()), may_connect=may_connect)
+            assert raised.value.is_connection
+    assert server.connections == 0
+    assert ip_address("127.0.0.1") in asked
+
+
+def test_unknown_host_is_a_failure(kind: Kind) -> None:
+    """A host without an address cannot be reached."""
+    with pytest.raises(HttpFailed, match="cannot be reached") as raised:
+        kind.send(RequestMessage("GET", "https://no-such-host.invalid/", ()))
+    assert raised.value.is_connection
+
+
+def test_look_up_of_a_name_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may take long to find no address. The sync client waits for its own time only."""
+    ended = threading.Event()
+
+    def look_up(*_: Any, **_options: Any) -> list[Any]:
+        ended.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    start = time.monotonic()
+    with pytest.raises(HttpFailed, match="did not answer within"):
+        Sync.send(RequestMessage("GET", "http://bank.example/", ()), timeout_s=0.2)
+    assert time.monotonic() - start < 1.5
+    ended.set()
+    with pytest.raises(HttpFailed, match="has no address"):
+        Sync.send(RequestMessage("GET", "http://bank.example/", ()))
+
+
+def test_tls_is_verified(kind: Kind) -> None:
+    """A server without TLS at an https URL is a failure that is not repeated."""
+    with scripted_server(says(b"HTTP/1.1 400 No TLS here\r\n\r\n")) as server:
+        url = server.url.replace("http:", "https:")
+        for tls in (None, ssl.create_default_context()):
+            with pytest.raises(HttpFailed, match="SSL") as raised:
+                kind.send(RequestMessage("GET", url, ()), tls=tls)
+            assert not raised.value.is_connection
+
+
+# --- retries, one request in flight, circuit breaker -----------------------------------------------
+
+
+@pytest.mark.parametrize(("failures", "succeeds"), [(1, True), (2, True), (3, False)])
+def test_failed_connection_is_tried_again(connect: Open, failures: int, succeeds: bool) -> None:
+    """A connection that closes without an answer is tried again twice."""
+    with scripted_server(lambda exchange, n: closes() if n < failures else active(exchange)) as server:
+        introspector = connect(server.url)
+        if succeeds:
+            assert introspector.introspect() is not None
+        else:
+            with pytest.raises(AuthorizationServerUnavailable, match="cannot be reached"):
+                introspector.introspect()
+    assert len(server.requests) == min(failures + 1, 3)
+
+
+def test_no_retry_begins_after_the_deadline(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause that ends after the deadline is not begun."""
+    monkeypatch.setattr("incoming_payments.clients.introspection.random.uniform", lambda _low, _high: 9.0)
+    with scripted_server(closes) as server, pytest.raises(AuthorizationServerUnavailable):
+        connect(server.url).introspect()
+    assert len(server.requests) == 1
+
+
+def test_one_request_is_in_flight_for_one_token(connect: Open) -> None:
+    """Queries for one token at the same time share a request, and other tokens have their own."""
+
+    def slow(exchange: Exchange, _: int) -> None:
+        exchange.ended.wait(0.3)
+        active(exchange)
+
+    with scripted_server(slow) as server:
+        introspector = connect(server.url)
+        other = TokenQuery(AccessToken("0THER"), "create")
+        answers = introspector.together(QUERY, QUERY, other, QUERY)
+        assert len(server.requests) == 2
+        assert len(set(map(repr, answers))) == 1
+        assert isinstance(answers[0], AccessTokenInfo)
+        introspector.introspect()
+        assert len(server.requests) == 3
+
+
+def test_rafiki_gets_a_request_for_each_access(connect: Open) -> None:
+    """Its answer for one wallet address or action does not answer for another."""
+    with scripted_server(active) as server:
+        introspector = connect(server.url, **RAFIKI, cache_s=60)
+        for query in (QUERY, QUERY, TokenQuery(QUERY.token, "read", ALICE.url), TokenQuery(QUERY.token, "create")):
+            introspector.introspect(query)
+    assert len(server.requests) == 3
+
+
+def test_failure_is_shared_too(connect: Open) -> None:
+    """Queries that wait for a request that fails fail with it."""
+
+    def fails(exchange: Exchange, _: int) -> None:
+        exchange.ended.wait(0.3)
+        exchange.answer(b"", 500)
+
+    with scripted_server(fails) as server:
+        outcomes = connect(server.url).together(QUERY, QUERY)
+        assert len(server.requests) == 1
+    assert [getattr(outcome, "code", None) for outcome in outcomes] == ["authorization_server_unavailable"] * 2
+
+
+def test_cancelled_query_leaves_the_request_to_the_others() -> None:
+    """The request goes on for the tasks that still wait, and its failure is not reported as unretrieved."""
+
+    def slow(exchange: Exchange, number: int) -> None:
+        exchange.ended.wait(0.2)
+        exchange.answer(an_answer() if number == 0 else b"", 200 if number == 0 else 500)
+
+    async def main(url: str) -> AccessTokenInfo | None:
+        introspector = AsyncHttpIntrospector(url, allow_http=True, **RFC)  # type: ignore[arg-type] # a mapping of settings
+        first, second = (asyncio.create_task(introspector.introspect(QUERY)) for _ in range(2))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        info = await second
+        alone = asyncio.create_task(introspector.introspect(QUERY))
+        await asyncio.sleep(0.05)
+        alone.cancel()
+        await asyncio.sleep(0.3)
+        pending = asyncio.create_task(introspector.introspect(QUERY))
+        await asyncio.sleep(0.05)
+        pending.cancel()
+        await introspector.aclose()
+        return info
+
+    with scripted_server(slow) as server:
+        assert asyncio.run(main(server.url)) is not None
+        assert len(server.requests) == 3
+
+
+def test_stopped_thread_does_not_stop_the_others() -> None:
+    """Threads that wait for a thread that is stopped get a temporary failure."""
+    flights: SingleFlight[int] = SingleFlight()
+    begun, released = threading.Event(), threading.Event()
+
+    def work() -> int:
+        begun.set()
+        released.wait()
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(flights.run, "key", work, timeout_s=5)
+        begun.wait()
+        second = pool.submit(flights.run, "key", work, timeout_s=5)
+        time.sleep(0.1)
+        released.set()
+        with pytest.raises(PortUnavailable):
+            second.result()
+        with pytest.raises(KeyboardInterrupt):
+            first.result()
+
+
+def test_breaker_opens_and_closes() -> None:
+    """After five failures in a row the breaker opens, tries once after each pause, and closes at the first success."""
+    breaker = Breaker()
+    now = 100.0
+    for _ in range(BREAKER_FAILURES_MAX - 1):
+        breaker.failed(now)
+    assert breaker.wait_s(now) == 0
+    breaker.failed(now)
+    pauses = []
+    for _ in range(8):
+        pause = breaker.wait_s(now)
+        pauses.append(pause)
+        now += pause
+        assert breaker.wait_s(now) == 0  # one request tries the server
+        assert breaker.wait_s(now) > 0  # the others still wait
+        breaker.failed(now)
+    assert pauses[:3] == [BREAKER_OPEN_S_MIN, 2 * BREAKER_OPEN_S_MIN, 4 * BREAKER_OPEN_S_MIN]
+    assert max(pauses) == pauses[-1] == BREAKER_OPEN_S_MAX
+    breaker.succeeded()
+    assert breaker.wait_s(now) == breaker.wait_s(now) == 0
+    breaker.failed(now)
+    assert breaker.wait_s(now) == 0
+
+
+def test_server_that_fails_gets_a_rest(connect: Open) -> None:
+    """After five failures the server gets no request for some time. Then the service resumes."""
+    up = threading.Event()
+
+    def answer(exchange: Exchange, _: int) -> None:
+        active(exchange) if up.is_set() else exchange.answer(b"", 503)
+
+    with scripted_server(answer) as server:
+        introspector = connect(server.url)
+        for _ in range(BREAKER_FAILURES_MAX):
+            with pytest.raises(AuthorizationServerUnavailable, match="answered 503"):
+                introspector.introspect()
+        for _ in range(5):
+            with pytest.raises(AuthorizationServerUnavailable, match="no request is sent"):
+                introspector.introspect()
+        assert len(server.requests) == BREAKER_FAILURES_MAX
+        up.set()
+        time.sleep(BREAKER_OPEN_S_MIN + 0.05)
+        assert introspector.introspect() is not None
+        assert introspector.introspect() is not None
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
+def test_answers_about_a_token_do_not_open_the_breaker(connect: Open, status: int) -> None:
+    """A stranger chooses the token. If it makes the server answer an error, other clients must not suffer."""
+    with scripted_server(lambda exchange, _: exchange.answer(b"", status)) as server:
+        introspector = connect(server.url)
+        for _ in range(2 * BREAKER_FAILURES_MAX):
+            with pytest.raises(AuthorizationServerUnavailable, match=f"answered {status}"):
+                introspector.introspect()
+    assert len(server.requests) == 2 * BREAKER_FAILURES_MAX
+
+
+# --- cache -----------------------------------------------------------------------------------------
+
+
+def test_active_token_is_cached(connect: Open) -> None:
+    """An active token is answered from the cache, also while the server is down."""
+    with scripted_server(lambda exchange, n: active(exchange) if n == 0 else closes(exchange)) as server:
+        introspector = connect(server.url, cache_s=60)
+        assert introspector.introspect() == introspector.introspect(TokenQuery(QUERY.token, "read"))
+        with pytest.raises(AuthorizationServerUnavailable):
+            introspector.introspect(TokenQuery(AccessToken("0THER"), "read"))
+    assert introspector.introspect() is not None
+
+
+@pytest.mark.parametrize(
+    ("cache_s", "exp_s", "requests"),
+    [(60, 3600, 1), (60, None, 1), (0, 3600, 2), (60, 0.2, 2), (0.2, 3600, 2), (60, -1, 2)],
+)
+def test_cache_ends_with_its_time_and_with_the_token(
+    connect: Open, cache_s: float, exp_s: float | None, requests: int
+) -> None:
+    """An entry ends after `cache_s` seconds and at the `exp` of the token, at the earlier of the two."""
+    exp = None if exp_s is None else (datetime.now(UTC) + timedelta(seconds=exp_s)).timestamp()
+    with scripted_server(lambda exchange, _: exchange.answer(an_answer(exp=exp))) as server:
+        introspector = connect(server.url, cache_s=cache_s)
+        introspector.introspect()
+        time.sleep(0.25)
+        introspector.introspect()
+    assert len(server.requests) == requests
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "error"),
+    [
+        ({"active": False}, 200, None),
+        (b"{", 200, AuthorizationServerUnavailable),
+        (b"", 500, AuthorizationServerUnavailable),
+        (an_answer(key=...), 200, TokenRefused),
+    ],
+)
+def test_nothing_else_is_cached(connect: Open, content: object, status: int, error: type[Exception] | None) -> None:
+    """Inactive tokens, failures and refused tokens are introspected again."""
+    answers = [(content, status), (an_answer(), 200)]
+    with scripted_server(lambda exchange, n: exchange.answer(*answers[n])) as server:
+        introspector = connect(server.url, cache_s=60)
+        if error is None:
+            assert introspector.introspect() is None
+        else:
+            with pytest.raises(error):
+                introspector.introspect()
+        assert introspector.introspect() is not None
+
+
+def test_cache_is_bounded(connect: Open) -> None:
+    """The oldest entry leaves a full cache."""
+    with scripted_server(active) as server:
+        introspector = connect(server.url, cache_s=60, cache_tokens=2)
+        for name in ("A", "B", "B", "C", "B", "A"):
+            introspector.introspect(TokenQuery(AccessToken(name), "read"))
+    assert [request.json()["access_token"] for request in server.requests] == ["A", "B", "C", "A"]
+
+
+# --- settings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting", "text"),
+    [
+        ({"url": "auth.bank.example"}, "url", "must be an absolute http or https URL"),
+        ({"url": "https://me:pw@auth.bank.example"}, "url", "must not hold a user name"),
+        ({"url": "http://auth.bank.example"}, "url", "must be an https URL"),
+        ({"dialect": "oauth"}, "dialect", "must be one of rfc9767, rafiki, not 'oauth'"),
+        ({"issuer": None}, "issuer", "is missing: set the grant endpoint URL"),
+        (RAFIKI | {"issuer": ISSUER}, "issuer", "must not be set: the answers of Rafiki have no iss"),
+        ({"resource_server": None}, "resource_server", "is missing: set the name"),
+        ({"timeout_s": 0}, "timeout_s", "must be a number from 0.01 to 30"),
+        ({"timeout_s": "3"}, "timeout_s", "must be a number from 0.01 to 30"),
+        ({"cache_s": 301}, "cache_s", "must be a number from 0 to 300"),
+    ],
+)
+@pytest.mark.parametrize("introspector", [HttpIntrospector, AsyncHttpIntrospector])
+def test_wrong_settings_are_refused(introspector: Any, settings: dict[str, Any], setting: str, text: str) -> None:
+    """A wrong setting is named when the introspector is made."""
+    with pytest.raises(ConfigurationError, match=re.escape(text)) as raised:
+        introspector(**{"url": f"{ISSUER}/introspect", **RFC, **settings})
+    assert raised.value.details == {"setting": setting}
+
+
+def test_client_may_move_to_another_loop() -> None:
+    """An async client serves the event loop that calls it."""
+    with scripted_server(active) as server:
+        client = AsyncHttpClient(bytes_max=10_000)
+        request = RequestMessage("POST", server.url, (), b"{}")
+
+        async def send() -> int:
+            try:
+                return (await client.send(request, timeout_s=5)).status
+            finally:
+                await client.aclose()
+
+        assert [asyncio.run(send()), asyncio.run(send())] == [200, 200]
+
+
+def test_body_without_a_length_is_read_to_its_end(kind: Kind) -> None:
+    """A server may end the body by closing the connection."""
+    body = octets(an_answer())
+    with scripted_server(says(b"HTTP/1.1 200 OK\r\n\r\n" + body)) as server:
+        assert kind.send(RequestMessage("POST", server.url, (), b"{}")).body == body
