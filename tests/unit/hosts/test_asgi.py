@@ -172,7 +172,7 @@ class Slow:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def find(self, url: WalletAddressUrl) -> WalletAddress | None:
+    async def find(self, url: WalletAddressUrl) -> WalletAddress | InactiveWalletAddress | None:
         """Yield to the event loop, and call the port."""
         await asyncio.sleep(0)
         return self._service.hosted.find(url)
