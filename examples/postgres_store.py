@@ -114,6 +114,7 @@ class PostgresStore:
         try:
             with self._pool.connection() as connection:
                 yield connection
+                connection.commit()  # the pool does not commit on a closed connection, and raises no error
         except PoolClosed as error:
             raise StoreUnusable("the store is closed: open another") from error
         except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:

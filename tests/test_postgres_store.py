@@ -10,6 +10,8 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from incoming_payments.errors import StoreUnavailable
+from incoming_payments.testing import a_creation
 from kits.processes import ROOT
 
 with warnings.catch_warnings():
@@ -44,3 +46,23 @@ def database() -> Iterator[str]:
         connection.execute(sys.modules["postgres_store"].SCHEMA)
     yield server.get_uri()
     server.cleanup()
+
+
+def test_a_connection_that_is_closed_before_the_commit_is_an_error(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost transaction is never acknowledged. At the end of a block, psycopg skips a closed connection silently."""
+    example = sys.modules["postgres_store"]
+    write_events = example._write_events
+
+    def write_and_close(connection: "psycopg.Connection[Any]", events: Any) -> None:
+        write_events(connection, events)
+        connection.close()
+
+    monkeypatch.setattr(example, "_write_events", write_and_close)
+    store = example.PostgresStore(database)
+    try:
+        with pytest.raises(StoreUnavailable):
+            store.insert(a_creation())
+    finally:
+        store.close()

@@ -88,7 +88,7 @@ _PATH_CHARS_SHOWN: Final = 200  # of a path that does not exist
 def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Response]:
     """Answer one request to the service. Spec section 4.
 
-    Every request gets a response. An exception, such as `PortMissing` or `StoreUnusable`, is never caused by a client.
+    A refusal is a response too. An exception, such as `PortMissing` or `StoreUnusable`, is never the fault of a client.
 
     >>> from datetime import UTC
     >>> from incoming_payments.flows.run import run
@@ -103,7 +103,7 @@ def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Re
             raise body_too_large()
         answer, id = _route(request, policy)
         if not (request.values("authorization") or request.method == "OPTIONS" or _is_public(request, policy)):
-            parse_authorization(())  # it raises: 401 comes before 406 and 415, so that clients find `as_uri`
+            parse_authorization(())  # raises 401 before 406 and 415 are checked, so that every client learns `as_uri`
         _require_acceptable(request)
         return (yield from answer(request, id, policy, now))
     except tuple(STATUS) as error:
@@ -135,7 +135,7 @@ def _get(request: Request, name: str, policy: ServicePolicy, now: datetime) -> F
 
 
 def _options(_: Request, _id: str, _policy: ServicePolicy, _now: datetime) -> Flow[Response]:
-    """Answer the preflight request of a browser. It allows no `Authorization`: only the public view is shared."""
+    """Answer the preflight request of a browser, without `Authorization`: only the public view is shared."""
     yield from ()
     return _response(200, b"{}", _ANY_ORIGIN, *_PREFLIGHT)
 
@@ -173,7 +173,7 @@ def _payment_id(text: str) -> PaymentId:
 
 
 def _is_public(request: Request, policy: ServicePolicy) -> bool:
-    """Return whether the request is for the public view: a GET of a payment, without a token and a signature.
+    """Return whether the request is for the public view: a GET of a payment, without a token or a signature.
 
     A request with an invalid token or signature does not get the public view. OPTIONS counts as GET.
     """
@@ -228,7 +228,7 @@ _NEVER: Final = re.compile(r";[ \t]*[qQ]=0(?:\.0{0,3})?[ \t]*(?:;|$)")  # RFC 91
 
 
 def _require_acceptable(request: Request) -> None:
-    # RFC 9110 §5.6.1.2: ignore empty list members. A field with empty members only counts as absent.
+    # RFC 9110 §5.6.1.2: ignore empty list members. A field that has only empty members counts as absent.
     ranges = [part for value in request.values("accept") for part in value.split(",") if part.strip()]
     matching = [found for part in ranges if (found := _range(part))]
     if ranges and not max(matching, default=(0, False))[1]:

@@ -37,7 +37,7 @@ _HEADERS: Final = (("Content-Type", ILP_MEDIA_TYPE),)
 _BEARER: Final = re.compile(r"bearer +([a-z0-9\-._~+/]+=*)", re.IGNORECASE)  # RFC 6750 §2.1
 # RFC 3986 §3.3: no empty segments, no dot segments and no percent-encoding, so that each path has one form.
 _PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@\-]+)+")
-_LOOKUP_BYTES: Final = 16  # of a digest: they find the peer, and the other 16 are compared in constant time
+_LOOKUP_BYTES: Final = 16  # the first half of a digest finds the peer; the rest is compared in constant time
 
 
 def _digests(tokens: Iterable[AccessToken]) -> tuple[bytes, ...]:

@@ -40,9 +40,9 @@ STREAMS_ANSWERED_MAX: Final = 10  # streams in one reply: RFC 29 §3.3 lets a cl
 STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 KB each
 EXCESS_UNITS_MAX: Final = 1  # the default excess of a packet, in minor units: rounding of an exchange rate
 EXCESS_BASIS_POINTS_MAX: Final = 100  # the default excess, relative to incomingAmount: for senders with a coarse asset
-EXCESS_BASIS_POINTS_SETTING_MAX: Final = 5000  # the largest setting: half of incomingAmount is no rounding
+EXCESS_BASIS_POINTS_SETTING_MAX: Final = 5000  # the largest setting: half of incomingAmount is far beyond rounding
 PREPARE_MARGIN_MS_MIN: Final = 1000  # the default time until a Prepare expires: for the commit and the reply
-PREPARE_MARGIN_SETTING_MS_MAX: Final = 20_000  # the largest setting: a packet has some 30 seconds for its whole way
+PREPARE_MARGIN_SETTING_MS_MAX: Final = 20_000  # the largest setting: a packet has about 30 s for its whole route
 
 # --- the STREAM sender for tests ---
 SENDER_IN_FLIGHT_MAX: Final = 64  # each packet in flight takes a thread and a connection
@@ -63,7 +63,7 @@ SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or diges
 SIGNATURES_MAX: Final = 4  # signatures verified for one request: limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one per kind of request: at most 7 MB
-SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # of all fields parsed for `;sf` and `;key`: 5 ms; real ones have about 200
+SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # of all fields parsed for `;sf` and `;key`: takes 5 ms; usual fields have 200
 SF_PARAMETERS_MAX: Final = 16  # of one member or item; RFC 9421 defines six
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
@@ -82,7 +82,7 @@ EXPLAINED_A_MINUTE_MAX: Final = 10  # by one host: enough to find a mistake, too
 
 # --- keys ---
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
-RSA_BITS_MAX: Final = 8192  # the cost of a verification grows with the square
+RSA_BITS_MAX: Final = 8192  # the cost of a verification grows with the square of the size
 RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger exponents only cost time
 KEYS_REMEMBERED_MAX: Final = 4096  # cached valid Ed25519 keys: 32 bytes each, and a check takes 90 us
 JWK_CHARS_MAX: Final = 8 * 1024

@@ -7,6 +7,7 @@ A method returns its answer or raises an exception. It raises `PolicyRefused` wh
 `incoming_payments.testing` has contract tests for stores.
 """
 
+import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -161,15 +162,19 @@ class AsyncMethodAllocator(Protocol):
     async def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]: ...
 
 
-def _port(protocol: type) -> Validator:
-    """Return a validator for an object with the methods of `protocol`, or `None`."""
+def _port(protocol: type, *, is_sync: bool = False) -> Validator:
+    """Return a validator for an object with the methods of `protocol`, or `None`. `is_sync` refuses `async def`."""
     methods = [name for name in vars(protocol) if not name.startswith("_")]
 
     def check(_: object, attribute: "Attribute[Any]", port: object) -> None:
         missing = [name for name in methods if not callable(getattr(port, name, None))]
         if port is not None and (missing or isinstance(port, type)):
             found = f"the class {port.__name__}: make an object of it" if isinstance(port, type) else name_of(port)
-            text = f"{attribute.name} must be an object with the methods {', '.join(methods)}, not {found}"
+            noun = "methods" if len(methods) > 1 else "method"
+            text = f"{attribute.name} must be an object with the {noun} {', '.join(methods)}, not {found}"
+            raise ConfigurationError(text, setting=attribute.name)
+        if is_sync and any(inspect.iscoroutinefunction(getattr(port, name, None)) for name in methods):
+            text = f"{attribute.name} is async: pass AsyncPorts to AsyncIncomingPayments, or write the port with def"
             raise ConfigurationError(text, setting=attribute.name)
 
     return check
@@ -188,15 +193,15 @@ class Ports:
     A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
     refused. Without `client_keys`, a request is refused if its token does not carry a key. `randomness(count)` returns
     random bytes for ids and nonces; change it only in tests. Raises `ConfigurationError` for an object without the
-    methods of its port, and for a class in place of an object.
+    methods of its port, for a class in place of an object, and for `async def` methods.
     """
 
-    store: PaymentStore | None = field(default=None, validator=_port(PaymentStore))
-    wallet_addresses: WalletAddresses | None = field(default=None, validator=_port(WalletAddresses))
-    introspector: Introspector | None = field(default=None, validator=_port(Introspector))
-    client_keys: ClientKeys | None = field(default=None, validator=_port(ClientKeys))
-    nonces: Nonces | None = field(default=None, validator=_port(Nonces))
-    methods: MethodAllocator | None = field(default=None, validator=_port(MethodAllocator))
+    store: PaymentStore | None = field(default=None, validator=_port(PaymentStore, is_sync=True))
+    wallet_addresses: WalletAddresses | None = field(default=None, validator=_port(WalletAddresses, is_sync=True))
+    introspector: Introspector | None = field(default=None, validator=_port(Introspector, is_sync=True))
+    client_keys: ClientKeys | None = field(default=None, validator=_port(ClientKeys, is_sync=True))
+    nonces: Nonces | None = field(default=None, validator=_port(Nonces, is_sync=True))
+    methods: MethodAllocator | None = field(default=None, validator=_port(MethodAllocator, is_sync=True))
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
 
 

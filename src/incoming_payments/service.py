@@ -1,7 +1,7 @@
 """The service: the one object that a host holds, with a method for each use case, sync or async.
 
 `IncomingPayments` calls sync ports. `AsyncIncomingPayments` awaits its ports, and has the same methods as coroutines.
-Both run the same flows. The functions at the top are the methods of both.
+Both run the same flows. The functions at the top of this module become the methods of both classes.
 """
 
 import functools
@@ -57,10 +57,10 @@ class Endpoint:
 
 
 def _handle(service: "_Service[Any]", request: Request) -> Flow[Response]:
-    """Return the response to `request`: for Open Payments, or for ILP packets if the service has `packets`.
+    """Return the response to a request for Open Payments, or to an ILP packet if the service has `packets`.
 
-    Every request gets a response. An exception, such as `PortMissing` or `StoreUnusable`, is never caused by a client:
-    log it, and answer with `endpoint(request.path).failed()`.
+    A refusal is a response too. An exception, such as `PortMissing`, is never the fault of a client. Log it, and answer
+    with `endpoint(request.path).failed()`.
     """
     _check(request, Request, "request", "pass Request(method, path, query, headers, body)")
     try:
@@ -101,7 +101,7 @@ def _create(
 
 
 def _get(service: "_Service[Any]", payment: PaymentId | str) -> Flow[IncomingPayment]:
-    """Return the payment as last stored. `state_of(payment, now)` is its state. Raises `PaymentNotFound`."""
+    """Return the payment as it was last stored; `state_of(payment, now)` is its state. Raises `PaymentNotFound`."""
     return (yield from LoadPayment(service.policy.payment_id(payment)))
 
 
@@ -177,7 +177,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 def _documented(call: C, method: Callable[..., Any]) -> C:
     """Give `call` the docstring and the signature of `method`, and the answer of its flow as its return type."""
     functools.update_wrapper(call, method)
-    call.__name__ = method.__name__.removeprefix("_")
+    # Python names both functions in its errors: for a wrong argument, and for a coroutine that is not awaited.
+    call.__name__ = call.__qualname__ = method.__qualname__ = method.__name__.removeprefix("_")
     signature = inspect.signature(method)
     call.__signature__ = signature.replace(return_annotation=get_args(signature.return_annotation)[-1])  # type: ignore[attr-defined]
     return call
@@ -228,12 +229,12 @@ class _Service(Generic[PortsT]):
         return self._endpoints.get(path, self._payments)
 
     def check_routes(self) -> None:
-        """Raise `ConfigurationError` unless the ports suffice to answer HTTP requests. Adapters call it when built."""
+        """Raise `ConfigurationError` unless the ports suffice for HTTP requests. Each new adapter calls this method."""
         needed = ["wallet_addresses", "introspector", "methods"]
         if self.policy.signature.nonce_required or not self.policy.allow_identical:
             needed.append("nonces")
         if missing := [name for name in needed if getattr(self.ports, name) is None]:
-            text = f"ports has no {' and no '.join(missing)}: pass them, because requests of clients need them"
+            text = f"ports has no {' and no '.join(missing)}: pass each one, because requests of clients need it"
             raise ConfigurationError(text, setting=missing[0])
 
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
@@ -253,7 +254,7 @@ class IncomingPayments(_Service[Ports]):
     the URL of a payment, in any spelling, or its id. A process that only credits money needs no port but the store.
 
     Raises `ConfigurationError` for an argument of a wrong type, for ports without a store, and for a receiver that
-    cannot read the addresses that `ports.methods` hands out.
+    cannot read the addresses that `ports.methods` allocates.
 
     >>> from incoming_payments.stores.memory import MemoryStore
     >>> policy = ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
@@ -302,7 +303,7 @@ def _check(value: object, expected: Any, setting: str, hint: str) -> None:
 
 
 def _check_receiver(receiver: DerivedMethods, methods: object) -> None:
-    """Raise `ConfigurationError` when `receiver` cannot read new addresses: it would refuse every packet for them."""
+    """Raise `ConfigurationError` when `receiver` cannot read new addresses: it would refuse all their packets."""
     if isinstance(methods, DerivedMethods) and (
         methods.prefix != receiver.prefix or methods.secrets[0] not in receiver.secrets
     ):

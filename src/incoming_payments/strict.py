@@ -16,7 +16,7 @@ NAMES: Final[Mapping[type, str]] = {
 
 
 def wrong_type(value: object, expected: type, names: Mapping[type, str] = NAMES) -> str | None:
-    """Return what is wrong with the type of `value`, or `None` if it is exactly `expected`.
+    """Return the fault in the type of `value`, or `None` if the type is exactly `expected`.
 
     A `bool` is no `int` here, and `2.0` is none either, although both are equal to one in Python.
 

@@ -179,7 +179,7 @@ class Unused:
 
 
 def settings(service: Service, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the service object for `service`. Those among `options` are moved, and win."""
+    """Return the arguments of the service object for `service`. Take those that `options` has out of `options`."""
     given: dict[str, Any] = {
         name: options.pop(name) for name in ("policy", "ports", "packets", "clock") if name in options
     }

@@ -14,7 +14,7 @@ from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._rows import Batch
-from incoming_payments.stores.sqlite._store import _updating
+from incoming_payments.stores.sqlite._store import _key, _updating
 from incoming_payments.stores.sqlite._writer import Writer
 from incoming_payments.testing import crediting
 
@@ -47,7 +47,8 @@ def queue(store: SqliteStore, id: PaymentId, decide: Decide[Any], credit_id: str
 
 def updating(id: PaymentId, decide: Decide[Any], credit_id: str | None = None) -> Job[Any]:
     """Return the job that `update` makes."""
-    return Job(_updating(id, decide, None if credit_id is None else CreditId(credit_id)))
+    key = None if credit_id is None else CreditId(credit_id)
+    return Job(_updating(id, decide, key), credit=_key(id, key))
 
 
 def crediting_one(id: PaymentId, credit_id: str) -> Job[Any]:

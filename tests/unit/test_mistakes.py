@@ -23,6 +23,7 @@ from incoming_payments import (
     ServicePolicy,
     StaticIntrospector,
     WalletAddress,
+    WalletAddressUrl,
 )
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedKey
 from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, PublicKey, RequestMessage, sign, verify
@@ -130,10 +131,10 @@ def test_unknown_key_type_is_refused(build: Callable[[], object]) -> None:
         ("store", CLASS, "not the class MemoryStore: make an object of it"),
         ("store", object(), "the methods insert, load, update, events, find_expired, not object"),
         ("store", {}, "not dict"),
-        ("wallet_addresses", {}, "wallet_addresses must be an object with the methods find, not dict"),
-        ("introspector", STORE, "with the methods introspect, not MemoryStore"),
-        ("nonces", STORE, "with the methods use, not MemoryStore"),
-        ("methods", RECEIVER, "with the methods allocate, not Receiver"),
+        ("wallet_addresses", {}, "wallet_addresses must be an object with the method find, not dict"),
+        ("introspector", STORE, "with the method introspect, not MemoryStore"),
+        ("nonces", STORE, "with the method use, not MemoryStore"),
+        ("methods", RECEIVER, "with the method allocate, not Receiver"),
         ("randomness", b"random", "randomness must be a function of a number of bytes, not bytes"),
     ],
 )
@@ -143,3 +144,20 @@ def test_wrong_port_is_refused(kind: type[Ports | AsyncPorts], name: str, port: 
         kind(**{name: port})
     assert caught.value.details == {"setting": name}
     assert isinstance(caught.value, IncomingPaymentsError)
+
+
+class AsyncAddresses:
+    """Wallet addresses for asyncio."""
+
+    async def find(self, url: WalletAddressUrl) -> WalletAddress | None:
+        """Return no wallet address."""
+
+
+def test_async_port_is_refused_by_the_sync_ports() -> None:
+    """`Ports` refuses an `async def` port when it is built, before a request needs the port. `AsyncPorts` takes it."""
+    with pytest.raises(
+        ConfigurationError, match="wallet_addresses is async: pass AsyncPorts to AsyncIncoming"
+    ) as caught:
+        Ports(wallet_addresses=AsyncAddresses())  # type: ignore[arg-type]
+    assert caught.value.details == {"setting": "wallet_addresses"}
+    AsyncPorts(wallet_addresses=AsyncAddresses())

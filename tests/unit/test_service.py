@@ -98,6 +98,20 @@ def driven(request: pytest.FixtureRequest) -> Driven:
     return Driven(Service(), request.param)
 
 
+def test_errors_of_python_name_the_public_method() -> None:
+    """A missing argument, and a coroutine that is never awaited, are reported under the name that the host calls."""
+    service = IncomingPayments(
+        policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=Ports(store=MemoryStore())
+    )
+    with pytest.raises(TypeError, match=r"^receive\(\) missing 1 required keyword-only argument: 'credit'"):
+        service.receive(NOBODYS_ID, amount=Amount(1, USD))  # type: ignore[call-arg]
+    coroutine: Any = AsyncIncomingPayments(
+        policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=Ports(store=MemoryStore())
+    ).get(NOBODYS_ID)
+    assert coroutine.__qualname__ == "get"
+    coroutine.close()
+
+
 # --- create ------------------------------------------------------------------------------------------
 
 
@@ -213,12 +227,14 @@ def test_payment_is_named_by_its_id_or_its_url(driven: Driven, spelled: str) -> 
 def test_other_text_is_no_payment(driven: Driven, name: str, payment: Any) -> None:
     """A URL of another service, other text and other types are refused, and the error shows what to pass."""
     options = {"credit": "wire-1", "amount": Amount(5, USD)} if name == "receive" else {}
-    with pytest.raises(InvalidValue, match=f"payment must be a payment's id, or its URL below {BASE_URL}{PATH}/, not "):
+    found = "another text" if isinstance(payment, str) else type(payment).__name__
+    text = f"^payment must be a payment's id, or its URL below {BASE_URL}{PATH}/, not {found}$"
+    with pytest.raises(InvalidValue, match=text):
         getattr(driven, name)(payment, **options)
 
 
 @pytest.mark.parametrize("name", ["get", "complete", "events"])
-def test_unknown_payment(driven: Driven, name: str) -> None:
+def test_unknown_payment_is_not_found(driven: Driven, name: str) -> None:
     """A payment that does not exist is `PaymentNotFound`."""
     with pytest.raises(PaymentNotFound):
         getattr(driven, name)(NOBODYS_ID)

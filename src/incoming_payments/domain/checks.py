@@ -65,5 +65,5 @@ def all_of(cls: type[T], values: Iterable[T], *, member: str) -> tuple[T, ...]:
 
 
 def name_of(value: object) -> str:
-    """Return the type of a wrong argument for an error message. The value itself may be a secret."""
+    """Return the type of a wrong argument for an error message, and not the value, which may be a secret."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

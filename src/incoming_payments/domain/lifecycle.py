@@ -43,7 +43,7 @@ from incoming_payments.limits import EXPIRY_S_MAX
 
 T = TypeVar("T")
 
-_PENDING, _PROCESSING, _COMPLETED, _EXPIRED = State  # `State.COMPLETED` costs 0.05 us more, twice a credit of 4.6 us
+_PENDING, _PROCESSING, _COMPLETED, _EXPIRED = State  # `State.COMPLETED` takes 0.05 us longer, twice in 4.6 us
 
 _CREDIT_IN: Final = by_state(CREDIT)
 _PACKET_IN: Final = by_state(PACKET)

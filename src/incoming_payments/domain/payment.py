@@ -12,7 +12,7 @@ from typing import Final, Generic, NewType, TypeVar
 from attrs import converters, field, frozen
 
 from incoming_payments.domain.amount import Amount, Asset
-from incoming_payments.domain.checks import check_time, check_visible, instance, integer
+from incoming_payments.domain.checks import check_time, check_visible, instance, integer, name_of
 from incoming_payments.domain.urls import canonical_url, header_safe_url
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import CLIENT_ID_CHARS_MAX, CREDIT_ID_CHARS_MAX
@@ -23,7 +23,7 @@ CreditId = NewType("CreditId", str)
 WalletAddressUrl = NewType("WalletAddressUrl", str)
 MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object that `wire` has checked
 
-# The client of a payment that the host creates for itself. No token has it, because `client_id` refuses a space.
+# The client of a payment that the host creates for itself. No token can name it, because `client_id` refuses a space.
 HOST: Final = ClientId("the host")
 STREAM_CREDITS: Final = "stream:"  # the prefix of the credit ids of packets, and of no other credit ids
 PAYMENT_ID_RANDOM_BYTES: Final = 10
@@ -98,7 +98,7 @@ def wallet_address_url(text: str) -> WalletAddressUrl:
 def check_amount(amount: Amount) -> Amount:
     """Return `amount` if it is an `Amount`."""
     if not isinstance(amount, Amount):
-        raise InvalidValue("an amount must be an Amount", member="amount")
+        raise InvalidValue(f"an amount must be an Amount of minor units, not {name_of(amount)}", member="amount")
     return amount
 
 

@@ -46,7 +46,7 @@ class Trigger(enum.StrEnum):
     CREDIT = "credit"  # the host credits money that has arrived
     PACKET = "packet"  # an ILP packet offers money
     REPEAT = "repeat"  # a credit or a packet has the credit id of an earlier credit
-    QUOTE = "quote"  # an ILP packet that must not be fulfilled probes how much would arrive
+    QUOTE = "quote"  # an ILP packet that cannot be fulfilled; its sender wants to know how much would arrive
     COMPLETE = "complete"  # the client closes the payment
     TIME = "time"  # the sweep looks at the payment
 
@@ -64,7 +64,7 @@ class Creation(NamedTuple):
 
 @frozen
 class Move:
-    """An outcome that is not a refusal: the payment becomes `next` and gives `events`, in this order."""
+    """An outcome without a refusal. The payment enters the state `next`, and `events` are recorded in this order."""
 
     next: State | None
     events: tuple[EventKind, ...]
@@ -179,7 +179,7 @@ def expiry_has_passed(payment: IncomingPayment, now: datetime, _: object = None)
 
 
 def receive_max(payment: IncomingPayment) -> int:
-    """Return the total that `payment` is open for, in minor units: `incomingAmount`, or else 2**64 - 1."""
+    """Return the total that `payment` accepts, in minor units: `incomingAmount`, or else 2**64 - 1."""
     return UINT64_MAX if payment.terms.limit is None else payment.terms.limit.value
 
 

@@ -48,7 +48,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     What the body and the look-up reveal is raised only after the caller is authenticated.
 
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
-    methods, which no client has seen. In the other order it could leave a payment that cannot be paid. Raises
+    methods, which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
     `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `WalletAddressNotFound`,
     `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`.
     """

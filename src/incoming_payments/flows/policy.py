@@ -76,6 +76,6 @@ class ServicePolicy:
         try:
             return payment_id(text)
         except InvalidValue:
-            found = name_of(payment) if not isinstance(payment, str) else "other text, or a URL of another service"
+            found = name_of(payment) if not isinstance(payment, str) else "another text"
             text = f"payment must be a payment's id, or its URL below {self.base_url}{COLLECTION_PATH}/, not {found}"
             raise InvalidValue(text, member="payment") from None

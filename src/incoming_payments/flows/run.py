@@ -50,7 +50,8 @@ def run(flow: effects.Flow[T], ports: Ports) -> T:
                 if _is_awaitable(answer):
                     if inspect.iscoroutine(answer):
                         answer.close()  # otherwise Python warns that it was never awaited
-                    raise PortMissing(f"the port for {type(effect).__name__} is async: run this flow with arun")
+                    text = f"the port for {type(effect).__name__} is async: use arun, or AsyncIncomingPayments"
+                    raise PortMissing(text)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
             else:

@@ -107,14 +107,15 @@ def read_introspection(
     """Return the facts in `body`, the introspection answer of an authorization server, or `None` for `active: false`.
 
     The client is the first of `client`, `instance_id` and the thumbprint of the key (RFC 7638) that is a valid
-    identifier. Of a `client` that is an object, its `walletAddress` counts. URLs get the spelling of wallet addresses.
+    identifier. If `client` is an object, its `walletAddress` counts. URLs get the spelling of wallet addresses.
     `read_access` reads the rights. In the dialect `rafiki`, the key is the `jwk` of the `client` if there is no `key`.
     Without that too, the `jwk` of the result is `None`.
 
     Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
     large, not a JSON object, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises `TokenRefused` with
-    `key_unusable` when the token is not bound to a public key by value that proves itself by HTTP message signatures,
-    and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name `audience`.
+    `key_unusable` unless the token is bound to a public key that `body` contains as a JWK, with the proof method
+    `httpsig`. Raises `TokenRefused` with `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name
+    `audience`.
 
     >>> read_introspection(b'{"active": false}')
     """
@@ -125,7 +126,7 @@ def read_introspection(
     except (ValueError, RecursionError):
         _unreadable("is not JSON")
     if not isinstance(answer, dict) or type(answer.get("active")) is not bool:
-        _unreadable("must be a JSON object with active, true or false")
+        _unreadable("must be a JSON object in which active is true or false")
     if not answer["active"]:
         return None
     _check_parties(answer, issuer, audience)
@@ -156,7 +157,7 @@ def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | N
 def _jwk(key: object) -> dict[str, Any]:
     jwk = key.get("jwk") if isinstance(key, dict) and _proof(key) == "httpsig" else None
     if not isinstance(jwk, dict):
-        text = "the access token is not bound to a public key by value with the proof httpsig: request one that is"
+        text = "the access token must be bound to a JWK by value, with the proof method httpsig: request such a token"
         raise TokenRefused("key_unusable", f"{text} (RFC 9635 §7.1)")
     return jwk
 
@@ -181,7 +182,7 @@ def _time(answer: dict[str, Any], name: str) -> datetime | None:
             return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         pass
-    _unreadable(f"must have {name}, if any, in seconds since 1970")
+    _unreadable(f"must give {name} as seconds since 1970, or leave it out")
 
 
 def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:

@@ -38,12 +38,12 @@ def routes(application: AsgiApplication) -> APIRouter:
     """Return a router for every method at the paths of `application` and below: `app.include_router(routes(...))`."""
 
     async def create_incoming_payment(request: Request) -> Response:
-        parts = request.stream()  # begins again if a dependency has read the body
+        parts = request.stream()  # yields the body again if a dependency has read it
 
         async def receive() -> Message:
             try:
                 body = await anext(parts, b"")
-            except (ClientDisconnect, RuntimeError):  # a RuntimeError: the stream is used up
+            except (ClientDisconnect, RuntimeError):  # a RuntimeError: other code has read the stream
                 return {"type": "http.disconnect"}
             return {"type": "http.request", "body": body, "more_body": bool(body)}
 
@@ -54,7 +54,7 @@ def routes(application: AsgiApplication) -> APIRouter:
         return await create_incoming_payment(request)
 
     schema = TypeAdapter(NewIncomingPayment).json_schema()
-    schema["properties"]["incomingAmount"] = schema.pop("$defs")["Amount"]  # a part of the document cannot refer to it
+    schema["properties"]["incomingAmount"] = schema.pop("$defs")["Amount"]  # OpenAPI has no `$defs`
     body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     path, read = application.paths[0], IncomingPayment | PublicIncomingPayment
     router = APIRouter(tags=["Open Payments"], responses={"4XX": {"model": Error}, "5XX": {"model": Error}})

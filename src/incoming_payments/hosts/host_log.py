@@ -60,19 +60,19 @@ class HostLog:
         cause = response.cause
         port = next((port for cls, port in _PORTS.items() if isinstance(cause, cls)), None)
         if port is not None and self._may_log(self._outages[port], f"outages of {port}"):
-            self._logger.warning("incoming payments: %s is unavailable; clients were asked to retry: %s", port, cause)
+            self._logger.warning("incoming payments: %s is unavailable; clients have to retry: %s", port, cause)
         if self._explain and isinstance(cause, SignatureRefused) and isinstance(cause.evidence, Evidence):
             self._diagnose(cause, cause.evidence)
 
     def nothing_read(self, method: str, path: str) -> None:
-        """Log why no byte of a body arrived. Code that has read the body looks like a client that disconnects."""
+        """Log that no byte of a body arrived, with both possible causes, because the adapter cannot tell them apart."""
         self._hint(
-            f"no byte of the body of {method[:20]} {_shown(path)} arrived. Either the client sent none, or code in "
-            "front of the service has read the body: then pass the bytes on, as answer(..., body=...)"
+            f"no byte of the body of {method[:20]} {_shown(path)} arrived. The client sent none, or code in front of "
+            "the service has read the body; such code must pass the bytes on, as answer(..., body=...)"
         )
 
     def not_found(self, path: str, mount: Mount) -> None:
-        """Log a 404 that a wrong `mount` explains: the whole `path` has an endpoint of the service elsewhere."""
+        """Log a 404 if the whole `path` would lead to an endpoint of the service with another `mount`."""
         actual = mount.actual(path)
         if actual is not None and mount.actual(below(path, mount.path)) != "":
             expected = mount.path + path.removeprefix(actual)

@@ -44,7 +44,8 @@ class Mount:
         self, service: object, kind: type[IncomingPayments] | type[AsyncIncomingPayments], mount: str | None
     ) -> None:
         if not isinstance(service, kind):
-            text = f"this adapter takes an {kind.__name__}, not a {type(service).__name__}"
+            found = type(service).__name__
+            text = f"this adapter takes {kind.__name__}, not {found}: WsgiApplication is sync, AsgiApplication is async"
             raise ConfigurationError(text, setting="service")
         service.check_routes()
         self.path: Final = urlsplit(service.policy.base_url).path if mount is None else mount.rstrip("/")

@@ -24,7 +24,7 @@ Parameters = tuple[tuple[str, BareItemType], ...]  # in the order sent, because 
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
 _METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, case-sensitive
 SF_KEY: Final = re.compile(r"[a-z*][a-z0-9_\-.*]*")  # RFC 9651 §3.1.2
-# RFC 9110 §5.3: these fields are not lists. If one occurs twice, two readers may act on different values.
+# RFC 9110 §5.3: these fields are not lists. If such a field occurs twice, readers may act on different values.
 _SINGLETONS: Final = frozenset({"authorization", "content-length", "content-type", "date", "host"})
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
 _UNSIGNABLE_BYTES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
@@ -186,7 +186,7 @@ class BaseBuilder:
         """Return the value of one component, as in its line. RFC 9421 §2.1 and §2.2."""
         if not component.parameters:
             return self._derived(component) if component.name.startswith("@") else self._field(component)
-        # The key has the types, because True == 1 but ;sf and ;sf=1 are different parameters.
+        # The key includes the types, because True == 1 but ;sf and ;sf=1 are different parameters.
         key = component.name, tuple([(name, type(value), value) for name, value in component.parameters])
         if key not in self._values:
             parameters = dict(component.parameters)

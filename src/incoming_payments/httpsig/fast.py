@@ -1,4 +1,4 @@
-"""The fast paths of verification: what honest clients send, read by hand.
+"""The fast paths of verification: short parsers for the form that honest clients send.
 
 `fields`, `digest` and `base` are the specification. Each function here returns the same result as the function of
 the same name there, and calls that function for any input that it does not recognise. Each comment says how much

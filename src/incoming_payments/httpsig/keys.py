@@ -162,7 +162,7 @@ class PrivateKey:
     def from_pem(
         cls, pem: bytes, *, kid: str, algorithm: Algorithm | None = None, password: bytes | None = None
     ) -> Self:
-        """Return the key in a PEM file. Only an RSA key that shall not sign with PS512 needs `algorithm`.
+        """Return the key in a PEM file. Pass `algorithm` for an RSA key that does not sign with PS512.
 
         Raises `MalformedKey` when the file cannot be read, or the key is not supported or does not fit `algorithm`.
         """

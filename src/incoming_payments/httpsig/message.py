@@ -114,5 +114,5 @@ def _parse_target(uri: str) -> Target:
 
 
 def _encode(text: str) -> str:
-    """Return `text` in its only spelling: encoded as in a form of the URL standard, but with %20 for a space."""
+    """Return `text` in its canonical spelling: the form encoding of the URL standard, but with %20 for a space."""
     return quote(text, safe="*").replace("~", "%7E")

@@ -16,7 +16,7 @@ def replay_key(proof: Proof, signer: str) -> str:
     The name identifies the nonce of this signer and key, or without a nonce the signed bytes. `signer` identifies
     the owner of the key, so that two signers may use the same nonce.
     """
-    # Not for the signature: a second valid ECDSA signature can be computed from the first without the key.
+    # Do not hash the signature: anyone can turn a valid ECDSA signature into a second one, without the key.
     nonce = proof.signature_input.nonce
     subject = ["base", hashlib.sha256(proof.base).hexdigest()] if nonce is None else ["nonce", nonce]
     return hashlib.sha256(json.dumps([signer, proof.key_id, *subject]).encode()).hexdigest()

@@ -32,7 +32,7 @@ def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
 
 @frozen(kw_only=True)
 class Policy:
-    """What a signature must prove. The default is the policy of Open Payments: Spec section 5.
+    """The facts that a signature must prove. The default is the policy of Open Payments: Spec section 5.
 
     `required` names fields (in lower case) and derived components that a signature must cover without parameters. If
     the request has a body, the signature must also cover `content-digest`. The signature must have `created`, at most
@@ -87,7 +87,7 @@ class Policy:
 
 @frozen
 class Proof:
-    """What a signature proved. Act on a `Proof`, and never read the signature's header fields again.
+    """The facts that a signature proved. Act on a `Proof`, and never read the signature's header fields again.
 
     `key_id` is the `kid` of the key that made the signature. `signature_input` has the covered components and the
     parameters, which are now proven. `verify` does not record nonces, so the caller must check that the nonce is new.
@@ -274,12 +274,12 @@ def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) ->
     is_body_uncovered = has_body and "content-digest" not in covered
     if missing:
         names = ", ".join(dict.fromkeys([*missing, "content-digest"] if is_body_uncovered else missing))
-        text = f"the signature does not cover {names} without parameters: add all of them (RFC 9421 §2)"
+        text = f"the signature does not cover {names}: add all of them as components without parameters (RFC 9421 §2)"
         raise SignatureRefused(Code.COMPONENT_NOT_COVERED, text, component=names)
     if is_body_uncovered:
         text = (
-            'the request has a body, but the signature does not cover "content-digest" without parameters: '
-            "add it (RFC 9421 §7.2.8)"
+            'the request has a body, but the signature does not cover "content-digest": '
+            "add it, without parameters (RFC 9421 §7.2.8)"
         )
         raise SignatureRefused(Code.BODY_NOT_COVERED, text, component="content-digest")
     if policy.tag is not None and given.tag != policy.tag:

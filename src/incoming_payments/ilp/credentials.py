@@ -89,7 +89,7 @@ class DerivedMethods:
         return self._credentials(secret, id, _base64url(sealed))
 
     def read(self, address: str) -> StreamCredentials:
-        """Return the credentials to which `address` belongs. Raises `MalformedAddress` when no secret made it."""
+        """Return the credentials to which `address` belongs. Raises `MalformedAddress` if there are none."""
         prefix, _, segment = address.rpartition(".")
         if prefix != self.prefix:
             raise MalformedAddress("the ILP address does not begin with the address of this service")

@@ -168,7 +168,7 @@ class Arrival:
         - **Two packets** have different ids, because their data have different nonces.
         - **A copy with another amount** has the same id and is refused by `lifecycle.credit_packet`, because nothing
           authenticates the amount (RFC 27). If the amount were part of the id, a connector could turn one packet into
-          two credits. If the amounts were not compared, it could get the fulfillment of 100 for a copy with amount 1.
+          two credits. If amounts were not compared, a connector could get a fulfillment of 100 for 1.
         - **A copy with another expiry, or from another peer,** has the same id and is fulfilled again. A connector that
           repeats a packet on a second connection owes the amount once. The event names the first peer.
         - **Credits by the host** have other ids: `flows.receive` refuses ids that begin with `stream:`.

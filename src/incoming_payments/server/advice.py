@@ -1,4 +1,4 @@
-"""Warnings about settings that are valid, and probably a mistake. Each names the setting and the change to make."""
+"""Warnings about settings that are valid but probably a mistake. Each names the setting and the change to make."""
 
 import ipaddress
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolera
         if tolerance_units > 10**asset.scale:
             yield (
                 f"ilp.tolerance_units is {tolerance_units}, which is more than one {asset.code} in the minor units of "
-                f"{name}: write the minor units that a packet may exceed incomingAmount by, such as 1"
+                f"{name}: write by how many minor units a packet may exceed incomingAmount, such as 1"
             )
 
 

@@ -1,4 +1,4 @@
-"""The public key of a client, which a configuration names as a JWK file. Errors say what to write instead."""
+"""The public key of a client, which a configuration names as a JWK file. Each error names the change to make."""
 
 import json
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def _object(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def _hint(jwk: Mapping[str, object], member: object) -> str | None:
-    """Return what is wrong with the kind of key, the `alg` or the `kid`, and what to write instead."""
+    """Return the fault in the kind of key, the `alg` or the `kid`, and the value to write instead."""
     if member == "kid" and "kid" not in jwk:
         return 'has no "kid": add "kid": "client-key-1", or the key id that the client\'s signatures give as keyid'
     if member not in ("alg", "kty", "crv") or jwk.get("kty") == "oct":

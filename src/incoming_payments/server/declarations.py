@@ -315,7 +315,7 @@ LIMITS: Final = TableOf(
             SIGNATURE_AGE_S_MAX,
             bounds=(1, SIGNATURE_AGE_SETTING_S_MAX),
             usual=(10, 3600),
-            unusual="a small age refuses requests that travel slowly, and a large one keeps a stolen request valid",
+            unusual="a short limit refuses requests that travel slowly, and a long limit keeps a stolen request valid",
         ),
         Setting(
             "clock_skew_s",

@@ -14,8 +14,8 @@ from incoming_payments.limits import PEER_TOKEN_CHARS_MIN, SERVER_SECRET_BYTES_M
 POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
 PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
-PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: a user that can write it is the client
-_EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")  # tells a name from a secret
+PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: its writers can pose as the client
+_EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")  # no secret ends like this
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 
 

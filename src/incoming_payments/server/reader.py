@@ -146,7 +146,7 @@ class Once:
         self._settings: dict[Hashable, str] = {}
 
     def add(self, value: Hashable, setting: str, instead: str) -> None:
-        """Note that `setting` gave `value`. Raises `ConfigurationError` when another setting gave it before."""
+        """Record that `setting` gave `value`. Raises `ConfigurationError` when another setting gave it before."""
         first = self._settings.setdefault(value, setting)
         if first != setting:
             raise ConfigurationError(f"{setting} holds the same value as {first}: {instead}", setting=setting)

@@ -72,14 +72,15 @@ def exit_status(stops: Sequence[StoreStopped]) -> int:
 def http_config(application: AsgiApplication) -> "uvicorn.Config":
     """Return the uvicorn configuration for `application`.
 
-    `limit_concurrency` is not set. It counts idle connections as well, and its response is not in our error form; the
-    store refuses requests past `STORE_QUEUE_MAX`, and the proxy limits connections for each client.
+    uvicorn's `limit_concurrency` is not set, because it counts idle connections too, and its response has another form
+    than our errors. The store refuses requests past `STORE_QUEUE_MAX`, and the proxy limits the connections of each
+    client.
     """
     import uvicorn
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    # uvicorn's h11 protocol takes some 100 us more a packet, a quarter of the rate (nox -s bench -- packets). It holds
-    # less memory for clients that pipeline and never read; the proxy in front keeps those away.
+    # uvicorn's h11 protocol takes some 100 us more a packet, a quarter of the rate (nox -s bench -- packets). h11 needs
+    # less memory for clients that pipeline requests and read no responses, but the proxy stops such clients.
     class Protocol(HttpToolsProtocol):
         def on_headers_complete(self) -> None:
             super().on_headers_complete()
@@ -141,7 +142,7 @@ _LISTEN_ERRORS: Final = {  # the setting at fault, and the change to make
         "listen.port",
         "stop the program that listens there, or give another port, which base_url may have to name as well",
     ),
-    errno.EACCES: ("listen.port", "give a port above 1023, because the others need privileges"),
+    errno.EACCES: ("listen.port", "give a port above 1023, because lower ports need privileges"),
 }
 
 

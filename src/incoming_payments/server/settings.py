@@ -33,7 +33,7 @@ from incoming_payments.server.reader import Once, Table, naming
 # RFC 3986 §3.3: segments that are neither empty nor dots.
 _SEGMENT: Final = r"(?!(?:\.|%2[Ee]){1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@\-]|%[0-9A-Fa-f]{2})+"
 _MOUNT: Final = re.compile(f"(?:/{_SEGMENT})*")
-_TOML_HINTS: Final = {  # by the start of a message of `tomllib`
+_TOML_HINTS: Final = {  # the hints, by the start of a message of `tomllib`
     "Invalid value": "write strings in quotes, and true and false in lower case",
     "Expected newline": "write strings and addresses in quotes",
     "Unescaped": "write / in place of \\ in a path",

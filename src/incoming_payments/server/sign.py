@@ -168,7 +168,7 @@ def _bounded(content: bytes) -> bytes:
 
 
 def _warn_of_body(data: str | None, content: bytes, headers: list[tuple[str, str]]) -> None:
-    """Warn of a body that is not the JSON that its Content-Type promises. It is signed nevertheless, for trials."""
+    """Warn of a body that should be JSON and is not. `sign` signs it, so that you can test the refusal."""
     kinds = [value for name, value in headers if name.lower() == "content-type"]
     if not content or kinds != ["application/json"]:
         return

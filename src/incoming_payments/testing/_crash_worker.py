@@ -65,7 +65,7 @@ def open_store(factory: str, argument: str) -> PaymentStore:
 class Calls:
     """The calls and returns in the thread of a decision, from the decision until the answer.
 
-    It ends the process, by `end`, at the one with the number `end_at`.
+    At the call or return with the number `end_at`, it calls `end`, which ends the process.
     """
 
     def __init__(self, end_at: int | None, end: Callable[[], object]) -> None:
@@ -94,7 +94,7 @@ class Calls:
         return [number for _, number in reversed(gaps)][:_MOMENTS_MAX]
 
     def count(self, _frame: FrameType | None, _event: str, _argument: object) -> None:
-        """Note a call or a return. This is a profile function of `sys.setprofile`."""
+        """Count a call or a return. `sys.setprofile` calls this function."""
         self._times.append(time.perf_counter_ns())
         if len(self._times) == self._end_at:
             self._end()

@@ -30,13 +30,13 @@ class StoreHooks:
         )
 
     def break_store(self, store: PaymentStore, directory: Path) -> None:
-        """End the database connections of `store` behind its back, as a restart of the database server would.
+        """End the database connections of `store` from outside, as a restart of the database server would.
 
         The tests call this between two calls of the store, and while the store runs a decision. The new store of
         `open_again` must work afterwards.
         """
         raise NotImplementedError(
-            "break_store: override it in your test class, and end the database connections of `store` behind its back; "
+            "break_store: override it in your test class, and end the database connections of `store` from outside; "
             "if the store has none, call pytest.skip with the reason"
         )
 

@@ -1,4 +1,4 @@
-"""The sender's side of ILP: read the replies to its packets, and ask a parent for its address with ILDCP."""
+"""The sender's side of ILP: read the replies to its packets, and request its address from a parent with ILDCP."""
 
 from datetime import datetime
 

@@ -256,9 +256,10 @@ def test_bad_key_in_the_configuration(row: BadKey, tmp_path_factory: pytest.Temp
     (folder / CONFIGURATION).write_text(
         f'base_url = "{BASE_URL}"\nauth_server = "{BASE_URL}"\ndatabase = "payments.sqlite3"\n'
         f'[[wallet_address]]\nurl = "{BASE_URL}/alice"\nasset_code = "USD"\nasset_scale = 2\n'
-        + token_table("TOKEN", write_jwk(folder, row.jwk)),
+        '[ilp]\naddress = "test.bank"\nsecret_files = ["secret"]\n' + token_table("TOKEN", write_jwk(folder, row.jwk)),
         "utf-8",
     )
+    (folder / "secret").write_text("5f" * 32, "ascii")
     with pytest.raises(ConfigurationError) as refused:
         load_settings(folder / CONFIGURATION)
     assert refused.value.details["setting"] == "token[0].jwk_file"

@@ -139,7 +139,7 @@ def test_unknown_payment_is_not_found(client: HttpClient, id: str) -> None:
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PURGE"])
 def test_other_path_is_refused_by_the_service(client: HttpClient, method: str, path: str) -> None:
-    """There is no redirect for a slash too many, and no page of the framework."""
+    """A surplus slash leads to no redirect, and to no page of the framework."""
     assert code_of(unsigned(method, f"{client.base_url}{path}")) == (404, "not_found")
 
 

@@ -2,10 +2,13 @@
 
 mutmut runs a mutant against the tests that call its function. It gives a function that runs while pytest imports the
 modules to the first test only; this plugin gives it to every test. The plugin also lists the modules of other projects
-that the tests import, so that mutmut imports them once and not again for each mutant. Last, it has a profile for
-Hypothesis.
+that the tests import, so that mutmut imports them once and not again for each mutant. It has a profile for Hypothesis.
+Last, it turns the garbage collector off in mutmut's first run, in which mutmut records each call in a context variable.
+CPython damages the variable when the collector runs inside its `set` and a finalizer calls a recorded function, such as
+the finalizer of a SQLite store.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -34,6 +37,17 @@ def _hits() -> set[str]:
     return hits
 
 
+def _is_first_run() -> bool:
+    """Return whether this run has no mutant: mutmut records the functions that each test calls."""
+    return os.environ["MUTANT_UNDER_TEST"] == "stats"
+
+
+def pytest_sessionstart() -> None:
+    """Turn the garbage collector off. Tests that call `gc.collect` still work."""
+    if _is_first_run():
+        gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Remember the functions that were called before the first test."""
     _at_import.update(_hits())
@@ -47,9 +61,10 @@ def pytest_runtest_teardown() -> Generator[None]:
 
 
 def pytest_sessionfinish() -> None:
-    """List the imported modules of other projects, in mutmut's first run only: it is the one without a mutant."""
-    if os.environ["MUTANT_UNDER_TEST"] != "stats":
+    """List the imported modules of other projects, in mutmut's first run only."""
+    if not _is_first_run():
         return
+    gc.enable()
     here = Path.cwd()
     files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
     names = [name for name, file in files.items() if file and here not in Path(file).parents and name != "__main__"]

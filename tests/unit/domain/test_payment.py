@@ -295,13 +295,13 @@ def test_times_with_another_utc_object_are_equal() -> None:
         ({"id": "x"}, "id", "a payment id is a UUID version 7 in lower case"),
         ({"client": ""}, "client", "a client id is 1 to 2048 printable ASCII characters without spaces"),
         ({"asset": "USD"}, "asset", "asset must be "),
-        ({"received": 0}, "amount", "an amount must be an Amount"),
+        ({"received": 0}, "amount", "an amount must be an Amount of minor units, not int"),
         (
             {"received": Amount(0, Asset("EUR", 2))},
             "receivedAmount",
             "receivedAmount must be in the asset of the payment",
         ),
-        ({"limit": 100}, "amount", "an amount must be an Amount"),
+        ({"limit": 100}, "amount", "an amount must be an Amount of minor units, not int"),
         ({"closed_at": NOW - timedelta(microseconds=1)}, "closedAt", "closedAt must not lie before createdAt"),
         ({"expiry_announced_at": NOW}, "expiryAnnouncedAt", "expiryAnnouncedAt must lie after expiresAt"),
         (
@@ -331,8 +331,8 @@ def test_payment_may_be_closed_when_it_is_created() -> None:
         (Amount(0, USD), Amount(0, USD), CREDIT_AMOUNT),
         (Amount(2, USD), Amount(1, USD), CREDIT_AMOUNT),
         (Amount(1, USD), Amount(1, Asset("EUR", 2)), CREDIT_AMOUNT),
-        (1, Amount(1, USD), "an amount must be an Amount"),
-        (Amount(1, USD), 1, "an amount must be an Amount"),
+        (1, Amount(1, USD), "an amount must be an Amount of minor units, not int"),
+        (Amount(1, USD), 1, "an amount must be an Amount of minor units, not int"),
     ],
     ids=str,
 )

@@ -48,7 +48,7 @@ def test_clock_is_read_inside_the_transaction() -> None:
     assert completed == store.load(id)
 
 
-def test_payment_that_expires_while_the_call_waits() -> None:
+def test_payment_that_expires_while_the_call_waits_is_not_completed() -> None:
     """A payment that has expired at the time of the decision cannot be completed."""
     store = Waiting(clock := FakeClock())
     id = stored(store, expires_in_s=30)
@@ -65,7 +65,7 @@ def test_completed_payment_does_not_change() -> None:
     assert run(complete(id, clock=clock), Ports(store=store)) == completed
 
 
-def test_refusals() -> None:
+def test_unknown_payment_and_invalid_arguments_are_refused() -> None:
     """An unknown payment, an invalid id, and a clock that is not in UTC are refused."""
     ports = Ports(store=MemoryStore())
     with pytest.raises(PaymentNotFound):

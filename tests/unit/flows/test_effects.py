@@ -13,6 +13,7 @@ import incoming_payments
 from incoming_payments.api import Request, handle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import FlowStuck
 from incoming_payments.flows import effects
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host, create_payment
@@ -103,7 +104,7 @@ def clock() -> datetime:
 
 @pytest.mark.parametrize("name", FLOWS)
 def test_flow_that_is_dropped_warns(name: str) -> None:
-    """A flow that was never run has done nothing, and says so, as a coroutine does that was never awaited."""
+    """A flow that is dropped without being run warns, like a coroutine that was never awaited."""
     text = f"^flow '{name}' was never run: pass it to run\\(\\) or arun\\(\\), or call the service$"
     with pytest.warns(RuntimeWarning, match=text) as caught:
         FLOWS[name]()
@@ -145,3 +146,31 @@ def test_exception_is_thrown_into_a_flow() -> None:
     next(steps)
     with pytest.raises(KeyError):
         steps.throw(KeyError("x"))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda flow: run(flow, Ports(store=MemoryStore())),
+        lambda flow: run(delegating(flow), Ports(store=MemoryStore())),
+        next,
+        lambda flow: flow.close(),
+    ],
+)
+@pytest.mark.parametrize("again", [lambda flow: flow, delegating])
+def test_flow_runs_once(first: Callable[[Flow[int]], object], again: Callable[[Flow[int]], Flow[int]]) -> None:
+    """A flow that was used is refused, by the drivers and by `yield from`. It would return `None` at once."""
+    steps = announce_expired(NOW)
+    first(steps)
+    with pytest.raises(FlowStuck, match="this flow has already run: make a new flow for each call"):
+        run(again(steps), Ports(store=MemoryStore()))
+    steps.close()
+
+
+def test_flow_that_is_stepped_by_hand() -> None:
+    """A flow that warns has the methods of a generator."""
+    steps = announce_expired(NOW)
+    assert isinstance(next(steps), effects.FindExpired)
+    with pytest.raises(StopIteration) as stop:
+        steps.send([])
+    assert stop.value.value == 0

@@ -405,12 +405,20 @@ class OldAddresses:
         return a_wallet_address()
 
 
-@pytest.mark.parametrize("port", [AsyncOthers(), EventualAddresses(), OldAddresses()])
+class CoroutineAddresses:
+    """Wallet addresses with a `def` method that returns a coroutine."""
+
+    def find(self, url: WalletAddressUrl) -> Coroutine[Any, Any, WalletAddress | None]:
+        """Return a coroutine, which only a call can show."""
+        return AsyncOthers().find(url)
+
+
+@pytest.mark.parametrize("port", [CoroutineAddresses(), EventualAddresses(), OldAddresses()])
 def test_run_refuses_an_async_port(port: Any) -> None:
     """`run` refuses an async port and names the right driver. No warning about an unawaited coroutine follows."""
     with pytest.raises(PortMissing) as caught:
         run(yielding(FindWalletAddress(URL)), Ports(wallet_addresses=port))
-    assert str(caught.value) == "the port for FindWalletAddress is async: run this flow with arun"
+    assert str(caught.value) == "the port for FindWalletAddress is async: use arun, or AsyncIncomingPayments"
 
 
 @pytest.mark.parametrize("port", [EventualAddresses(), OldAddresses()])
@@ -482,7 +490,7 @@ def start(flow: Any, ports: Any, driver: Callable[[Any, Any], Any]) -> object:
 def test_other_arguments_are_refused(
     driver: Callable[[Any, Any], Any], given: Callable[[], tuple[Any, Any]], found: str
 ) -> None:
-    """The exception says what to pass. It is the only complaint: the flow does not warn too."""
+    """The exception says what to pass. The flow gives no further warning."""
     with pytest.raises(ConfigurationError) as caught:
         start(*given(), driver)
     expected = f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}"

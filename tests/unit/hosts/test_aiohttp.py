@@ -52,7 +52,7 @@ def test_every_path_and_method_is_answered_by_the_service() -> None:
         check(service, port)
 
 
-def test_prefix() -> None:
+def test_service_below_a_path_is_found() -> None:
     """The routes work in an application below the path of the base URL, too."""
     service = Service()
     app, payments = web.Application(), web.Application()

@@ -4,20 +4,26 @@ import asyncio
 import json
 import logging
 import threading
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import pytest
 from attrs import asdict, evolve
 
 from incoming_payments.api import Request, Response
-from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
+from incoming_payments.domain.payment import (
+    InactiveWalletAddress,
+    IncomingPayment,
+    PaymentId,
+    WalletAddress,
+    WalletAddressUrl,
+)
 from incoming_payments.errors import ConfigurationError, HttpRefused, StoreUnavailable
 from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
-from incoming_payments.ports import AsyncPorts
+from incoming_payments.ports import AsyncPorts, Ports
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 from incoming_payments.stores.memory import MemoryStore
 from kits.http_servers import over_http, serving_asgi
@@ -166,6 +172,11 @@ def async_ports(service: Service, **ports: Any) -> AsyncPorts:
     return AsyncPorts(**{**asdict(service.ports, recurse=False), **ports})
 
 
+def replace_async(service: Service, **ports: Any) -> None:
+    """Replace some ports of `service`, with ports that may be async."""
+    service.ports = cast("Ports", async_ports(service, **ports))
+
+
 class Slow:
     """The ports of `service` with `async def` methods."""
 
@@ -286,7 +297,9 @@ def test_service_of_another_kind_is_refused() -> None:
     """An adapter that gets a sync service or a mount without a slash refuses when it is built."""
     service = Service()
     wrong: Any = IncomingPayments(policy=service.policy, ports=service.ports)
-    with pytest.raises(ConfigurationError, match="takes an AsyncIncomingPayments, not a IncomingPayments"):
+    with pytest.raises(
+        ConfigurationError, match="takes AsyncIncomingPayments, not IncomingPayments: WsgiApplication is sync"
+    ):
         AsgiApplication(wrong)
     with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
         an_application(service, mount="op")
@@ -401,7 +414,7 @@ def test_body_has_to_arrive_within_the_time_limit(packets: bool, ahead_s: float,
 def test_body_has_to_begin_within_its_own_time_limit(
     ahead_s: float, expected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server whose messages other code has received keeps the adapter waiting. The log of the host says why."""
+    """If other code has received the body, the adapter waits for more messages. The log of the host gives the cause."""
 
     async def receive() -> Message:
         loop.ahead_s += ahead_s
@@ -437,7 +450,7 @@ def test_body_that_the_framework_has_received() -> None:
     [({"type": "http.request", "body": b""}, None), ({"type": "http.disconnect"}, None), ({}, b"")],
     ids=["empty", "disconnected", "body given empty"],
 )
-def test_body_that_nothing_is_left_of_is_logged(
+def test_body_that_other_code_has_read_is_logged(
     message: Message, body: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client gets 400, because a client that disconnects looks the same. The log says how to pass the body."""
@@ -651,7 +664,7 @@ def test_failed_port_is_t00_for_a_peer_and_logged(caplog: pytest.LogCaptureFixtu
     """A peer gets T00 and never a 5xx. The log of the host has the traceback and no token."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    replace_async(service, store=Broken(RuntimeError("the ledger is gone")))
     client = through(service, packets=a_policy())
     response = client.send(packet_request(encode(sender.probe(1))))
     assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
@@ -664,13 +677,13 @@ def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -
     """The peer gets T00, and the log of the host has the error in one line."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(StoreUnavailable("locked")))
+    replace_async(service, store=Broken(StoreUnavailable("locked")))
     response = through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
     assert code(response) == "T00"
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
-        "incoming payments: the store is unavailable; clients were asked to retry: locked",
+        "incoming payments: the store is unavailable; clients have to retry: locked",
     )
 
 
@@ -694,7 +707,7 @@ def test_packets_and_payments_do_not_wait_for_each_other(waits: str) -> None:
             return service.tokens.introspect(query)
 
     ports: dict[str, Any] = {"introspector": Hanging()} if waits == "a client" else {"store": Hanging()}
-    service.replace(**ports)
+    replace_async(service, **ports)
     application = an_application(service, packets=a_policy())
     creation, probe = client.creation(), packet_request(encode(sender.probe(1)))
     slow, quick = (creation, probe) if waits == "a client" else (probe, client.creation(b"{}"))

@@ -91,7 +91,7 @@ def test_every_path_and_method_is_answered_by_the_service(serving: Serving, midd
 
 
 @pytest.mark.parametrize("serving", SERVING)
-def test_prefix(serving: Serving) -> None:
+def test_service_below_a_path_is_found(serving: Serving) -> None:
     """The patterns work below the path of the base URL, too."""
     service = Service()
     with serving(service, "op/") as port:
@@ -128,7 +128,7 @@ def test_body_without_a_length(serving: Serving, fields: bytes, expected: set[tu
 
 
 def test_asgi_application_under_wsgi_is_a_mistake_of_the_host(caplog: pytest.LogCaptureFixture) -> None:
-    """The log of Django says what to change."""
+    """The log of Django names the change to make."""
     service = Service()
     with urls(routes(asgi_application(service)), ""), serving_wsgi(get_wsgi_application()) as port:
         unsigned = Request("POST", PATH, headers=[JSON], body=b"{}")

@@ -38,7 +38,7 @@ def test_every_path_and_method_is_answered_by_the_service() -> None:
 
 
 @pytest.mark.parametrize(("prefix", "root_path"), [("/op", ""), ("", "/op")])
-def test_prefix(prefix: str, root_path: str) -> None:
+def test_service_below_a_path_is_found(prefix: str, root_path: str) -> None:
     """The router works below the path of the base URL: by a prefix, or by the `root_path` of a server."""
     service = Service()
     with serving_asgi(an_app(service, prefix=prefix), root_path=root_path) as port:

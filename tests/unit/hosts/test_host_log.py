@@ -93,15 +93,15 @@ def test_responses_without_a_cause_are_not_logged(caplog: pytest.LogCaptureFixtu
         (
             lambda log: log.note(store_outage()),
             LOGGED_A_MINUTE_MAX,
-            "the store is unavailable; clients were asked to retry: locked",
+            "the store is unavailable; clients have to retry: locked",
             "more outages of the store were not logged",
         ),
         (
             lambda log: log.nothing_read("POST", "/x"),
             LOGGED_A_MINUTE_MAX,
             (
-                "no byte of the body of POST '/x' arrived. Either the client sent none, or code in front of the "
-                "service has read the body: then pass the bytes on, as answer(..., body=...)"
+                "no byte of the body of POST '/x' arrived. The client sent none, or code in front of the "
+                "service has read the body; such code must pass the bytes on, as answer(..., body=...)"
             ),
             "more hints were not logged",
         ),
@@ -154,7 +154,7 @@ def test_outage_names_its_port(caplog: pytest.LogCaptureFixture, error: PortUnav
         for _ in range(2 * LOGGED_A_MINUTE_MAX * (type(other) is not type(error))):
             log.note(Response(503, (), b"", cause=other))
     log.note(Response(503, (), b"", cause=error))
-    line = f"incoming payments: {port} is unavailable; clients were asked to retry: {error}"
+    line = f"incoming payments: {port} is unavailable; clients have to retry: {error}"
     assert messages(caplog)[-1] == line
 
 

@@ -223,7 +223,9 @@ def test_service_of_another_kind_is_refused() -> None:
     """An adapter that gets an async service, ports or a mount without a slash refuses when it is built."""
     service = Service()
     wrong: Any = AsyncIncomingPayments(policy=service.policy, ports=service.ports)
-    with pytest.raises(ConfigurationError, match="takes an IncomingPayments, not a AsyncIncomingPayments"):
+    with pytest.raises(
+        ConfigurationError, match="takes IncomingPayments, not AsyncIncomingPayments: WsgiApplication is sync"
+    ):
         WsgiApplication(wrong)
     with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
         an_application(service, mount="op")
@@ -379,7 +381,7 @@ READ = {"CONTENT_LENGTH": "2", "wsgi.input": Stream(b"")}
     ],
     ids=["stream at its end", "body given empty", "stream in use by werkzeug"],
 )
-def test_body_that_nothing_is_left_of_is_logged(
+def test_body_that_other_code_has_read_is_logged(
     reported: dict[str, Any], body: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client gets 400, because a client that disconnects looks the same. The log says how to pass the body."""
@@ -583,7 +585,7 @@ def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -
     [record] = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
-        "incoming payments: the store is unavailable; clients were asked to retry: locked",
+        "incoming payments: the store is unavailable; clients have to retry: locked",
     )
 
 

@@ -31,8 +31,8 @@ UNITS: Final = "ilp.tolerance_units is 101, which is more than one USD in the mi
         (ILP, "margin_ms", 20_000, "usually it is 100 to 10000, because a small margin loses the money"),
         (ILP, "tolerance_basis_points", 1001, "usually it is 0 to 1000, because 100 is one percent"),
         (LIMITS, "expiry_s_max", 59, "usually it is 60 to 316224000, because it is in seconds"),
-        (LIMITS, "signature_age_s", 9, "usually it is 10 to 3600, because a small age refuses requests"),
-        (LIMITS, "signature_age_s", 3601, "usually it is 10 to 3600, because a small age refuses requests"),
+        (LIMITS, "signature_age_s", 9, "usually it is 10 to 3600, because a short limit refuses requests"),
+        (LIMITS, "signature_age_s", 3601, "usually it is 10 to 3600, because a short limit refuses requests"),
     ],
 )
 def test_unusual_value_gets_a_warning(table: TableOf, name: str, value: int, reason: str) -> None:
@@ -137,7 +137,7 @@ def test_expired_token_gets_a_warning() -> None:
             USD,
             USD,
             101,
-            [f"{UNITS}write the minor units that a packet may exceed incomingAmount by, such as 1"],
+            [f"{UNITS}write by how many minor units a packet may exceed incomingAmount, such as 1"],
         ),
     ],
 )

@@ -425,7 +425,7 @@ def test_port_that_needs_privileges_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(socket, "create_server", refuse)
     with pytest.raises(ConfigurationError) as refused:
         open_listener("127.0.0.1", 80)
-    how = "give a port above 1023, because the others need privileges"
+    how = "give a port above 1023, because lower ports need privileges"
     says = f"listen.port: cannot listen on 127.0.0.1 port 80: Permission denied; {how}"
     assert (refused.value.description, refused.value.details) == (says, {"setting": "listen.port"})
 

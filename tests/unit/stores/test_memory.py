@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from incoming_payments.errors import InvalidValue
+from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.errors import BrokenDecision, InvalidValue, PaymentExists, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import Nonces, PaymentStore
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
-from incoming_payments.testing import NOW
+from incoming_payments.testing import NOW, a_creation, crediting
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
+from incoming_payments.testing.steps import create, credit
 
 
 class TestMemoryStore(StoreContract):
@@ -33,11 +35,59 @@ class TestMemoryNonces(NonceContract):
         return MemoryNonces(self.capacity)
 
 
+def test_messages_name_the_payment() -> None:
+    """The host finds the payment in its own records."""
+    store = MemoryStore()
+    created = a_creation(expires_in_s=1)
+    store.insert(created)
+    with pytest.raises(PaymentExists) as exists:
+        store.insert(created)
+    assert exists.value.description == f"payment {created.answer.id} exists already"
+    with pytest.raises(PaymentNotFound) as missing:
+        store.load(PaymentId("no such"))
+    assert missing.value.description == "there is no payment no such"
+
+
+def test_negative_limit_finds_no_payment() -> None:
+    """It is no limit from the end, as in a slice."""
+    store = MemoryStore()
+    for _ in range(2):
+        create(store, a_creation(expires_in_s=1))
+    assert store.find_expired(NOW + timedelta(days=1), -1) == []
+
+
+def test_decision_that_ignores_an_earlier_credit_is_refused() -> None:
+    """The store gives the earlier credit to the guard as well."""
+    store = MemoryStore()
+    id = create(store)
+    credit(store, id, "wire-1", 1)
+    with pytest.raises(BrokenDecision, match="that id must be unused"):
+        store.update(id, lambda payment, _earlier: crediting("wire-1", 1)(payment, None), CreditId("wire-1"))
+    assert store.load(id).received.value == 1
+
+
 def test_capacity_of_zero_is_refused() -> None:
     """The least capacity is one, because a store without any capacity would refuse every nonce."""
     with pytest.raises(InvalidValue) as caught:
         MemoryNonces(0)
     assert caught.value.details == {"member": "capacity"}
+    assert caught.value.description == "capacity is the number of keys to hold, at least 1, not 0"
+
+
+def test_key_that_ends_now_is_accepted() -> None:
+    """A signature is valid up to and including the time `until`."""
+    nonces = MemoryNonces()
+    assert nonces.use(KEYS[0], NOW, NOW)
+    assert not nonces.use(KEYS[0], NOW, NOW)
+
+
+def test_full_store_names_its_capacity() -> None:
+    """The message says to repeat the call later, when keys have ended."""
+    nonces = MemoryNonces(1)
+    assert nonces.use(KEYS[0], NOW, NOW)
+    with pytest.raises(StoreUnavailable) as caught:
+        nonces.use(KEYS[1], NOW, NOW)
+    assert caught.value.description == "the store holds 1 nonces, its capacity: repeat the call later"
 
 
 def test_interrupted_call_removes_no_later_key() -> None:

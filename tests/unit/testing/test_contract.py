@@ -89,7 +89,7 @@ def test_a_broken_store_on_sqlite_is_detected(
 
 
 def test_a_store_may_repeat_a_transaction(tmp_path: Path) -> None:
-    """It may answer after its connection broke, if it decides again."""
+    """A store may answer after its connection broke, if it decides again."""
     run_test(broken.DecidesAgain, StoreContract.test_a_transaction_that_breaks_decides_again, tmp_path)
 
 

@@ -27,11 +27,17 @@ def test_our_stores_survive_crashes(factory: str, tmp_path: Path) -> None:
 
 
 def test_the_reference_store_survives_crashes(tmp_path: Path) -> None:
-    """The broken stores differ from it in their fault alone."""
+    """The reference store passes. Each broken store differs from it in one fault."""
     report = check_crashes("kits.reference_store:ReferenceStore", str(tmp_path / "payments.db"), rounds=1, seed=7)
 
     assert report.seed == 7
     assert report.killed >= 8
+
+
+def test_a_commit_may_finish_after_the_death_of_its_process(tmp_path: Path) -> None:
+    """The kit does not read before that, as a database server commits although its client was killed."""
+    factory = "kits.store_factories:FinishesCommitsOfDeadProcesses"
+    assert check_crashes(factory, str(tmp_path / "payments.db"), moments=1, rounds=0).killed == 1
 
 
 @pytest.mark.parametrize(

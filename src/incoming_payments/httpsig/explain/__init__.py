@@ -1,7 +1,7 @@
 """Diagnosis of a refused signature, for the log of a host and never for the client.
 
-`explain` rebuilds the signature base with one mistake after another made on purpose, and tries whether the signature
-holds then. Only hosts import this package; `verify` does not use it.
+`explain` rebuilds the signature base with one known mistake after another, and checks whether the signature is valid
+then. Only hosts import this package; `verify` does not use it.
 """
 
 from attrs import frozen
@@ -20,7 +20,7 @@ class Diagnosis:
     """Why a request was refused. `str(diagnosis)` goes into a log as it is: printable ASCII, bounded, no secret."""
 
     code: str
-    causes: tuple[Cause, ...]  # at least one; the likeliest, and the proved ones first
+    causes: tuple[Cause, ...]  # at least one, and the proved causes first
     text: str
 
     def __str__(self) -> str:

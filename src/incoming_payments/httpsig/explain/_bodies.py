@@ -11,7 +11,7 @@ _HASHES: Final = {64: hashlib.sha512, 32: hashlib.sha256}  # by the length of th
 _CLAIM: Final = re.compile(r"([a-z0-9\-]*)=([:\"']?)([A-Za-z0-9+/_\-]{32,200}={0,2})([:\"']?)")
 _CLAIMS_MAX: Final = 4  # two are usual at most
 _COMPACT: Final = (",", ":")
-# The name of a way to write JSON, its options of `json.dumps`, and what is replaced in the text.
+# The name of a way to write JSON, its options for `json.dumps`, and the replacements in its output.
 _WRITERS: Final[tuple[tuple[str, dict[str, Any], tuple[tuple[str, str], ...]], ...]] = (
     ("compact JSON (JSON.stringify)", {"separators": _COMPACT, "ensure_ascii": False}, ()),
     ("JSON with a space after each comma and colon (json.dumps of Python)", {}, ()),
@@ -45,7 +45,7 @@ def is_digest_of(digest: bytes, body: bytes) -> bool:
 
 
 def other_bodies(body: bytes) -> Iterator[tuple[bytes, str]]:
-    """Yield bodies that the client may have digested instead of `body`, and what each one is."""
+    """Yield bodies that the client may have digested instead of `body`, each with a description."""
     for text in ("", "undefined", "null", "{}"):
         yield text.encode(), f"the text {text}" if text else "an empty body"
     yield body + b"\n", "the body with a newline after it"

@@ -20,7 +20,7 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
-_ZONE_OFF_S_MAX: Final = 120  # the largest further error of a clock in a wrong time zone
+_ZONE_OFF_S_MAX: Final = 120  # beyond whole hours: the largest other error of a clock in a wrong time zone
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
 
@@ -29,7 +29,7 @@ class Cause:
     """A cause of a refusal."""
 
     name: str  # stable
-    proved: bool  # with this mistake made on purpose, the signature holds or the digest matches
+    proved: bool  # with this mistake made on purpose, the signature is valid or the digest matches
     text: str  # for people
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Hypothesis:
     codes: Collection[Code]
     trials: Callable[[Case], Iterator[Trial]]
     words: str
-    proves: bool = True  # whether a trial that holds proves the mistake
+    proves: bool = True  # whether a successful trial proves the mistake
 
 
 def find_causes(case: Case) -> tuple[list[Cause], bool]:
@@ -81,7 +81,7 @@ def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case]
 _LABEL: Final = r"[A-Za-z*][A-Za-z0-9_\-.*]{0,63}"
 _INPUT: Final = re.compile(rf"\s*({_LABEL})=(\([^()]*\)(?:;[^;,\"]*(?:\"[^\"]*\")?)*)")
 _SIGNATURE: Final = re.compile(rf"\s*(?:({_LABEL})=)?[:\"']?([A-Za-z0-9+/_\-]{{16,2000}})={{0,2}}[:\"']?\s*")
-_REPAIRS: Final = (  # what a client writes in Signature-Input, what it means, and what is wrong
+_REPAIRS: Final = (  # a pattern in Signature-Input, its correct form, and the mistake
     (re.compile(r";created=\"?([0-9]{9,11})[0-9]{3}\"?(?=;|\s|$)"), r";created=\1", "created is in milliseconds"),
     (re.compile(r";created=\"?([0-9]+)(?:\"|\.[0-9]+\"?)"), r";created=\1", "created is in quotes or has a fraction"),
     (re.compile(r";keyid=", re.IGNORECASE), ";keyid=", "keyid has upper-case letters"),
@@ -301,7 +301,7 @@ def _lost_field(case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _created(_case: Case, one: ReadSignature) -> Iterator[Trial]:
-    """Yield `created` in milliseconds, as a string, or as a second next to it."""
+    """Yield `created` in milliseconds, as a string, and one second earlier or later."""
     sent = one.given.created or 0
     for other in (f"{sent * 1000}", f'"{sent}"', f"{sent - 1}", f"{sent + 1}"):
         params = one.draft.params.replace(f";created={sent}", f";created={other}")

@@ -35,7 +35,7 @@ class Engine:
             _engines.add(self)
 
     def _begin(self) -> None:
-        # Re-entrant, because the garbage collector may close a store in a thread that holds it.
+        # Re-entrant, because the garbage collector may close a store in a thread that holds this lock.
         self._lock = threading.RLock()
         self._state_changed = threading.Condition(self._lock)
         self._fork_pending = False
@@ -91,7 +91,7 @@ class Engine:
         Without `wait`, wait for no other thread except the writer. The garbage collector may call this in any thread.
         """
         with self._state_changed:
-            # The fork closes everything, so it need not end first.
+            # A fork in progress closes every connection itself, so without `wait` do not wait for its end.
             self._state_changed.wait_for(lambda: not self._fork_pending or not wait)
             self._closed = True
             self._close_idle()
@@ -155,7 +155,7 @@ class Engine:
         with self._state_changed:
             if rows is None:
                 pass
-            elif broken or self._closed or self._fork_pending or len(self._idle) >= STORE_READERS_MAX:
+            elif broken or self._closed or len(self._idle) >= STORE_READERS_MAX:
                 self._file.disconnect(rows.connection)
             else:
                 self._idle.append(rows)  # a load that opens a connection takes over ten times as long
@@ -170,14 +170,14 @@ class Engine:
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _paused: list[Engine] = []  # by the fork that is under way
-_forking = threading.RLock()  # one fork at a time: held from before it until after it
+_forking = threading.RLock()  # held during a fork, so that only one thread forks at a time
 
 
 def _before_fork() -> None:
     _forking.acquire()
     interrupt: BaseException | None = None
     for engine in list(_engines):
-        _paused.append(engine)  # first, so that it continues afterwards in any case
+        _paused.append(engine)  # before the pause, so that the engine continues after the fork even if the pause fails
         while not engine.is_paused:
             try:
                 engine.before_fork()

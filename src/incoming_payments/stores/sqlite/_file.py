@@ -42,8 +42,8 @@ def _codes(names: str) -> frozenset[int]:
     return frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in names.split())
 
 
-# After one of these, data that was written may be lost. After a short read, a file is shorter than it was. FULL is not
-# here: SQLite has rolled the write back.
+# After one of these errors, written data may be lost. A short read means that a file has become shorter. FULL is not in
+# the list, because SQLite has rolled that write back.
 _LOST_DATA: Final = _codes(
     "IOERR_SHORT_READ IOERR_WRITE IOERR_FSYNC IOERR_DIR_FSYNC IOERR_TRUNCATE IOERR_BEGIN_ATOMIC IOERR_COMMIT_ATOMIC "
     "IOERR_ROLLBACK_ATOMIC"
@@ -139,7 +139,7 @@ class DatabaseFile:
         if isinstance(error, StoreError):
             return type(error)(error.description)
         if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
-            return BrokenDecision(f"the database refused what was to be stored: {error}")
+            return BrokenDecision(f"the database refused the values to store: {error}")
         if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
             return StoreUnavailable(f"the database {self.path} is unavailable ({error}): repeat the call later")
         return StoreUnusable(f"the database {self.path} cannot be used: {error}")
@@ -167,7 +167,8 @@ class DatabaseFile:
             yield
         except BaseException:
             connection.rollback()
-            _never_close(connection)  # closing it copies into the database data that the log may not have
+            # A close would copy the log into the database, although the log may not be on the disk.
+            _never_close(connection)
             raise
         self.disconnect(connection)
 
@@ -194,7 +195,7 @@ class DatabaseFile:
         return connection
 
     def _patiently(self, action: Callable[[], T]) -> T:
-        """Repeat `action` while another process holds the lock. SQLite itself would sleep up to 0.1 s, and starve."""
+        """Repeat `action` while another process holds the lock. SQLite's own waiting may never get it."""
         deadline = time.monotonic() + self._busy_s
         while True:
             try:
@@ -247,7 +248,7 @@ class DatabaseFile:
 
 
 def blames_the_statement(error: BaseException) -> bool:
-    """Whether `error` is about the values of one statement, and not about the file or the machine."""
+    """Return whether `error` is about the values of one statement, and not about the file or the machine."""
     if isinstance(error, MemoryError | OSError | StoreStopped):
         return False
     code = _primary_code(error)

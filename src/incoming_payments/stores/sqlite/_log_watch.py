@@ -7,14 +7,14 @@ from typing import Final
 
 from incoming_payments.stores.sqlite import _watch
 
-# https://sqlite.org/fileformat2.html#the_write_ahead_log: 16 bytes, two salts that change when the log begins again.
+# https://sqlite.org/fileformat2.html#the_write_ahead_log: from byte 16, two salts that each new log changes.
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
 
 
 class LogWatch:
-    """Watches the log for the one connection that writes. Make one when the connection has opened the log.
+    """A watch over the log for the one connection that writes. Create it when the connection has opened the log.
 
     It never calls `stat` for the log after the constructor. From version 6.13 on, Linux gives a file a finer timestamp
     after a `stat`, and the next sync has to write it: a commit would take 1.3 times as long.
@@ -57,7 +57,8 @@ class LogWatch:
     def before_write(self) -> bool:
         """Check the mark and the log, and return whether the log was emptied since the last commit.
 
-        SQLite's write lock is held. A checkpoint or another program may have emptied the log: `forget` or stop.
+        The caller holds SQLite's write lock. A checkpoint may have emptied the log: then call `forget`. Otherwise
+        another program has emptied it: then stop the store.
         """
         self._files.check_mark()
         (size_bytes, header), last = self._read(), self._last
@@ -76,7 +77,7 @@ class LogWatch:
         self._last = None
 
     def is_new_committer(self) -> bool:
-        """Whether this connection has not committed yet, or another one has committed since."""
+        """Return whether this connection has not committed yet, or another one has committed since."""
         return self._files.is_new_committer(self._tag)
 
     def after_commit(self) -> int:
@@ -102,7 +103,7 @@ class LogWatch:
             raise self._files.stop(f"{self._path} was removed or replaced while it was open")
 
     def _read_name(self) -> str | None:
-        """Return the path of the open log. It changes when the log is removed. `None`: the system cannot tell it."""
+        """Return the path of the open log, or `None` without `/proc`. The path changes when the log is removed."""
         with contextlib.suppress(OSError):
             return os.readlink(self._link)
         return None

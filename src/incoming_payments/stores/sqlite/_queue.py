@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -65,14 +65,30 @@ class Job(Generic[T]):
 
 
 class Jobs:
-    """The jobs that wait for one writer. `None` ends the queue."""
+    """The jobs that wait for one writer. `None` ends the queue.
+
+    A thread wakes the writer for each job, and an event loop once, at the end of its turn. Otherwise the writer runs
+    against the loop in the middle of the turn, and 64 packets take 1.3 times as long. A job of a loop that
+    ends in this turn waits for the next job.
+    """
 
     def __init__(self) -> None:
-        self._waiting: SimpleQueue[Job[Any] | None] = SimpleQueue()
-        self.put = self._waiting.put
+        self._waiting: deque[Job[Any] | None] = deque()
+        self._wake_ups: SimpleQueue[None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None  # it wakes the writer when its turn ends
 
     def __len__(self) -> int:
-        return self._waiting.qsize()
+        return len(self._waiting)
+
+    def put(self, job: Job[Any] | None) -> None:
+        """Add `job`. A job with a future is added in the thread of its loop."""
+        loop = None if job is None else job.loop
+        if loop is not None and self._loop is not loop:
+            loop.call_soon(self._end_turn)
+            self._loop = loop  # in this order: an interrupt in between must not silence the loop
+        self._waiting.append(job)
+        if loop is None:
+            self._wake()
 
     def take(self, *, patiently: bool) -> list[Job[Any] | None]:
         """Wait for jobs, and return as many as fit in a batch.
@@ -80,13 +96,22 @@ class Jobs:
         With `patiently`, release the GIL until no more jobs arrive, so that the next commit includes these jobs.
         Callers that got their answers call again. Without this, 16 threads take 1.1 to 1.4 times as long.
         """
-        first = self._waiting.get()
+        while not self._waiting:
+            self._wake_ups.get()
         seen, waiting = -1, len(self)
-        while patiently and seen < waiting < STORE_BATCH_MAX - 1:
+        while patiently and seen < waiting < STORE_BATCH_MAX:
             time.sleep(0)
             seen, waiting = waiting, len(self)
-        # Only the writer takes jobs, so `get` does not block here.
-        return [first, *(self._waiting.get() for _ in range(min(len(self), STORE_BATCH_MAX - 1)))]
+        # Only the writer takes jobs, so they are all there.
+        return [self._waiting.popleft() for _ in range(min(len(self), STORE_BATCH_MAX))]
+
+    def _end_turn(self) -> None:
+        self._loop = None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wake_ups.empty():  # one is enough: the writer looks for jobs after it
+            self._wake_ups.put(None)
 
 
 def deliver(jobs: Sequence[Job[Any]]) -> None:

@@ -158,7 +158,8 @@ class Batch(Rows):
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
 
-        Raises `StoreUnavailable` at the capacity. By then it may have removed expired nonces, but changed nothing else.
+        Raises `StoreUnavailable` at the capacity. It may have removed expired nonces by then, and has changed nothing
+        else.
         """
         end, at = _micros(until), _micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()
@@ -214,7 +215,7 @@ class Batch(Rows):
 
 
 def _merged(statement: str, rows: Sequence[_Row]) -> Iterator[tuple[str, _Row]]:
-    """Yield `statement` for many of `rows` at a time, with its variables, until it was for all of them.
+    """Yield `statement` for several of `rows` at once, with their variables, until all rows are done.
 
     64 credits take 5 % less time than with `executemany`. The numbers of rows are powers of two, so there are few
     statements, and SQLite keeps all of them prepared.

@@ -88,7 +88,7 @@ class SqliteStore(_Store):
 
     @property
     def nonces(self) -> "SqliteNonces":
-        """The `Nonces` port that remembers in this file, for all processes that open it."""
+        """The `Nonces` port that keeps its record in this file, for all processes that open the file."""
         return SqliteNonces(self)
 
     def backup(self, target: str | os.PathLike[str]) -> None:

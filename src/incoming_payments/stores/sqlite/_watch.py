@@ -5,15 +5,15 @@ process that reads the file gets the data from memory. So after a failed write o
 before its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
-- The stop holds for every process that has the file open: a mark in the lock file beside the database informs it.
-- The first store that opens the file when no other has it open writes the whole log again, in place, and syncs it,
-  before it answers anything from it. Data that never reached the disk reaches it then, or the open fails. The store
+- The stop holds for every process that has the file open: they find a mark in the lock file beside the database.
+- A store that opens the file when no other store has it open writes the whole log again in place, and syncs it. Only
+  then does it answer from the file. Data that never reached the disk reaches it then, or the open fails. The store
   holds SQLite's write lock during this, because a program without this library may write to the database too.
 - The store also stops when one of its files is removed, replaced or shortened while it is open.
 - A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see it,
-  but a process that recovers the log later does. A credit that was refused in the meantime would then appear. So
-  each connection that commits leaves its tag in the lock file. When it finds another tag there, it also commits the
-  first page of the database, which takes the place of an unfinished commit in the log.
+  but a process that recovers the log later does. A credit that was refused in the meantime would then appear. So each
+  connection that commits leaves its tag in the lock file. If it finds the tag of another connection there, it also
+  writes the first page of the database. This page overwrites an unfinished commit in the log.
 
 The lock file is `<database>-lock`. Each open store holds a shared `flock` on it. Its size is its state.
 """
@@ -202,7 +202,7 @@ class FileWatch:
             # Only the owner may read the payments. SQLite gives the log the mode of the database.
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            if os.geteuid() == 0:  # root makes a backup, for example: the service has to be able to lock the file
+            if os.geteuid() == 0:  # root may be making a backup: the service must be able to lock the file later
                 owner = os.stat(self._path)
                 os.fchown(self._lock, owner.st_uid, owner.st_gid)
         else:

@@ -32,7 +32,6 @@ class DecideRaised(Exception):
     """Carries any exception of a caller's own function to that caller alone."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
         self.error = error
 
 
@@ -158,7 +157,7 @@ class _Connection:
         self.checkpoint_at_commits = 16  # at first
 
     def plan_checkpoint(self, frames: int) -> None:
-        """Plan the next checkpoint for a log of about `STORE_LOG_FRAMES_MAX` frames. The last one found `frames`."""
+        """Plan the next checkpoint for a log of about `STORE_LOG_FRAMES_MAX` frames. The last found `frames`."""
         due = max(self.commits, 1) * STORE_LOG_FRAMES_MAX // max(frames, 1)
         self.checkpoint_at_commits = max(1, min(due, 2 * self.checkpoint_at_commits))
         self.commits = 0

@@ -130,7 +130,7 @@ class Operation(abc.ABC):
 
     @abc.abstractmethod
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        """Check the flow's result. Return whether it is final: after a temporary error the sender must repeat."""
+        """Check the flow's result, and return whether it is final. After a temporary error the sender must repeat."""
 
     def receive_answer(self, world: World, answer: Any) -> None:
         """Handle a final answer on the sender's side. By default do nothing."""

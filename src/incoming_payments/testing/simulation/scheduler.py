@@ -1,4 +1,4 @@
-"""The scheduler of a simulation: processes, clocks, and the order in which a seed makes things happen."""
+"""The scheduler of a simulation: processes, clocks, and an order of steps that a seed decides."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -33,10 +33,10 @@ def simulate(seed: int, steps: int, *, store_factory: StoreFactory | None = None
     A step executes one effect, gives one answer to a flow, or injects a fault. The same arguments give the same run
     if the store gives the same answers.
 
-    `store_factory` is called for each simulated process that starts. It returns the process's own access to the one
-    shared store, as a connection pool would; the store can be async, and must be empty at first. A process that
-    crashes does not close its store. The default is one `MemoryStore` for all processes. `flows` replaces use cases
-    of the library with your own.
+    `store_factory` is called for each simulated process that starts. It returns a store object for this process. All
+    these objects share one database, which is empty at first. The store may be async. A process that crashes does not
+    close its store. The default is one `MemoryStore` for all processes. `flows` replaces use cases of the library with
+    your own.
 
     Raise `SimulationFailed`, an `AssertionError`, if a promise is broken.
 

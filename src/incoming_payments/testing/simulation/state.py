@@ -24,7 +24,7 @@ class Concerning(Protocol):
 class SimulationState:
     """Randomness, time, ledgers, counters and the trace of one run.
 
-    `met` counts the kinds of things that have happened. While `injects_faults` is true, the ports fail at random.
+    `met` counts the situations that occurred, by kind. While `injects_faults` is true, the ports fail at random.
     """
 
     def __init__(self, seed: int) -> None:

@@ -1,6 +1,7 @@
 """The batches of a SQLite store: which jobs share a commit, what a job sees, and which failures affect one job."""
 
 import asyncio
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from incoming_payments.domain import lifecycle
-from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import BrokenDecision, PaymentCompleted, PaymentNotFound, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine, _queue
 from incoming_payments.stores.sqlite._queue import Job, Jobs
 from incoming_payments.stores.sqlite._rows import Batch
 from incoming_payments.stores.sqlite._store import _insertion, _updating
@@ -133,7 +135,7 @@ def test_full_queue_refuses_tasks_at_once(path: Path, monkeypatch: pytest.Monkey
             id = created.answer.id
             with busy_writer(store._engine):
                 futures = [queue_in_loop(store, id, f"wire-{number}") for number in range(2)]
-                with pytest.raises(StoreUnavailable):
+                with pytest.raises(StoreUnavailable, match=r"^2 updates are waiting already: repeat the call later$"):
                     queue_in_loop(store, id, "wire-3")
             return [(await future).received.value for future in futures]
 
@@ -160,7 +162,7 @@ def test_the_writer_waits_for_more_jobs_of_threads_only(
     def from_threads() -> None:
         with SqliteStore(path) as store:
             with busy_writer(store._engine):
-                jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(3)]
+                jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(2)]
             for job in jobs:
                 job.wait()
 
@@ -192,6 +194,124 @@ def test_patient_take_waits_as_long_as_more_jobs_arrive(monkeypatch: pytest.Monk
         jobs.put(Job(lambda _: None))
         assert len(jobs.take(patiently=patiently)) == expected
     assert sleeps == [0] * 4
+
+
+def test_event_loop_wakes_the_writer_at_the_end_of_its_turn() -> None:
+    """The jobs of one turn are in one batch, however long the turn takes."""
+    jobs = Jobs()
+    batches: list[list[Job[Any] | None]] = []
+    writer = threading.Thread(target=lambda: batches.append(jobs.take(patiently=False)))
+
+    async def turn() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            jobs.put(Job(lambda _: None, loop.create_future()))
+            time.sleep(0.01)  # noqa: ASYNC251 - a turn that is long enough for the writer
+        await asyncio.to_thread(writer.join)
+
+    writer.start()
+    asyncio.run(turn())
+    assert [len(batch) for batch in batches] == [3]
+
+
+def test_batch_takes_as_many_jobs_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other jobs are in the next batch. The writer does not wait for more once a batch is full."""
+    monkeypatch.setattr(_queue, "STORE_BATCH_MAX", 3)
+    jobs = Jobs()
+    sleeps: list[float] = []
+    monkeypatch.setattr(time, "sleep", sleeps.append)
+    for waiting, batches, sleeps_expected in ((6, [3, 3], 0), (4, [3, 1], 1), (2, [2], 2)):
+        for _ in range(waiting):
+            jobs.put(Job(lambda _: None))
+        assert [len(jobs.take(patiently=True)) for _ in batches] == batches
+        assert len(sleeps) == sleeps_expected
+
+
+# --- statements ---
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the first words of each statement on the credits, from connections that open later."""
+    noted: list[str] = []
+    connect = sqlite3.connect
+
+    def note(statement: str) -> None:
+        if "credits" in statement:
+            noted.append(" ".join(statement.split()[:2]))
+
+    def connect_and_trace(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **settings)
+        connection.set_trace_callback(note)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_trace)
+    return noted
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        (1, ["SELECT amount,", "INSERT INTO"]),
+        (2, ["WITH wanted", "INSERT INTO"]),
+        (4, ["WITH wanted", "INSERT INTO"]),
+        (5, ["WITH wanted"] * 2 + ["INSERT INTO"] * 2),
+    ],
+)
+def test_batch_shares_its_statements(path: Path, statements: list[str], jobs: int, expected: list[str]) -> None:
+    """A batch reads and writes its credits in few statements, each for a power of two."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        statements.clear()
+        outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in range(jobs)])
+        assert statements == expected
+
+
+def test_calls_of_threads_and_tasks_share_their_statements(path: Path, statements: list[str]) -> None:
+    """`update` names the credit that it looks up, so the writer can read the credits of a batch together."""
+
+    async def from_tasks(id: PaymentId) -> None:
+        async with AsyncSqliteStore(path) as store:
+            with busy_writer(store._engine):
+                statements.clear()
+                calls = [
+                    asyncio.create_task(store.update(id, crediting(name, 1), CreditId(name))) for name in ("a", "b")
+                ]
+                await asyncio.sleep(0)
+            await asyncio.gather(*calls)
+
+    with SqliteStore(path) as store:
+        id = create(store)
+        threads = [threading.Thread(target=credit, args=(store, id, name, 1)) for name in ("c", "d")]
+        with busy_writer(store._engine):
+            statements.clear()
+            for thread in threads:
+                thread.start()
+            assert store._engine._writer is not None
+            while len(store._engine._writer[1]) < 2:
+                time.sleep(0.001)
+        for thread in threads:
+            thread.join()
+        assert statements == ["WITH wanted", "INSERT INTO"]
+        asyncio.run(from_tasks(id))
+        assert statements == ["WITH wanted", "INSERT INTO"]
+
+
+def test_decision_gets_the_payment_that_the_last_one_stored(store: SqliteStore) -> None:
+    """The writer builds it again only when its row has changed."""
+    id = create(store)
+    stored: list[IncomingPayment | None] = []
+    seen: list[IncomingPayment] = []
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
+        decision = crediting(f"wire-{len(stored)}", 1)(payment, earlier)
+        seen.append(payment)
+        stored.append(decision.payment)
+        return decision
+
+    for number in range(3):
+        store.update(id, decide, CreditId(f"wire-{number}"))
+    assert [after is before for after, before in zip(stored[:-1], seen[1:], strict=True)] == [True, True]
 
 
 # --- the view of a job ---
@@ -264,8 +384,11 @@ def test_a_payment_with_another_version_is_not_overwritten(store: SqliteStore, c
         assert decision.payment is not None
         batch.update(before, decision.payment, decision)
     credit(store, ids[-1], "wire-2", 1)
-    with pytest.raises(StoreUnusable, match="not there to update"):
+    with pytest.raises(StoreUnusable) as caught:
         batch.flush()
+    assert caught.value.description == (
+        "a payment was not there to update, although this transaction had read it: check the database"
+    )
     store._engine._file.disconnect(connection)
 
 
@@ -286,11 +409,14 @@ def test_a_key_that_is_not_unicode_fails_its_job_only(store: SqliteStore, key: t
 
 @pytest.mark.parametrize("table", ["credits", "events"])
 def test_a_row_that_the_database_refuses_fails_its_job_only(store: SqliteStore, path: Path, table: str) -> None:
-    """The writer repeats the batch job by job, so the other credits are committed."""
+    """The writer repeats the batch job by job, so the other credits are committed. The cause of the error stays."""
     id = create(store)
     condition, action = "new.credit_id = 'wire-2'", "SELECT RAISE(ABORT, 'no')"
     edit(path, f"CREATE TRIGGER stop BEFORE INSERT ON {table} WHEN {condition} BEGIN {action}; END")
     outcomes = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in range(5)])
-    assert type(outcomes.pop(2)) is BrokenDecision
+    bad = outcomes.pop(2)
+    assert type(bad) is BrokenDecision
+    assert bad.description == "the database refused the values to store: no"
+    assert type(bad.__cause__) is sqlite3.IntegrityError
     assert [credit.received.value for credit in outcomes] == [1, 2, 3, 4]
     check_credits(store, id, outcomes)

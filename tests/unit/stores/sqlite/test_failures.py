@@ -107,7 +107,7 @@ def test_writer_waits_for_a_lock(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
         monkeypatch.setattr(time, "sleep", sleep)
         assert credit(store, id, "wire-1", 1).received.value == 1
-        assert len(waits) == 3
+        assert waits == [0.001] * 3
 
 
 # --- lasting failures ---
@@ -157,6 +157,41 @@ def test_schema_upgrade_while_open_is_detected(store: SqliteStore, path: Path) -
             credit(store, id, "wire-1", 1)
     edit(path, f"PRAGMA user_version = {VERSION}")
     assert credit(store, id, "wire-1", 1).received.value == 1
+
+
+def test_new_connections_refuse_a_newer_schema(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading connections check the version when they open. The writer tries once for all jobs of a batch."""
+    id = create(store)
+    edit(path, "PRAGMA user_version = 99")
+    with pytest.raises(StoreUnusable, match="99"):
+        store.load(id)
+    connects: list[DatabaseFile] = []
+    connect = DatabaseFile.connect_writer
+
+    def note(file: DatabaseFile) -> sqlite3.Connection:
+        connects.append(file)
+        return connect(file)
+
+    monkeypatch.setattr(DatabaseFile, "connect_writer", note)
+    outcomes = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in range(3)])
+    assert [type(outcome) for outcome in outcomes] == [StoreUnusable] * 3
+    assert len(connects) == 1
+
+
+def test_connection_that_cannot_be_closed_is_dropped(store: SqliteStore) -> None:
+    """The error that broke the connection matters, and not the errors that follow."""
+    file = store._engine._file
+
+    class Broken(sqlite3.Connection):
+        def close(self) -> None:
+            super().close()
+            raise sqlite3.OperationalError("disk I/O error")
+
+    connection = sqlite3.connect(":memory:", factory=Broken)
+    for _ in range(2):  # the second time, the connection is closed, and cannot roll back
+        file.disconnect(connection)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
 
 
 def test_tables_are_created_all_or_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +265,7 @@ def test_damaged_payment_is_refused(store: SqliteStore, path: Path, statement: s
     id = create(store)
     edit(path, statement)
     good = create(store)
-    with pytest.raises(StoreUnusable):
+    with pytest.raises(StoreUnusable, match=f"^the row of payment {id} holds an invalid|not decode to UTF-8"):
         store.load(id)
 
     bad, credited = outcomes_of_one_batch(store, [crediting_one(one, "wire-1") for one in (id, good)])
@@ -246,7 +281,7 @@ def test_damaged_credit_is_refused(store: SqliteStore, path: Path, statement: st
     id = create(store)
     credit(store, id, "wire-1", 1)
     edit(path, statement)
-    with pytest.raises(StoreUnusable, match="wire-1"):
+    with pytest.raises(StoreUnusable, match=f"^the row of credit wire-1 of payment {id} holds an invalid value .*: "):
         credit(store, id, "wire-1", 1)
     assert credit(store, id, "wire-2", 1).received.value == 2
 
@@ -259,8 +294,12 @@ def test_damaged_event_is_refused(store: SqliteStore, path: Path) -> None:
     """An event of an unknown kind raises `StoreUnusable`."""
     id = create(store)
     edit(path, "UPDATE events SET kind = 'nonsense'")
-    with pytest.raises(StoreUnusable, match="event 1"):
+    with pytest.raises(StoreUnusable) as caught:
         store.events(id)
+    assert caught.value.description == (
+        f"the row of event 1 of payment {id} holds an invalid value ('nonsense' is not a valid EventKind): restore the "
+        "database from a backup"
+    )
 
 
 def test_damaged_pages_are_refused(path: Path) -> None:

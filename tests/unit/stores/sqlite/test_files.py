@@ -11,13 +11,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from incoming_payments.errors import BackupFailed, StoreUnusable
-from incoming_payments.limits import STORE_LOG_BYTES_MAX
+from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_TRUNCATE_MS_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _backup, _writer
+from incoming_payments.stores.sqlite._log_watch import LogWatch
+from incoming_payments.testing import NOW
 from incoming_payments.testing.steps import create, credit, together
+from kits.sqlite_jobs import crediting_one, edit
 
 
 @pytest.fixture
@@ -147,6 +151,119 @@ def test_log_size_limit() -> None:
     assert STORE_LOG_BYTES_MAX == 32 * 1024 * 1024
 
 
+def test_writer_empties_a_long_log(path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore) -> None:
+    """Beyond the limit, a checkpoint waits for readers and empties the log. Other statements of the writer never wait
+    in SQLite."""
+    id = create(store)
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
+    timeouts: list[tuple[str, int]] = []
+
+    class Noting(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql.startswith(("PRAGMA wal_checkpoint", "COMMIT")):
+                timeouts.append((sql, super().execute("PRAGMA busy_timeout").fetchone()[0]))
+            return super().execute(sql, *arguments)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Noting))
+    writer = _writer.Writer(store._engine._file)
+    for number in range(2):
+        writer.run([crediting_one(id, f"wire-{number}")])
+        assert log_bytes(path) == 0
+    assert timeouts == [("COMMIT", 0), ("PRAGMA wal_checkpoint(TRUNCATE)", STORE_TRUNCATE_MS_MAX)] * 2
+    writer.disconnect()
+
+
+def test_writer_tries_again_when_the_log_has_grown(
+    path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore
+) -> None:
+    """A reader keeps the checkpoint from emptying the log. The next attempt is due at its size plus the limit."""
+    id = create(store)
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
+    monkeypatch.setattr(_writer, "STORE_TRUNCATE_MS_MAX", 1)
+    writer = _writer.Writer(store._engine._file)
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM payments").fetchone()
+        writer.run([crediting_one(id, "wire-1")])
+        assert writer._open is not None
+        assert writer._open.truncate_at_bytes == log_bytes(path) + 1
+    writer.run([crediting_one(id, "wire-2")])
+    assert log_bytes(path) == 0
+    assert writer._open.truncate_at_bytes == 1
+    writer.disconnect()
+
+
+def test_checkpoint_that_fails_has_not_emptied_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore
+) -> None:
+    """The next attempt is due when the log has grown by the limit, as after a checkpoint that a reader kept back."""
+    id = create(store)
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+    class Full(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql == "PRAGMA wal_checkpoint(TRUNCATE)":
+                raise error
+            return super().execute(sql, *arguments)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Full))
+    writer = _writer.Writer(store._engine._file)
+    writer.run([crediting_one(id, "wire-1")])
+    assert writer._open is not None
+    assert writer._open.truncate_at_bytes == log_bytes(path) + 1
+    writer.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("planned", "commits", "frames", "expected"),
+    [
+        pytest.param(16, 16, 64, 32, id="few pages: twice as many commits"),
+        pytest.param(256, 256, 1024, 250, id="four pages a commit"),
+        pytest.param(512, 300, 1000, 300, id="as many as planned"),
+        pytest.param(16, 16, 16_000, 1, id="a thousand pages a commit"),
+        pytest.param(16, 1, 5_000, 1, id="at least one commit"),
+        pytest.param(16, 16, 0, 32, id="no pages"),
+        pytest.param(16, 0, 100, 10, id="no commit since the last checkpoint"),
+        pytest.param(2000, 2, 1, 2000, id="one page"),
+    ],
+)
+def test_next_checkpoint_is_due_at_about_a_thousand_pages(
+    store: SqliteStore, planned: int, commits: int, frames: int, expected: int
+) -> None:
+    """The pages of each commit since the last checkpoint predict the number of commits."""
+    file = store._engine._file
+    connection = file.connect_writer()
+    open = _writer._Connection(connection, LogWatch(file.watch))
+    open.checkpoint_at_commits, open.commits = planned, commits
+    open.plan_checkpoint(frames)
+    assert (open.checkpoint_at_commits, open.commits) == (expected, 0)
+    open.log.close()
+    file.disconnect(connection)
+
+
+def test_first_checkpoints_are_early(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is due after 16 commits, and the next ones after 32, 64 and so on while commits are small."""
+    modes: list[tuple[int, str]] = []
+    checkpoint = _writer.Writer._checkpoint
+
+    def note(writer: _writer.Writer, open: _writer._Connection, mode: str, *, wait_ms: int = 0) -> bool:
+        modes.append((open.commits, mode))
+        return checkpoint(writer, open, mode, wait_ms=wait_ms)
+
+    monkeypatch.setattr(_writer.Writer, "_checkpoint", note)
+    id = create(store)
+    modes.clear()
+    writer = _writer.Writer(store._engine._file)
+    for number in range(50):
+        writer.run([crediting_one(id, f"wire-{number}")])
+    writer.disconnect()
+    assert modes == [(16, "PASSIVE"), (32, "PASSIVE"), (2, "PASSIVE")]
+
+
 def test_checkpoint_without_space_is_logged(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,7 +285,9 @@ def test_checkpoint_without_space_is_logged(
         patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Full))
         writer.run([])
         writer.disconnect()
-    assert "could not be copied into the database: database or disk is full" in caplog.text
+    assert caplog.messages == [
+        "incoming payments: the log could not be copied into the database: database or disk is full"
+    ]
     assert credit(store, id, "wire-1", 1).received.value == 1
 
 
@@ -268,6 +387,87 @@ def test_backup_that_does_not_read_back_is_removed(
     store.backup(tmp_path / "backup.db")
 
 
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("PRAGMA application_id = 7", "it differs from the database"),
+        ("PRAGMA user_version = 2", "it differs from the database"),
+        ("DELETE FROM payments", "it differs from the database"),
+        ("DELETE FROM events", "it differs from the database"),
+        ("INSERT INTO nonces (key, until) VALUES ('a', 1)", "it differs from the database"),
+    ],
+)
+def test_backup_that_differs_is_refused(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, why: str
+) -> None:
+    """The message says what is wrong with the copy."""
+    create(store)
+    target = tmp_path / "backup.db"
+
+    def change(path: Path) -> None:
+        if path.suffix == ".partial":
+            edit(path, statement)
+
+    monkeypatch.setattr(_backup, "_sync", change)
+    with pytest.raises(BackupFailed) as caught:
+        store.backup(target)
+    assert caught.value.description == (f"the backup did not read back well, and was removed ({why}): check the disk")
+
+
+def test_damaged_backup_names_its_first_problems(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite lists a problem for each row that the index misses. The message has three problems."""
+    for key in "abcde":
+        store.nonces.use(key, NOW, NOW)
+
+    def lose_the_index(path: Path) -> None:
+        if path.suffix == ".partial":
+            edit(
+                path,
+                "PRAGMA writable_schema = ON",
+                "CREATE INDEX empty ON payments (id)",
+                "UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'empty') "
+                "WHERE name = 'nonces_to_sweep'",
+                "DELETE FROM sqlite_schema WHERE name = 'empty'",
+            )
+
+    monkeypatch.setattr(_backup, "_sync", lose_the_index)
+    with pytest.raises(BackupFailed) as caught:
+        store.backup(tmp_path / "backup.db")
+    missing = "row {} missing from index nonces_to_sweep".format
+    assert f"never used; {missing(1)}; {missing(2)}): check the disk" in caught.value.description
+
+
+def test_backup_is_read_back_from_the_disk(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel forgets the data of the copy, from its first byte to its last, after it is synced."""
+    calls: list[tuple[str, tuple[int, ...]]] = []
+    sync = os.fsync
+
+    def note_sync(descriptor: int) -> None:
+        calls.append(("fsync", ()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *arguments: calls.append(("fadvise", arguments)))
+    store.backup(tmp_path / "backup.db")
+    assert calls == [("fsync", ()), ("fadvise", (0, 0, os.POSIX_FADV_DONTNEED))] * 2  # the file, and its directory
+
+
+def test_failed_backup_leaves_no_journal(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite may leave the journal, the log or the index of a copy that has failed."""
+
+    def fail(path: Path) -> None:
+        for suffix in ("-journal", "-wal", "-shm"):
+            path.with_name(f"{path.name}{suffix}").touch()
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(_backup, "_sync", fail)
+    with pytest.raises(BackupFailed, match="Input/output error"):
+        store.backup(tmp_path / "backup.db")
+    assert not list(tmp_path.glob("backup*"))
+
+
 def test_a_backup_whose_name_cannot_be_synced_is_removed(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +530,12 @@ import os; os._exit(0)
 
 
 # --- the version of SQLite ---
+
+
+def test_oldest_accepted_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 3.37.0 has everything that the store needs."""
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 0))
+    SqliteStore(path).close()
 
 
 def test_old_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """How SQLite stores are opened and closed, and their reading connections."""
 
 import asyncio
+import fcntl
 import gc
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -48,16 +50,21 @@ def store(path: Path) -> Iterator[SqliteStore]:
 @pytest.mark.parametrize("path", ["", ":memory:", "a\0b", b"payments.db"])
 def test_path_of_no_file_is_refused(path: Any) -> None:
     """The message names `MemoryStore`, which needs no file."""
-    with pytest.raises(ConfigurationError, match="MemoryStore") as caught:
+    with pytest.raises(ConfigurationError) as caught:
         SqliteStore(path)
     assert caught.value.details == {"setting": "path"}
+    assert caught.value.description == (
+        "the path names the database's file; to keep payments in memory use MemoryStore"
+    )
 
 
 @pytest.mark.parametrize("busy_s", [-1, 5.1, float("nan")])
 def test_busy_s_out_of_bounds_is_refused(path: Path, busy_s: float) -> None:
     """`busy_s` is a number from 0 to `limits.STORE_BUSY_S_MAX`."""
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError) as caught:
         SqliteStore(path, busy_s=busy_s)
+    assert caught.value.details == {"setting": "busy_s"}
+    assert caught.value.description == "busy_s is how many seconds to wait for a lock, from 0 to 5"
     assert not path.exists()
 
 
@@ -166,9 +173,145 @@ def test_failed_thread_start_is_temporary(store: SqliteStore, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match=r"^the thread that writes could not be started \(can't start new"):
             create(store)
     create(store)
+
+
+def test_threads_have_names(path: Path) -> None:
+    """An operator finds them in a dump of all stacks. The one that writes does not keep the process from ending."""
+
+    async def scenario() -> None:
+        async with AsyncSqliteStore(path) as store:
+            created = a_creation()
+            await store.insert(created)
+            await store.load(created.answer.id)
+            threads = {thread.name: thread for thread in threading.enumerate()}
+            assert threads["incoming-payments-write"].daemon
+            assert "incoming-payments-read_0" in threads
+
+    asyncio.run(scenario())
+
+
+def refuses(engine: Engine) -> bool:
+    """Return whether the engine refuses reads, because it is closed."""
+    try:
+        engine.read(lambda _: None)
+    except StoreUnusable:
+        return True
+    return False
+
+
+def test_concurrent_reads_of_tasks_are_limited(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other reads wait for a thread."""
+    monkeypatch.setattr(_engine, "STORE_READERS_MAX", 2)
+    engine = Engine(DatabaseFile(path, busy_s=0))
+    entered = threading.Semaphore(0)
+    go = threading.Event()
+
+    def query(_: Rows) -> bool:
+        entered.release()
+        return go.wait(30)
+
+    reads = [engine.read_elsewhere(query) for _ in range(3)]
+    assert [entered.acquire(timeout=wait_s) for wait_s in (30, 30, 0.02)] == [True, True, False]
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while not refuses(engine):
+        time.sleep(0.001)
+    assert closing.is_alive()  # `close` waits for the reads
+    go.set()
+    closing.join(30)
+    assert not closing.is_alive()
+    assert all(read.done() for read in reads)
+    with pytest.raises(StoreUnusable):
+        reads[2].result()  # it began after the call of `close`
+
+
+def test_closed_store_releases_its_lock(path: Path) -> None:
+    """Another process can open the file alone, and restore the log."""
+    store = SqliteStore(path)
+    create(store)
+    descriptor = os.open(path.with_name("payments.db-lock"), os.O_RDWR)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        store.close()
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)
+
+
+# --- forks, without a second process ---
+
+
+def test_fork_leaves_no_connection_open(store: SqliteStore) -> None:
+    """A call that is made during the fork waits until it is over."""
+    id = create(store)
+    store.load(id)
+    engine = store._engine
+    (idle,) = engine._idle
+    assert engine._writer is not None
+    writer, _ = engine._writer
+    loads: list[PaymentId] = []
+    _engine._before_fork()
+    try:
+        assert engine._idle == []
+        assert not writer.is_alive()
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            idle.connection.execute("SELECT 1")
+        calls = [
+            threading.Thread(target=lambda: loads.append(store.load(id).id)),
+            threading.Thread(target=lambda: loads.append(create(store))),
+        ]
+        for call in calls:
+            call.start()
+        calls[0].join(0.02)
+        assert loads == []
+    finally:
+        _engine._after_fork_in_parent()
+    for call in calls:
+        call.join(30)
+    assert len(loads) == 2
+
+
+def test_fork_waits_for_a_read(store: SqliteStore) -> None:
+    """The connection of the read is closed before the fork."""
+    forked = threading.Event()
+    connections: list[sqlite3.Connection] = []
+
+    def fork() -> None:
+        _engine._before_fork()
+        forked.set()
+        _engine._after_fork_in_parent()
+
+    def query(rows: Rows) -> None:
+        connections.append(rows.connection)
+        forking.start()
+        assert not forked.wait(0.02)
+
+    forking = threading.Thread(target=fork)
+    store._engine.read(query)
+    forking.join(30)
+    assert forked.is_set()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connections[0].execute("SELECT 1")
+
+
+def test_store_that_is_dropped_during_a_fork_does_not_wait(path: Path) -> None:
+    """The garbage collector closes it, and the thread that forks may have called the garbage collector."""
+    engine = Engine(DatabaseFile(path, busy_s=0))
+    _engine._before_fork()
+    try:
+        engine.close(wait=False)
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+        closing.join(0.02)
+        assert closing.is_alive()  # any other call of `close` waits
+    finally:
+        _engine._after_fork_in_parent()
+    closing.join(30)
+    assert not closing.is_alive()
 
 
 # --- readers ---
@@ -200,11 +343,20 @@ def test_reader_in_use_is_closed_after_the_store(path: Path) -> None:
         used[0].execute("SELECT 1")
 
 
-def test_interrupted_reader_is_not_reused(store: SqliteStore) -> None:
-    """The state of an interrupted connection is unknown."""
-    with pytest.raises(KeyboardInterrupt):
-        store._engine.read(lambda _: _interrupt())
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), sqlite3.OperationalError("disk I/O error")])
+def test_interrupted_reader_is_closed(store: SqliteStore, error: BaseException) -> None:
+    """The state of a connection is unknown after an interrupt, and after an error of SQLite."""
+    used: list[sqlite3.Connection] = []
+
+    def query(rows: Rows) -> None:
+        used.append(rows.connection)
+        raise error
+
+    with pytest.raises((KeyboardInterrupt, StoreUnusable)):
+        store._engine.read(query)
     assert store._engine._idle == []
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        used[0].execute("SELECT 1")
 
 
 def test_reader_without_a_result_is_reused(store: SqliteStore) -> None:
@@ -222,10 +374,6 @@ def test_sweep_uses_its_index(store: SqliteStore) -> None:
     store._engine._file.disconnect(connection)
     assert [row[3] for row in plan] == ["SEARCH payments USING COVERING INDEX payments_to_sweep (sweep_at<?)"]
     assert list(store.find_expired(NOW + timedelta(days=1), 5)) == []
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes need POSIX")

@@ -16,9 +16,11 @@ from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, 
 from incoming_payments.errors import (
     BrokenDecision,
     InvalidValue,
+    PaymentExists,
     PaymentNotFound,
     StoreUnavailable,
 )
+from incoming_payments.limits import STORE_LOG_KEPT_BYTES_MAX
 from incoming_payments.ports import Decide, Nonces, PaymentStore
 from incoming_payments.stores.sqlite import (
     AsyncSqliteNonces,
@@ -168,12 +170,40 @@ def test_writer_syncs_every_commit(store: SqliteStore) -> None:
     """The writer has `synchronous` FULL (2) and a write-ahead log. Readers cannot write."""
     file = store._engine._file
     writer, reader = file.connect_writer(), file.connect_reader()
-    assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    settings = {
+        "synchronous": 2,
+        "fullfsync": 1,
+        "checkpoint_fullfsync": 1,
+        "journal_mode": "wal",
+        "journal_size_limit": STORE_LOG_KEPT_BYTES_MAX,
+        "wal_autocheckpoint": 0,
+        "busy_timeout": 0,  # the store waits itself
+    }
+    assert settings == {name: writer.execute(f"PRAGMA {name}").fetchone()[0] for name in settings}
+    assert reader.execute("PRAGMA busy_timeout").fetchone() == (50,)
     with pytest.raises(sqlite3.OperationalError):
         reader.execute("DELETE FROM payments")
     file.disconnect(writer)
     file.disconnect(reader)
+
+
+def test_messages_name_the_payment(store: SqliteStore) -> None:
+    """The host finds the payment in its own records."""
+    created = a_creation()
+    store.insert(created)
+    with pytest.raises(PaymentExists) as exists:
+        store.insert(created)
+    assert exists.value.description == f"payment {created.answer.id} exists already"
+    for call in (store.load, store.events):
+        with pytest.raises(PaymentNotFound) as missing:
+            call(PaymentId("no such"))
+        assert missing.value.description == "there is no payment no such"
+
+
+def test_negative_limit_finds_no_payment(store: SqliteStore) -> None:
+    """SQLite would take a negative limit for no limit."""
+    create(store, a_creation(expires_in_s=1))
+    assert list(store.find_expired(NOW + timedelta(days=1), -1)) == []
 
 
 def test_updates_of_other_stores_are_seen(store: SqliteStore, path: Path) -> None:
@@ -266,6 +296,15 @@ def test_broken_decision_fails_its_job_only(store: SqliteStore, answer: Any) -> 
     assert store.load(id).received.value == 2
 
 
+def test_decision_that_ignores_an_earlier_credit_is_refused(store: SqliteStore) -> None:
+    """The store gives the earlier credit to the guard as well."""
+    id = create(store)
+    credit(store, id, "wire-1", 1)
+    with pytest.raises(BrokenDecision, match="that id must be unused"):
+        store.update(id, lambda payment, _earlier: crediting("wire-1", 1)(payment, None), CreditId("wire-1"))
+    assert store.load(id).received.value == 1
+
+
 def test_text_that_is_not_unicode_fails_its_job_only(store: SqliteStore) -> None:
     """SQLite cannot store a lone surrogate. The writer repeats the batch job by job."""
     id = create(store)
@@ -302,7 +341,7 @@ def test_full_queue_refuses_threads_at_once(store: SqliteStore, monkeypatch: pyt
     id = create(store)
     with busy_writer(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(2)]
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match=r"^2 updates are waiting already: repeat the call later$"):
             credit(store, id, "wire-3", 1)
     assert [job.wait().received.value for job in jobs] == [1, 2]
     assert credit(store, id, "wire-3", 1).received.value == 3
@@ -380,7 +419,7 @@ def test_stop_iteration_becomes_runtime_error_in_asyncio(path: Path) -> None:
         async with AsyncSqliteStore(path) as store:
             created = a_creation()
             await store.insert(created)
-            with pytest.raises(RuntimeError):
+            with pytest.raises(RuntimeError, match=r"^decide raised StopIteration$"):
                 await store.update(created.answer.id, raising(StopIteration()))
 
     asyncio.run(scenario())

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import importlib.util
 import os
 import sqlite3
 import stat
@@ -134,18 +135,21 @@ def test_failed_sync_of_the_log_stops_the_store(path: Path, monkeypatch: pytest.
             create(store)
 
 
-def test_missing_log_stops_the_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is removed between its opening by SQLite and its opening by the writer."""
+@pytest.mark.parametrize(
+    ("ending", "message"), [("wal", "was removed while it was open"), ("shm", "was removed or replaced")]
+)
+def test_missing_log_stops_the_writer(path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, message: str) -> None:
+    """The log or its index is removed between its opening by SQLite and its opening by the writer."""
     connect = DatabaseFile.connect_writer
 
     def connect_and_remove(file: DatabaseFile) -> sqlite3.Connection:
         connection = connect(file)
-        beside(path, "wal").unlink()
+        beside(path, ending).unlink()
         return connection
 
     with SqliteStore(path) as store:
         monkeypatch.setattr(DatabaseFile, "connect_writer", connect_and_remove)
-        with pytest.raises(StoreStopped, match="was removed while it was open"):
+        with pytest.raises(StoreStopped, match=f"payments.db-{ending} {message}"):
             create(store)
 
 
@@ -184,7 +188,14 @@ def test_stop_reaches_every_store_on_the_file(path: Path, monkeypatch: pytest.Mo
         with monkeypatch.context() as patch:
             fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
             outcomes_of_one_batch(failing, [crediting_one(id, "wire-1")])
-        for store in (writing, reading):
+        for store, call in ((writing, partial(credit, writing, id, "wire-2", 1)), (reading, partial(reading.load, id))):
+            with pytest.raises(StoreStopped) as caught:
+                call()
+            assert caught.value.description == (
+                f"the store of {path} has stopped: a store in another process that has the database open has stopped. "
+                "It acknowledges nothing more. Check the disk and the files, end every process that uses the database, "
+                "and start again"
+            )
             assert refuses_everything(store, id)
         with pytest.raises(StoreStopped, match="still has"):
             SqliteStore(path)
@@ -385,14 +396,62 @@ def test_log_in_use_is_not_rewritten(path: Path, monkeypatch: pytest.MonkeyPatch
             assert second.load(id).id == id
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="other systems do not tell the name of an open file")
+def test_commit_asks_for_no_status_of_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From version 6.13 on, Linux gives a file a finer timestamp after a `stat`, and each sync would write it."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        paths: list[str] = []
+        look = _watch.stat
+
+        def note(path: str) -> os.stat_result | None:
+            paths.append(path)
+            return look(path)
+
+        monkeypatch.setattr(_watch, "stat", note)
+        credit(store, id, "wire-1", 1)
+    assert str(beside(path, "shm")) in paths
+    assert str(beside(path, "wal")) not in paths
+
+
+def test_lock_file_says_what_it_is(path: Path) -> None:
+    """A person who finds the file reads its text. The tag of the last connection that committed is behind the text."""
+    text = b"An open database needs this file. Do not remove it.\n"
+    SqliteStore(path).close()
+    assert beside(path, "lock").read_bytes() == text
+    tags: list[bytes] = []
+    for _ in range(2):
+        with SqliteStore(path) as store:
+            create(store)
+        content = beside(path, "lock").read_bytes()
+        assert content.startswith(text)
+        tags.append(content.removeprefix(text))
+    assert [len(tag) for tag in tags] == [8, 8]
+    assert tags[0] != tags[1]
+
+
 def test_macos_syncs_with_f_fullfsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On macOS, `fsync` does not reach the disk."""
-    calls: list[int] = []
+    calls: list[tuple[int, int]] = []
     monkeypatch.setattr(_watch, "_FULL_SYNC", 51)
-    monkeypatch.setattr(fcntl, "fcntl", lambda _, command: calls.append(command))
+    monkeypatch.setattr(fcntl, "fcntl", lambda *arguments: calls.append(arguments))
     with (tmp_path / "file").open("wb") as file:
         _watch.sync(file.fileno())
-    assert calls == [51]
+        assert calls == [(file.fileno(), 51)]
+
+
+@pytest.mark.parametrize("command", [51, None])
+def test_command_that_reaches_the_disk_is_found_at_import(monkeypatch: pytest.MonkeyPatch, command: int | None) -> None:
+    """Only macOS has `F_FULLFSYNC`."""
+    if command is None:
+        monkeypatch.delattr(fcntl, "F_FULLFSYNC", raising=False)
+    else:
+        monkeypatch.setattr(fcntl, "F_FULLFSYNC", command, raising=False)
+    assert _watch.__spec__ is not None
+    assert _watch.__spec__.loader is not None
+    module = importlib.util.module_from_spec(_watch.__spec__)
+    _watch.__spec__.loader.exec_module(module)
+    assert command == module._FULL_SYNC
 
 
 # --- files that change ---
@@ -650,11 +709,14 @@ def test_a_database_that_was_moved_away_is_not_begun_again_beside_its_log(path: 
         id = create(store)
         credit(store, id, "wire-1", 5)
         path.rename(path.with_suffix(".away"))
-        with pytest.raises(StoreUnusable, match="is gone"):
-            SqliteStore(path)
-        path.touch()
-        with pytest.raises(StoreUnusable, match="is empty"):
-            SqliteStore(path)
+        for state in ("is gone", "is empty"):
+            with pytest.raises(StoreUnusable) as caught:
+                SqliteStore(path)
+            assert caught.value.description == (
+                f"{path} {state}, and the files beside it show that it held payments: restore it from a backup, or "
+                f"move {path}-lock and {path}-wal away to begin with an empty one"
+            )
+            path.touch()
         path.with_suffix(".away").rename(path)
         with SqliteStore(path) as other:
             assert other.load(id).received.value == 5
@@ -837,7 +899,7 @@ def test_an_on_stop_that_raises_leaves_no_caller_waiting(
             outcomes = outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
         assert {StoreStopped} == {type(outcome) for outcome in outcomes}
         assert refuses_everything(store, id)
-    assert "on_stop has failed" in caplog.text
+    assert "incoming payments: on_stop has failed" in caplog.messages
 
 
 def test_a_child_has_a_guard_of_its_own(store: SqliteStore) -> None:
