@@ -113,8 +113,9 @@ def read_introspection(
 
     Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
     large, not a JSON object, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises `TokenRefused` with
-    `key_unusable` when the token is not bound to a public key by value that proves itself by HTTP message signatures,
-    and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name `audience`.
+    `key_unusable` unless the token is bound to a public key that `body` contains as a JWK, with the proof method
+    `httpsig`. Raises `TokenRefused` with `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name
+    `audience`.
 
     >>> read_introspection(b'{"active": false}')
     """
