@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -16,7 +16,7 @@ from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import StoreUnavailable, StoreUnusable
+from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_insert, check_update
 from kits.reference_store import ReferenceStore, micros
@@ -172,6 +172,9 @@ class InsertsLater(ReferenceStore):
     def insert(self, decision: Decision[IncomingPayment]) -> None:
         """Keep the payment in the object."""
         self._commit()
+        with suppress(PaymentNotFound):
+            self.load(decision.answer.id)
+            raise PaymentExists
         self._accepted = decision
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:

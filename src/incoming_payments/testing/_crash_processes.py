@@ -65,7 +65,7 @@ class Parent:
     def _reply(self) -> int:
         reply = self._control.recv(_REPLY_BYTES_MAX)
         if not reply:
-            raise ConnectionError("the parent of the workers has ended")
+            raise ConnectionResetError
         return int(reply)
 
 

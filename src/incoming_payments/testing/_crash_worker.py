@@ -39,7 +39,7 @@ from incoming_payments.testing.steps import persistently
 from incoming_payments.testing.values import NOW, a_creation, crediting
 
 WATCHED: Final = 2  # the step at which a worker ends itself: the store has opened its connections by then
-AFTER_ANSWER: Final = -1  # the moment at which the worker has just reported the answer
+AFTER_ANSWER: Final = -1  # the moment at which the store has just answered, before the worker can report that
 _MOMENTS_MAX: Final = 64
 _VALUE_MAX: Final = 1000
 _REQUEST_BYTES_MAX: Final = 65536
@@ -136,28 +136,27 @@ def work(plan: Plan, report: Callable[..., None], begin: Callable[[], object], e
         report("ready")
         begin()
         for number in range(plan.steps):
-            watch = calls.begin if number == WATCHED else calls.stop
+            watch: Callable[[], object] = calls.begin if number == WATCHED else calls.stop
+            finish = end if number == WATCHED and plan.moment == AFTER_ANSWER else calls.stop
             if plan.payment is None:
                 created = a_creation(id=new_payment_id(NOW, secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES)))
                 report("sent", created.answer.id, 0)
                 watch()
                 with suppress(PaymentExists):  # a repeat, after an answer that was lost
                     persistently(partial(store.insert, created))
-                calls.stop()
+                finish()
                 report("answered", created.answer.id, 0)
             else:
                 id, value = CreditId(f"{plan.name}-{number}"), choose.randint(1, _VALUE_MAX)
                 decide = _then(crediting(id, value), watch)
                 report("sent", id, value)
                 credit = persistently(partial(store.update, PaymentId(plan.payment), decide, id))
-                calls.stop()
+                finish()
                 report("answered", id, credit.received.value)
-            if number == WATCHED and plan.moment == AFTER_ANSWER:
-                end()
     report("moments", calls.slowest())
 
 
-def _then(decide: Decide[Credit], call: Callable[[], None]) -> Decide[Credit]:
+def _then(decide: Decide[Credit], call: Callable[[], object]) -> Decide[Credit]:
     """Return `decide`, followed by `call`."""
 
     def decide_and_call(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:

@@ -56,7 +56,7 @@ class CrashFailed(AssertionError):
 
 @frozen
 class CrashReport:
-    """The size of a run: the processes that were killed, and the credits and inserts that the store had acknowledged."""
+    """The size of a run: the processes that were killed, and the credits and inserts that the store acknowledged."""
 
     seed: int
     killed: int
@@ -163,11 +163,13 @@ class _Kit:
         except TimeoutError:
             raise self._failed(f"a worker did not report for {_SILENCE_S:g} seconds") from None
         except ConnectionError as error:
-            raise self._failed(str(error)) from error
+            raise self._failed("the parent of the workers has ended") from error
         self._killed += statuses.count(-signal.SIGKILL)
-        for status in statuses:
+        for task, status in zip(tasks, statuses, strict=True):
             if status not in (0, -signal.SIGKILL):
                 raise self._failed(f"a worker ended with status {status}")
+            if task.moment == AFTER_ANSWER:  # the worker did not report the answer: that takes time
+                task.ledger.answered[list(task.ledger.sent)[-1]] = sum(task.ledger.sent.values())
         for ledger in {id(task.ledger): task.ledger for task in tasks}.values():
             self._check(ledger)
 
