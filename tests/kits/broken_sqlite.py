@@ -174,7 +174,7 @@ class InsertsLater(ReferenceStore):
         self._commit()
         with suppress(PaymentNotFound):
             self.load(decision.answer.id)
-            raise PaymentExists
+            raise PaymentExists(f"payment {decision.answer.id} exists already")
         self._accepted = decision
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
