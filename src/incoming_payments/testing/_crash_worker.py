@@ -120,11 +120,10 @@ class Calls:
 
     def count(self, _frame: FrameType | None, _event: str, _argument: object) -> None:
         """Count a call or a return. `sys.setprofile` calls this function."""
-        if not self._is_counting:
-            return
-        self._times.append(time.perf_counter_ns())
-        if len(self._times) == self._end_at:
-            self._end()
+        if self._is_counting:
+            self._times.append(time.perf_counter_ns())
+            if len(self._times) == self._end_at:
+                self._end()
 
 
 def work(plan: Plan, report: Callable[..., None], begin: Callable[[], object], end: Callable[[], object]) -> None:

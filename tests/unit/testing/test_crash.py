@@ -1,6 +1,7 @@
 """The crash kit passes stores that keep their promises, and catches stores that lose or double credits in a crash."""
 
 import re
+import socket
 import time
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import cast
 import pytest
 
 from incoming_payments.testing import crash
+from incoming_payments.testing._crash_processes import Parent
 from incoming_payments.testing._crash_worker import AFTER_ANSWER, Calls, Plan, work
 from incoming_payments.testing.crash import CrashFailed, check_crashes
 from incoming_payments.testing.steps import create
@@ -85,6 +87,15 @@ def test_processes_that_cannot_start_are_reported(tmp_path: Path, monkeypatch: p
         check_crashes("kits.reference_store:ReferenceStore", str(tmp_path / "payments.db"))
 
 
+def test_a_parent_that_has_ended_is_an_error() -> None:
+    """It sends no reply."""
+    control, other = socket.socketpair()
+    with control, other, pytest.raises(ConnectionResetError):
+        other.shutdown(socket.SHUT_WR)
+        with Parent(control).worker(Plan("module:store", "", None, "x", steps=1, seed=1), 1.0):
+            pass
+
+
 def test_a_factory_has_a_name_with_a_colon(tmp_path: Path) -> None:
     """The message says how to write the name."""
     with pytest.raises(ValueError, match="factory must be written as module:callable, not 'my_store'"):
@@ -135,6 +146,7 @@ def test_a_worker_ends_itself_at_a_call() -> None:
     """The slowest moments are the calls after the longest gaps."""
     ended: list[int] = []
     calls = Calls(3, lambda: ended.append(1))
+    calls.count(None, "call", None)  # before the decision
     calls.begin()
     for pause_s in (0, 0.001, 0.005):
         time.sleep(pause_s)
