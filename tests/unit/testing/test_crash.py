@@ -90,10 +90,10 @@ def test_processes_that_cannot_start_are_reported(tmp_path: Path, monkeypatch: p
 def test_a_parent_that_has_ended_is_an_error() -> None:
     """It sends no reply."""
     control, other = socket.socketpair()
+    other.shutdown(socket.SHUT_WR)
+    worker = Parent(control).worker(Plan("module:store", "", None, "x", steps=1, seed=1), 1.0)
     with control, other, pytest.raises(ConnectionResetError):
-        other.shutdown(socket.SHUT_WR)
-        with Parent(control).worker(Plan("module:store", "", None, "x", steps=1, seed=1), 1.0):
-            pass
+        worker.__enter__()
 
 
 def test_a_factory_has_a_name_with_a_colon(tmp_path: Path) -> None:
