@@ -17,6 +17,9 @@ from incoming_payments.testing.steps import create
 from kits.reference_store import ReferenceStore
 
 
+RUNS = 5  # of a kit that has found no fault
+
+
 @pytest.mark.parametrize(
     "factory", ["incoming_payments.stores.sqlite:SqliteStore", "kits.store_factories:open_async_sqlite"]
 )
@@ -65,12 +68,18 @@ def test_a_commit_may_finish_after_the_death_of_its_process(tmp_path: Path) -> N
     ],
 )
 def test_a_broken_store_is_caught(name: str, moments: int, rounds: int, fault: str, tmp_path: Path) -> None:
-    """The message says what is wrong, and names the seed."""
-    with pytest.raises(CrashFailed) as caught:
-        check_crashes(f"kits.broken_sqlite:{name}", str(tmp_path / "payments.db"), moments=moments, rounds=rounds)
+    """The message says what is wrong, and names the seed. On a busy machine, a fault in time can escape one run."""
+    failures: list[str] = []
+    for run in range(RUNS):
+        if not failures:
+            try:
+                check_crashes(f"kits.broken_sqlite:{name}", str(tmp_path / f"{run}.db"), moments=moments, rounds=rounds)
+            except CrashFailed as failed:
+                failures.append(str(failed))
 
-    assert re.search(fault, str(caught.value))
-    assert re.search(r"\(seed=\d+\)$", str(caught.value))
+    [failure] = failures
+    assert re.search(fault, failure)
+    assert re.search(r"\(seed=\d+\)$", failure)
 
 
 def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
