@@ -16,7 +16,6 @@ from incoming_payments.testing.crash import CrashFailed, check_crashes
 from incoming_payments.testing.steps import create
 from kits.reference_store import ReferenceStore
 
-
 RUNS = 5  # of a kit that has found no fault
 
 
