@@ -4,15 +4,17 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from functools import wraps
-from typing import Any, Generic, ParamSpec, TypeVar
+from types import NoneType
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 from attrs import frozen
 
+from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
-from incoming_payments.errors import FlowStuck
+from incoming_payments.errors import ConfigurationError, FlowStuck
 from incoming_payments.gnap.introspection import AccessTokenInfo
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.ports import Decide
@@ -22,10 +24,19 @@ T = TypeVar("T")
 
 
 class Effect(Generic[T]):
-    """A request to a port. `answer = yield from effect` keeps the type of the answer."""
+    """A request to a port. `answer = yield from effect` keeps the type of the answer.
+
+    Raises `ConfigurationError` when the answer is not of one of the types `answers`.
+    """
+
+    answers: ClassVar[tuple[type, ...]] = (object,)
 
     def __iter__(self) -> "Generator[Effect[Any], Any, T]":
         answer: T = yield self
+        if not isinstance(answer, self.answers):
+            names = " or ".join("None" if cls is NoneType else cls.__name__ for cls in self.answers)
+            text = f"the port for {type(self).__name__} answered {name_of(answer)}: return {names}"
+            raise ConfigurationError(text, setting="ports")
         return answer
 
 
@@ -95,6 +106,7 @@ class DrawRandomness(Effect[bytes]):
 class FindWalletAddress(Effect[WalletAddress | None]):
     """Find the wallet address with this URL, or `None` if it is not hosted here."""
 
+    answers: ClassVar = (WalletAddress, NoneType)
     url: WalletAddressUrl
 
 
@@ -102,6 +114,7 @@ class FindWalletAddress(Effect[WalletAddress | None]):
 class IntrospectToken(Effect[AccessTokenInfo | None]):
     """Introspect an access token. The answer is `None` if the token is not active."""
 
+    answers: ClassVar = (AccessTokenInfo, NoneType)
     token: AccessToken
 
 
