@@ -31,14 +31,14 @@ def init(folder: Path, port: int) -> int:
     configuration = template(
         base_url=f"http://127.0.0.1:{port}",
         port=port,
-        token=secrets.token_urlsafe(32),
+        token=secrets.token_hex(32),  # never begins with a hyphen, which a command would take for an option
         jwk=CLIENT_JWK,
         secret=SERVER_SECRET,
         peer_token=PEER_TOKEN,
     )
     files = {
         SERVER_SECRET: secrets.token_hex(SERVER_SECRET_BYTES_MIN),
-        PEER_TOKEN: secrets.token_urlsafe(32),
+        PEER_TOKEN: secrets.token_hex(32),
         CLIENT_KEY: key.to_pem().decode("ascii"),
         CLIENT_JWK: json.dumps(key.public_jwk(), indent=2),
         CONFIGURATION: configuration,
