@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -13,10 +13,10 @@ from typing import Any, ClassVar, TypeVar
 from attrs import evolve
 
 from incoming_payments.domain.amount import Amount
-from incoming_payments.domain.events import Event
+from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import StoreUnavailable, StoreUnusable
+from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_insert, check_update
 from kits.reference_store import ReferenceStore, micros
@@ -152,6 +152,45 @@ class CommitsEventsLater(ReferenceStore):
         connection.execute("COMMIT")
         connection.execute("BEGIN IMMEDIATE")
         super()._write_events(connection, events)
+
+
+class CommitsCreatedEventsLater(ReferenceStore):
+    """Commits a new payment, and then its events. Its updates are correct."""
+
+    def _write_events(self, connection: sqlite3.Connection, events: Sequence[Event]) -> None:
+        if events and events[0].kind is EventKind.CREATED:
+            connection.execute("COMMIT")
+            connection.execute("BEGIN IMMEDIATE")
+        super()._write_events(connection, events)
+
+
+class InsertsLater(ReferenceStore):
+    """Acknowledges an insert, and commits it before the next call."""
+
+    _accepted: Decision[IncomingPayment] | None = None
+
+    def insert(self, decision: Decision[IncomingPayment]) -> None:
+        """Keep the payment in the object."""
+        self._commit()
+        with suppress(PaymentNotFound):
+            self.load(decision.answer.id)
+            raise PaymentExists(f"payment {decision.answer.id} exists already")
+        self._accepted = decision
+
+    def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
+        """Insert and update."""
+        self._commit()
+        return super().update(id, decide, credit_id)
+
+    def close(self) -> None:
+        """Insert and close."""
+        self._commit()
+        super().close()
+
+    def _commit(self) -> None:
+        accepted, self._accepted = self._accepted, None
+        if accepted is not None:
+            super().insert(accepted)
 
 
 class CommitsCreditsFirst(ReferenceStore):

@@ -13,9 +13,8 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
-from incoming_payments.ports import Decide, PaymentStore
+from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_insert, check_update, sweep_at
-from incoming_payments.testing.contract import StoreContract
 
 T = TypeVar("T")
 
@@ -147,23 +146,3 @@ def micros(time: datetime) -> int:
     """Return `time` in microseconds since 1970."""
     passed = time - datetime(1970, 1, 1, tzinfo=UTC)
     return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
-
-
-class ReferenceContract(StoreContract):
-    """The contract suite against `store_class`."""
-
-    store_class: type[ReferenceStore] = ReferenceStore
-
-    def make_store(self, directory: Path) -> PaymentStore:
-        """Return a store in a new file."""
-        return self.store_class(directory / "payments.db")
-
-    def open_again(self, store: PaymentStore, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
-        """Return another store on the same file."""
-        return self.store_class(directory / "payments.db")
-
-    def break_store(self, store: PaymentStore, directory: Path) -> None:  # noqa: ARG002 - part of the hook
-        """Close the connection of the store."""
-        assert isinstance(store, ReferenceStore)
-        if store.connection is not None:
-            store.connection.close()

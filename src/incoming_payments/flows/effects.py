@@ -4,10 +4,12 @@ import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
-from typing import Any, Generic, ParamSpec, TypeVar
+from types import NoneType
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 from attrs import frozen
 
+from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
@@ -20,7 +22,7 @@ from incoming_payments.domain.payment import (
     WalletAddress,
     WalletAddressUrl,
 )
-from incoming_payments.errors import FlowStuck
+from incoming_payments.errors import ConfigurationError, FlowStuck
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery
 from incoming_payments.ports import Decide
 
@@ -29,10 +31,19 @@ T = TypeVar("T")
 
 
 class Effect(Generic[T]):
-    """A request to a port. `answer = yield from effect` keeps the type of the answer."""
+    """A request to a port. `answer = yield from effect` keeps the type of the answer.
+
+    Raises `ConfigurationError` when the answer is not of one of the types `answers`.
+    """
+
+    answers: ClassVar[tuple[type, ...]] = (object,)
 
     def __iter__(self) -> "Generator[Effect[Any], Any, T]":
         answer: T = yield self
+        if not isinstance(answer, self.answers):
+            names = " or ".join("None" if cls is NoneType else cls.__name__ for cls in self.answers)
+            text = f"the port for {type(self).__name__} answered {name_of(answer)}: return {names}"
+            raise ConfigurationError(text, setting="ports")
         return answer
 
 
@@ -102,6 +113,7 @@ class DrawRandomness(Effect[bytes]):
 class FindWalletAddress(Effect[WalletAddress | InactiveWalletAddress | None]):
     """Find the wallet address with this URL, or `None` if it is not hosted here."""
 
+    answers: ClassVar = (WalletAddress, InactiveWalletAddress, NoneType)
     url: WalletAddressUrl
 
 
@@ -109,6 +121,7 @@ class FindWalletAddress(Effect[WalletAddress | InactiveWalletAddress | None]):
 class IntrospectToken(Effect[AccessTokenInfo | None]):
     """Introspect an access token. The answer is `None` if the token is not active."""
 
+    answers: ClassVar = (AccessTokenInfo, NoneType)
     query: TokenQuery
 
 

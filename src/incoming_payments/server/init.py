@@ -40,7 +40,7 @@ def init(folder: Path, port: int, introspection: str | None = None, dialect: Dia
     base_url = f"http://127.0.0.1:{port}"
     secret_files = {
         SERVER_SECRET: secrets.token_hex(SERVER_SECRET_BYTES_MIN),
-        PEER_TOKEN: secrets.token_urlsafe(32),
+        PEER_TOKEN: secrets.token_hex(32),
     }
     grants, active = (f"{base_url}/auth", set()) if introspection is None else _of_endpoint(introspection, dialect)
     has_key = introspection is None or dialect == "rfc9767"
@@ -51,7 +51,7 @@ def init(folder: Path, port: int, introspection: str | None = None, dialect: Dia
         base_url=base_url,
         auth_server=grants,
         port=port,
-        token=secrets.token_urlsafe(32) if introspection is None else "example",
+        token=secrets.token_hex(32) if introspection is None else "example",
         introspection=introspection or f"{base_url}/auth/introspect",
         dialect=dialect,
         jwk=CLIENT_JWK,

@@ -1,6 +1,6 @@
-"""The worker process of the crash kit. It credits one payment until it has made its credits, or is killed.
+"""The worker processes of the crash kit. A worker inserts payments, or credits one, until it is killed or has finished.
 
-The kit reads the standard output: a line of JSON before each credit, and one after the store has answered. The worker
+The kit reads the reports of a worker: a line of JSON before each step, and one after the store has answered. The worker
 can end itself at a chosen call of the store's code, because the interpreter reports each call to it.
 """
 
@@ -9,10 +9,15 @@ import json
 import operator
 import os
 import random
+import secrets
 import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from types import FrameType
 from typing import Any, Final
@@ -20,36 +25,46 @@ from typing import Any, Final
 from attrs import asdict, frozen
 
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import (
+    PAYMENT_ID_RANDOM_BYTES,
+    Credit,
+    CreditId,
+    IncomingPayment,
+    PaymentId,
+    new_payment_id,
+)
+from incoming_payments.errors import PaymentExists
 from incoming_payments.ports import Decide, PaymentStore
 from incoming_payments.testing.steps import persistently
-from incoming_payments.testing.values import crediting
+from incoming_payments.testing.values import NOW, a_creation, crediting
 
-WATCHED: Final = 2  # the credit at which a worker ends itself: the store has opened its connections by then
-AFTER_ANSWER: Final = -1  # the moment at which the worker has just reported the answer
+WATCHED: Final = 2  # the step at which a worker ends itself: the store has opened its connections by then
+AFTER_ANSWER: Final = -1  # the moment at which the store has just answered, before the worker can report that
 _MOMENTS_MAX: Final = 64
 _VALUE_MAX: Final = 1000
+_REQUEST_BYTES_MAX: Final = 65536
 
 
 @frozen
 class Plan:
     """The task of one worker.
 
-    It opens a store by `factory(argument)`, and credits `payment` with credit ids that begin with `name`. It ends
-    itself at `moment` of the credit `WATCHED`: at the call with that number, or `AFTER_ANSWER`. See `Calls`.
+    It opens a store by `factory(argument)`, and credits `payment` with credit ids that begin with `name`. Without
+    `payment`, it inserts payments. It ends itself at `moment` of the step `WATCHED`: at the call with that number, or
+    `AFTER_ANSWER`. See `Calls`.
     """
 
     factory: str
     argument: str
-    payment: str
+    payment: str | None
     name: str
-    credits: int
+    steps: int
     seed: int
     moment: int | None = None
 
     @property
     def text(self) -> str:
-        """The plan as an argument of the process."""
+        """The plan as a request to the parent of the workers."""
         return json.dumps(asdict(self))
 
 
@@ -63,7 +78,7 @@ def open_store(factory: str, argument: str) -> PaymentStore:
 
 
 class Calls:
-    """The calls and returns in the thread of a decision, from the decision until the answer.
+    """The calls and returns of an update from its decision until its answer, or of a whole insert, in all threads.
 
     At the call or return with the number `end_at`, it calls `end`, which ends the process.
     """
@@ -72,17 +87,27 @@ class Calls:
         self._end_at = end_at
         self._end = end
         self._times: list[int] = []
+        self._is_counting = False
 
-    def watch(self, decide: Decide[Credit]) -> Decide[Credit]:
-        """Return `decide`, which starts to count when it returns."""
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch this thread, and the threads that begin in the meantime."""
+        threading.setprofile(self.count)
+        sys.setprofile(self.count)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
 
-        def watched(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
-            decision = decide(payment, earlier)
-            self._times = []
-            sys.setprofile(self.count)
-            return decision
+    def begin(self) -> None:
+        """Begin to count."""
+        self._times = []
+        self._is_counting = True
 
-        return watched
+    def stop(self) -> None:
+        """Stop to count."""
+        self._is_counting = False
 
     def slowest(self) -> list[int]:
         """Return the numbers that directly follow the longest gaps, longest first.
@@ -95,47 +120,85 @@ class Calls:
 
     def count(self, _frame: FrameType | None, _event: str, _argument: object) -> None:
         """Count a call or a return. `sys.setprofile` calls this function."""
-        self._times.append(time.perf_counter_ns())
-        if len(self._times) == self._end_at:
-            self._end()
+        if self._is_counting:
+            self._times.append(time.perf_counter_ns())
+            if len(self._times) == self._end_at:
+                self._end()
 
 
 def work(plan: Plan, report: Callable[..., None], begin: Callable[[], object], end: Callable[[], object]) -> None:
     """Do `plan`: wait in `begin`, `report` each step, and call `end` at the moment of the plan."""
-    store = open_store(plan.factory, plan.argument)
     choose = random.Random(plan.seed)  # noqa: S311 - amounts, not secrets
-    report("ready")
-    begin()
-    for number in range(plan.credits):
-        id, value = CreditId(f"{plan.name}-{number}"), choose.randint(1, _VALUE_MAX)
-        report("sent", id, value)
-        if number != WATCHED:
-            report("answered", id, _credit(store, plan, id, crediting(id, value)))
-            continue
-        calls = Calls(plan.moment, end)
-        answer = _credit(store, plan, id, calls.watch(crediting(id, value)))
-        sys.setprofile(None)
-        report("answered", id, answer)
-        if plan.moment == AFTER_ANSWER:
-            end()
-        report("moments", calls.slowest())
+    calls = Calls(plan.moment, end)
+    with calls.watching():
+        store = open_store(plan.factory, plan.argument)
+        report("ready")
+        begin()
+        for number in range(plan.steps):
+            watch: Callable[[], object] = calls.begin if number == WATCHED else calls.stop
+            finish = end if number == WATCHED and plan.moment == AFTER_ANSWER else calls.stop
+            if plan.payment is None:
+                created = a_creation(id=new_payment_id(NOW, secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES)))
+                report("sent", created.answer.id, 0)
+                watch()
+                with suppress(PaymentExists):  # a repeat, after an answer that was lost
+                    persistently(partial(store.insert, created))
+                finish()
+                report("answered", created.answer.id, 0)
+            else:
+                id, value = CreditId(f"{plan.name}-{number}"), choose.randint(1, _VALUE_MAX)
+                decide = _then(crediting(id, value), watch)
+                report("sent", id, value)
+                credit = persistently(partial(store.update, PaymentId(plan.payment), decide, id))
+                finish()
+                report("answered", id, credit.received.value)
+    report("moments", calls.slowest())
 
 
-def _credit(store: PaymentStore, plan: Plan, id: CreditId, decide: Decide[Credit]) -> int:
-    """Return the total received after the credit `id`."""
-    return persistently(lambda: store.update(PaymentId(plan.payment), decide, id)).received.value
+def _then(decide: Decide[Credit], call: Callable[[], object]) -> Decide[Credit]:
+    """Return `decide`, followed by `call`."""
+
+    def decide_and_call(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
+        decision = decide(payment, earlier)
+        call()
+        return decision
+
+    return decide_and_call
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the worker: the argument is the text of a plan."""
-    [text] = sys.argv[1:] if arguments is None else arguments
-    output = os.dup(1)
-    os.dup2(2, 1)  # the factory may print
+def main() -> None:
+    """Run the parent of the workers. The argument is the number of a socket, and the kit sends requests through it.
+
+    A request with a plan and a channel starts a worker, and the reply is its process id. A request with a process id
+    waits for the end of that worker, and the reply is its status. The kit can kill a worker safely before that request,
+    because the system does not reuse the process id yet.
+    """
+    control = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        text, files, _, _ = socket.recv_fds(control, _REQUEST_BYTES_MAX, 1)
+        if not text:
+            return  # the kit has ended
+        request = json.loads(text)
+        if isinstance(request, int):
+            reply = os.waitstatus_to_exitcode(os.waitpid(request, 0)[1])
+        else:
+            channel = socket.socket(fileno=files[0])
+            reply = os.fork()
+            if not reply:
+                control.close()
+                _work_in_process(Plan(**request), channel)
+                return
+            channel.close()
+        control.send(str(reply).encode())
+
+
+def _work_in_process(plan: Plan, channel: socket.socket) -> None:
+    """Do `plan`, and report through `channel`."""
 
     def report(*words: Any) -> None:
-        os.write(output, f"{json.dumps(words)}\n".encode())
+        channel.sendall(f"{json.dumps(words)}\n".encode())
 
-    work(Plan(**json.loads(text)), report, sys.stdin.readline, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    work(plan, report, lambda: channel.recv(1), lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The crash kit: it kills processes that credit a payment, and then checks what the store has kept.
+"""The crash kit: it kills processes that insert and credit payments, and then checks the data in the store.
 
 ```python
 from incoming_payments.testing.crash import check_crashes
@@ -16,20 +16,15 @@ see a store that skips the disk sync.
 """
 
 import contextlib
-import os
 import random
 import secrets
 import signal
-import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from json import loads
-from typing import Final
+from typing import IO, Final
 
 from attrs import Factory, define, frozen
 
@@ -42,15 +37,15 @@ from incoming_payments.domain.payment import (
     PaymentId,
     new_payment_id,
 )
-from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.errors import IncomingPaymentsError, PaymentExists
 from incoming_payments.ports import PaymentStore
+from incoming_payments.testing._crash_processes import Parent, Worker, parent_process
 from incoming_payments.testing._crash_worker import AFTER_ANSWER, WATCHED, Plan, open_store
 from incoming_payments.testing.steps import credit, persistently
 from incoming_payments.testing.values import NOW, a_creation
 
-_WORKER: Final = "incoming_payments.testing._crash_worker"
-_DEADLINE_S: Final = 30.0  # for a worker, which needs less than a second on a fast machine
-_CREDITS_MAX: Final = 40  # of one worker
+_SILENCE_S: Final = 120.0  # between two reports of a worker: some milliseconds, and more on a busy machine
+_CREDITS_MAX: Final = 40  # of a worker that is killed at random
 _LOG_CHARS_MAX: Final = 4000
 _FAULTS_SHOWN_MAX: Final = 10
 
@@ -61,7 +56,7 @@ class CrashFailed(AssertionError):
 
 @frozen
 class CrashReport:
-    """The size of a run: the processes that were killed, and the credits that the store had acknowledged."""
+    """The size of a run: the processes that were killed, and the credits and inserts that the store acknowledged."""
 
     seed: int
     killed: int
@@ -70,20 +65,20 @@ class CrashReport:
 
 @define
 class _Ledger:
-    """The credits of one payment, as the workers have reported them."""
+    """The credits of one payment, or inserts of payments, as the workers have reported them."""
 
-    payment: PaymentId
-    sent: dict[CreditId, int] = Factory(dict)  # the value of each credit
-    answered: dict[CreditId, int] = Factory(dict)  # the total received in each answer
+    payment: PaymentId | None  # without a payment, the workers insert payments
+    sent: dict[str, int] = Factory(dict)  # by the id of the credit or payment: the value that was sent
+    answered: dict[str, int] = Factory(dict)  # the total received in each answer
     moments: list[int] = Factory(list)
 
 
 @frozen
 class _Task:
-    """A worker that credits the payment of `ledger`. It ends itself at `moment`, or is killed after some answers."""
+    """A worker that adds to `ledger`. It ends itself at `moment`, or is killed after some answers."""
 
     ledger: _Ledger
-    credits: int
+    steps: int = WATCHED + 1
     moment: int | None = None
     answers: int | None = None
 
@@ -91,21 +86,22 @@ class _Task:
 def check_crashes(
     factory: str, argument: str, *, moments: int = 8, rounds: int = 3, workers: int = 2, seed: int | None = None
 ) -> CrashReport:
-    """Kill processes that credit payments, and compare a fresh store on the same data with their acknowledged credits.
+    """Kill processes that insert and credit payments, and compare a fresh store on the same data with their answers.
 
     `factory` is the name of a callable, `module:callable`. `factory(argument)` returns the store. The kit kills a
-    worker at each of `moments` chosen moments of an update: directly after its answer, and directly after each of its
-    slowest calls, which are the reads, writes and commits. Then come `rounds` rounds, in which `workers` processes
-    credit one payment at the same time, and are killed at random. `seed` repeats the random choices of a run, but not
-    the speed of its processes.
+    worker at each of `moments` chosen moments of an update, and then of an insert: directly after its answer, and
+    directly after each of its slowest calls, which are the reads, writes and commits. Then come `rounds` rounds, in
+    which `workers` processes credit one payment at the same time, and are killed at random. `seed` repeats the random
+    choices of a run, but not the speed of its processes.
 
-    Raises `CrashFailed` when an acknowledged credit is missing or doubled, also when all credits are repeated after the
-    crash, when payment, credits and events disagree, or when a worker fails. An exception of the store that is no
-    `IncomingPaymentsError` is raised as it is.
+    Raises `CrashFailed` when an acknowledged credit or payment is missing, when a credit is doubled, also when all
+    calls are repeated after the crash, when payment, credits and events disagree, or when a worker fails or does not
+    report for two minutes. An exception of the store that is no `IncomingPaymentsError` is raised as it is.
     """
     seed = secrets.randbelow(2**32) if seed is None else seed
     try:
-        return _Kit(factory, argument, seed).run(moments, rounds, workers)
+        with tempfile.TemporaryFile() as log, parent_process(log) as parent:
+            return _Kit(factory, argument, seed, log, parent).run(moments, rounds, workers)
     except CrashFailed as error:
         raise CrashFailed(f"{error}\n(seed={seed})") from error.__cause__
 
@@ -113,27 +109,28 @@ def check_crashes(
 class _Kit:
     """One run of the kit."""
 
-    def __init__(self, factory: str, argument: str, seed: int) -> None:
+    def __init__(self, factory: str, argument: str, seed: int, log: IO[bytes], parent: Parent) -> None:
         self._factory = factory
         self._argument = argument
         self._seed = seed
+        self._log = log
+        self._parent = parent
         self._choose = random.Random(seed)  # noqa: S311 - a schedule, not a secret
         self._ledgers: list[_Ledger] = []
         self._killed = 0
 
     def run(self, moments: int, rounds: int, workers: int) -> CrashReport:
         """See `check_crashes`."""
-        measured = self._create_payment()
-        self._crash([_Task(measured, WATCHED + 1)])  # reports the slowest calls
-        chosen = [AFTER_ANSWER, *measured.moments][:moments]
-        for first in range(0, len(chosen), workers):
-            self._crash(
-                _Task(self._create_payment(), WATCHED + 1, moment) for moment in chosen[first : first + workers]
-            )
+        for new_ledger in (self._create_payment, self._insert_payments):
+            measured = new_ledger()
+            self._crash([_Task(measured)])  # reports the slowest calls
+            chosen = [AFTER_ANSWER, *measured.moments][:moments]
+            for first in range(0, len(chosen), workers):
+                self._crash([_Task(new_ledger(), moment=moment) for moment in chosen[first : first + workers]])
         for _ in range(rounds):
             shared = self._create_payment()
             answers = [self._choose.randint(_CREDITS_MAX // 4, _CREDITS_MAX) for _ in range(workers)]
-            self._crash(_Task(shared, _CREDITS_MAX, answers=number) for number in answers)
+            self._crash([_Task(shared, _CREDITS_MAX, answers=number) for number in answers])
         for ledger in self._ledgers:
             self._check(ledger)  # no later crash has changed it
         return CrashReport(self._seed, self._killed, sum(len(ledger.answered) for ledger in self._ledgers))
@@ -145,34 +142,63 @@ class _Kit:
         self._ledgers.append(_Ledger(created.answer.id))
         return self._ledgers[-1]
 
-    def _crash(self, tasks: Iterable[_Task]) -> None:
+    def _insert_payments(self) -> _Ledger:
+        self._ledgers.append(_Ledger(None))
+        return self._ledgers[-1]
+
+    def _crash(self, tasks: Sequence[_Task]) -> None:
         """Run a worker for each task, until all have ended, and check their payments."""
-        tasks = list(tasks)
-        barrier = threading.Barrier(len(tasks))
-        plans = [
-            Plan(
-                factory=self._factory,
-                argument=self._argument,
-                payment=task.ledger.payment,
-                name=f"worker-{number}",
-                credits=task.credits,
-                seed=self._choose.randrange(2**32),
-                moment=task.moment,
-            )
-            for number, task in enumerate(tasks)
-        ]
-        with ThreadPoolExecutor(len(tasks)) as executor:
-            self._killed += sum(executor.map(lambda task, plan: _run_worker(task, plan, barrier), tasks, plans))
-        for ledger in {task.ledger.payment: task.ledger for task in tasks}.values():
+        try:
+            with contextlib.ExitStack() as stack:
+                workers = [
+                    stack.enter_context(self._parent.worker(self._plan(number, task), _SILENCE_S))
+                    for number, task in enumerate(tasks)
+                ]
+                ready = [worker for worker in workers if next(worker.reports, None)]
+                for worker in ready:
+                    worker.begin()
+                with ThreadPoolExecutor(len(tasks)) as executor:
+                    list(executor.map(_follow, workers, tasks))
+                statuses = [self._parent.wait(worker) for worker in workers]
+        except TimeoutError:
+            raise self._failed(f"a worker did not report for {_SILENCE_S:g} seconds") from None
+        except ConnectionError as error:
+            raise self._failed("the parent of the workers has ended") from error
+        self._killed += statuses.count(-signal.SIGKILL)
+        for task, status in zip(tasks, statuses, strict=True):
+            if status not in (0, -signal.SIGKILL):
+                raise self._failed(f"a worker ended with status {status}")
+            if task.moment == AFTER_ANSWER:  # the worker did not report the answer: that takes time
+                task.ledger.answered[list(task.ledger.sent)[-1]] = sum(task.ledger.sent.values())
+        for ledger in {id(task.ledger): task.ledger for task in tasks}.values():
             self._check(ledger)
 
+    def _plan(self, number: int, task: _Task) -> Plan:
+        return Plan(
+            factory=self._factory,
+            argument=self._argument,
+            payment=task.ledger.payment,
+            name=f"worker-{number}",
+            steps=task.steps,
+            seed=self._choose.randrange(2**32),
+            moment=task.moment,
+        )
+
+    def _failed(self, message: str) -> CrashFailed:
+        """Return the exception, with the end of the output of the processes."""
+        self._log.seek(0)
+        return CrashFailed(f"{message}\n{self._log.read().decode(errors='replace')[-_LOG_CHARS_MAX:]}")
+
     def _check(self, ledger: _Ledger) -> None:
-        """Raise `CrashFailed` unless a fresh store agrees with `ledger`, before and after all credits are repeated."""
+        """Raise `CrashFailed` unless a fresh store agrees with `ledger`, before and after all calls are repeated."""
         with self._opened() as store:
             try:
-                # The database may still commit the last transaction of a dead process. An update waits for its lock.
-                persistently(partial(store.update, ledger.payment, lambda *_: Decision(None)))
-                found = [*_faults(store, ledger), *_faults_of_repeats(store, ledger), *_faults(store, ledger)]
+                if ledger.payment is None:
+                    found = list(_faults_of_inserts(store, ledger))
+                else:
+                    _await_commit(store, ledger.payment)
+                    faults = partial(_faults, store, ledger.payment, ledger)
+                    found = [*faults(), *_faults_of_repeats(store, ledger.payment, ledger), *faults()]
             except IncomingPaymentsError as error:
                 raise CrashFailed(f"after a crash, the store raised {error!r}") from error
         if found:
@@ -189,61 +215,47 @@ class _Kit:
                 close()
 
 
-def _run_worker(task: _Task, plan: Plan, barrier: threading.Barrier) -> bool:
-    """Run a worker until it ends, and return whether it was killed. Raises `CrashFailed` when it fails."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.curdir for entry in sys.path)}
-    command = [sys.executable, "-m", _WORKER, plan.text]
-    with (
-        tempfile.TemporaryFile() as log,
-        subprocess.Popen(  # noqa: S603 - our own module
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment
-        ) as process,
-    ):
-        timer = threading.Timer(_DEADLINE_S, process.kill)
-        timer.start()
-        try:
-            _follow(process, task, barrier)
-            status = process.wait()
-        finally:
-            is_late = not timer.is_alive()
-            timer.cancel()
-            process.kill()  # it has ended, unless an exception has interrupted this thread
-            barrier.abort()  # when this worker has failed, the others need not wait for it
-        log.seek(0)
-        text = log.read().decode(errors="replace")[-_LOG_CHARS_MAX:]
-    if is_late:
-        raise CrashFailed(f"a worker did not end within {_DEADLINE_S:g} seconds\n{text}")
-    if status not in (0, -signal.SIGKILL):
-        raise CrashFailed(f"a worker ended with status {status}\n{text}")
-    return status != 0
-
-
-def _follow(process: "subprocess.Popen[bytes]", task: _Task, barrier: threading.Barrier) -> None:
+def _follow(worker: Worker, task: _Task) -> None:
     """Note the reports of the worker until it ends, and kill it after the answers of its task."""
-    assert process.stdin is not None  # noqa: S101 - it is a pipe
-    assert process.stdout is not None  # noqa: S101
     ledger, answers = task.ledger, 0
-    for line in process.stdout:
-        kind, *words = loads(line)
-        if kind == "ready":
-            with contextlib.suppress(threading.BrokenBarrierError):
-                barrier.wait()
-            process.stdin.close()  # the worker begins
-        elif kind == "sent":
+    for kind, *words in worker.reports:
+        if kind == "sent":
             ledger.sent[words[0]] = words[1]
         elif kind == "answered":
             ledger.answered[words[0]] = words[1]
             answers += 1
             if answers == task.answers:
-                process.kill()
+                worker.kill()
         else:
             ledger.moments = words[0]
 
 
-def _faults(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
+def _await_commit(store: PaymentStore, id: PaymentId) -> None:
+    """Wait for the lock of the payment: the database may still commit the last transaction of a dead process."""
+    persistently(partial(store.update, id, lambda *_: Decision(None)))
+
+
+def _faults_of_inserts(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
+    """Repeat each insert, as a client would, and yield the payments that are missing or have other events."""
+    for id in map(PaymentId, ledger.sent):
+        created = a_creation(id=id)
+        try:
+            persistently(partial(store.insert, created))
+        except PaymentExists:
+            pass
+        else:
+            if id in ledger.answered:
+                yield f"the store answered the insert of payment {id}, and its repeat inserted the payment again"
+        _await_commit(store, id)
+        payment, events = store.load(id), list(store.events(id))
+        if payment != created.answer or events != list(created.events):
+            yield f"payment {id} has version {payment.version} after its insert, and its events are {events}"
+        ledger.answered[id] = 0
+
+
+def _faults(store: PaymentStore, id: PaymentId, ledger: _Ledger) -> Iterator[str]:
     """Yield the differences between the reports of the workers and the payment, events and credits in the store."""
-    payment = store.load(ledger.payment)
-    events = store.events(ledger.payment)
+    payment, events = store.load(id), store.events(id)
     versions = [event.version for event in events]
     if versions != list(range(1, payment.version + 1)):
         yield f"the payment has version {payment.version}, and its events have the versions {versions}"
@@ -252,17 +264,18 @@ def _faults(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
     total = 0
     for event in credited:
         value, total = event.received.value - total, event.received.value
-        if value != ledger.sent.get(CreditId(str(event.credit_id))):
+        if value != ledger.sent.get(str(event.credit_id)):
             yield f"the event of credit {event.credit_id} adds {value} to the total, and no client sent that"
     if len(totals) != len(credited) or payment.received.value != total:
         yield f"the payment has received {payment.received.value}, and the totals in its events are {totals}"
-    for id, answer in ledger.answered.items():
-        if totals.get(id) != answer:
-            yield f"the store answered credit {id} with the total {answer}, and its event has {totals.get(id)}"
-    for id in ledger.sent:
-        kept = persistently(partial(store.update, payment.id, _answer_credit, id))
-        if kept != totals.get(id):
-            yield f"credit {id} is stored with the total {kept}, and its event has {totals.get(id)}"
+    for credit_id, answer in ledger.answered.items():
+        if totals.get(CreditId(credit_id)) != answer:
+            kept = totals.get(CreditId(credit_id))
+            yield f"the store answered credit {credit_id} with the total {answer}, and its event has {kept}"
+    for credit_id in map(CreditId, ledger.sent):
+        kept = persistently(partial(store.update, id, _answer_credit, credit_id))
+        if kept != totals.get(credit_id):
+            yield f"credit {credit_id} is stored with the total {kept}, and its event has {totals.get(credit_id)}"
 
 
 def _answer_credit(_payment: IncomingPayment, earlier: Credit | None) -> Decision[int | None]:
@@ -270,13 +283,13 @@ def _answer_credit(_payment: IncomingPayment, earlier: Credit | None) -> Decisio
     return Decision(None if earlier is None else earlier.received.value)
 
 
-def _faults_of_repeats(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
+def _faults_of_repeats(store: PaymentStore, id: PaymentId, ledger: _Ledger) -> Iterator[str]:
     """Repeat all credits, as clients would, and yield the wrong answers. Then each credit must be there once."""
-    for id, value in ledger.sent.items():
-        total = persistently(partial(credit, store, ledger.payment, id, value)).received.value
-        expected = ledger.answered.setdefault(id, total)
+    for credit_id, value in ledger.sent.items():
+        total = persistently(partial(credit, store, id, credit_id, value)).received.value
+        expected = ledger.answered.setdefault(credit_id, total)
         if total != expected:
-            yield f"the store answered credit {id} with the total {expected}, and its repeat with {total}"
-    received, sent = store.load(ledger.payment).received.value, sum(ledger.sent.values())
+            yield f"the store answered credit {credit_id} with the total {expected}, and its repeat with {total}"
+    received, sent = store.load(id).received.value, sum(ledger.sent.values())
     if received != sent:
         yield f"the payment has received {received}, and clients have sent {sent}"

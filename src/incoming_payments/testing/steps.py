@@ -23,7 +23,7 @@ T = TypeVar("T")
 PACKET_PEER: Final = "test.bank.connector"
 UNUSED_ID: Final = PaymentId("019b7a0c-ffff-7000-8000-000000000000")  # `a_creation` never chooses it
 
-_PATIENCE_S: Final = 5.0
+_PATIENCE_S: Final = 60.0  # on a busy machine, a lock may be held for long
 _BEGIN_S: Final = 30.0  # a slow machine starts a thread and opens a connection in less
 _PAUSE_S: Final = 0.01
 _LOCKED_S: Final = 0.2  # enough for an update that finds no lock
@@ -79,7 +79,7 @@ def check_credits(store: PaymentStore, id: PaymentId, credits: Collection[Credit
 
 
 def persistently(call: Callable[[], T]) -> T:
-    """Return the result of `call`, and repeat it for some seconds while the store is unavailable, as a client would."""
+    """Return the result of `call`, and repeat it for a minute while the store is unavailable, as a client would."""
     end = time.monotonic() + _PATIENCE_S
     while True:
         try:

@@ -13,24 +13,35 @@ import incoming_payments
 from incoming_payments.api import Request, handle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.errors import FlowStuck
+from incoming_payments.errors import ConfigurationError, FlowStuck
 from incoming_payments.flows import effects
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host, create_payment
-from incoming_payments.flows.effects import DrawRandomness, Effect, Flow, LoadPayment, UpdatePayment
+from incoming_payments.flows.effects import (
+    DrawRandomness,
+    Effect,
+    FindWalletAddress,
+    Flow,
+    IntrospectToken,
+    LoadPayment,
+    UpdatePayment,
+)
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import answer_packet, receive_packet
 from incoming_payments.flows.run import _ROUTES, run
+from incoming_payments.gnap.access import Action
+from incoming_payments.gnap.introspection import TokenQuery
+from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp_http import PacketPolicy, handle_packet
 from incoming_payments.ports import Ports
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW, crediting
-from kits.service_kit import NOBODYS_ID
+from kits.service_kit import ALICE, NOBODYS_ID
 from kits.stream_kit import METHODS, PEER, USD
 
 
@@ -45,6 +56,25 @@ def test_yield_from_an_effect_returns_the_answer() -> None:
     with pytest.raises(StopIteration) as stop:
         steps.send(b"abc")
     assert stop.value.value == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("effect", "answer", "text"),
+    [
+        (
+            FindWalletAddress(ALICE.url),
+            {"asset": "USD"},
+            "FindWalletAddress answered dict: return WalletAddress or InactiveWalletAddress or None",
+        ),
+        (IntrospectToken(TokenQuery(AccessToken("t"), Action.READ)), True, "IntrospectToken answered bool: return AccessTokenInfo or None"),
+    ],
+)
+def test_port_that_answers_with_another_type_is_named(effect: Effect[Any], answer: object, text: str) -> None:
+    """The error says which port to correct, and what to return."""
+    steps = iter(effect)
+    next(steps)
+    with pytest.raises(ConfigurationError, match=text):
+        steps.send(answer)
 
 
 def test_effect_is_a_value() -> None:

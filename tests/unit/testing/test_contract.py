@@ -22,7 +22,8 @@ from kits.broken_stores import (
     OverwritesOnInsert,
     contract_of,
 )
-from kits.reference_store import ReferenceContract, ReferenceStore
+from kits.reference_contract import ReferenceContract
+from kits.reference_store import ReferenceStore
 
 DETECTED_BY: list[tuple[type[MemoryStore], Callable[[StoreContract, Any], None]]] = [
     (IgnoresEarlierCredits, StoreContract.test_a_duplicate_credit_id_with_another_amount_is_refused),

@@ -1,6 +1,7 @@
 """The crash kit passes stores that keep their promises, and catches stores that lose or double credits in a crash."""
 
 import re
+import socket
 import time
 from contextlib import closing
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import cast
 import pytest
 
 from incoming_payments.testing import crash
+from incoming_payments.testing._crash_processes import Parent
 from incoming_payments.testing._crash_worker import AFTER_ANSWER, Calls, Plan, work
 from incoming_payments.testing.crash import CrashFailed, check_crashes
 from incoming_payments.testing.steps import create
 from kits.reference_store import ReferenceStore
+
+RUNS = 5  # of a kit that has found no fault
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_the_reference_store_survives_crashes(tmp_path: Path) -> None:
 def test_a_commit_may_finish_after_the_death_of_its_process(tmp_path: Path) -> None:
     """The kit does not read before that, as a database server commits although its client was killed."""
     factory = "kits.store_factories:FinishesCommitsOfDeadProcesses"
-    assert check_crashes(factory, str(tmp_path / "payments.db"), moments=1, rounds=0).killed == 1
+    assert check_crashes(factory, str(tmp_path / "payments.db"), moments=1, rounds=0).killed == 2
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,13 @@ def test_a_commit_may_finish_after_the_death_of_its_process(tmp_path: Path) -> N
         ("LocksTheProcess", 0, 3, "the store answered credit|adds|has the versions"),
         ("CachesPaymentsInTheProcess", 0, 0, "the payment has version 1, and its events have the versions"),
         ("CommitsEventsLater", 8, 0, "the payment has version 4, and its events have the versions"),
+        ("CommitsCreatedEventsLater", 8, 0, r"has version 1 after its insert, and its events are \[\]"),
+        (
+            "InsertsLater",
+            1,
+            0,
+            "the store answered the insert of payment .*, and its repeat inserted the payment again",
+        ),
         ("CommitsCreditsFirst", 8, 0, "is stored with the total .*, and its event has None"),
         ("AnswersEarly", 1, 0, "and its event has None"),
         ("AnswersSlightlyEarly", 1, 0, "and its event has None"),
@@ -56,19 +67,41 @@ def test_a_commit_may_finish_after_the_death_of_its_process(tmp_path: Path) -> N
     ],
 )
 def test_a_broken_store_is_caught(name: str, moments: int, rounds: int, fault: str, tmp_path: Path) -> None:
-    """The message says what is wrong, and names the seed."""
-    with pytest.raises(CrashFailed) as caught:
-        check_crashes(f"kits.broken_sqlite:{name}", str(tmp_path / "payments.db"), moments=moments, rounds=rounds)
+    """The message says what is wrong, and names the seed. On a busy machine, a fault in time can escape one run."""
+    failures: list[str] = []
+    for run in range(RUNS):
+        if not failures:
+            try:
+                check_crashes(f"kits.broken_sqlite:{name}", str(tmp_path / f"{run}.db"), moments=moments, rounds=rounds)
+            except CrashFailed as failed:
+                failures.append(str(failed))
 
-    assert re.search(fault, str(caught.value))
-    assert re.search(r"\(seed=\d+\)$", str(caught.value))
+    [failure] = failures
+    assert re.search(fault, failure)
+    assert re.search(r"\(seed=\d+\)$", failure)
 
 
 def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run takes a limited time."""
-    monkeypatch.setattr(crash, "_DEADLINE_S", 1.0)
-    with pytest.raises(CrashFailed, match="a worker did not end within 1 seconds"):
+    monkeypatch.setattr(crash, "_SILENCE_S", 1.0)
+    with pytest.raises(CrashFailed, match="a worker did not report for 1 seconds"):
         check_crashes("kits.broken_sqlite:NeverAnswers", str(tmp_path / "payments.db"))
+
+
+def test_processes_that_cannot_start_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message contains their output."""
+    monkeypatch.setattr("sys.executable", "false")
+    with pytest.raises(CrashFailed, match="the parent of the workers has ended"):
+        check_crashes("kits.reference_store:ReferenceStore", str(tmp_path / "payments.db"))
+
+
+def test_a_parent_that_has_ended_is_an_error() -> None:
+    """It sends no reply."""
+    control, other = socket.socketpair()
+    other.shutdown(socket.SHUT_WR)
+    worker = Parent(control).worker(Plan("module:store", "", None, "x", steps=1, seed=1), 1.0)
+    with control, other, pytest.raises(ConnectionResetError):
+        worker.__enter__()
 
 
 def test_a_factory_has_a_name_with_a_colon(tmp_path: Path) -> None:
@@ -89,7 +122,7 @@ def reports_of(path: Path, moment: int | None) -> list[tuple[object, ...]]:
     reports: list[tuple[object, ...]] = []
     with closing(ReferenceStore(path)) as store:
         id = create(store)
-    plan = Plan("kits.reference_store:ReferenceStore", str(path), id, "x", credits=4, seed=1, moment=moment)
+    plan = Plan("kits.reference_store:ReferenceStore", str(path), id, "x", steps=4, seed=1, moment=moment)
 
     def end() -> None:
         raise Ended
@@ -102,28 +135,27 @@ def reports_of(path: Path, moment: int | None) -> list[tuple[object, ...]]:
 
 
 def test_a_worker_reports_each_step(tmp_path: Path) -> None:
-    """It waits before its first credit, and reports its slowest moments after the third."""
+    """It waits before its first credit, and reports the slowest moments of the third at its end."""
     reports = reports_of(tmp_path / "payments.db", None)
 
     steps = ["sent", "answered"]
-    assert [str(kind) for kind, *_ in reports] == ["ready", "began", *steps * 3, "moments", *steps]
+    assert [str(kind) for kind, *_ in reports] == ["ready", "began", *steps * 4, "moments"]
     assert [words[1] for words in reports if words[0] == "sent"] == ["x-0", "x-1", "x-2", "x-3"]
-    assert all(0 < moment < 1000 for moment in cast("list[int]", reports[8][1]))
+    assert all(0 < moment < 1000 for moment in cast("list[int]", reports[-1][1]))
 
 
 def test_a_worker_ends_itself_after_an_answer(tmp_path: Path) -> None:
-    """The answer has been reported."""
-    assert [str(kind) for kind, *_ in reports_of(tmp_path / "payments.db", AFTER_ANSWER)][-3:] == [
-        "sent",
-        "answered",
-        "ended",
-    ]
+    """It does not report the answer first, because a store could commit in that time."""
+    reports = reports_of(tmp_path / "payments.db", AFTER_ANSWER)
+    assert [str(kind) for kind, *_ in reports] == ["ready", "began", *["sent", "answered"] * 2, "sent", "ended"]
 
 
 def test_a_worker_ends_itself_at_a_call() -> None:
     """The slowest moments are the calls after the longest gaps."""
     ended: list[int] = []
     calls = Calls(3, lambda: ended.append(1))
+    calls.count(None, "call", None)  # before the decision
+    calls.begin()
     for pause_s in (0, 0.001, 0.005):
         time.sleep(pause_s)
         calls.count(None, "call", None)
