@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import os
 import secrets
 import statistics
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from _http_servers import (
     ALICE,
@@ -34,10 +35,11 @@ from incoming_payments.stores.sqlite import SqliteStore
 CONNECTIONS: Final = (1, 16, 64)
 PAYMENTS: Final = 200
 SCRIPT: Final = str(Path(__file__).with_name("http.py"))
-Row = tuple[float, float, float]  # requests a second, and the median and the 99th percentile of their milliseconds
+# Requests a second, the median and the 99th percentile of their milliseconds, and microseconds of processor for each.
+Row = tuple[float, float, float, float]
 Measured = dict[tuple[str, int], Row]  # by the name of the row and the connections
+TOKENS: Final = ("uncached", "cached")  # how the service introspects them
 PARTS: Final = ("parsing", "store", "thread hand-over", "introspection", "verification", "response")
-NODE: Final = {"create": 1_999, "get": 2_315, "public_get": 24_501}  # a Node server in memory, on a similar machine
 
 
 def signed(method: str, path: str, token: str, key: PrivateKey, body: bytes = b"") -> bytes:
@@ -73,11 +75,22 @@ def requests(kind: str, count: int, connections: int, ids: Sequence[PaymentId], 
     return made
 
 
-def measure_row(kind: str, port: int, count: int, connections: int, ids: Sequence[PaymentId], key: PrivateKey) -> Row:
-    """Send `count` requests of `kind` to the server at `port`."""
+class Target(NamedTuple):
+    """A server process."""
+
+    port: int
+    pid: int
+
+
+def measure_row(
+    kind: str, target: Target, count: int, connections: int, ids: Sequence[PaymentId], key: PrivateKey
+) -> Row:
+    """Send `count` requests of `kind` to `target`."""
     start = b"HTTP/1.1 201" if kind == "create" else b"HTTP/1.1 200"
     queues = requests(kind, count, connections, ids, key)
-    return asyncio.run(drive(port, queues, lambda head, _: head.startswith(start)))
+    before_s = processor_s(target.pid)
+    rate, median_ms, late_ms = asyncio.run(drive(target.port, queues, lambda head, _: head.startswith(start)))
+    return rate, median_ms, late_ms, (processor_s(target.pid) - before_s) / count * 1e6
 
 
 def payments(folder: Path) -> list[PaymentId]:
@@ -108,32 +121,34 @@ def peak_mb(pid: int) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
+def processor_s(pid: int) -> float:
+    """Return the seconds of processor that the process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(folder: Path, count: int) -> tuple[Measured, float]:
     """Return the rows, and the peak memory of the service in MB."""
     key = PrivateKey.generate_ed25519("key-1")
     (folder / KEY_FILE).write_text(json.dumps(key.public_jwk()))
     ids = payments(folder)
-    asked, ports = free_port(), {"bare": free_port(), "uncached": free_port(), "cached": free_port()}
+    asked = free_port()
     measured: Measured = {}
     with ExitStack() as running:
         running.enter_context(server([SCRIPT, "--authorize", str(folder), str(asked)], asked))
-        running.enter_context(server([SCRIPT, "--bare", str(folder), str(ports["bare"])], ports["bare"]))
-        pids = [
-            running.enter_context(server([SCRIPT, f"--{name}", str(folder), str(ports[name]), str(asked)], ports[name]))
-            for name in ("uncached", "cached")
-        ]
+        targets = {}
+        for name in ("bare", *TOKENS):
+            port = free_port()
+            arguments = [SCRIPT, f"--{name}", str(folder), str(port), str(asked)]
+            targets[name] = Target(port, running.enter_context(server(arguments, port)))
         for connections in CONNECTIONS:
             for kind in ("create", "get"):
-                for name in ("uncached", "cached"):
-                    row = measure_row(kind, ports[name], count, connections, ids, key)
+                for name in TOKENS:
+                    row = measure_row(kind, targets[name], count, connections, ids, key)
                     measured[f"{kind}, {name}", connections] = row
-            measured["public get", connections] = measure_row(
-                "public", ports["uncached"], 2 * count, connections, ids, key
-            )
-            measured["bare server", connections] = measure_row(
-                "public", ports["bare"], 2 * count, connections, ids, key
-            )
-        memory_mb = max(map(peak_mb, pids))
+            for title, name in (("public get", "uncached"), ("bare server", "bare")):
+                measured[title, connections] = measure_row("public", targets[name], 2 * count, connections, ids, key)
+        memory_mb = max(peak_mb(targets[name].pid) for name in TOKENS)
     return measured, memory_mb
 
 
@@ -145,9 +160,9 @@ def measure_parts(folder: Path, count: int) -> dict[str, float]:
     asked, port = free_port(), free_port()
     with (
         server([SCRIPT, "--authorize", str(folder), str(asked)], asked),
-        server([SCRIPT, "--parts", str(folder), str(port), str(asked)], port),
+        server([SCRIPT, "--parts", str(folder), str(port), str(asked)], port) as pid,
     ):
-        _, median_ms, _ = measure_row("get", port, count, 1, ids, key)
+        _, median_ms, *_ = measure_row("get", Target(port, pid), count, 1, ids, key)
     stamps = json.loads((folder / PARTS_FILE).read_text())
     parts = {name: statistics.median(values) * 1e6 for name, values in stamps.items()}
     parts["thread hand-over"] = max(0.0, parts.pop("load") - parts["store"])
@@ -161,10 +176,10 @@ def measure_parts(folder: Path, count: int) -> dict[str, float]:
 def show(measured: Measured, memory_mb: float, parts: Mapping[str, float]) -> None:
     """Print the tables."""
     rows = [
-        [f"{name}, {connections} connections", f"{rate:,.0f}", f"{median:.2f}", f"{late:.2f}"]
-        for (name, connections), (rate, median, late) in measured.items()
+        [f"{name}, {connections}", f"{rate:,.0f}", f"{median:.2f}", f"{late:.2f}", f"{processor:.0f}"]
+        for (name, connections), (rate, median, late, processor) in measured.items()
     ]
-    table("Requests over HTTP, on SQLite", ["", "per second", "p50 ms", "p99 ms"], rows)
+    table("Requests over HTTP, on SQLite", ["connections", "per second", "p50 ms", "p99 ms", "processor us"], rows)
     print(f"\nPeak memory of the service: {memory_mb:.0f} MB")
     table(
         "One signed get, uncached, on one connection", ["", "us"], [[name, f"{us:.0f}"] for name, us in parts.items()]
@@ -172,25 +187,21 @@ def show(measured: Measured, memory_mb: float, parts: Mapping[str, float]) -> No
 
 
 def figures_of(measured: Measured, memory_mb: float, parts: Mapping[str, float]) -> dict[str, object]:
-    """Return the figures for programs. Each row has requests a second, and the milliseconds p50 and p99."""
+    """Return the requests a second, and in the same form their milliseconds and their microseconds of processor."""
 
-    def row(name: str) -> dict[str, dict[str, float]]:
-        return {
-            str(connections): {
-                "per_s": round(measured[name, connections][0]),
-                "p50_ms": round(measured[name, connections][1], 2),
-                "p99_ms": round(measured[name, connections][2], 2),
-            }
-            for connections in CONNECTIONS
-        }
+    def each(place: int) -> dict[str, object]:
+        def row(name: str) -> dict[str, float]:
+            return {str(count): round(measured[name, count][place], 2 if place else None) for count in CONNECTIONS}
 
-    return {
-        "create": {name: row(f"create, {name}") for name in ("uncached", "cached")},
-        "get": {name: row(f"get, {name}") for name in ("uncached", "cached")},
-        "public_get": row("public get"),
-        "bare": row("bare server"),
+        signed = {kind: {name: row(f"{kind}, {name}") for name in TOKENS} for kind in ("create", "get")}
+        return {**signed, "public_get": row("public get"), "bare": row("bare server")}
+
+    return each(0) | {
         "rss_mb": round(memory_mb, 1),
         "get_us": {name: round(us, 1) for name, us in parts.items()},
+        "p50_ms": each(1),
+        "p99_ms": each(2),
+        "processor_us": each(3),
     }
 
 
