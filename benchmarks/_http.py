@@ -47,7 +47,7 @@ def signed(method: str, path: str, token: str, key: PrivateKey, body: bytes = b"
     headers = [("authorization", f"GNAP {token}")]
     if body:
         headers += [("content-type", "application/json"), ("content-length", str(len(body)))]
-    request = sign(RequestMessage(method, f"{BASE_URL}{path}", headers, body), key, created=datetime.now(UTC))
+    request = sign(RequestMessage(method, f"{BASE_URL}{path}", tuple(headers), body), key, created=datetime.now(UTC))
     lines = [
         f"{method} {path} HTTP/1.1",
         "Host: bank.example",

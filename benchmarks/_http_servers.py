@@ -6,7 +6,6 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -150,7 +149,7 @@ class TimedIntrospector(AsyncHttpIntrospector):
 class TimedMethods(DerivedMethods):
     """Marks the end of the verification: the next step is the response."""
 
-    def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]:
+    def allocate(self, payment: IncomingPayment) -> tuple[IlpPaymentMethod, ...]:
         """Allocate."""
         _mark()
         return super().allocate(payment)

@@ -9,6 +9,12 @@ before the clock starts, but client and authorization server share the processor
 
 import importlib
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...  # a type checker takes this file for the standard `http`
+
 
 if __name__ == "__main__":
     sys.path.append(sys.path.pop(0))  # libraries import the standard `http`, which has the name of this file

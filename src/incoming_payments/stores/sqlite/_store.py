@@ -145,7 +145,8 @@ class AsyncSqliteStore(_Store):
             return rows.payment(id)
 
         # In the thread of the loop, a get over HTTP takes two thirds of the time (benchmarks/http.py).
-        return self._engine.read_at_once(query) or await self._read(query)
+        payment = self._engine.read_at_once(query)
+        return await self._read(query) if payment is None else payment
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """As `SqliteStore.update`; `decide` runs in the thread that writes, not in the event loop's."""
