@@ -150,8 +150,8 @@ def test_load_after_slow_loads_reads_in_another_thread(
     [
         pytest.param([], 0.0, id="no read"),
         pytest.param([0.5] * 99, 0.0, id="no slow read"),
-        pytest.param([10.0] * 4, 0.0, id="slow reads up to the limit"),
-        pytest.param([10.0] * 5, 0.1, id="one more"),
+        pytest.param([9.0] * 4, 0.0, id="slow reads below the limit"),
+        pytest.param([10.0] * 5, 0.1, id="slow reads beyond the limit"),
         pytest.param([1000.0], 9.6, id="a disk that did not answer for a second"),
         pytest.param([1000.0, 0.5], 9.6, id="a fast read ends no pause"),
     ],
