@@ -75,8 +75,7 @@ class Engine:
         """As `read`, for the thread of an event loop. Return `None` when the answer has to come from `read_elsewhere`.
 
         That is so when no connection is open and idle, when another process holds the file, when a fork is pending,
-        and after slow reads: see `SlowReads`. Otherwise the loop waits for one read, which takes some 30 us; in another
-        thread, the same read takes some 150 us (benchmarks/http.py).
+        and after slow reads: see `SlowReads`. Otherwise the loop waits for one read.
         """
         began_s = time.monotonic()
         with self._state_changed:

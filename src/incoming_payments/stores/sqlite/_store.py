@@ -144,7 +144,7 @@ class AsyncSqliteStore(_Store):
         def query(rows: Rows) -> IncomingPayment:
             return rows.payment(id)
 
-        # In the thread of the loop, a get over HTTP takes two thirds of the time (benchmarks/http.py).
+        # In the thread of the loop, a signed get takes two thirds of the processor time (docs/reports/speed.md).
         payment = self._engine.read_at_once(query)
         return await self._read(query) if payment is None else payment
 
