@@ -9,17 +9,15 @@ answers with the same number of bytes.
 
 import argparse
 import asyncio
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from _load import drive, free_port, run_bare, server
 from _prepares import prepares
 from _report import finish, table
 from incoming_payments.ilp.packet import PacketType
@@ -35,93 +33,9 @@ Measured = Mapping[tuple[str, int], tuple[float, float, float]]
 RAFIKI: Final = {1: 63, 16: 79, 64: 71}  # packets a second of its backend, measured on a similar machine
 
 
-async def bare(_scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-    """Answer a request with `ANSWER`: an ASGI application that does no other work."""
-    while (await receive()).get("more_body"):
-        pass
-    length = str(len(ANSWER)).encode()
-    headers = [(b"content-type", b"application/octet-stream"), (b"content-length", length)]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": ANSWER})
-
-
-class Connection(asyncio.Protocol):
-    """A connection that sends requests, each when the request before it has its response."""
-
-    def __init__(self, requests: list[bytes], seconds: list[float]) -> None:
-        self.requests, self.seconds = requests, seconds
-        self.done = asyncio.get_running_loop().create_future()
-        self.answer, self.since = b"", 0.0
-        self.transport: Any = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the first request."""
-        self.transport = transport
-        self._next()
-
-    def data_received(self, data: bytes) -> None:
-        """Send the next request when the response is complete."""
-        self.answer += data
-        head, _, body = self.answer.partition(b"\r\n\r\n")
-        length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
-        if not length or len(body) < int(length):
-            return
-        self.seconds.append(time.perf_counter() - self.since)
-        if body[0] != PacketType.FULFILL:
-            self.done.set_exception(RuntimeError(f"not fulfilled: {self.answer!r}"))
-            self.transport.close()
-            return
-        self.answer = b""
-        self._next()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Fail if requests are left."""
-        if not self.done.done():
-            self.done.set_exception(RuntimeError(f"the connection was closed: {error}"))
-
-    def _next(self) -> None:
-        if not self.requests:
-            self.done.set_result(None)
-            self.transport.close()
-            return
-        self.since = time.perf_counter()
-        self.transport.write(self.requests.pop())
-
-
-async def drive(port: int, requests: list[bytes], in_flight: int) -> tuple[float, float, float]:
-    """Return the requests a second, and the median and the 99th percentile of their milliseconds."""
-    loop, count, seconds = asyncio.get_running_loop(), len(requests), list[float]()
-    start = time.perf_counter()
-    made = [
-        await loop.create_connection(lambda: Connection(requests, seconds), "127.0.0.1", port) for _ in range(in_flight)
-    ]
-    await asyncio.gather(*(connection.done for _, connection in made))
-    spent = time.perf_counter() - start
-    seconds.sort()
-    return count / spent, seconds[count // 2] * 1e3, seconds[count * 99 // 100] * 1e3
-
-
-@contextmanager
-def server(command: Sequence[str], port: int) -> Iterator[None]:
-    """Run a server process that accepts connections, and stop it at the end."""
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(200):
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def free_port() -> int:
-    """Return a port that is not in use."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def is_fulfilled(_: bytes, body: bytes) -> bool:
+    """Return whether the body of a response is an ILP Fulfill."""
+    return body[0] == PacketType.FULFILL
 
 
 def bodies(settings: Settings, payments: int, packets: int) -> list[bytes]:
@@ -148,9 +62,9 @@ def measure(folder: Path, packets: int) -> Measured:
             for payments in PAYMENTS:
                 requests = [post(port, token, body) for body in bodies(settings, payments, packets)]
                 name = f"{payments} payment{'s' if payments > 1 else ''}"
-                measured[name, in_flight] = asyncio.run(drive(port, requests, in_flight))
+                measured[name, in_flight] = asyncio.run(drive(port, [requests] * in_flight, is_fulfilled))
             requests = [post(bare_port, token, bytes(300)) for _ in range(packets)]
-            measured["bare server", in_flight] = asyncio.run(drive(bare_port, requests, in_flight))
+            measured["bare server", in_flight] = asyncio.run(drive(bare_port, [requests] * in_flight, is_fulfilled))
     return measured
 
 
@@ -198,11 +112,7 @@ def main() -> None:
     parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.bare:
-        import uvicorn
-
-        uvicorn.run(
-            bare, port=options.bare, log_level="error", http="httptools", ws="none", lifespan="off", access_log=False
-        )
+        run_bare(options.bare, ANSWER)
         return
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(Path(folder), options.packets)

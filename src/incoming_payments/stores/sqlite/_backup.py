@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from incoming_payments.errors import BackupFailed
+from incoming_payments.limits import STORE_BUSY_S_MAX
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
 
 _TABLES: Final = ("payments", "credits", "events", "nonces")
@@ -52,12 +53,14 @@ def _checked_path(target: str | os.PathLike[str]) -> Path:
 def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
     """Copy one snapshot of `source`, and return its row counts."""
     with closing(sqlite3.connect(path, isolation_level=None)) as copy:
+        source.execute(f"PRAGMA busy_timeout = {STORE_BUSY_S_MAX * 1000:.0f}")  # a backup cannot be repeated on its own
         source.execute("BEGIN")
         try:
             counts = _counts(source)
             source.backup(copy)
         finally:
             source.rollback()
+            source.execute("PRAGMA busy_timeout = 0")
         # The header of the source says WAL. Without WAL, the copy is a single file.
         copy.execute("PRAGMA journal_mode = DELETE")
     return counts

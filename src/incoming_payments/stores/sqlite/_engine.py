@@ -8,6 +8,7 @@ parent and child open new connections when they need them.
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,7 @@ from incoming_payments.observers.reporter import Reporter
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job, Jobs
 from incoming_payments.stores.sqlite._rows import Rows
+from incoming_payments.stores.sqlite._slow_reads import SlowReads
 from incoming_payments.stores.sqlite._writer import serve
 
 T = TypeVar("T")
@@ -45,6 +47,7 @@ class Engine:
         self._reading = 0  # connections in use
         self._writer: tuple[threading.Thread, Jobs] | None = None
         self._idle: list[Rows] = []
+        self._slow_reads = SlowReads()
         self._executor: ThreadPoolExecutor | None = None
 
     def submit(self, job: Job[Any]) -> None:
@@ -59,11 +62,38 @@ class Engine:
             jobs.put(job)
 
     def read(self, query: Callable[[Rows], T]) -> T:
-        """Return the answer of `query` on a connection of its own. Raises its exceptions, SQLite's as `StoreError`."""
+        """Return the answer of `query` on a connection of its own. Raises its exceptions, SQLite's as `StoreError`.
+
+        `query` is repeated while another process holds the file.
+        """
         with self._state_changed:
             self._await_open()
-            self._reading += 1
-            rows = self._idle.pop() if self._idle else None
+            rows = self._take_idle()
+        return self._read(rows, lambda rows: self._file.patiently(lambda: query(rows)))
+
+    def read_at_once(self, query: Callable[[Rows], T]) -> T | None:
+        """As `read`, for the thread of an event loop. Return `None` when the answer has to come from `read_elsewhere`.
+
+        That is so when no connection is open and idle, when another process holds the file, when a fork is pending,
+        and after slow reads: see `SlowReads`. Otherwise the loop waits for one read.
+        """
+        began_s = time.monotonic()
+        with self._state_changed:
+            if self._closed or self._fork_pending or not self._idle or not self._slow_reads.may_read(began_s):
+                return None
+            rows = self._take_idle()
+        try:
+            return self._read(rows, query)
+        except StoreUnavailable:
+            return None  # another thread may wait for the file
+        finally:
+            self._slow_reads.add(began_s, time.monotonic())
+
+    def _take_idle(self) -> Rows | None:
+        self._reading += 1
+        return self._idle.pop() if self._idle else None
+
+    def _read(self, rows: Rows | None, query: Callable[[Rows], T]) -> T:
         try:
             self._file.watch.check()
             rows = rows or Rows(self._file.connect_reader())

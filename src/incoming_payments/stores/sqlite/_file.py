@@ -81,7 +81,7 @@ class DatabaseFile:
             self.watch.require_database()
             connection = self._open()
             try:
-                self._patiently(lambda: self._create(connection))
+                self.patiently(lambda: self._create(connection))
             finally:
                 self.disconnect(connection)
             self.watch.note_database()
@@ -106,12 +106,12 @@ class DatabaseFile:
 
     def connect_reader(self) -> sqlite3.Connection:
         """Return a connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
-        return self._connect("query_only = ON", busy_s=self._busy_s)
+        return self._connect("query_only = ON")
 
     def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:
         """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`."""
         for _ in range(_LOOKS_MAX):
-            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             if not log.before_write():
                 break
             # SQLite counts the pages of the log in shared memory. After a checkpoint has emptied the log, it has no
@@ -159,7 +159,7 @@ class DatabaseFile:
         """Hold SQLite's write lock on the database."""
         connection = self._open()
         try:
-            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         except BaseException:
             self.disconnect(connection)
             raise
@@ -172,12 +172,12 @@ class DatabaseFile:
             raise
         self.disconnect(connection)
 
-    def _connect(self, *settings: str, busy_s: float = 0) -> sqlite3.Connection:
+    def _connect(self, *settings: str) -> sqlite3.Connection:
         self.watch.check()
         # Only `prepare` may create the file: a file that vanishes must not come back empty.
-        connection = self._open(busy_s)
+        connection = self._open()
         try:
-            self._patiently(lambda: self._check_version(connection))
+            self.patiently(lambda: self._check_version(connection))
             for setting in settings:
                 connection.execute(f"PRAGMA {setting}")
         except BaseException:
@@ -185,16 +185,16 @@ class DatabaseFile:
             raise
         return connection
 
-    def _open(self, busy_s: float = 0) -> sqlite3.Connection:
-        """Open a connection on which SQLite waits `busy_s` seconds for a lock. By default, only `_patiently` waits."""
+    def _open(self) -> sqlite3.Connection:
+        """Open a connection on which SQLite does not wait for a lock: `patiently` waits."""
         connection = sqlite3.connect(
-            f"{self.path.as_uri()}?mode=rw", uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False
+            f"{self.path.as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False
         )
         # SQLite hides the errors of its automatic checkpoints. The writer makes checkpoints that do not.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         return connection
 
-    def _patiently(self, action: Callable[[], T]) -> T:
+    def patiently(self, action: Callable[[], T]) -> T:
         """Repeat `action` while another process holds the lock. SQLite's own waiting may never get it."""
         deadline = time.monotonic() + self._busy_s
         while True:

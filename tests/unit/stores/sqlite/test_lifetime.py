@@ -205,7 +205,7 @@ def refuses(engine: Engine) -> bool:
 def test_concurrent_reads_of_tasks_are_limited(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other reads wait for a thread."""
     monkeypatch.setattr(_engine, "STORE_READERS_MAX", 2)
-    engine = Engine(DatabaseFile(path, busy_s=0))
+    engine = Engine(DatabaseFile(path, busy_s=5))  # the two that open the file at once may have to wait
     entered = threading.Semaphore(0)
     go = threading.Event()
 

@@ -1,0 +1,28 @@
+"""Measure signed creates, signed gets and public gets over HTTP, on SQLite, with tokens introspected over HTTP.
+
+The benchmark keeps 1, 16 and 64 connections busy. Each has tokens of its own, which are introspected for each request,
+or remembered. The authorization server is another process. The same run measures uvicorn alone. Requests are signed
+before the clock starts, but client and authorization server share the processors with the service.
+
+    nox -s bench -- http [--json] [--requests N]
+"""  # noqa: A005 - the name that users look for
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...  # a type checker takes this file for the standard `http`
+
+
+if __name__ == "__main__":
+    sys.path.append(sys.path.pop(0))  # libraries import the standard `http`, which has the name of this file
+    from _http import main
+
+    main()
+else:  # a library imports the standard `http` in another benchmark
+    folder = sys.path.pop(0)
+    del sys.modules[__name__]
+    importlib.import_module(__name__)
+    sys.path.insert(0, folder)

@@ -1,0 +1,26 @@
+"""Limit the time for which slow reads stop an event loop."""
+
+from incoming_payments.limits import STORE_SLOW_READ_S, STORE_SLOW_READS_S_MAX, STORE_SLOW_READS_SHARE_MAX
+
+
+class SlowReads:
+    """The slow reads of event loops. Times are seconds of a monotonic clock.
+
+    Only a read that has ended is known to be slow. After it, reads have to use other threads until the slow reads are
+    at most the limit again: `limits.STORE_SLOW_READS_SHARE_MAX` of the time, in `limits.STORE_SLOW_READS_S_MAX` and one
+    read at once. A disk that does not answer stops a loop once, until it answers.
+    """
+
+    def __init__(self) -> None:
+        self._paused_until_s = 0.0
+
+    def may_read(self, now_s: float) -> bool:
+        """Return whether an event loop may wait for a read."""
+        return now_s >= self._paused_until_s
+
+    def add(self, began_s: float, ended_s: float) -> None:
+        """Record a read of an event loop."""
+        spent_s = ended_s - began_s
+        if spent_s > STORE_SLOW_READ_S:
+            least_s = ended_s - STORE_SLOW_READS_S_MAX / STORE_SLOW_READS_SHARE_MAX
+            self._paused_until_s = max(self._paused_until_s, least_s) + spent_s / STORE_SLOW_READS_SHARE_MAX
