@@ -45,7 +45,7 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Return the TLS contexts of the server and of its clients. The authority of both is new in each process."""
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     key_id = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # noqa: FBT003 # certificates only
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # certificates only
     ca = _certificate(
         "test CA", ca_key, None, ca_key, (x509.BasicConstraints(True, None), True), (key_id, False), (usage, True)
     )

@@ -14,7 +14,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from incoming_payments.api import Request, Response, handle
 from incoming_payments.domain.amount import Amount, Asset
-from incoming_payments.domain.payment import Credit, PaymentId, WalletAddress, WalletAddressUrl, wallet_address_url
+from incoming_payments.domain.payment import (
+    Credit,
+    InactiveWalletAddress,
+    PaymentId,
+    WalletAddress,
+    WalletAddressUrl,
+    wallet_address_url,
+)
 from incoming_payments.flows.effects import Effect, Flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
@@ -85,9 +92,9 @@ class Hosted:
     """A `WalletAddresses` port with the wallet addresses in `addresses`."""
 
     def __init__(self) -> None:
-        self.addresses: dict[WalletAddressUrl, WalletAddress] = {ALICE.url: ALICE, BOB.url: BOB}
+        self.addresses: dict[WalletAddressUrl, WalletAddress | InactiveWalletAddress] = {ALICE.url: ALICE, BOB.url: BOB}
 
-    def find(self, url: WalletAddressUrl) -> WalletAddress | None:
+    def find(self, url: WalletAddressUrl) -> WalletAddress | InactiveWalletAddress | None:
         """Return the wallet address with this URL, or `None`."""
         return self.addresses.get(url)
 

@@ -69,6 +69,14 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
             "COMMAND_BODY_BYTES_MAX: Final = 16777217",
             "16777217 must not be more than 16777216: a body in a command is a signed body",
         ),
+        (
+            "INTROSPECTION_S_MAX: Final = 31.0",
+            "31.0 must not be more than 30.0: the default time must be a valid setting",
+        ),
+        (
+            "BREAKER_OPEN_S_MIN: Final = 9.0",
+            "9.0 must not be more than 8.0: the first pause must not be longer than the longest",
+        ),
         ("BODY_START_S_MAX: Final = 11", "11 must not be more than 10: the first bytes are part of the body"),
         (
             "BODY_S_MAX: Final = 11",

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -62,6 +63,7 @@ class AsyncHttpClient:
                 async for chunk in response.content.iter_any():
                     body += chunk
                     if len(body) > self._bytes_max:
+                        _abort(response)
                         raise too_large(url, self._bytes_max)
                 return HttpAnswer(response.status, response.headers, bytes(body))
         except TimeoutError:
@@ -96,6 +98,12 @@ class AsyncHttpClient:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Drop the connection. To close it would wait for the peer to read: for 30 s, if the peer sends instead."""
+    with suppress(AttributeError):  # the whole body has arrived, and so the connection is already free
+        response.connection.transport.abort()  # type: ignore[union-attr]
 
 
 def _is_connection(error: Exception) -> bool:

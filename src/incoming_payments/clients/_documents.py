@@ -116,8 +116,8 @@ class Documents(Generic[T]):
             entry.flight.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it for the others
             return entry, entry.flight, True
 
-    def end(self, entry: Entry[T], outcome: HttpAnswer | HttpFailed) -> None:
-        """Record the outcome of the fetch, and wake the callers that wait for it."""
+    def end(self, entry: Entry[T], flight: "Future[None]", outcome: HttpAnswer | HttpFailed) -> None:
+        """Record the outcome of the fetch `flight`, and wake the callers that wait for it."""
         try:
             if isinstance(outcome, HttpFailed):
                 raise outcome
@@ -131,9 +131,8 @@ class Documents(Generic[T]):
             elif document is not None:
                 logger.warning("document_refresh_failed age_s=%.0f %s", now - entry.fetched_at, failure)
             entry.document, entry.failure, entry.tried_at = document, failure, now
-            flight, entry.flight = entry.flight, None
-        if flight is not None:
-            flight.set_result(None)
+            entry.flight = None
+        flight.set_result(None)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
         """Return the document, or `None` if there is none. Raises `unavailable` when that is not known now."""
@@ -176,20 +175,20 @@ class Fetcher(Generic[T]):
     def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
         entry, flight, is_mine = self._documents.begin(url, suffices)
-        if is_mine:
-            self._fetch(entry)
-        elif flight is not None:
+        if flight is not None:
+            if is_mine:
+                self._fetch(entry, flight)
             flight.result()
         return self._documents.result(entry, suffices)
 
-    def _fetch(self, entry: Entry[T]) -> None:
+    def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
         outcome: HttpAnswer | HttpFailed = _INTERRUPTED
         try:
             outcome = self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
         except HttpFailed as error:
             outcome = error
         finally:
-            self._documents.end(entry, outcome)
+            self._documents.end(entry, flight, outcome)
 
     def close(self) -> None:
         """Close the connections."""
@@ -214,22 +213,22 @@ class AsyncFetcher(Generic[T]):
     async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
         entry, flight, is_mine = self._documents.begin(url, suffices)
-        if is_mine:
-            task = asyncio.create_task(self._fetch(entry))  # it goes on when this caller is cancelled
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
         if flight is not None:
+            if is_mine:
+                task = asyncio.create_task(self._fetch(entry, flight))  # it goes on when this caller is cancelled
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
             await asyncio.wrap_future(flight)
         return self._documents.result(entry, suffices)
 
-    async def _fetch(self, entry: Entry[T]) -> None:
+    async def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
         outcome: HttpAnswer | HttpFailed = _INTERRUPTED
         try:
             outcome = await self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
         except HttpFailed as error:
             outcome = error
         finally:
-            self._documents.end(entry, outcome)
+            self._documents.end(entry, flight, outcome)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -97,7 +97,7 @@ class _Introspector:
             document["access"] = [access]
         else:
             document |= {"proof": "httpsig", "resource_server": self._resource_server}
-        request = RequestMessage("POST", self._url, _HEADERS, json.dumps(document, separators=(",", ":")).encode())
+        request = RequestMessage("POST", self._url, _HEADERS, json.dumps(document).encode())
         if self._key is None:
             return request
         nonce = secrets.token_urlsafe(16)

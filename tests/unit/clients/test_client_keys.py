@@ -1,6 +1,7 @@
 """`clients.client_keys`: the key sets of clients, over HTTPS from a server on loopback, sync and async."""
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import Callable, Iterator
@@ -14,10 +15,12 @@ from incoming_payments.clients._documents import is_public
 from incoming_payments.clients.client_keys import AsyncHttpClientKeys, HttpClientKeys
 from incoming_payments.domain.payment import ClientId
 from incoming_payments.errors import ClientKeysUnavailable
+from incoming_payments.gnap import read_introspection
+from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import CLIENT_KEYS_MAX, DOCUMENT_AGE_S_MAX, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX
 from kits.document_kit import FAULTS, Clock, Lookups, inject_resolver, looking_up
 from kits.https_server import Peer, contexts, https_peer
-from kits.service_kit import ed25519_key, es256_key, ps512_key
+from kits.service_kit import Service, Tokens, ed25519_key, es256_key, ps512_key, refusal
 
 BOTH: Final = [HttpClientKeys, AsyncHttpClientKeys]
 OLD, NEW = ed25519_key("old").public_jwk(), ed25519_key("new").public_jwk()
@@ -302,8 +305,9 @@ def test_fetch_that_the_loop_cancelled_is_repeated(peer: Peer, clock: Clock) -> 
 # --- where the client connects to ------------------------------------------------------------------
 
 PRIVATE: Final = [
-    "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.7", "172.16.0.1", "192.168.1.1", "100.64.0.1", "169.254.169.254",
-    "192.0.0.8", "192.0.2.1", "192.88.99.1", "3fff::1", "198.18.0.1", "203.0.113.9", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
+    "127.0.0.1", "127.8.8.8", "0.0.0.1", "10.0.0.7", "172.16.0.1", "192.168.1.1", "100.64.0.1", "169.254.169.254",
+    "192.0.0.8", "192.0.2.1", "192.88.99.1", "198.18.0.1", "203.0.113.9", "224.0.0.1", "239.1.1.1", "240.0.0.1",
+    "255.255.255.255", "3fff::1",
     "::", "::1", "fe80::1", "fe80::1%lo", "fec0::1", "fc00::1", "fd12:3456::1", "ff02::1", "2001:db8::1", "100::1",
     "::ffff:127.0.0.1", "::ffff:9.9.9.9", "::127.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b:1::1", "2002:a00:1::1",
     "2001:0:53aa:64c::1", "4000::1",
@@ -380,3 +384,38 @@ def test_http_is_for_development(cls: type, monkeypatch: pytest.MonkeyPatch) -> 
         names = inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
         assert keys.find(client(plain, scheme="http"), "old") is None
         assert (names, len(plain.paths)) == ([], 1)
+
+
+# --- the whole way of a request ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_client_rotates_its_keys_and_its_server_fails(cls: type, peer: Peer, clock: Clock) -> None:
+    """A token names its client as Rafiki does. The old key and the new one verify, and another client's never does."""
+    service, alice = Service(), client(peer)
+    answer = {"active": True, "access": [{"type": "incoming-payment", "actions": ["create"]}], "client": alice}
+    info = read_introspection(json.dumps(answer).encode(), dialect="rafiki")
+    assert info is not None
+    old, new, stolen = (
+        service.client(key=key) for key in (ed25519_key("old"), ed25519_key("new"), PrivateKey.generate_ed25519("old"))
+    )
+    tokens = Tokens()
+    for sender in (old, new, stolen):
+        tokens.add(sender.token, info)
+    with looking_up(cls, clock=clock, timeout_s=0.5) as keys:
+        service.replace(introspector=tokens, client_keys=keys)
+        assert old.create().status == 201
+        assert refusal(new.create()) == (401, "key_unknown")  # not yet published
+        peer.publish({"keys": [OLD, NEW]})
+        clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+        assert [old.create().status, new.create().status] == [201, 201]
+        assert refusal(stolen.create()) == (401, "signature_invalid")
+        peer.fail()
+        clock.now_s += DOCUMENT_AGE_S_MAX + 1
+        assert [old.create().status, new.create().status] == [201, 201]
+        clock.now_s += DOCUMENT_STALE_S_MAX
+        assert refusal(old.create()) == (503, "client_keys_unavailable")
+        peer.publish({"keys": [NEW]})
+        clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+        assert new.create().status == 201
+        assert refusal(old.create()) == (401, "key_unknown")

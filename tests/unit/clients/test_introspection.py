@@ -351,6 +351,15 @@ def test_addresses_can_be_refused(kind: Kind) -> None:
     assert ip_address("127.0.0.1") in asked
 
 
+def test_server_that_is_down_is_a_failure(kind: Kind) -> None:
+    """A refused connection is a failure before any byte of an answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(HttpFailed, match="cannot be reached") as raised:
+        kind.send(RequestMessage("GET", f"http://127.0.0.1:{port}/", ()))
+    assert raised.value.is_connection
+
+
 def test_unknown_host_is_a_failure(kind: Kind) -> None:
     """A host without an address cannot be reached."""
     with pytest.raises(HttpFailed, match="cannot be reached") as raised:

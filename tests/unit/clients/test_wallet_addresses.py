@@ -5,14 +5,21 @@ from typing import Any, Final
 
 import pytest
 
+from incoming_payments import Request
 from incoming_payments.clients.wallet_addresses import AsyncHttpWalletAddresses, HttpWalletAddresses
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import InactiveWalletAddress, WalletAddress, WalletAddressUrl
-from incoming_payments.errors import ConfigurationError, InvalidValue, WalletAddressesUnavailable
+from incoming_payments.errors import (
+    ConfigurationError,
+    InvalidValue,
+    WalletAddressesUnavailable,
+    WalletAddressInactive,
+)
+from incoming_payments.flows.create import create_for_host
 from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_COOL_DOWN_S_MIN
 from kits.document_kit import FAULTS, Clock, Lookups, inject_resolver, looking_up
 from kits.https_server import Peer, https_peer
-from kits.service_kit import AUTH_SERVER
+from kits.service_kit import ALICE, AUTH_SERVER, BOB, PATH, Service, Tokens, a_right, document, refusal
 
 BOTH: Final = [HttpWalletAddresses, AsyncHttpWalletAddresses]
 
@@ -170,3 +177,46 @@ def test_wrong_base_urls_are_refused(cls: type, base_urls: Any, error: type[Exce
     """A wrong setting fails when the port is built."""
     with pytest.raises(error, match="base_urls"):
         cls(base_urls)
+
+
+def test_inactive_wallet_address_takes_no_new_payments_and_keeps_receiving() -> None:
+    """Creation is refused with 403, for clients and for the host. A payment from before is read and paid as always."""
+    service = Service()
+    client = service.client()
+    id = client.creates()
+    service.hosted.addresses[ALICE.url] = InactiveWalletAddress(ALICE.url)
+    assert refusal(client.create()) == (403, "inactive_wallet_address")
+    with pytest.raises(WalletAddressInactive):
+        service.run(create_for_host(wallet_address=ALICE.url, policy=service.policy, now=service.now))
+    service.receive(id, 5)
+    assert document(client.get(id))["receivedAmount"]["value"] == "5"
+    assert document(client.get(id))["methods"]
+    public = service.handle(Request("GET", f"{PATH}/{id}"))
+    assert document(public)["authServer"] == AUTH_SERVER
+
+
+def test_wrong_token_does_not_learn_that_a_wallet_address_is_inactive() -> None:
+    """The refusal comes after the token, the signature and the rights were accepted."""
+    service = Service()
+    service.hosted.addresses[ALICE.url] = InactiveWalletAddress(ALICE.url)
+    for_bob = service.client(a_right("create", on=BOB))
+    assert refusal(for_bob.create()) == (403, "forbidden")
+    reader = service.client(a_right("read"))
+    assert refusal(reader.create()) == (401, "insufficient_rights")
+    stranger = service.client()
+    service.replace(introspector=Tokens())
+    assert refusal(stranger.create()) == (401, "invalid_token")
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_outage_of_the_wallet_addresses_is_503(cls: type, peer: Peer) -> None:
+    """The response has a code of its own, and does not show the failure."""
+    service = Service()
+    client = service.client(a_right("create", on=None))
+    with looking_up(cls, [peer.url()], timeout_s=0.5) as wallets:
+        service.replace(wallet_addresses=wallets)
+        peer.fail()
+        response = client.create(walletAddress=alice(peer))
+        assert refusal(response) == (503, "wallet_addresses_unavailable")
+        assert b"500" not in response.body
+    assert "answered 500" in str(response.cause)

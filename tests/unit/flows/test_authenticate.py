@@ -1,5 +1,6 @@
 """`flows.authenticate`: the authentication of a request. Spec section 5."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from attrs import evolve
 from incoming_payments import Request
 from incoming_payments.errors import (
     AuthorizationServerUnavailable,
+    ClientKeysUnavailable,
     PolicyRefused,
     PortMissing,
     SignatureRefused,
@@ -23,15 +25,18 @@ from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, TokenQu
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import Algorithm, Evidence, PrivateKey, RequestMessage, verify
 from incoming_payments.httpsig import Policy as SignaturePolicy
+from incoming_payments.limits import SIGNATURES_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import NOW
 from kits.service_kit import (
     ALICE,
     BASE_URL,
+    OTHER_SHOP,
     PATH,
     SHOP,
     Client,
     Service,
+    Tokens,
     a_right,
     ed25519_key,
     es256_key,
@@ -391,3 +396,169 @@ def test_response_has_its_refusal_as_cause() -> None:
     unsigned = Request("POST", PATH, headers=[("Content-Type", "application/json")], body=b"{}")
     assert isinstance(service.handle(unsigned).cause, TokenRefused)
     assert service.handle(service.client().creation()).cause is None
+
+
+# --- keys of the client, for a token without a key -------------------------------------------------
+
+
+class Keys:
+    """A `ClientKeys` port. It records the look-ups."""
+
+    def __init__(self, keys: Mapping[str, Sequence[PrivateKey]]) -> None:
+        self._keys = {name: {key.kid: key.public_jwk() for key in own} for name, own in keys.items()}
+        self.calls: list[tuple[str, str]] = []
+
+    def find(self, client: str, key_id: str) -> Mapping[str, object] | None:
+        """Return the key of the client with this `kid`."""
+        self.calls.append((client, key_id))
+        return self._keys.get(client, {}).get(key_id)
+
+
+def a_client_without_a_key_in_its_token(service: Service, key: PrivateKey, name: str = SHOP) -> Client:
+    """Return a client with a token that does not carry its key."""
+    client = service.client(key=key)
+    service.tokens = Tokens()
+    service.tokens.add(client.token, an_info(client=name, jwk=None, rights=[a_right("create", "read")]))
+    service.replace(introspector=service.tokens)
+    return client
+
+
+def test_key_of_the_client_with_the_keyid_verifies() -> None:
+    """A client with two keys may sign with either, and only the one that the signature names is looked up."""
+    service, keys = Service(), Keys({SHOP: [ed25519_key(), es256_key()]})
+    service.replace(client_keys=keys)
+    for key in (ed25519_key(), es256_key()):
+        client = a_client_without_a_key_in_its_token(service, key)
+        assert client.create().status == 201
+    assert keys.calls == [(SHOP, "ed25519-key"), (SHOP, "es256-key")]
+
+
+def test_key_in_the_token_is_the_only_one() -> None:
+    """The keys of the client are not looked up when the token carries its key, also if the signature names another."""
+    service, keys = Service(), Keys({SHOP: [es256_key()]})
+    service.replace(client_keys=keys)
+    client = service.client(key=es256_key(), jwk=ed25519_key().public_jwk())
+    assert refusal(client.create()) == (401, "key_unknown")
+    assert keys.calls == []
+
+
+def test_key_is_not_looked_up_before_the_token_is_accepted() -> None:
+    """A request cannot cause a look-up with a token that is unknown or has expired."""
+    service, keys = Service(), Keys({SHOP: [ed25519_key()]})
+    client = service.client(expires_at=NOW)
+    service.replace(client_keys=keys)
+    assert refusal(client.create()) == (401, "token_expired")
+    service.replace(introspector=Tokens())
+    assert refusal(client.create()) == (401, "invalid_token")
+    assert keys.calls == []
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {OTHER_SHOP: [ed25519_key()]},
+        {SHOP: [es256_key()], OTHER_SHOP: [ed25519_key()]},
+        {SHOP: [PrivateKey.generate_ed25519("ed25519-key")], OTHER_SHOP: [ed25519_key()]},
+        {},
+    ],
+)
+def test_key_of_another_client_never_verifies(keys: Mapping[str, Sequence[PrivateKey]]) -> None:
+    """The client comes from the token, and the request chooses among the keys of that client only."""
+    service = Service()
+    service.replace(client_keys=Keys(keys))
+    client = a_client_without_a_key_in_its_token(service, ed25519_key())
+    status, code = refusal(client.create())
+    has_that_kid = any(key.kid == "ed25519-key" for key in keys.get(SHOP, []))
+    assert (status, code) == (401, "signature_invalid" if has_that_kid else "key_unknown")
+
+
+def test_key_under_another_kid_does_not_verify() -> None:
+    """A port that returns a key with another `kid` is wrong, and the signature is refused."""
+    service = Service()
+    keys = Keys({})
+    keys.find = lambda *_: {**ed25519_key().public_jwk(), "kid": "another"}  # type: ignore[method-assign] # on purpose
+    service.replace(client_keys=keys)
+    client = a_client_without_a_key_in_its_token(service, ed25519_key())
+    assert refusal(client.create()) == (401, "key_unknown")
+
+
+def test_unusable_key_of_the_client_is_refused() -> None:
+    """The port returns a key that is no public key for signatures."""
+    service = Service()
+    keys = Keys({})
+    keys.find = lambda *_: {"kty": "oct"}  # type: ignore[method-assign] # on purpose
+    service.replace(client_keys=keys)
+    client = a_client_without_a_key_in_its_token(service, ed25519_key())
+    assert refusal(client.create()) == (401, "key_unusable")
+
+
+def test_token_without_a_key_needs_the_port() -> None:
+    """Without the port, the token is refused, because nothing says which key may sign."""
+    client = a_client_without_a_key_in_its_token(Service(), ed25519_key())
+    assert refusal(client.create()) == (401, "key_unusable")
+
+
+def test_each_signature_may_have_its_own_key() -> None:
+    """All keys that the signatures name are looked up, each once, and one valid signature is enough."""
+    service, keys = Service(), Keys({SHOP: [ed25519_key()]})
+    service.replace(client_keys=keys)
+    client = a_client_without_a_key_in_its_token(service, ed25519_key())
+    request = client.creation()
+    by_others = [sign_as(request, f"other-{n}", label=f"other{n}") for n in (1, 2)]
+    assert client.send(with_signatures(request, by_others)).status == 201
+    assert keys.calls == [(SHOP, "ed25519-key"), (SHOP, "other-1"), (SHOP, "other-2")]
+
+
+def test_signatures_by_too_many_keys_cause_no_look_up() -> None:
+    """A request cannot cause any number of look-ups."""
+    service, keys = Service(), Keys({SHOP: [ed25519_key()]})
+    service.replace(client_keys=keys)
+    client = a_client_without_a_key_in_its_token(service, ed25519_key())
+    request = client.creation()
+    by_others = [sign_as(request, f"other-{n}", label=f"other{n}") for n in range(SIGNATURES_MAX)]
+    assert refusal(client.send(with_signatures(request, by_others))) == (401, "too_many_signatures")
+    assert keys.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ClientKeysUnavailable("10.0.0.7 timed out"), "client_keys_unavailable"),
+        (TimeoutError("10.0.0.7 timed out"), "client_keys_unavailable"),
+        (ConnectionResetError("10.0.0.7 is gone"), "client_keys_unavailable"),
+        (StoreUnavailable("10.0.0.7 is locked"), "store_unavailable"),
+    ],
+)
+def test_outage_of_the_keys_is_503(error: Exception, code: str) -> None:
+    """An outage is neither 401 nor 500, and the client does not learn the reason."""
+
+    def find(*_: object) -> None:
+        raise error
+
+    service = Service()
+    keys = Keys({})
+    keys.find = find  # type: ignore[method-assign, assignment] # on purpose
+    service.replace(client_keys=keys)
+    response = a_client_without_a_key_in_its_token(service, ed25519_key()).create()
+    assert refusal(response) == (503, code)
+    assert b"10.0.0.7" not in response.body
+    assert "10.0.0.7" in str(response.cause)
+
+
+def sign_as(request: Request, kid: str, *, label: str) -> Request:
+    """Return `request` with its signature under another `keyid` and label."""
+
+    def renamed(name: str, value: str) -> tuple[str, str]:
+        if name.lower() in {"signature", "signature-input"}:
+            value = f"{label}={value.partition('=')[2]}"
+        return name, value.replace("ed25519-key", kid)
+
+    return evolve(request, headers=tuple(renamed(*header) for header in request.headers))
+
+
+def with_signatures(request: Request, others: Iterable[Request]) -> Request:
+    """Return `request` with the signatures of `others` after its own, each label once."""
+    fields = dict.fromkeys(
+        header for other in others for header in other.headers if header[0].lower() in {"signature", "signature-input"}
+    )
+    return evolve(request, headers=(*request.headers, *fields))

@@ -11,7 +11,13 @@ import pytest
 from attrs import asdict, evolve
 
 from incoming_payments.api import Request, Response
-from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
+from incoming_payments.domain.payment import (
+    InactiveWalletAddress,
+    IncomingPayment,
+    PaymentId,
+    WalletAddress,
+    WalletAddressUrl,
+)
 from incoming_payments.errors import ConfigurationError, HttpRefused, StoreUnavailable
 from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
@@ -177,7 +183,7 @@ class Slow:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def find(self, url: WalletAddressUrl) -> WalletAddress | None:
+    async def find(self, url: WalletAddressUrl) -> WalletAddress | InactiveWalletAddress | None:
         """Yield to the event loop, and call the port."""
         await asyncio.sleep(0)
         return self._service.hosted.find(url)
