@@ -91,12 +91,13 @@ class AsyncSingleFlight(Generic[T]):
     def run(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
         """Return the result of `work`, or that of the same `key` in flight."""
         flight = self._flights.get(key)
-        if flight is None:
+        if flight is None or flight.get_loop() is not asyncio.get_running_loop():  # another loop may have ended
             flight = self._flights[key] = asyncio.create_task(work())
             flight.add_done_callback(lambda task: self._end(key, task))
         return asyncio.shield(flight)
 
     def _end(self, key: Hashable, task: "asyncio.Task[T]") -> None:
-        del self._flights[key]
+        if self._flights.get(key) is task:
+            del self._flights[key]
         if not task.cancelled():
             task.exception()  # asyncio warns of an exception that no task retrieved

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final, get_args
 
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
-from incoming_payments.clients._http import CONNECTIONS_MAX, HttpAnswer, HttpFailed
+from incoming_payments.clients._http import CONNECTIONS_MAX, AnswerTooLarge, HttpAnswer, HttpFailed
 from incoming_payments.clock import utc_now
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
@@ -209,7 +209,8 @@ class _Attempt:
         pause_s = random.uniform(0, CLIENT_RETRY_S_MAX * 2**self._retries)  # noqa: S311 - it protects no secret
         self._retries += 1
         if not error.is_connection or self._retries > CLIENT_RETRIES_MAX or self.left_s() <= pause_s:
-            self._breaker.failed(time.monotonic())
+            if not isinstance(error, AnswerTooLarge):  # else the client of one large grant could stop the others
+                self._breaker.failed(time.monotonic())
             raise AuthorizationServerUnavailable(error.description) from error
         return pause_s
 

@@ -93,7 +93,7 @@ def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenIn
         raise TokenRefused("invalid_token", "the access token is not active: request a new grant")
     if info.expires_at is not None and now >= info.expires_at:
         raise TokenRefused("token_expired", "the access token has expired: rotate it or request a new grant")
-    if info.not_before is not None and now < info.not_before - _SKEW:
+    if info.not_before is not None and now + _SKEW < info.not_before:
         raise TokenRefused("invalid_token", "the access token is not active yet: use it later")
     return info
 

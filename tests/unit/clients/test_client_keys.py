@@ -419,3 +419,43 @@ def test_client_rotates_its_keys_and_its_server_fails(cls: type, peer: Peer, clo
         clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
         assert new.create().status == 201
         assert refusal(old.create()) == (401, "key_unknown")
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_fetch_of_a_loop_that_has_ended_is_not_awaited(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    """A loop can end before a fetch begins, or be closed without the end of its tasks. No later caller waits."""
+    clock = Clock()
+    port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock)
+
+    async def hang(*_: Any, **_options: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def begin() -> None:
+        finding = asyncio.ensure_future(port.find(client(peer), "old"))
+        while not port._fetcher._work:
+            await asyncio.sleep(0)
+        if is_closed:
+            return
+        for task in [finding, *port._fetcher._work]:
+            task.cancel()
+        await asyncio.gather(finding, return_exceptions=True)
+
+    async def again() -> Any:
+        with pytest.raises(ClientKeysUnavailable, match="interrupted"):
+            await asyncio.wait_for(port.find(client(peer), "old"), 5)
+        clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+        found = await asyncio.wait_for(port.find(client(peer), "old"), 5)
+        await port.aclose()
+        return found
+
+    loop = asyncio.new_event_loop()
+    with monkeypatch.context() as patch:
+        patch.setattr(port._fetcher._http, "send", hang)
+        loop.run_until_complete(begin())
+    left = asyncio.all_tasks(loop)
+    loop.close()
+    assert asyncio.run(again()) == OLD
+    for task in left:
+        task._log_destroy_pending = False  # type: ignore[attr-defined] # the test leaves it on purpose
