@@ -149,7 +149,7 @@ class Documents(Generic[T]):
         """Return the entry of `url`, as the latest one used. A full cache drops one without a document first."""
         entry = self._entries.pop(url, None) or Entry[T](url)
         if len(self._entries) >= DOCUMENTS_MAX:
-            empty = (name for name, other in self._entries.items() if other.document is other.flight is None)
+            empty = (name for name, other in self._entries.items() if other.document is None)
             del self._entries[next(empty, next(iter(self._entries)))]
         self._entries[url] = entry
         return entry

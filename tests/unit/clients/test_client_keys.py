@@ -188,6 +188,17 @@ def test_full_cache_keeps_the_clients_with_keys(keys: Lookups, peer: Peer, monke
     assert keys.find(client(peer, "/a"), "old") is None  # dropped, and fetched again
 
 
+def test_fetches_in_flight_do_not_drop_keys(peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many look-ups at the same time do not drop the keys of others, which may be needed in an outage."""
+    monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
+    with looking_up(AsyncHttpClientKeys, clock=clock, timeout_s=0.5) as keys:
+        keys.find(client(peer), "old")
+        peer.delay_s = 0.05
+        keys.find_all([(client(peer, f"/{n}"), "none") for n in range(9)])
+        assert keys.find(client(peer), "old") == OLD
+        assert peer.paths.count("/alice/jwks.json") == 1
+
+
 # --- failures ----------------------------------------------------------------------------------------
 
 KEY_FAULTS: Final = {
@@ -434,8 +445,7 @@ def test_fetch_of_a_loop_that_has_ended_is_not_awaited(
 
     async def begin() -> None:
         finding = asyncio.ensure_future(port.find(client(peer), "old"))
-        while not port._fetcher._work:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
         if is_closed:
             return
         for task in [finding, *port._fetcher._work]:
