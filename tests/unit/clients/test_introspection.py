@@ -514,9 +514,9 @@ def test_breaker_opens_and_closes() -> None:
     breaker = Breaker()
     now = 100.0
     for _ in range(BREAKER_FAILURES_MAX - 1):
-        breaker.failed(now)
+        breaker.failed(now, now)
     assert breaker.wait_s(now) == 0
-    breaker.failed(now)
+    breaker.failed(now, now)
     pauses = []
     for _ in range(8):
         pause = breaker.wait_s(now)
@@ -524,13 +524,25 @@ def test_breaker_opens_and_closes() -> None:
         now += pause
         assert breaker.wait_s(now) == 0  # one request tries the server
         assert breaker.wait_s(now) > 0  # the others still wait
-        breaker.failed(now)
+        breaker.failed(now, now)
     assert pauses[:3] == [BREAKER_OPEN_S_MIN, 2 * BREAKER_OPEN_S_MIN, 4 * BREAKER_OPEN_S_MIN]
     assert max(pauses) == pauses[-1] == BREAKER_OPEN_S_MAX
-    breaker.succeeded()
+    breaker.succeeded(now)
     assert breaker.wait_s(now) == breaker.wait_s(now) == 0
-    breaker.failed(now)
+    breaker.failed(now, now)
     assert breaker.wait_s(now) == 0
+
+
+def test_requests_that_wait_in_vain_do_not_open_the_breaker() -> None:
+    """A stranger sends more requests than the connections can carry. The server answers some of them meanwhile."""
+    breaker = Breaker()
+    breaker.succeeded(100.5)
+    for _ in range(BREAKER_FAILURES_MAX):
+        breaker.failed(101.0, 100.0)
+    assert breaker.wait_s(101.0) == 0
+    for _ in range(BREAKER_FAILURES_MAX):
+        breaker.failed(102.0, 101.0)
+    assert breaker.wait_s(102.0) > 0
 
 
 def test_server_that_fails_gets_a_rest(connect: Open) -> None:
