@@ -191,7 +191,7 @@ def test_full_cache_keeps_the_clients_with_keys(keys: Lookups, peer: Peer, monke
 def test_fetches_in_flight_do_not_drop_keys(peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many look-ups at the same time do not drop the keys of others, which may be needed in an outage."""
     monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
-    with looking_up(AsyncHttpClientKeys, clock=clock, timeout_s=0.5) as keys:
+    with looking_up(AsyncHttpClientKeys, clock=clock, timeout_s=10.0) as keys:
         keys.find(client(peer), "old")
         peer.delay_s = 0.05
         keys.find_all([(client(peer, f"/{n}"), "none") for n in range(9)])
