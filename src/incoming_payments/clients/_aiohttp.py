@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 from yarl import URL
@@ -20,6 +20,8 @@ from incoming_payments.clients._http import (
     too_late,
 )
 from incoming_payments.httpsig import RequestMessage
+
+_LEAST_S: Final = 0.001  # to aiohttp, a total of 0 or less is no limit at all
 
 
 class AsyncHttpClient:
@@ -56,7 +58,7 @@ class AsyncHttpClient:
                 data=request.body or None,
                 headers=request.headers,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=timeout_s, ceil_threshold=timeout_s + 1),
+                timeout=aiohttp.ClientTimeout(total=max(_LEAST_S, timeout_s), ceil_threshold=timeout_s + 1),
             ) as response:
                 has_head = True
                 body = bytearray()

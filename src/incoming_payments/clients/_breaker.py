@@ -1,6 +1,7 @@
 """A circuit breaker and single flight, for the clients of other systems."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ class Breaker:
         self._failures = 0
         self._open_s = BREAKER_OPEN_S_MIN
         self._closed_from = 0.0
+        self._answered_at = -math.inf
 
     def wait_s(self, now: float) -> float:
         """Return 0 if a request may be sent now, or else the seconds until the next request is allowed."""
@@ -35,14 +37,21 @@ class Breaker:
                 return 0.0
             return self._closed_from - now
 
-    def succeeded(self) -> None:
+    def succeeded(self, now: float) -> None:
         """Record that the server answered."""
+        self._answered_at = now
         if self._failures:
             with self._lock:
                 self._failures, self._open_s, self._closed_from = 0, BREAKER_OPEN_S_MIN, 0.0
 
-    def failed(self, now: float) -> None:
-        """Record that the server did not answer."""
+    def failed(self, now: float, begin_s: float) -> None:
+        """Record that the server did not answer a request of `begin_s`.
+
+        That is no failure of the server if it has answered another request since then. Otherwise a stranger with very
+        many requests, which wait for a connection in vain, could open the breaker for all.
+        """
+        if begin_s < self._answered_at:
+            return
         with self._lock:
             self._failures += 1
             if self._failures >= BREAKER_FAILURES_MAX:
@@ -91,12 +100,13 @@ class AsyncSingleFlight(Generic[T]):
     def run(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
         """Return the result of `work`, or that of the same `key` in flight."""
         flight = self._flights.get(key)
-        if flight is None:
+        if flight is None or flight.get_loop() is not asyncio.get_running_loop():  # another loop may have ended
             flight = self._flights[key] = asyncio.create_task(work())
             flight.add_done_callback(lambda task: self._end(key, task))
         return asyncio.shield(flight)
 
     def _end(self, key: Hashable, task: "asyncio.Task[T]") -> None:
-        del self._flights[key]
+        if self._flights.get(key) is task:
+            del self._flights[key]
         if not task.cancelled():
             task.exception()  # asyncio warns of an exception that no task retrieved

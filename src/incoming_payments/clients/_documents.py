@@ -149,7 +149,7 @@ class Documents(Generic[T]):
         """Return the entry of `url`, as the latest one used. A full cache drops one without a document first."""
         entry = self._entries.pop(url, None) or Entry[T](url)
         if len(self._entries) >= DOCUMENTS_MAX:
-            empty = (name for name, other in self._entries.items() if other.document is other.flight is None)
+            empty = (name for name, other in self._entries.items() if other.document is None)
             del self._entries[next(empty, next(iter(self._entries)))]
         self._entries[url] = entry
         return entry
@@ -208,27 +208,34 @@ class AsyncFetcher(Generic[T]):
         self._http = AsyncHttpClient(
             bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=any_address if allow_private else is_public
         )
-        self._tasks = set[asyncio.Task[None]]()  # the loop has only weak references to its tasks
+        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}  # the loop does not keep its tasks
 
     async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
+        for task in [task for task in self._work if task.get_loop().is_closed()]:
+            self._end(task)
         entry, flight, is_mine = self._documents.begin(url, suffices)
         if flight is not None:
             if is_mine:
                 task = asyncio.create_task(self._fetch(entry, flight))  # it goes on when this caller is cancelled
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._work[task] = entry, flight
+                task.add_done_callback(self._end)
             await asyncio.wrap_future(flight)
         return self._documents.result(entry, suffices)
 
     async def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
-        outcome: HttpAnswer | HttpFailed = _INTERRUPTED
+        outcome: HttpAnswer | HttpFailed
         try:
             outcome = await self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
         except HttpFailed as error:
             outcome = error
-        finally:
-            self._documents.end(entry, flight, outcome)
+        self._documents.end(entry, flight, outcome)
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        """Forget a task that has ended. Wake its callers if it was interrupted, also by the end of its loop."""
+        entry, flight = self._work.pop(task)
+        if not flight.done():
+            self._documents.end(entry, flight, _INTERRUPTED)
 
     async def aclose(self) -> None:
         """Close the connections."""

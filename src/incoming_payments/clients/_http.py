@@ -19,6 +19,7 @@ from attrs import field, frozen
 from incoming_payments.errors import PortUnavailable
 
 CONNECTIONS_MAX: Final = 32  # the default for one client: the connections to one host, in use or kept
+_ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of the server, which may have 64 KB
 HOSTS_MAX: Final = 64  # hosts to which a sync client keeps connections
 
 MayConnect = Callable[[IPv4Address | IPv6Address], bool]
@@ -44,6 +45,10 @@ class HttpFailed(PortUnavailable):
         self.is_connection = is_connection
 
 
+class AnswerTooLarge(HttpFailed):
+    """The server answered with more bytes than the limit."""
+
+
 class AddressRefused(OSError):
     """The client may not connect to this IP address."""
 
@@ -66,10 +71,12 @@ def too_late(url: str, timeout_s: float) -> HttpFailed:
 
 def too_large(url: str, bytes_max: int) -> HttpFailed:
     """Return the failure of an answer that is larger than the limit."""
-    return HttpFailed(f"the answer of {url} is larger than {bytes_max} bytes")
+    return AnswerTooLarge(f"the answer of {url} is larger than {bytes_max} bytes")
 
 
 def failed(url: str, error: BaseException, *, is_connection: bool) -> HttpFailed:
     """Return the failure that `error` of the HTTP library stands for."""
     why = "cannot be reached" if is_connection else "gave no valid HTTP answer"
-    return HttpFailed(f"{url} {why}: {type(error).__name__}: {error}", is_connection=is_connection)
+    return HttpFailed(
+        f"{url} {why}: {type(error).__name__}: {str(error)[:_ERROR_CHARS_MAX]}", is_connection=is_connection
+    )

@@ -123,7 +123,10 @@ class _TimedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(max(_LEAST_S, self._deadline - time.monotonic()))
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:  # the timeout of a socket does not end reads that find bytes
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left_s)
         return self._raw.readinto(buffer)
 
     def close(self) -> None:

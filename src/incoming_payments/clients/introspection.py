@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final, get_args
 
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
-from incoming_payments.clients._http import CONNECTIONS_MAX, HttpAnswer, HttpFailed
+from incoming_payments.clients._http import CONNECTIONS_MAX, AnswerTooLarge, HttpAnswer, HttpFailed
 from incoming_payments.clock import utc_now
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
@@ -196,9 +196,9 @@ class _Attempt:
         self._url = url
         self._breaker = breaker
         self._retries = 0
-        now = time.monotonic()
-        self._deadline = now + timeout_s
-        if wait_s := breaker.wait_s(now):
+        self._begin_s = time.monotonic()
+        self._deadline = self._begin_s + timeout_s
+        if wait_s := breaker.wait_s(self._begin_s):
             raise self._outage(f"failed repeatedly: no request is sent to it for {wait_s:.1f} s")
 
     def left_s(self) -> float:
@@ -209,16 +209,17 @@ class _Attempt:
         pause_s = random.uniform(0, CLIENT_RETRY_S_MAX * 2**self._retries)  # noqa: S311 - it protects no secret
         self._retries += 1
         if not error.is_connection or self._retries > CLIENT_RETRIES_MAX or self.left_s() <= pause_s:
-            self._breaker.failed(time.monotonic())
+            if not isinstance(error, AnswerTooLarge):  # else the client of one large grant could stop the others
+                self._breaker.failed(time.monotonic(), self._begin_s)
             raise AuthorizationServerUnavailable(error.description) from error
         return pause_s
 
     def body(self, answer: HttpAnswer) -> bytes:
         """Return the body of a successful answer."""
         if answer.status in _GATEWAY:
-            self._breaker.failed(time.monotonic())
+            self._breaker.failed(time.monotonic(), self._begin_s)
         else:
-            self._breaker.succeeded()
+            self._breaker.succeeded(time.monotonic())
         if answer.status != 200:
             raise self._outage(f"answered {answer.status}{_error_code(answer.body)}")
         return answer.body

@@ -93,7 +93,7 @@ def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenIn
         raise TokenRefused("invalid_token", "the access token is not active: request a new grant")
     if info.expires_at is not None and now >= info.expires_at:
         raise TokenRefused("token_expired", "the access token has expired: rotate it or request a new grant")
-    if info.not_before is not None and now < info.not_before - _SKEW:
+    if info.not_before is not None and now + _SKEW < info.not_before:
         raise TokenRefused("invalid_token", "the access token is not active yet: use it later")
     return info
 
@@ -113,9 +113,8 @@ def read_introspection(
 
     Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
     large, not a JSON object, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises `TokenRefused` with
-    `key_unusable` unless the token is bound to a public key that `body` contains as a JWK, with the proof method
-    `httpsig`. Raises `TokenRefused` with `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name
-    `audience`.
+    `key_unusable` when the token is not bound to a public key by value that proves itself by HTTP message signatures,
+    and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name `audience`.
 
     >>> read_introspection(b'{"active": false}')
     """

@@ -188,6 +188,17 @@ def test_full_cache_keeps_the_clients_with_keys(keys: Lookups, peer: Peer, monke
     assert keys.find(client(peer, "/a"), "old") is None  # dropped, and fetched again
 
 
+def test_fetches_in_flight_do_not_drop_keys(peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many look-ups at the same time do not drop the keys of others, which may be needed in an outage."""
+    monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
+    with looking_up(AsyncHttpClientKeys, clock=clock, timeout_s=10.0) as keys:
+        keys.find(client(peer), "old")
+        peer.delay_s = 0.05
+        keys.find_all([(client(peer, f"/{n}"), "none") for n in range(9)])
+        assert keys.find(client(peer), "old") == OLD
+        assert peer.paths.count("/alice/jwks.json") == 1
+
+
 # --- failures ----------------------------------------------------------------------------------------
 
 KEY_FAULTS: Final = {
@@ -419,3 +430,42 @@ def test_client_rotates_its_keys_and_its_server_fails(cls: type, peer: Peer, clo
         clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
         assert new.create().status == 201
         assert refusal(old.create()) == (401, "key_unknown")
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_fetch_of_a_loop_that_has_ended_is_not_awaited(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    """A loop can end before a fetch begins, or be closed without the end of its tasks. No later caller waits."""
+    clock = Clock()
+    port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock)
+
+    async def hang(*_: Any, **_options: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def begin() -> None:
+        finding = asyncio.ensure_future(port.find(client(peer), "old"))
+        await asyncio.sleep(0)
+        if is_closed:
+            return
+        for task in [finding, *port._fetcher._work]:
+            task.cancel()
+        await asyncio.gather(finding, return_exceptions=True)
+
+    async def again() -> Any:
+        with pytest.raises(ClientKeysUnavailable, match="interrupted"):
+            await asyncio.wait_for(port.find(client(peer), "old"), 5)
+        clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+        found = await asyncio.wait_for(port.find(client(peer), "old"), 5)
+        await port.aclose()
+        return found
+
+    loop = asyncio.new_event_loop()
+    with monkeypatch.context() as patch:
+        patch.setattr(port._fetcher._http, "send", hang)
+        loop.run_until_complete(begin())
+    left = asyncio.all_tasks(loop)
+    loop.close()
+    assert asyncio.run(again()) == OLD
+    for task in left:
+        task._log_destroy_pending = False  # type: ignore[attr-defined] # the test leaves it on purpose

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from incoming_payments.clients._aiohttp import AsyncHttpClient
-from incoming_payments.clients._breaker import Breaker, SingleFlight
+from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, MayConnect
 from incoming_payments.clients._urllib3 import HttpClient
 from incoming_payments.clients.introspection import AsyncHttpIntrospector, HttpIntrospector
@@ -514,9 +514,9 @@ def test_breaker_opens_and_closes() -> None:
     breaker = Breaker()
     now = 100.0
     for _ in range(BREAKER_FAILURES_MAX - 1):
-        breaker.failed(now)
+        breaker.failed(now, now)
     assert breaker.wait_s(now) == 0
-    breaker.failed(now)
+    breaker.failed(now, now)
     pauses = []
     for _ in range(8):
         pause = breaker.wait_s(now)
@@ -524,13 +524,25 @@ def test_breaker_opens_and_closes() -> None:
         now += pause
         assert breaker.wait_s(now) == 0  # one request tries the server
         assert breaker.wait_s(now) > 0  # the others still wait
-        breaker.failed(now)
+        breaker.failed(now, now)
     assert pauses[:3] == [BREAKER_OPEN_S_MIN, 2 * BREAKER_OPEN_S_MIN, 4 * BREAKER_OPEN_S_MIN]
     assert max(pauses) == pauses[-1] == BREAKER_OPEN_S_MAX
-    breaker.succeeded()
+    breaker.succeeded(now)
     assert breaker.wait_s(now) == breaker.wait_s(now) == 0
-    breaker.failed(now)
+    breaker.failed(now, now)
     assert breaker.wait_s(now) == 0
+
+
+def test_requests_that_wait_in_vain_do_not_open_the_breaker() -> None:
+    """A stranger sends more requests than the connections can carry. The server answers some of them meanwhile."""
+    breaker = Breaker()
+    breaker.succeeded(100.5)
+    for _ in range(BREAKER_FAILURES_MAX):
+        breaker.failed(101.0, 100.0)
+    assert breaker.wait_s(101.0) == 0
+    for _ in range(BREAKER_FAILURES_MAX):
+        breaker.failed(102.0, 101.0)
+    assert breaker.wait_s(102.0) > 0
 
 
 def test_server_that_fails_gets_a_rest(connect: Open) -> None:
@@ -673,3 +685,86 @@ def test_body_without_a_length_is_read_to_its_end(kind: Kind) -> None:
     body = octets(an_answer())
     with scripted_server(says(b"HTTP/1.1 200 OK\r\n\r\n" + body)) as server:
         assert kind.send(RequestMessage("POST", server.url, (), b"{}")).body == body
+
+
+def floods(exchange: Exchange, _: int) -> None:
+    """Send interim responses without an end and without a pause."""
+    while not exchange.ended.is_set():
+        exchange.send(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
+def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind) -> None:
+    """The time ends also when each read finds bytes."""
+    with scripted_server(floods) as server:
+        begin = time.monotonic()
+        with pytest.raises(HttpFailed, match=r"did not answer within 0\.3 s"):
+            kind.send(RequestMessage("GET", server.url, ()), timeout_s=0.3)
+        assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("timeout_s", [0, -0.01])
+def test_time_that_is_over_ends_the_request(timeout_s: float) -> None:
+    """A busy loop can begin a retry after the deadline. Such a retry does not wait for ever."""
+
+    async def send() -> None:
+        client = AsyncHttpClient(bytes_max=1000)
+        try:
+            await asyncio.wait_for(client.send(RequestMessage("GET", server.url, ()), timeout_s=timeout_s), 5)
+        finally:
+            await client.aclose()
+
+    with scripted_server(silent) as server, pytest.raises(HttpFailed, match="did not answer"):
+        asyncio.run(send())
+
+
+def test_answer_that_is_too_large_does_not_open_the_breaker(connect: Open) -> None:
+    """The server has answered. Otherwise the client of one large grant could stop all others."""
+
+    def answer(exchange: Exchange, _: int) -> None:
+        if exchange.json()["access_token"] == "LARGE":
+            exchange.answer(b" " * 70_000)
+        else:
+            active(exchange)
+
+    with scripted_server(answer) as server:
+        introspector = connect(server.url)
+        for _ in range(BREAKER_FAILURES_MAX):
+            with pytest.raises(AuthorizationServerUnavailable, match="larger than"):
+                introspector.introspect(TokenQuery(AccessToken("LARGE"), "create"))
+        assert introspector.introspect() is not None
+
+
+def test_long_line_of_a_server_is_cut_off_in_the_message(kind: Kind) -> None:
+    """A server cannot fill the log."""
+    with scripted_server(lambda exchange, _: exchange.send(b"x" * 5000 + b"\r\n\r\n")) as server:
+        with pytest.raises(HttpFailed) as failure:
+            kind.send(RequestMessage("GET", server.url, ()))
+        assert len(str(failure.value)) < 1000
+
+
+def test_work_of_a_loop_that_has_ended_is_not_awaited() -> None:
+    """A loop can be closed without the end of its tasks. The next loop starts the work again."""
+    flights: AsyncSingleFlight[int] = AsyncSingleFlight()
+
+    async def wait() -> int:
+        await asyncio.sleep(60)
+        return 1
+
+    async def work() -> int:
+        return 2
+
+    async def begin() -> None:
+        flights.run("name", wait)
+        await asyncio.sleep(0)
+
+    async def go_on() -> int:
+        return await asyncio.wait_for(flights.run("name", work), 5)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    left = asyncio.all_tasks(loop)
+    assert asyncio.run(go_on()) == 2
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.close()

@@ -209,6 +209,12 @@ def test_token_is_active_from_its_time_on(seconds: int, is_active: bool) -> None
         assert caught.value.code == "invalid_token"
 
 
+def test_first_representable_time_is_no_error() -> None:
+    """The year 1 as `nbf` has no time before it."""
+    token = read(nbf=-62135596800)
+    assert require_active(token, NOW) is token
+
+
 def read(**changes: object) -> AccessTokenInfo:
     """Return the facts in an answer."""
     info = read_introspection(json.dumps(an_answer(**changes)).encode())
