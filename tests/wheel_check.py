@@ -13,6 +13,9 @@ import incoming_payments
 
 OPTIONAL = ["uvicorn", "httptools", "pytest", "hypothesis", "flask", "starlette", "nacl", "http_sfv", "psycopg"]
 NEED_MORE = {
+    "incoming_payments.hosts.aiohttp",
+    "incoming_payments.hosts.django",
+    "incoming_payments.hosts.fastapi",
     "incoming_payments.testing._concurrency",  # pytest
     "incoming_payments.testing._hooks",  # pytest
     "incoming_payments.testing._sharing",  # pytest
