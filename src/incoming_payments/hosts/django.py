@@ -23,7 +23,7 @@ def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
     Middleware may have read `request.body`.
     """
     is_sync = isinstance(application, WsgiApplication)
-    view: Callable[..., Any] = partial(_answer if is_sync else _answer_async, application)  # type: ignore[arg-type]
+    view: Callable[..., Any] = partial(_answer if is_sync else _answer_async, application)  # type: ignore[arg-type] # one of two types
     return [re_path(rf"(?s)^{re.escape(path[1:])}(?:/.*)?\Z", csrf_exempt(view)) for path in application.paths]
 
 
