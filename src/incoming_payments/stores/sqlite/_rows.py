@@ -116,7 +116,7 @@ class Batch(Rows):
         self._nonces: tuple[int, int] | None = None  # the row of `nonce_count`, once it is read
 
     def prefetch(self, keys: Collection[CreditKey]) -> None:
-        """Read the credits that the jobs of the batch look up, in one statement. Saves 4 % of 64 credits, with `_merged`."""
+        """Read the credits that the jobs of the batch look up, in one statement: with `_merged`, saves 4 % of 64."""
         self._found = dict.fromkeys(keys)
         for statement, values in _merged(_SELECT_CREDITS, list(self._found)):
             for payment, credit, *row in self.connection.execute(statement, values):
