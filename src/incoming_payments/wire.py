@@ -189,7 +189,7 @@ def write_json(document: object) -> bytes:
 
 @frozen
 class _Refused:
-    """A value that breaks I-JSON (RFC 7493), or the object whose `member` does. `_check_tree` knows its path."""
+    """A value that breaks I-JSON (RFC 7493), or the object with such a `member`. `_check_tree` knows its path."""
 
     why: str
     member: str | None = None

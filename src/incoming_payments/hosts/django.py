@@ -23,6 +23,7 @@ def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
     Middleware may have read `request.body`.
     """
     is_sync = isinstance(application, WsgiApplication)
+    # mypy does not see that the view fits the type of the application.
     view: Callable[..., Any] = partial(_answer if is_sync else _answer_async, application)  # type: ignore[arg-type]
     return [re_path(rf"(?s)^{re.escape(path[1:])}(?:/.*)?\Z", csrf_exempt(view)) for path in application.paths]
 

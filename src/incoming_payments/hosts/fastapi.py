@@ -62,5 +62,6 @@ def routes(application: AsgiApplication) -> APIRouter:
     router.get(f"{path}/{{id}}", response_model=read)(get_incoming_payment)
     for path in application.paths:  # for other methods and paths, the service has its own errors
         for below in ("", "/{_:path}"):
+            # Starlette accepts any ASGI application here, but its annotation does not say so.
             router.add_route(path + below, application, include_in_schema=False)  # type: ignore[arg-type]
     return router

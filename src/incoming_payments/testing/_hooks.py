@@ -12,7 +12,7 @@ from incoming_payments.ports import PaymentStore
 class StoreHooks:
     """The methods and settings that a subclass of `StoreContract` may override."""
 
-    memory_only = False  # set it to True for a store whose data belongs to one object, and ends with it
+    memory_only = False  # set it to True for a store that keeps its data in one object
     threads = 8  # concurrent callers
 
     def make_store(self, directory: Path) -> PaymentStore:

@@ -66,7 +66,7 @@ class SharingContract(StoreHooks):
         credit_at_once([store, other] * (self.threads // 2))
 
     def test_of_inserts_through_two_stores_one_succeeds(self, store: PaymentStore, other: PaymentStore) -> None:
-        """Both stores return the payment whose insert succeeded."""
+        """Both stores return the payment of the insert that succeeded."""
         insert_at_once([store, other] * (self.threads // 2))
 
     def test_a_decision_in_one_store_holds_up_the_other(self, store: PaymentStore, other: PaymentStore) -> None:

@@ -103,7 +103,7 @@ def test_explain_signatures_logs_the_reason(tmp_path: Path) -> None:
     assert logs[1].count("incoming payments: signature refused, signature_invalid: ") == 1
     output = f"  proved: the client signed http://localhost:{port}/incoming-payments: another host than the service"
     assert output in logs[1]
-    assert '    "authorization": GNAP <redacted, 43 characters>\n' in logs[1]
+    assert '    "authorization": GNAP <redacted, 64 characters>\n' in logs[1]
     assert [log for log in logs if token_in(tmp_path)[:8] in log] == []
 
 
