@@ -126,7 +126,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
     """Yield a store in a new file."""
-    with SqliteStore(path, busy_s=0.05) as store:
+    with SqliteStore(path, busy_s=1) as store:
         yield store
 
 
@@ -180,7 +180,7 @@ def test_writer_syncs_every_commit(store: SqliteStore) -> None:
         "busy_timeout": 0,  # the store waits itself
     }
     assert settings == {name: writer.execute(f"PRAGMA {name}").fetchone()[0] for name in settings}
-    assert reader.execute("PRAGMA busy_timeout").fetchone() == (50,)
+    assert reader.execute("PRAGMA busy_timeout").fetchone() == (1000,)
     with pytest.raises(sqlite3.OperationalError):
         reader.execute("DELETE FROM payments")
     file.disconnect(writer)
