@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
     """Yield a store in a new file."""
-    with SqliteStore(path, busy_s=0.05) as store:
+    with SqliteStore(path, busy_s=1) as store:
         yield store
 
 
@@ -205,7 +205,7 @@ def refuses(engine: Engine) -> bool:
 def test_concurrent_reads_of_tasks_are_limited(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other reads wait for a thread."""
     monkeypatch.setattr(_engine, "STORE_READERS_MAX", 2)
-    engine = Engine(DatabaseFile(path, busy_s=5))  # the two that open the file at once may have to wait
+    engine = Engine(DatabaseFile(path, busy_s=5))
     entered = threading.Semaphore(0)
     go = threading.Event()
 

@@ -126,7 +126,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
     """Yield a store in a new file."""
-    with SqliteStore(path, busy_s=0.05) as store:
+    with SqliteStore(path, busy_s=1) as store:
         yield store
 
 
