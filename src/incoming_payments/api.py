@@ -63,6 +63,7 @@ class Response:
 # The status of each error that a client can cause, and of a port that cannot answer. The host answers others with 500.
 STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.MalformedJson: 400,
+    errors.MalformedIdempotencyKey: 400,
     errors.WalletAddressNotFound: 400,
     errors.AssetMismatch: 400,
     errors.TermsRefused: 400,
@@ -72,6 +73,7 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.PolicyRefused: 403,
     errors.WalletAddressInactive: 403,
     errors.PaymentNotFound: 404,
+    errors.IdempotencyKeyReused: 422,
     errors.PortUnavailable: 503,
     errors.AuthorizationServerUnavailable: 503,
     errors.ClientKeysUnavailable: 503,

@@ -100,6 +100,24 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
     return signatures
 
 
+def parse_string(lines: Sequence[str], name: str) -> str:
+    """Return the String of the field `name`, which is an item. RFC 9651 §3.3.3. Its parameters carry no meaning.
+
+    Raises `MalformedField` unless `lines` is one line with one String.
+
+    >>> parse_string(['"8e03978e-40d5-43dd-bc93-6894a57f9324"'], "Idempotency-Key")
+    '8e03978e-40d5-43dd-bc93-6894a57f9324'
+    """
+    try:
+        [line] = lines  # RFC 9651 §4.2 would join several lines, and two of them could be read as one String
+        value, _ = cast("Member", http_sf.parse(line.encode("ascii"), None, "item"))
+    except ValueError:  # also of `http_sf` and of `encode`
+        value = None
+    if type(value) is not str:
+        raise MalformedField(f"send {name} once, as one string in double quotes (RFC 9651 §3.3.3)", field=name)
+    return value
+
+
 def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     """Return the members of the dictionary field `name` by key, in order, each with its parameters. RFC 9651 §4.2.2.
 

@@ -23,6 +23,7 @@ from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import Shape, any_strict_form
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
 
+IDEMPOTENCY_KEY: Final = "idempotency-key"  # draft-ietf-httpapi-idempotency-key-header
 _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
 
@@ -272,6 +273,9 @@ def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) ->
     covered = given.coverage.plain
     missing = [name for name in policy.required if name not in covered]
     is_body_uncovered = has_body and "content-digest" not in covered
+    if missing == [IDEMPOTENCY_KEY] and not is_body_uncovered:
+        text = f'the signature does not cover "{IDEMPOTENCY_KEY}": add it, without parameters, or do not send the field'
+        raise SignatureRefused(Code.IDEMPOTENCY_KEY_NOT_COVERED, text, component=IDEMPOTENCY_KEY)
     if missing:
         names = ", ".join(dict.fromkeys([*missing, "content-digest"] if is_body_uncovered else missing))
         text = f"the signature does not cover {names}: add all of them as components without parameters (RFC 9421 §2)"
