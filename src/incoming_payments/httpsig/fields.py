@@ -16,6 +16,7 @@ from incoming_payments import limits
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.base import Component, Coverage, Parameters, serialise_parameters
 
+IDEMPOTENCY_KEY: Final = "idempotency-key"  # draft-ietf-httpapi-idempotency-key-header
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, the last that `datetime` can hold
 # The signature parameters of RFC 9421 §2.3: those that are times, and the longest value in characters of the others
 _TIMES: Final = frozenset({"created", "expires"})

@@ -17,13 +17,12 @@ from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder
 from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.fast import build_base, parse_signature, parse_signature_input, verify_digest
-from incoming_payments.httpsig.fields import SignatureInput
+from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, SignatureInput
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import Shape, any_strict_form
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
 
-IDEMPOTENCY_KEY: Final = "idempotency-key"  # draft-ietf-httpapi-idempotency-key-header
 _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
 
