@@ -436,6 +436,28 @@ def test_policy_with_other_components() -> None:
         assert code_of(sign(request, KEY, created=NOW, components=components), policy=policy) is expected
 
 
+def test_uncovered_idempotency_key_has_a_code_of_its_own() -> None:
+    """The code says that nothing else is missing. Otherwise one refusal names everything that is missing."""
+    policy = Policy(required=("@method", "idempotency-key"))
+    request = RequestMessage("POST", URL, (("Idempotency-Key", '"a"'),), b"{}")
+    for components, expected, named in (
+        (("@method", "content-digest", "idempotency-key"), None, ""),
+        (("@method", "content-digest"), Code.IDEMPOTENCY_KEY_NOT_COVERED, "idempotency-key"),
+        (("@method", "content-digest", Component("idempotency-key", (("bs", True),))),
+         Code.IDEMPOTENCY_KEY_NOT_COVERED, "idempotency-key"),
+        (("@method",), Code.COMPONENT_NOT_COVERED, "idempotency-key, content-digest"),
+        (("content-digest",), Code.COMPONENT_NOT_COVERED, "@method, idempotency-key"),
+        (("@method", "idempotency-key"), Code.BODY_NOT_COVERED, "content-digest"),
+    ):  # fmt: skip
+        signed = sign(request, KEY, created=NOW, components=components)
+        if expected is None:
+            assert check(signed, policy=policy).key_id == "key-1"
+            continue
+        with pytest.raises(SignatureRefused) as caught:
+            check(signed, policy=policy)
+        assert (caught.value.code, caught.value.details["component"]) == (expected, named)
+
+
 def test_policy_with_a_tag() -> None:
     """A policy with a tag refuses a signature without that tag."""
     policy = Policy(tag="pay")
