@@ -162,6 +162,25 @@ class FindsLastExpiredFirst(MemoryStore):
         return super().find_expired(now, limit)[::-1]
 
 
+class ForgetsKeys(MemoryStore):
+    """Stores a payment without its idempotency key."""
+
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
+        """Insert without the key."""
+        return super().insert(evolve(decision, keyed=None))
+
+
+class LosesKeys(MemoryStore):
+    """Sometimes does not find a key that is stored."""
+
+    looks = 0
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """Return `None` at every 20th call."""
+        self.looks += 1
+        return None if self.looks % 20 == 0 else super().find_creation(client, key, now)
+
+
 class SharedStore:
     """One memory store. Each simulated process gets its own access to the store from `open`."""
 

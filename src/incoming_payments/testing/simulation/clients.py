@@ -40,7 +40,6 @@ class Create(Operation):
     uses: int  # how often the traffic picks the new payment
     idempotency_key: str | None = None
     first_answer: PaymentView | None = None
-    is_added: bool = False
 
     @property
     def wants_answer(self) -> bool:  # type: ignore[override]
@@ -98,9 +97,8 @@ class Create(Operation):
         return world.state.keys.get(self.idempotency_key or "")
 
     def receive_answer(self, world: World, answer: Any) -> None:
-        if answer is None or self.is_added:
+        if answer is None:
             return
-        self.is_added = True
         (method,) = answer.methods
         secret = METHODS.read(method.ilp_address).shared_secret
         world.add_account(Account(_id_of(answer), method.ilp_address, StreamKeys(secret), self.uses))

@@ -138,7 +138,7 @@ class Commits:
         ledger.compare(payment)
 
     def check_key(self, key: str, found: KeyedCreation | None) -> None:
-        """Raise `Mismatch` unless `found` is the record of the payment that was created under `key`, if there is one."""
+        """Raise `Mismatch` unless `found` is the record of the payment that `key` has created, if there is one."""
         created, _ = self._state.keys.get(key, (None, b""))
         answered = None if found is None else found.payment
         require(answered == created, f"the key {key} created the payment {created}, but the store answers {answered}")

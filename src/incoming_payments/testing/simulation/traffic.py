@@ -54,8 +54,9 @@ class Traffic:
         return [*self._active, *self._retired]
 
     def add_account(self, account: Account) -> None:
-        """Use a payment that a client has created."""
-        self._active.append(account)
+        """Use a payment that a client has created, unless an earlier answer to the client has named it."""
+        if all(account.id != known.id for known in self.accounts):
+            self._active.append(account)
 
     def note_crash(self) -> None:
         """Count the crash of a process."""
@@ -95,6 +96,9 @@ class Traffic:
             return self._receive(account)
         if roll < 0.88:
             return self._repeat_receive(account)
+        return self._other(account, roll)
+
+    def _other(self, account: Account, roll: float) -> Operation:
         if roll < 0.90:
             return Complete(account.id)
         if roll < 0.92:
@@ -134,7 +138,7 @@ class Traffic:
         """Return a recent request with an idempotency key again, or another request with the same key."""
         create = self._creates[-1 - self._state.below(min(len(self._creates), RECENT_CREATES_MAX))]
         if self._state.roll() < 0.2:
-            return evolve(create, limit=(create.limit or 0) + 1, first_answer=None, is_added=False)
+            return evolve(create, limit=(create.limit or 0) % UINT64_MAX + 1, first_answer=None)
         in_flight = any(task.operation is create for task in self._tasks)
         self._state.count("create repeated while the first is in flight" if in_flight else "create repeated")
         return create
