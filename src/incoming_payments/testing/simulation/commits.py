@@ -196,7 +196,7 @@ class Commits:
         expected = _NOT_FOUND if ledger is None else _expected(task, ledger)
         if isinstance(outcome, StoreError):
             task.error = outcome
-            if ledger is not None and expected.record is not None and self._has_event(task, ledger):
+            if ledger is not None and expected.record is not None and self._has_event(task, ledger, expected):
                 expected.record(effect.credit_id)
             return
         self._state.count(expected.kind)
@@ -214,12 +214,13 @@ class Commits:
         if ledger is not None:
             task.seen = (ledger.received, ledger.state(task.now))
 
-    def _has_event(self, task: Task, ledger: Ledger) -> bool:
+    def _has_event(self, task: Task, ledger: Ledger, expected: Expected) -> bool:
         """Return whether a store raised an error but committed all the same. In that case it has the next event."""
         events = self._caller.inspect(task.process.store.events, ledger.id)
         place = len(ledger.events)
-        expected = (task.effect.credit_id, max(task.now, ledger.updated_at))
-        return len(events) > place and (events[place].credit_id, events[place].at) == expected
+        total = ledger.received if expected.total is None else expected.total
+        found = [(event.credit_id, event.at, event.received.value) for event in events[place : place + 1]]
+        return found == [(task.effect.credit_id, max(task.now, ledger.updated_at), total)]
 
 
 def _expected(task: Task, ledger: Ledger) -> Expected:
