@@ -21,6 +21,7 @@ from incoming_payments.errors import (
     InvalidValue,
     MalformedIdempotencyKey,
     PaymentExists,
+    SignatureRefused,
     StoreUnavailable,
     WalletAddressInactive,
     WalletAddressNotFound,
@@ -28,8 +29,9 @@ from incoming_payments.errors import (
 from incoming_payments.flows.create import create_payment
 from incoming_payments.flows.effects import AllocateMethods, Effect, FindCreation, Flow, InsertPayment, LoadPayment
 from incoming_payments.flows.idempotency import read_key
+from incoming_payments.httpsig import Evidence, RequestMessage
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.httpsig import RequestMessage
+from incoming_payments.httpsig.explain import explain
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.wire import PaymentView
@@ -270,6 +272,17 @@ def test_signature_must_cover_the_key(components: list[str], code: str) -> None:
     assert refusal(response) == (401, code)
     assert "idempotency-key" in document(response, 401)["error"]["details"]["component"].split(", ")
     assert payments(service) == []
+
+
+def test_uncovered_key_can_be_explained() -> None:
+    """The evidence has the policy that was applied, so the diagnosis names the component."""
+    service = Service()
+    client = service.client()
+    with pytest.raises(SignatureRefused) as caught:
+        service.run(creation_flow(service, keyed(client, components=COVERED)))
+    assert isinstance(caught.value.evidence, Evidence)
+    [cause] = explain(caught.value, caught.value.evidence).causes
+    assert (cause.name, "idempotency-key" in str(cause)) == ("not_covered", True)
 
 
 def test_added_key_is_refused() -> None:
