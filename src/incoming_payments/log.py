@@ -32,6 +32,10 @@ class LogEvent(enum.StrEnum):
         "degraded: clients with a token are refused, and packets are still taken",
     )
     PORT_UNAVAILABLE = "port_unavailable", "another port did not answer, so a request was refused"
+    DOCUMENT_REFRESH_FAILED = (
+        "document_refresh_failed",
+        "a key set or a wallet address could not be fetched again, so the known one stays in use",
+    )
     NOT_READY = "not_ready", "a readiness check failed because of the store; has the traceback"
     SIGNATURE_REFUSED = "signature_refused", "why a signature was refused, if refusals are explained"
     EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained; has the traceback"
