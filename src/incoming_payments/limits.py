@@ -100,6 +100,8 @@ INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token
 INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: about 2 KB each
 CLIENT_RETRIES_MAX: Final = 2  # after a failed connection: a kept connection may be closed, and a server restarts
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
+LOOK_UPS_MAX: Final = 16  # of names at the same time, by one client: each takes a thread until the resolver answers
+CLIENT_CONNECTIONS_MAX: Final = 256  # of one async client to all hosts: descriptors are shared with the rest of the process
 BREAKER_FAILURES_MAX: Final = 5  # in a row, before a client stops sending: fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the first time without requests
 BREAKER_OPEN_S_MAX: Final = 8.0  # the longest: service resumes so much later than the other system at most
@@ -107,6 +109,7 @@ BREAKER_OPEN_S_MAX: Final = 8.0  # the longest: service resumes so much later th
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # in one cache: 25 MB, if each client publishes the largest key set
+FIRST_FETCHES_MAX: Final = 32  # at the same time, of unknown documents: a stranger can cause one with each request
 DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for it
 DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
