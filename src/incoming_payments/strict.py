@@ -33,8 +33,8 @@ def wrong_type(value: object, expected: type, names: Mapping[type, str] = NAMES)
 def read_object(text: bytes) -> dict[str, Any]:
     """Return the JSON object in `text`, the answer of another system. Raises `ValueError`, which says what is wrong.
 
-    The text is UTF-8 (RFC 8259 §8.1). A name that occurs twice is refused in every object, because two readers could see two values. So are `NaN` and
-    `Infinity`, which are not JSON.
+    The text is UTF-8 (RFC 8259 §8.1). A name that occurs twice is refused in every object, because two readers could
+    see two values. So are `NaN` and `Infinity`, which are not JSON.
 
     >>> read_object(b'{"active": false, "active": true}')
     Traceback (most recent call last):
@@ -47,7 +47,7 @@ def read_object(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise ValueError("is not JSON") from None
     if not isinstance(value, dict):
-        raise ValueError("is not a JSON object")
+        raise ValueError("is not a JSON object")  # noqa: TRY004 - the text is wrong, and not the type of the argument
     return value
 
 

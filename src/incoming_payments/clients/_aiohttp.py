@@ -116,7 +116,10 @@ class _Resolver(AbstractResolver):
         self._look_ups = look_ups
 
     async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+        self,
+        host: str,
+        port: int = 0,
+        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - aiohttp gives it
     ) -> list[ResolveResult]:
         found = await asyncio.wrap_future(self._look_ups.start(host, port))
         return [

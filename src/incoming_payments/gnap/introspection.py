@@ -113,9 +113,10 @@ def read_introspection(
     Without that too, the `jwk` of the result is `None`.
 
     Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
-    large, not a JSON object, has a member twice, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises `TokenRefused` with
-    `key_unusable` when the token is not bound to a public key by value that proves itself by HTTP message signatures,
-    and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name `audience`.
+    large, not a JSON object, has a member twice, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises
+    `TokenRefused` with `key_unusable` when the token is not bound to a public key by value that proves itself by HTTP
+    message signatures, and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name
+    `audience`.
 
     >>> read_introspection(b'{"active": false}')
     """
