@@ -131,7 +131,8 @@ class HttpIntrospector(_Introspector):
     `introspect` raises `TokenRefused`, as `read_introspection` does, and `AuthorizationServerUnavailable`. Threads that
     ask the same at the same time share one request. A failed connection is tried again at most
     `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly, also for a probe with a random token, gets no
-    requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong setting. Close it with `close`.
+    requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong
+    setting. Close it with `close`.
     """
 
     def _open(self, **options: Any) -> Any:
