@@ -25,6 +25,7 @@ from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
 
 _LEAST_S: Final = 0.001  # to aiohttp, a total of 0 or less is no limit at all
+_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: thousands of interim responses would fit into more
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
@@ -100,7 +101,9 @@ class AsyncHttpClient:
     def _socket(self, address: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, where = address
         check_address(self._may_connect, where[0])
-        return socket.socket(family, kind, protocol)
+        created = socket.socket(family, kind, protocol)
+        created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES_MAX)
+        return created
 
     async def aclose(self) -> None:
         """Close all connections. A later request opens new ones."""

@@ -874,6 +874,29 @@ def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind) -> None:
         assert time.monotonic() - begin < 5
 
 
+def test_floods_do_not_stop_the_event_loop() -> None:
+    """Several servers that never pause leave time to the other requests of the loop, and end in time."""
+
+    async def send() -> float:
+        longest_s = 0.0
+        client = AsyncHttpClient(bytes_max=1000)
+        request = RequestMessage("GET", server.url, ())
+        calls = [asyncio.create_task(client.send(request, timeout_s=0.5)) for _ in range(8)]
+        while not all(call.done() for call in calls):
+            begin = time.monotonic()
+            await asyncio.sleep(0.001)
+            longest_s = max(longest_s, time.monotonic() - begin)
+        assert {str(call.exception()) for call in calls} == {f"{server.url} did not answer within 0.5 s"}
+        await client.aclose()
+        return longest_s
+
+    with scripted_server(floods) as server:
+        begin = time.monotonic()
+        longest_s = asyncio.run(send())
+        assert time.monotonic() - begin < 3
+        assert longest_s < 0.7  # without a small buffer of the socket: over a second
+
+
 @pytest.mark.parametrize("timeout_s", [0, -0.01])
 def test_time_that_is_over_ends_the_request(timeout_s: float) -> None:
     """A busy loop can begin a retry after the deadline. Such a retry does not wait for ever."""
