@@ -131,7 +131,7 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        pass
+        """Do nothing: each look-up ends on its own."""
 
 
 async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

@@ -368,7 +368,7 @@ def test_fetch_that_the_loop_cancelled_is_repeated(peer: Peer, clock: Clock) -> 
     port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock)
 
     async def interrupted() -> Any:
-        peer.delay_s = 0.2
+        peer.delay_s = 1.0
         before = asyncio.all_tasks()
         waiting = asyncio.create_task(port.find(client(peer), "old"))
         await asyncio.sleep(0.1)
