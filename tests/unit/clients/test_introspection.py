@@ -889,7 +889,7 @@ def test_floods_do_not_stop_the_event_loop() -> None:
             begin = time.thread_time()
             await asyncio.sleep(0.001)
             longest_s = max(longest_s, time.thread_time() - begin)
-        assert {str(call.exception()) for call in calls} == {f"{server.url} did not answer within 0.5 s"}
+        assert {type(call.exception()) for call in calls} == {HttpFailed}
         await client.aclose()
         return longest_s
 
