@@ -23,6 +23,7 @@ from incoming_payments.limits import (
     CLIENT_RETRY_S_MAX,
     INTROSPECTION_BYTES_MAX,
     INTROSPECTION_CACHE_S_MAX,
+    INTROSPECTION_CACHED_BYTES_MAX,
     INTROSPECTION_S_MAX,
     INTROSPECTION_SETTING_S_MAX,
     INTROSPECTIONS_CACHED_MAX,
@@ -66,6 +67,9 @@ class _Introspector:
             raise _wrong("resource_server", text)
         _check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
         _check_number("cache_s", cache_s, 0, INTROSPECTION_CACHE_S_MAX)
+        for name, count in (("connections", connections), ("cache_tokens", cache_tokens)):
+            if type(count) is not int or count < 1:
+                raise _wrong(name, "must be a whole number of at least 1")
         self._url = url
         self._dialect: Dialect = dialect
         self._issuer = issuer
@@ -105,7 +109,7 @@ class _Introspector:
 
     def _read(self, name: Hashable, body: bytes) -> AccessTokenInfo | None:
         info = read_introspection(body, dialect=self._dialect, issuer=self._issuer, audience=self._audience)
-        if info is not None:
+        if info is not None and len(body) <= INTROSPECTION_CACHED_BYTES_MAX:
             self._cache.add(name, info, self._clock(), time.monotonic())
         return info
 

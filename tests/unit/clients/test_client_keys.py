@@ -586,6 +586,23 @@ def test_client_rotates_its_keys_and_its_server_fails(cls: type, peer: Peer, clo
         assert refusal(old.create()) == (401, "key_unknown")
 
 
+def test_clients_that_are_keys_see_only_their_own_payments() -> None:
+    """Rafiki gives no wallet address for such a client. Its key identifies it, in all its tokens and under any kid."""
+    service, tokens = Service(), Tokens()
+    keys = [ed25519_key("one"), ed25519_key("other")]
+    clients = [service.client(key=key) for key in keys * 2]
+    for sender in clients:
+        jwk = {**sender.key.public_jwk(), "use": "sig"}
+        access = [{"type": "incoming-payment", "actions": ["create", "read"]}]
+        answer = {"active": True, "grant": "7b0d", "access": access, "client": {"jwk": jwk}}
+        info = read_introspection(json.dumps(answer).encode(), dialect="rafiki")
+        assert info is not None
+        tokens.add(sender.token, info)
+    service.replace(introspector=tokens)
+    id = clients[0].creates()
+    assert [sender.get(id).status for sender in clients] == [200, 403, 200, 403]
+
+
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_fetch_of_a_loop_that_has_ended_is_not_awaited(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, is_closed: bool

@@ -811,6 +811,15 @@ def test_cache_is_bounded(connect: Open) -> None:
     assert [request.json()["access_token"] for request in server.requests] == ["A", "B", "C", "A"]
 
 
+def test_large_answer_is_not_cached(connect: Open) -> None:
+    """A client that gets a token with very many rights cannot fill the memory with its tokens."""
+    large = an_answer(flags=["x" * 8000])
+    with scripted_server(lambda exchange, _: exchange.answer(large)) as server:
+        introspector = connect(server.url, cache_s=60)
+        assert introspector.introspect() == introspector.introspect()
+    assert len(server.requests) == 2
+
+
 # --- settings --------------------------------------------------------------------------------------
 
 
@@ -827,6 +836,10 @@ def test_cache_is_bounded(connect: Open) -> None:
         ({"timeout_s": 0}, "timeout_s", "must be a number from 0.01 to 30"),
         ({"timeout_s": "3"}, "timeout_s", "must be a number from 0.01 to 30"),
         ({"cache_s": 301}, "cache_s", "must be a number from 0 to 300"),
+        ({"cache_tokens": 0}, "cache_tokens", "must be a whole number of at least 1"),
+        ({"cache_tokens": 1.5}, "cache_tokens", "must be a whole number of at least 1"),
+        ({"connections": 0}, "connections", "must be a whole number of at least 1"),
+        ({"connections": True}, "connections", "must be a whole number of at least 1"),
     ],
 )
 @pytest.mark.parametrize("introspector", [HttpIntrospector, AsyncHttpIntrospector])
