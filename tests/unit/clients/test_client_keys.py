@@ -394,13 +394,13 @@ def test_fetch_that_the_loop_cancelled_is_repeated(peer: Peer, clock: Clock) -> 
     port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock)
 
     async def interrupted() -> Any:
-        peer.delay_s = 1.0
+        peer.delay_s = 0.5
         before = asyncio.all_tasks()
         waiting = asyncio.create_task(port.find(client(peer), "old"))
         await asyncio.sleep(0.1)
         for task in asyncio.all_tasks() - before - {waiting}:
             task.cancel()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.8)
         await port.aclose()
         return await waiting
 
