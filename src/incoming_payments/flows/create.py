@@ -21,14 +21,21 @@ from incoming_payments.domain.payment import (
     new_payment_id,
     wallet_address_url,
 )
-from incoming_payments.errors import InvalidValue, MalformedJson, Refused, WalletAddressInactive, WalletAddressNotFound
+from incoming_payments.errors import (
+    InvalidValue,
+    MalformedJson,
+    PortUnavailable,
+    Refused,
+    WalletAddressInactive,
+    WalletAddressNotFound,
+)
 from incoming_payments.flows.authenticate import Caller, authenticate
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
-    FindWalletAddress,
     Flow,
     InsertPayment,
+    find_wallet_address,
     flow,
 )
 from incoming_payments.flows.policy import ServicePolicy
@@ -58,10 +65,11 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
         yield from _authorize(request, TokenQuery(token, Action.CREATE), policy, now)
         raise creation
     hosted = yield from _look_up(creation.wallet_address)
+    # An outage does not say that there is no such wallet address, so its URL is part of the query.
     url = None if isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
     caller, allowance = yield from _authorize(request, TokenQuery(token, Action.CREATE, url), policy, now)
     require_wallet_address(allowance, creation.wallet_address)
-    if isinstance(hosted, Refused):
+    if isinstance(hosted, Refused | PortUnavailable):
         raise hosted
     payment, methods = yield from _open(creation, hosted, caller.client, policy, now)
     return view_of(payment, policy.payment_url(payment.id), methods, now)
@@ -84,16 +92,16 @@ def _read(request: RequestMessage, policy: ServicePolicy) -> CreateRequest | Mal
         return error
 
 
-def _look_up(url: WalletAddressUrl) -> Flow[WalletAddress | Refused]:
+def _look_up(url: WalletAddressUrl) -> Flow[WalletAddress | Refused | PortUnavailable]:
     """Return the wallet address, or why it cannot be used."""
     try:
         return (yield from _hosted(url))
-    except Refused as error:
+    except (Refused, PortUnavailable) as error:
         return error
 
 
 def _hosted(url: WalletAddressUrl) -> Flow[WalletAddress]:
-    wallet_address = yield from FindWalletAddress(url)
+    wallet_address = yield from find_wallet_address(url)
     if wallet_address is None or wallet_address.url != url:
         raise WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
     if isinstance(wallet_address, InactiveWalletAddress):
