@@ -22,14 +22,21 @@ from incoming_payments.domain.payment import (
     new_payment_id,
     wallet_address_url,
 )
-from incoming_payments.errors import InvalidValue, MalformedJson, Refused, WalletAddressInactive, WalletAddressNotFound
+from incoming_payments.errors import (
+    InvalidValue,
+    MalformedJson,
+    PortUnavailable,
+    Refused,
+    WalletAddressInactive,
+    WalletAddressNotFound,
+)
 from incoming_payments.flows.authenticate import Caller, authenticate
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
-    FindWalletAddress,
     Flow,
     InsertPayment,
+    find_wallet_address,
     flow,
 )
 from incoming_payments.flows.idempotency import (
@@ -57,7 +64,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     What the body and the look-up reveal is raised only after the caller is authenticated.
 
     A retry with the same `Idempotency-Key` gets the payment that the first request created, in the state of its
-    creation, also when the wallet address takes no new payments by then.
+    creation, also when the wallet address takes no new payments by then, or cannot be looked up.
 
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
     methods, which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
@@ -70,6 +77,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
         yield from _authorize(request, TokenQuery(token, Action.CREATE), policy, now)
         raise creation
     hosted = yield from _look_up(creation.wallet_address)
+    # An outage does not say that there is no such wallet address, so its URL is part of the query.
     url = None if isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
     caller, allowance = yield from _authorize(request, TokenQuery(token, Action.CREATE, url), policy, now)
     require_wallet_address(allowance, creation.wallet_address)
@@ -77,7 +85,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     earlier = yield from find_created(keyed, now)
     if earlier is not None:
         payment, methods = yield from _with_methods(earlier)
-    elif isinstance(hosted, Refused):
+    elif isinstance(hosted, Refused | PortUnavailable):
         raise hosted
     else:
         payment, methods = yield from _open(creation, hosted, caller.client, keyed, policy, now)
@@ -102,16 +110,16 @@ def _read(request: RequestMessage, policy: ServicePolicy) -> CreateRequest | Mal
         return error
 
 
-def _look_up(url: WalletAddressUrl) -> Flow[WalletAddress | Refused]:
+def _look_up(url: WalletAddressUrl) -> Flow[WalletAddress | Refused | PortUnavailable]:
     """Return the wallet address, or why it cannot be used."""
     try:
         return (yield from _hosted(url))
-    except Refused as error:
+    except (Refused, PortUnavailable) as error:
         return error
 
 
 def _hosted(url: WalletAddressUrl) -> Flow[WalletAddress]:
-    wallet_address = yield from FindWalletAddress(url)
+    wallet_address = yield from find_wallet_address(url)
     if wallet_address is None or wallet_address.url != url:
         raise WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
     if isinstance(wallet_address, InactiveWalletAddress):

@@ -15,7 +15,15 @@ from incoming_payments.api import Request, Response
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision, as_created
-from incoming_payments.domain.payment import HOST, ClientId, InactiveWalletAddress, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import (
+    HOST,
+    ClientId,
+    InactiveWalletAddress,
+    IncomingPayment,
+    PaymentId,
+    WalletAddress,
+    WalletAddressUrl,
+)
 from incoming_payments.errors import (
     IdempotencyKeyReused,
     InvalidValue,
@@ -23,6 +31,7 @@ from incoming_payments.errors import (
     PaymentExists,
     SignatureRefused,
     StoreUnavailable,
+    WalletAddressesUnavailable,
     WalletAddressInactive,
     WalletAddressNotFound,
 )
@@ -164,6 +173,21 @@ def test_retry_needs_no_active_wallet_address(found: InactiveWalletAddress | Non
         service.hosted.addresses[ALICE.url] = found
     assert client.send(keyed(client)) == first
     assert client.send(keyed(client, '"new"')).status in {400, 403}
+
+
+def test_retry_needs_no_look_up_of_the_wallet_address() -> None:
+    """The payment exists, so an outage of the port for wallet addresses does not keep it from the client."""
+
+    class Down:
+        def find(self, _url: WalletAddressUrl) -> WalletAddress | None:
+            raise WalletAddressesUnavailable("the service for wallet addresses does not answer")
+
+    service = Service()
+    client = service.client()
+    first = client.send(keyed(client))
+    service.replace(wallet_addresses=Down())
+    assert client.send(keyed(client)) == first
+    assert refusal(client.send(keyed(client, '"new"'))) == (503, "wallet_addresses_unavailable")
 
 
 def test_retry_needs_a_right_for_the_wallet_address() -> None:
