@@ -21,7 +21,7 @@ import pytest
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId, credit_id
 from incoming_payments.errors import PaymentNotFound, StoreStopped, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import SqliteStore, _file, _log_watch, _watch, _writer
+from incoming_payments.stores.sqlite import SqliteStore, _file, _log_watch, _queue, _watch, _writer
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.testing import NOW, crediting
@@ -563,7 +563,7 @@ def test_file_changed_during_a_transaction_stops_the_store(path: Path, change: C
 
 def test_log_shortened_after_an_answer_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store compares with the size before the answer."""
-    deliver = _writer.deliver
+    deliver = _queue.deliver
 
     def deliver_and_shorten(jobs: Sequence[Job[Any]]) -> None:
         deliver(jobs)
