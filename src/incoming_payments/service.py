@@ -317,7 +317,8 @@ class _Service(Generic[PortsT]):
 
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
         check_head(head)
-        return lambda body: handle(evolve(head, body=body), policy=self.policy, now=self.clock())
+        # A new request would pass its converters again: 2.1 us of some 48 of a public get (timeit).
+        return lambda body: handle(evolve(head, body=body) if body else head, policy=self.policy, now=self.clock())
 
     def _begin_packets(self, packets: PacketPolicy, head: Request) -> Callable[[bytes], Flow[Response]]:
         peer = packets.sender_of(head)
