@@ -1,6 +1,7 @@
 """The base of the two services: their settings, their ports, and the endpoints that adapters answer with."""
 
 import functools
+import re
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -29,6 +30,7 @@ T = TypeVar("T")
 PortsT = TypeVar("PortsT", bound=AsyncPorts | Ports)
 
 _METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+_PAYMENT_PATH: Final = re.compile(re.escape(COLLECTION_PATH) + "/[^/]+(|/complete)")
 
 
 @frozen
@@ -128,8 +130,8 @@ class Service(Generic[PortsT]):
     def _route(self, path: str) -> str:
         if path in {COLLECTION_PATH, *self._endpoints}:
             return path
-        collection, _, id = path.rpartition("/")
-        return f"{COLLECTION_PATH}/{{id}}" if collection == COLLECTION_PATH and id else ""
+        match = _PAYMENT_PATH.fullmatch(path)
+        return f"{COLLECTION_PATH}/{{id}}{match[1]}" if match else ""
 
     def _observed(self, flow: Flow[T]) -> Flow[T]:
         if self._report is None:
@@ -138,7 +140,7 @@ class Service(Generic[PortsT]):
 
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
         check_head(head)
-        return lambda body: handle(evolve(head, body=body), policy=self.policy, now=self.clock())
+        return lambda body: handle(evolve(head, body=body), policy=self.policy, now=self.clock(), clock=self.clock)
 
     def _begin_packets(self, packets: PacketPolicy, head: Request) -> Callable[[bytes], Flow[Response]]:
         peer = packets.sender_of(head)

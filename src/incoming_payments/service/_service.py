@@ -11,12 +11,15 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, get_args
 from incoming_payments.api import Request, Response, http_refusal
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import ConfigurationError, HttpRefused, PaymentNotFound
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.effects import Flow, LoadEvents, LoadPayment
 from incoming_payments.flows.expire import announce_expired
+from incoming_payments.flows.list import list_for_host
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.flows.run import arun, run
@@ -90,6 +93,45 @@ def _create(
 def _get(service: Service[Any], payment: PaymentId | str) -> Flow[IncomingPayment]:
     """Return the payment as it was last stored; `state_of(payment, now)` is its state. Raises `PaymentNotFound`."""
     return (yield from LoadPayment(service.policy.payment_id(payment)))
+
+
+def _list(
+    service: Service[Any],
+    *,
+    wallet_address: str | None = None,
+    state: State | str | None = None,
+    client: str | None = None,
+    created_from: datetime | None = None,
+    created_before: datetime | None = None,
+    cursor: PaymentId | str | None = None,
+    first: int | None = None,
+    last: int | None = None,
+) -> Flow[PaymentPage]:
+    """Return a page of the payments that meet every filter, the newest first.
+
+    `client` is a client id of access tokens, or `HOST` for the payments that the host created for itself. `state` is
+    the state now. The page has the `first` payments of the list, 20 by default and at most 100. With `cursor`, a
+    payment of the list, it has the `first` payments after it, or the `last` payments before it. A cursor stays valid
+    when the state of its payment changes.
+
+    A page costs the same at every depth, except with a state, or a client without a wallet address: then the store
+    skips the payments between two that match.
+
+    Raises `CursorNotFound` for a cursor of another wallet address or client, and `InvalidValue`.
+    """
+    return (
+        yield from list_for_host(
+            wallet_address=wallet_address,
+            state=state,
+            client=client,
+            created_from=created_from,
+            created_before=created_before,
+            cursor=None if cursor is None else service.policy.payment_id(cursor),
+            first=first,
+            last=last,
+            now=service.clock(),
+        )
+    )
 
 
 def _receive(service: Service[Any], payment: PaymentId | str, *, credit: str, amount: Amount) -> Flow[Credit]:
@@ -219,6 +261,7 @@ class IncomingPayments(Service[Ports]):
     handle = _sync(_handle)
     create = _sync(_create)
     get = _sync(_get)
+    list = _sync(_list)
     receive = _sync(_receive)
     receive_packet = _sync(_receive_packet)
     complete = _sync(_complete)
@@ -239,6 +282,7 @@ class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
     handle = _async(_handle)
     create = _async(_create)
     get = _async(_get)
+    list = _async(_list)
     receive = _async(_receive)
     receive_packet = _async(_receive_packet)
     complete = _async(_complete)
