@@ -6,6 +6,7 @@ IncomingPaymentsError              has a code, a description and details
 ├── Malformed                      input from outside cannot be read
 │   ├── MalformedJson              a request body
 │   ├── MalformedIdempotencyKey    the header field of a create request
+│   ├── MalformedQuery             the query of a list request
 │   ├── MalformedField             a header field, or an HTTP message that cannot be signed
 │   ├── MalformedKey               a JWK
 │   ├── MalformedAddress           an ILP address that this service did not issue
@@ -25,6 +26,7 @@ IncomingPaymentsError              has a code, a description and details
 │   │   └── CreditIdReused
 │   ├── PaymentNotFound
 │   ├── IdempotencyKeyReused       the key was used before for another request
+│   ├── CursorNotFound             the cursor is no payment of the list
 │   ├── PacketExpired              the packet waited too long for the store
 │   ├── WalletAddressNotFound
 │   ├── WalletAddressInactive
@@ -89,6 +91,10 @@ class MalformedJson(Malformed, code="invalid_body"):
 
 class MalformedIdempotencyKey(Malformed, code="invalid_idempotency_key"):
     """`Idempotency-Key` is not one string in double quotes (RFC 9651 §3.3.3), is empty, or is too long."""
+
+
+class MalformedQuery(Malformed, code="invalid_query"):
+    """The query of a list request cannot be read. `details["member"]` is the name of the wrong member."""
 
 
 class MalformedField(Malformed, code="malformed_field"):
@@ -199,6 +205,10 @@ class PaymentNotFound(Refused, code="payment_not_found"):
 
 class IdempotencyKeyReused(Refused, code="idempotency_key_reused"):
     """The client used the idempotency key before for another request, so this is not a retry but a mistake."""
+
+
+class CursorNotFound(Refused, code="unknown_cursor"):
+    """The cursor is no payment of the list, or the caller may not know that it is one."""
 
 
 class PacketExpired(Refused, code="packet_expired"):

@@ -12,6 +12,7 @@ from hypothesis import Phase, settings
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import Decide, PaymentStore
@@ -154,6 +155,14 @@ class RejectsNewIds(MemoryStore):
         return super().insert(decision)
 
 
+class ListsAllStates(MemoryStore):
+    """Ignores the state in `find_payments`."""
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Return the page without that filter."""
+        return super().find_payments(evolve(query, state=None))
+
+
 class FindsLastExpiredFirst(MemoryStore):
     """Returns the right payments from `find_expired` in the wrong order."""
 
@@ -218,6 +227,10 @@ class _Connection:
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Call the shared store."""
         return self._store.find_expired(now, limit)
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Call the shared store."""
+        return self._store.find_payments(query)
 
 
 class AnswersBeforeDurable(_Connection):

@@ -13,6 +13,7 @@ from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     ClientId,
@@ -209,3 +210,10 @@ class FindExpired(Effect[Sequence[PaymentId]]):
 
     now: datetime
     limit: int
+
+
+@frozen
+class FindPayments(Effect[Sequence[IncomingPayment]]):
+    """Find the payments of one page, newest first."""
+
+    query: PaymentQuery

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound
 from incoming_payments.limits import NONCES_MAX
@@ -77,10 +78,14 @@ class MemoryStore:
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Return at most `limit` payments that expired before `now` and were not announced, longest expired first."""
-        with self._lock:
-            payments = [row for row in self._rows.values() if isinstance(row, IncomingPayment)]
-        due = [(at, payment.id) for payment in payments if (at := guard.sweep_at(payment)) is not None and at < now]
+        due = [
+            (at, payment.id) for payment in self._payments() if (at := guard.sweep_at(payment)) is not None and at < now
+        ]
         return [id for _, id in sorted(due)[: max(limit, 0)]]
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Return the page that `query` describes, newest first. Takes time linear in the number of all rows."""
+        return query.page_of(self._payments())
 
     def _creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         creation: KeyedCreation | None = self._rows.get((client, key, "key"))
@@ -93,6 +98,10 @@ class MemoryStore:
             if creation is not None and creation.until == until:  # otherwise the key has a newer record
                 del self._rows[key]
             heapq.heappop(self._keys_by_end)
+
+    def _payments(self) -> list[IncomingPayment]:
+        with self._lock:
+            return [row for row in self._rows.values() if isinstance(row, IncomingPayment)]
 
     def _payment(self, id: PaymentId) -> IncomingPayment:
         payment = self._rows.get(id)

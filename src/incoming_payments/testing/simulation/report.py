@@ -10,6 +10,7 @@ from incoming_payments.flows.effects import (
     DrawRandomness,
     FindCreation,
     FindExpired,
+    FindPayments,
     FindWalletAddress,
     InsertPayment,
     IntrospectToken,
@@ -29,6 +30,7 @@ _EFFECTS: Final = (
     LoadPayment,
     UpdatePayment,
     FindExpired,
+    FindPayments,
 )
 
 
@@ -51,6 +53,7 @@ def _kinds() -> Iterator[str]:
         yield f"complete: {before} -> completed"
         yield f"expire: {before} -> expired"
     yield from ("complete: already completed", "complete refused: expired", "expire: nothing to announce")
+    yield from ("page of a list", "cursor refused")
     yield from ("created", "create refused: the id exists", "load", "load refused: no such payment")
     yield from ("key found", "key not found", "create: the key was used in the meantime")
     yield "create refused: the key was used for another request"

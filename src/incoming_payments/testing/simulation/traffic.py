@@ -9,6 +9,7 @@ from attrs import evolve
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, PaymentId, new_payment_id
+from incoming_payments.domain.transitions import State
 from incoming_payments.ilp.packet import PacketType, Prepare, encode
 from incoming_payments.ilp.stream import (
     NONCE_BYTES,
@@ -21,7 +22,7 @@ from incoming_payments.ilp.stream import (
 )
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.testing.replies import ildcp_request
-from incoming_payments.testing.simulation.clients import Complete, Create, Get, GetPublic
+from incoming_payments.testing.simulation.clients import Complete, Create, Get, GetPublic, List
 from incoming_payments.testing.simulation.fixtures import EUR, FOREIGN_PEER, METHODS, PEER, PREPARE_LIFETIME, USD
 from incoming_payments.testing.simulation.host import Receive, Sweep
 from incoming_payments.testing.simulation.operation import Account, Operation, Task
@@ -99,12 +100,10 @@ class Traffic:
         return self._other(account, roll)
 
     def _other(self, account: Account, roll: float) -> Operation:
-        if roll < 0.90:
-            return Complete(account.id)
         if roll < 0.92:
-            return Sweep(1 + self._state.below(5))
-        if roll < 0.94:
-            return Get(account.id)
+            return Complete(account.id) if roll < 0.90 else Sweep(1 + self._state.below(5))
+        if roll < 0.95:
+            return Get(account.id) if roll < 0.935 else self._list(account)
         return GetPublic(account.id if roll < 0.99 else self._unknown_account().id)
 
     def _pick_account(self) -> Account:
@@ -142,6 +141,13 @@ class Traffic:
         in_flight = any(task.operation is create for task in self._tasks)
         self._state.count("create repeated while the first is in flight" if in_flight else "create repeated")
         return create
+
+    def _list(self, account: Account) -> List:
+        roll = self._state.roll()
+        cursor = self._unknown_account().id if roll < 0.05 else account.id if roll < 0.7 else None
+        state = (None, None, *State)[self._state.below(6)]
+        backwards = cursor is not None and self._state.roll() < 0.4
+        return List(1 + self._state.below(6), cursor, backwards=backwards, state=state)
 
     def _amount(self, id: PaymentId) -> int:
         """Return an amount near a boundary: part of the remainder, all of it, slightly or far too much."""

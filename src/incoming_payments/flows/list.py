@@ -1,0 +1,156 @@
+"""List the payments of a wallet address, for a client, or any payments, for the host."""
+
+from datetime import datetime
+
+from attrs import evolve
+
+from incoming_payments.domain.listing import PaymentPage, PaymentQuery, Place
+from incoming_payments.domain.payment import (
+    HOST,
+    IncomingPayment,
+    PaymentId,
+    WalletAddressUrl,
+    client_id,
+    wallet_address_url,
+)
+from incoming_payments.domain.transitions import State
+from incoming_payments.errors import (
+    CursorNotFound,
+    InvalidValue,
+    MalformedQuery,
+    PaymentNotFound,
+    PortUnavailable,
+    WalletAddressNotFound,
+)
+from incoming_payments.flows.authenticate import authenticate
+from incoming_payments.flows.effects import FindPayments, Flow, LoadPayment, find_wallet_address, flow
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.views import page_view
+from incoming_payments.gnap.access import Action, authorize, require_wallet_address
+from incoming_payments.gnap.introspection import TokenQuery
+from incoming_payments.gnap.token import parse_authorization
+from incoming_payments.httpsig import RequestMessage
+from incoming_payments.limits import PAGE_PAYMENTS_MAX, PAGE_PAYMENTS_SETTING_MAX
+from incoming_payments.wire import ListRequest, PageView, cursor_not_found, read_list_request
+
+
+@flow
+def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, now: datetime) -> Flow[PageView]:
+    """Return the page that the `query` of the signed `request` describes.
+
+    With the right `list`, the list has the payments that the client itself created; with `list-all`, those of all
+    clients. What the query and the look-ups reveal is raised only after the caller is authenticated. Raises
+    `TokenRefused`, `SignatureRefused`, `MalformedQuery`, `CursorNotFound`, `AccessForbidden`, `WalletAddressNotFound`.
+    """
+    token = parse_authorization(request.values("authorization"))
+    wanted = _read(query)
+    if isinstance(wanted, MalformedQuery | CursorNotFound):
+        caller = yield from authenticate(request, TokenQuery(token, Action.LIST), policy, now)
+        authorize(caller.rights, Action.LIST)
+        raise wanted
+    url = wanted.wallet_address
+    refusal = yield from _look_up(url)
+    # An outage does not say that there is no such wallet address, so its URL is part of the query.
+    known = None if isinstance(refusal, WalletAddressNotFound) else url
+    caller = yield from authenticate(request, TokenQuery(token, Action.LIST, known), policy, now)
+    allowance = authorize(caller.rights, Action.LIST)
+    require_wallet_address(allowance, url)
+    if refusal is not None:
+        raise refusal
+    client = caller.client if allowance.reach(url) == "own" else None
+    every = PaymentQuery(now=now, limit=wanted.limit + 1, wallet_address=url, client=client)
+    page = yield from _page(every, wanted.cursor, backwards=wanted.backwards)
+    return page_view(page, policy, now)
+
+
+def _read(query: str) -> ListRequest | MalformedQuery | CursorNotFound:
+    """Return the list request in `query`, or why it cannot be read."""
+    try:
+        return read_list_request(query)
+    except (MalformedQuery, CursorNotFound) as error:
+        return error
+
+
+def _look_up(url: WalletAddressUrl) -> Flow[WalletAddressNotFound | PortUnavailable | None]:
+    """Return why the payments of the wallet address cannot be listed, or `None`."""
+    try:
+        hosted = yield from find_wallet_address(url)
+    except PortUnavailable as error:
+        return error
+    if hosted is not None and hosted.url == url:
+        return None
+    return WalletAddressNotFound(
+        "this service does not host the wallet address: check the URL", member="wallet-address"
+    )
+
+
+@flow
+def list_for_host(
+    *,
+    wallet_address: str | None = None,
+    state: State | str | None = None,
+    client: str | None = None,
+    created_from: datetime | None = None,
+    created_before: datetime | None = None,
+    cursor: PaymentId | None = None,
+    first: int | None = None,
+    last: int | None = None,
+    now: datetime,
+) -> Flow[PaymentPage]:
+    """Return a page of the payments that meet every filter, for the host's own app. See `IncomingPayments.list`."""
+    if last is not None and (first is not None or cursor is None):
+        raise InvalidValue("pass last with a cursor, and without first", member="last")
+    size = _size(last=last) if last is not None else _size(first=PAGE_PAYMENTS_MAX if first is None else first)
+    every = PaymentQuery(
+        now=now,
+        limit=size + 1,
+        wallet_address=None if wallet_address is None else wallet_address_url(wallet_address),
+        state=state,
+        client=None if client is None else HOST if client == HOST else client_id(client),
+        created_from=created_from,
+        created_before=created_before,
+    )
+    return (yield from _page(every, cursor, backwards=last is not None))
+
+
+def _size(**named: int) -> int:
+    [(name, size)] = named.items()
+    if type(size) is not int or not 1 <= size <= PAGE_PAYMENTS_SETTING_MAX:
+        raise InvalidValue(f"{name} must be an integer from 1 to {PAGE_PAYMENTS_SETTING_MAX}", member=name)
+    return size
+
+
+def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> Flow[PaymentPage]:
+    """Return the page of `query` that follows the payment `cursor`, or with `backwards` the page that precedes it.
+
+    The limit of `query` is one more than the size of the page, to see whether other payments follow.
+    """
+    size, place, others = query.limit - 1, None, False
+    if cursor is not None:
+        payment = yield from _listed(query, cursor)
+        place, others = Place.of(payment), query.admits(payment)
+        query = evolve(query, newer_than=place) if backwards else evolve(query, older_than=place)
+    found = yield from FindPayments(query)
+    payments = tuple(found[-size:] if backwards else found[:size])
+    # The cursor itself lies on the other side of the page. If it is in another state now, look for its neighbour.
+    if place is not None and not others:
+        other_side = evolve(query, limit=1, older_than=query.newer_than, newer_than=query.older_than)
+        others = bool((yield from FindPayments(other_side)))
+    is_cut = len(found) > size
+    has_next, has_previous = (others, is_cut) if backwards else (is_cut, others)
+    return PaymentPage(payments, has_next=has_next, has_previous=has_previous)
+
+
+def _listed(query: PaymentQuery, cursor: PaymentId) -> Flow[IncomingPayment]:
+    """Return the payment `cursor`. Raises `CursorNotFound` unless it has the wallet address and the client of the list.
+
+    So no cursor leads into another list, or shows that a payment exists there. A signature of the cursor would add
+    nothing. Neither part ever changes, so a cursor never becomes invalid.
+    """
+    try:
+        payment = yield from LoadPayment(cursor)
+    except PaymentNotFound:
+        raise cursor_not_found() from None
+    if not query.is_of(payment):
+        raise cursor_not_found()
+    return payment
