@@ -20,6 +20,7 @@ from incoming_payments.errors import (
     MalformedQuery,
     PaymentNotFound,
     PortUnavailable,
+    Refused,
     WalletAddressNotFound,
 )
 from incoming_payments.flows.authenticate import authenticate
@@ -50,7 +51,7 @@ def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, no
         raise wanted
     url = wanted.wallet_address
     refusal = yield from _look_up(url)
-    # An outage does not say that there is no such wallet address, so its URL is part of the query.
+    # A refusal by the host and an outage do not say that there is no such wallet address.
     known = None if isinstance(refusal, WalletAddressNotFound) else url
     caller = yield from authenticate(request, TokenQuery(token, Action.LIST, known), policy, now)
     allowance = authorize(caller.rights, Action.LIST)
@@ -71,11 +72,11 @@ def _read(query: str) -> ListRequest | MalformedQuery | CursorNotFound:
         return error
 
 
-def _look_up(url: WalletAddressUrl) -> Flow[WalletAddressNotFound | PortUnavailable | None]:
+def _look_up(url: WalletAddressUrl) -> Flow[Refused | PortUnavailable | None]:
     """Return why the payments of the wallet address cannot be listed, or `None`."""
     try:
         hosted = yield from find_wallet_address(url)
-    except PortUnavailable as error:
+    except (Refused, PortUnavailable) as error:
         return error
     if hosted is not None and hosted.url == url:
         return None

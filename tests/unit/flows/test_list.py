@@ -10,7 +10,14 @@ from incoming_payments.api import Request, Response
 from incoming_payments.domain.listing import PaymentPage, PaymentQuery
 from incoming_payments.domain.payment import HOST, PaymentId
 from incoming_payments.domain.transitions import State
-from incoming_payments.errors import CursorNotFound, InvalidValue, TokenRefused
+from incoming_payments.errors import (
+    CursorNotFound,
+    InvalidValue,
+    PolicyRefused,
+    StoreUnavailable,
+    TokenRefused,
+    WalletAddressesUnavailable,
+)
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.effects import Effect, FindPayments, FindWalletAddress, IntrospectToken, LoadPayment
@@ -26,7 +33,9 @@ from kits.service_kit import (
     PATH,
     SHOP,
     Client,
+    Hosted,
     Service,
+    Tokens,
     a_right,
     document,
     ed25519_key,
@@ -253,6 +262,35 @@ def test_list_of_head_and_other_requests() -> None:
     with_body = client.sign(Request("GET", PATH, query_of(), body=b"{}"))
     assert refusal(client.send(with_body)) == (400, "unexpected_body")
     assert refusal(service.handle(Request("GET", PATH, query_of()))) == (401, "token_missing")
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (PolicyRefused("this account is frozen"), (403, "refused_by_policy")),
+        (WalletAddressesUnavailable("10.0.0.7 is down"), (503, "wallet_addresses_unavailable")),
+        (StoreUnavailable("locked"), (503, "store_unavailable")),
+        (TimeoutError(), (503, "wallet_addresses_unavailable")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_failed_look_up_is_for_authenticated_clients(failure: Exception, expected: tuple[int, str]) -> None:
+    """A client with a token learns why the wallet address cannot be found. Without the right, it gets its refusal."""
+    service = Service()
+    client = service.client(LIST)
+    hosted = Hosted()
+
+    def find(_: object) -> None:
+        raise failure
+
+    hosted.find = find  # type: ignore[method-assign, assignment] # on purpose
+    service.replace(wallet_addresses=hosted)
+    assert refusal(listing(client, query_of())) == expected
+    assert refusal(listing(client, query_of(BOB.url))) == (403, "forbidden")
+    assert refusal(listing(service.client(a_right("read")), query_of())) == (401, "insufficient_rights")
+    stranger = service.client(LIST)
+    service.replace(introspector=Tokens())
+    assert refusal(listing(stranger, query_of())) == (401, "invalid_token")
 
 
 def test_query_of_the_introspection() -> None:

@@ -68,7 +68,7 @@ class Create(Operation):
         return json.dumps(body).encode()
 
     def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
-        headers = (*_AUTHORIZED, ("Content-Type", "application/json"))
+        headers: tuple[tuple[str, str], ...] = (*_AUTHORIZED, ("Content-Type", "application/json"))
         if self.idempotency_key is not None:
             headers = (*headers, ("Idempotency-Key", f'"{self.idempotency_key}"'))
         request = RequestMessage("POST", f"{POLICY.base_url}/incoming-payments", headers, self.body)

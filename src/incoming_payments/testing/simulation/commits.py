@@ -199,8 +199,12 @@ class Commits:
         expected = _NOT_FOUND if ledger is None else _expected(task, ledger)
         if isinstance(outcome, StoreError):
             task.error = outcome
-            recorded = ledger is not None and expected.record is not None
-            if recorded and decided and self._has_event(task, ledger, expected):
+            if (
+                ledger is not None
+                and expected.record is not None
+                and decided
+                and self._has_event(task, ledger, expected)
+            ):
                 expected.record(effect.credit_id)
             return
         self._state.count(expected.kind)
