@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from incoming_payments.acceptance import ProposedPayment
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.checks import check_time, name_of
+from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     HOST,
@@ -21,8 +23,16 @@ from incoming_payments.domain.payment import (
     new_payment_id,
     wallet_address_url,
 )
-from incoming_payments.errors import InvalidValue, MalformedJson, Refused, WalletAddressInactive, WalletAddressNotFound
-from incoming_payments.flows.authenticate import Caller, authenticate
+from incoming_payments.errors import (
+    IncomingPaymentsError,
+    InvalidValue,
+    MalformedJson,
+    Refused,
+    WalletAddressInactive,
+    WalletAddressNotFound,
+)
+from incoming_payments.flows.approved import require_approval
+from incoming_payments.flows.authenticate import authorized
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
@@ -32,8 +42,9 @@ from incoming_payments.flows.effects import (
     flow,
 )
 from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.quotas import release, reserve
 from incoming_payments.flows.views import check_methods, view_of
-from incoming_payments.gnap.access import Action, Allowance, authorize, require_wallet_address
+from incoming_payments.gnap.access import Action, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import RequestMessage
@@ -45,33 +56,36 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     """Create the payment that the signed `request` describes, and return the resource.
 
     The authorization server may decide by the wallet address, so the body is read before the token is introspected.
-    What the body and the look-up reveal is raised only after the caller is authenticated.
+    What the body and the look-up reveal is raised only after the caller is authenticated. The quotas come next, and
+    the approval of the host is last, so that the host decides only about payments that would be stored.
 
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
     methods, which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
     `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `WalletAddressNotFound`,
-    `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`.
+    `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`, `QuotaExceeded`, `PolicyRefused`, `ApprovalPending`,
+    `AcceptanceUnavailable`.
     """
     token = parse_authorization(request.values("authorization"))
     creation = _read(request, policy)
     if isinstance(creation, MalformedJson):
-        yield from _authorize(request, TokenQuery(token, Action.CREATE), policy, now)
+        yield from authorized(request, TokenQuery(token, Action.CREATE), policy, now)
         raise creation
     hosted = yield from _look_up(creation.wallet_address)
     url = None if isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
-    caller, allowance = yield from _authorize(request, TokenQuery(token, Action.CREATE, url), policy, now)
+    caller, allowance = yield from authorized(request, TokenQuery(token, Action.CREATE, url), policy, now)
     require_wallet_address(allowance, creation.wallet_address)
     if isinstance(hosted, Refused):
         raise hosted
-    payment, methods = yield from _open(creation, hosted, caller.client, policy, now)
+    decision = yield from _decide(creation, hosted, caller.client, policy, now)
+    payment = decision.answer
+    yield from reserve(payment, now)
+    try:
+        yield from require_approval(ProposedPayment(payment))
+    except IncomingPaymentsError:
+        yield from release(payment)
+        raise
+    methods = yield from _insert(decision)
     return view_of(payment, policy.payment_url(payment.id), methods, now)
-
-
-def _authorize(
-    request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime
-) -> Flow[tuple[Caller, Allowance]]:
-    caller = yield from authenticate(request, query, policy, now)
-    return caller, authorize(caller.rights, query.action)
 
 
 def _read(request: RequestMessage, policy: ServicePolicy) -> CreateRequest | MalformedJson:
@@ -122,8 +136,9 @@ def create_for_host(
     url = wallet_address_url(wallet_address)
     limit = None if incoming_amount is None else check_amount(incoming_amount)
     hosted = yield from _hosted(url)
-    payment, _ = yield from _open(CreateRequest(url, limit, expires_at, text), hosted, owner, policy, now)
-    return payment
+    decision = yield from _decide(CreateRequest(url, limit, expires_at, text), hosted, owner, policy, now)
+    yield from _insert(decision)
+    return decision.answer
 
 
 def _check_expiry(expires_at: datetime) -> None:
@@ -147,12 +162,12 @@ def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> Met
         raise InvalidValue(f"metadata must be a JSON object: {error}", member="metadata") from error
 
 
-def _open(
+def _decide(
     creation: CreateRequest, wallet_address: WalletAddress, client: ClientId, policy: ServicePolicy, now: datetime
-) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
-    """Store the payment that `creation` describes, and return it with its payment methods."""
+) -> Flow[Decision[IncomingPayment]]:
+    """Return the decision to create the payment that `creation` describes. Raises its refusals."""
     randomness = yield from DrawRandomness(PAYMENT_ID_RANDOM_BYTES)
-    decision = lifecycle.create(
+    return lifecycle.create(
         id=new_payment_id(now, randomness),
         wallet_address=wallet_address,
         client=client,
@@ -162,6 +177,10 @@ def _open(
         now=now,
         expiry_s_max=policy.expiry_s_max,
     )
+
+
+def _insert(decision: Decision[IncomingPayment]) -> Flow[Sequence[IlpPaymentMethod]]:
+    """Store the new payment, and return its payment methods."""
     methods = check_methods((yield from AllocateMethods(decision.answer)))
     yield from InsertPayment(decision)
-    return decision.answer, methods
+    return methods

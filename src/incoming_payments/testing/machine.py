@@ -63,6 +63,11 @@ class Model:
             self.credits[id][decision.credit.id] = decision.credit
         return decision.answer
 
+    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
+        """See `PaymentStore.find_credit`."""
+        self.load(id)
+        return self.credits[id].get(credit_id)
+
     def events(self, id: PaymentId) -> list[Event]:
         """See `PaymentStore.events`."""
         self.load(id)

@@ -66,7 +66,11 @@ def test_yield_from_an_effect_returns_the_answer() -> None:
             {"asset": "USD"},
             "FindWalletAddress answered dict: return WalletAddress or InactiveWalletAddress or None",
         ),
-        (IntrospectToken(TokenQuery(AccessToken("t"), Action.READ)), True, "IntrospectToken answered bool: return AccessTokenInfo or None"),
+        (
+            IntrospectToken(TokenQuery(AccessToken("t"), Action.READ)),
+            True,
+            "IntrospectToken answered bool: return AccessTokenInfo or None",
+        ),
     ],
 )
 def test_port_that_answers_with_another_type_is_named(effect: Effect[Any], answer: object, text: str) -> None:
