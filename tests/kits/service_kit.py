@@ -22,7 +22,7 @@ from incoming_payments.domain.payment import (
     WalletAddressUrl,
     wallet_address_url,
 )
-from incoming_payments.flows.effects import Effect, Flow
+from incoming_payments.flows.effects import CountRequest, Effect, Flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.run import run
@@ -321,6 +321,12 @@ def watched(flow: Flow[T], seen: list[Effect[Any]], *, crash_after: int | None =
         return stop.value  # type: ignore[no-any-return] # the type of a generator's return value is lost in StopIteration
     finally:
         flow.close()
+
+
+def admitted(flow: Flow[T], info: AccessTokenInfo) -> Effect[Any]:
+    """Answer the introspection of `flow` by `info`, admit the request, and return the next effect."""
+    assert isinstance(flow.send(info), CountRequest)
+    return flow.send(None)
 
 
 def finish(flow: Flow[T], answer: object = None) -> T:
