@@ -67,11 +67,11 @@ class MemoryQuotas:
         with self._lock:
             usage = self._usage(client)
             # A clock that was set back must not lock a client out.
-            full_at = min(max(usage.full_at or now, now), now + _MINUTE)
-            excess = full_at + share - now - _MINUTE
+            usage.full_at = min(max(usage.full_at or now, now), now + _MINUTE)
+            excess = usage.full_at + share - now - _MINUTE
             if excess > timedelta(0):
                 return excess.total_seconds()
-            usage.full_at = full_at + share
+            usage.full_at += share
             return None
 
     def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]:

@@ -132,7 +132,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(credit=credited)
     def repeat_credit(self, credit: tuple[PaymentId, CreditId, int]) -> None:
-        """Repeat a credit."""
+        """Look up a credit, and repeat it. It may have been refused."""
+        id, credit_id, _ = credit
+        self._same(lambda store: store.find_credit(id, credit_id))
         self._credit(*credit)
 
     @rule(id=known)

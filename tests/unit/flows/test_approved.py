@@ -64,18 +64,24 @@ class Rules:
         self.proposals.append(proposed)
         return self.decide(proposed)
 
-    accept_credit: Callable[[Any, ProposedCredit], Any] = accept_payment  # type: ignore[assignment]
+    def accept_credit(self, proposed: ProposedCredit) -> Any:
+        """Answer by `decide`."""
+        self.proposals.append(proposed)
+        return self.decide(proposed)
 
 
 class AsyncRules(Rules):
     """`Rules` with coroutines."""
 
-    async def accept_payment(self, proposed: ProposedPayment) -> Any:  # type: ignore[override]
+    async def accept_payment(self, proposed: ProposedPayment) -> Any:
         """Answer by `decide`, after a step of the loop."""
         await asyncio.sleep(0)
-        return Rules.accept_payment(self, proposed)
+        return super().accept_payment(proposed)
 
-    accept_credit = accept_payment  # type: ignore[assignment]
+    async def accept_credit(self, proposed: ProposedCredit) -> Any:
+        """Answer by `decide`, after a step of the loop."""
+        await asyncio.sleep(0)
+        return super().accept_credit(proposed)
 
 
 @pytest.fixture
@@ -117,7 +123,7 @@ def test_approved_packet_is_credited() -> None:
     assert isinstance(proposed, ProposedCredit)
     assert (proposed.client, proposed.wallet_address) == (service.payment.client, service.payment.wallet_address)
     assert (proposed.amount, proposed.peer) == (Amount(400, USD), PEER.address)
-    assert (proposed.data, proposed.expires_at) == (b"one, two", NOW + timedelta(seconds=30))
+    assert (proposed.data, proposed.expires_at) == (b"one, two", prepare.expires_at.replace(microsecond=0))
     assert proposed.payment == service.created.answer  # as stored before the credit
 
 
@@ -398,7 +404,7 @@ def test_async_port_that_hangs_is_cancelled_at_the_bound() -> None:
     cancelled: list[bool] = []
 
     class Hanging(Rules):
-        async def accept_credit(self, _: ProposedCredit) -> Approval:  # type: ignore[override]
+        async def accept_credit(self, proposed: ProposedCredit) -> Approval:  # noqa: ARG002 - it hangs
             try:
                 await asyncio.sleep(10)
             except asyncio.CancelledError:
@@ -418,7 +424,7 @@ def test_cancelled_request_credits_nothing() -> None:
     began = asyncio.Event()
 
     class Hanging(Rules):
-        async def accept_credit(self, _: ProposedCredit) -> Approval:  # type: ignore[override]
+        async def accept_credit(self, proposed: ProposedCredit) -> Approval:  # noqa: ARG002 - it hangs
             began.set()
             try:
                 await asyncio.sleep(10)
