@@ -61,16 +61,16 @@ def _require_approval(update: UpdatePayment[object], arrival: Arrival) -> Flow[N
     id = CreditId(arrival.credit_id)
     if (yield from FindCredit(update.id, id)) is not None:
         return
-    payment = yield from LoadPayment(update.id)
-    update.decide(payment, None)  # it raises the refusals of the payment, and of an expired packet
-    proposal = ProposedCredit(
-        payment=payment,
-        amount=arrival.amount,
-        peer=arrival.peer,
-        expires_at=arrival.expires_at,
-        data=arrival.stream_data,
-    )
     try:
+        payment = yield from LoadPayment(update.id)
+        update.decide(payment, None)  # it raises the refusals of the payment, and of an expired packet
+        proposal = ProposedCredit(
+            payment=payment,
+            amount=arrival.amount,
+            peer=arrival.peer,
+            expires_at=arrival.expires_at,
+            data=arrival.stream_data,
+        )
         yield from require_approval(proposal)
     except IncomingPaymentsError:
         # A copy of the packet may have been approved and credited meanwhile.

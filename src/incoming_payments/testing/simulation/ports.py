@@ -4,16 +4,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from attrs import evolve
+
 from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES
 from incoming_payments.errors import PaymentNotFound, StoreError, StoreUnavailable
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
+    FindCredit,
     FindExpired,
     FindWalletAddress,
     InsertPayment,
     IntrospectToken,
     LoadPayment,
+    RequestApproval,
     UpdatePayment,
     UseNonce,
 )
@@ -22,6 +26,8 @@ from incoming_payments.testing.simulation.commits import Commits
 from incoming_payments.testing.simulation.fixtures import INTROSPECTOR, METHODS, WALLET
 from incoming_payments.testing.simulation.ledger import Expected, Mismatch, require
 from incoming_payments.testing.simulation.operation import Process, Task
+from incoming_payments.testing.simulation.peers import SendPacket
+from incoming_payments.testing.simulation.rules import QUOTA_EFFECTS, HostRules
 from incoming_payments.testing.simulation.state import SimulationState
 from incoming_payments.testing.simulation.store_calls import StoreCaller
 
@@ -39,6 +45,7 @@ class FaultyPorts:
         self._commits = Commits(state, self._caller, tasks)
         self._late: list[Task] = []  # writes that can still commit, although the store failed or the caller is gone
         self._nonces = MemoryNonces()
+        self._hosts = HostRules(state)
         self._drawn = b""
         self._outage = ""  # "read-only" or "full"
         self._outage_ends = 0  # the step
@@ -93,6 +100,10 @@ class FaultyPorts:
             self._write(task)
         elif kind is LoadPayment:
             self._read(task, self._load)
+        elif kind is FindCredit:
+            self._read(task, self._find_credit)
+        elif kind is RequestApproval or kind in QUOTA_EFFECTS:
+            self._hosts.execute(task)
         elif kind is DrawRandomness:
             task.answer = self._draw(effect.count)
         elif kind is AllocateMethods:
@@ -143,8 +154,28 @@ class FaultyPorts:
             ledger.compare(payment)
             task.answer = payment
             task.seen = (ledger.received, ledger.state(task.now))
-            task.expected = _LOADED
+            task.expected, task.loaded = _LOADED, evolve(ledger, credits={}, events=[])
         self._state.count(task.expected.kind)
+
+    def _find_credit(self, task: Task) -> None:
+        """Look up the credit of a packet, before the host is asked and after it has not approved."""
+        id, operation = task.effect.id, task.operation
+        ledger = self._state.ledgers.get(id)
+        try:
+            credit = self._caller.wait(task.process.store.find_credit(id, task.effect.credit_id))
+        except PaymentNotFound as error:
+            require(ledger is None, f"the store has lost the payment {id}")
+            task.error, task.expected = error, _NOT_FOUND
+            return
+        if ledger is None or not isinstance(operation, SendPacket):
+            raise Mismatch(f"the look-up of a credit of {id} must find no payment, and be for a packet")
+        ledger.compare_credit(operation.prepare.condition, credit)
+        task.answer, task.may_credit = credit, credit is not None
+        if credit is None and task.loaded is not None:
+            task.expected = task.refusal
+            if task.refusal is None and task.resumed is not None:
+                task.expected = operation.expect(task.loaded, task.resumed)
+                task.seen = (task.loaded.received, task.loaded.state(task.resumed))
 
     def _find_expired(self, task: Task) -> None:
         effect = task.effect
@@ -170,6 +201,9 @@ class FaultyPorts:
 
     def _write(self, task: Task) -> None:
         task.expected = None
+        arrival = getattr(task.effect, "arrival", None)
+        asked = not (task.process.has_acceptance and arrival and arrival.amount.value) or task.may_credit
+        require(asked, "the money of a packet is credited without the approval of the host")
         roll = self._state.roll() if self._state.injects_faults else 1.0
         if self._has_outage():
             self._fail_by_outage(task)

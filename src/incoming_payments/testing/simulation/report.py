@@ -8,11 +8,13 @@ from attrs import field, frozen
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
+    FindCredit,
     FindExpired,
     FindWalletAddress,
     InsertPayment,
     IntrospectToken,
     LoadPayment,
+    RequestApproval,
     UpdatePayment,
     UseNonce,
 )
@@ -25,6 +27,8 @@ _EFFECTS: Final = (
     AllocateMethods,
     InsertPayment,
     LoadPayment,
+    FindCredit,
+    RequestApproval,
     UpdatePayment,
     FindExpired,
 )
@@ -51,6 +55,8 @@ def _kinds() -> Iterator[str]:
     yield from ("complete: already completed", "complete refused: expired", "expire: nothing to announce")
     yield from ("created", "create refused: the id exists", "load", "load refused: no such payment")
     yield from (f"packet answered {code}" for code in ("fulfilled", "F01", "F02", "F03", "F06", "F07", "F08", "F99"))
+    yield from ("approval refused", "approval pending", "approval port failed", "approval port hung", "approval late")
+    yield from ("client reached its quota of requests", "packet answered T99")
     yield from ("packet answered R00", "packet answered T00", "packet answered T00 although it was credited")
     yield from ("packet repeated", "packet repeated with another amount", "packet repeated with another expiry")
     yield from ("packet repeated while the first is in flight", "packet repeated after a crash")
