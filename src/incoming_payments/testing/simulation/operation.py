@@ -101,7 +101,7 @@ class Task:
     expected: Expected | None = None  # the required result of the effect; None if the store failed
     resumed: datetime | None = None  # the time at which the flow got the last answer
     loaded: Ledger | None = None  # the ledger without its credits, as it was when the payment was last loaded
-    may_credit: bool = False  # the host has approved the money of the packet, or it is credited already
+    is_approved: bool = False  # by the host; or the packet is credited already
     refusal: Expected | None = None  # the answer of the host, unless it approved
     seen: tuple[int, str] | None = None  # total and state of the payment at the last call of the store
 

@@ -170,7 +170,7 @@ class FaultyPorts:
         if ledger is None or not isinstance(operation, SendPacket):
             raise Mismatch(f"the look-up of a credit of {id} must find no payment, and be for a packet")
         ledger.compare_credit(operation.prepare.condition, credit)
-        task.answer, task.may_credit = credit, credit is not None
+        task.answer, task.is_approved = credit, credit is not None
         if credit is None and task.loaded is not None:
             task.expected = task.refusal
             if task.refusal is None and task.resumed is not None:
@@ -201,9 +201,7 @@ class FaultyPorts:
 
     def _write(self, task: Task) -> None:
         task.expected = None
-        arrival = getattr(task.effect, "arrival", None)
-        asked = not (task.process.has_acceptance and arrival and arrival.amount.value) or task.may_credit
-        require(asked, "the money of a packet is credited without the approval of the host")
+        require(task.is_approved or not _needs_approval(task), f"the host has not approved {task.operation}")
         roll = self._state.roll() if self._state.injects_faults else 1.0
         if self._has_outage():
             self._fail_by_outage(task)
@@ -271,6 +269,13 @@ class FaultyPorts:
         if len(batch) > 1:
             self._state.count("store committed a batch")
         self._commits.commit_all(batch)
+
+
+def _needs_approval(task: Task) -> bool:
+    if type(task.effect) is InsertPayment:
+        return True
+    arrival = task.effect.arrival
+    return task.process.has_acceptance and arrival is not None and arrival.amount.value > 0
 
 
 def _detached(task: Task, *, answered: bool) -> Task:

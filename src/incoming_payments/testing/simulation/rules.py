@@ -59,7 +59,7 @@ class HostRules:
             if roll < 0.10:
                 self._state.count("approval late")
                 self._state.now += timedelta(seconds=self._state.roll() * 60)
-            task.answer, task.may_credit = Approval.APPROVED, True
+            task.answer, task.is_approved = Approval.APPROVED, True
 
     def _refuse(self, task: Task, refusal: Expected, error: Any) -> None:
         self._state.count(refusal.kind)
