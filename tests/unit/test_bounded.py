@@ -234,6 +234,15 @@ def test_hanging_port_does_not_keep_the_process_from_ending() -> None:
     assert done.stdout == "refused\n"
 
 
+def test_child_begins_without_threads() -> None:
+    """The hook for a fork forgets the threads of the parent, so that the next call starts one."""
+    threads = Threads()
+    assert by_wait(lambda argument: argument, threads=threads) == "argument"
+    bounded._after_fork_in_child()
+    assert threads._started == 0
+    assert by_wait(lambda argument: argument, threads=threads) == "argument"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_calls_work_after_a_fork() -> None:
     """A child process has none of the threads of its parent, and starts threads of its own."""

@@ -14,7 +14,7 @@ from incoming_payments.acceptance import Approval, ProposedCredit, ProposedPayme
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.lifecycle import complete
-from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import AcceptanceUnavailable, PolicyRefused, PortUnavailable, StoreUnavailable
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.receive_packet import answer_packet, receive_packet
@@ -283,6 +283,27 @@ def test_copy_that_is_credited_during_the_decision_is_fulfilled(decide: Decide) 
     rules.decide = decide_twice
     assert service.send(prepare).code == "fulfilled"
     assert service.received == 400
+
+
+def test_copy_that_completes_the_payment_during_the_look_up_is_fulfilled() -> None:
+    """A copy is credited between the look-up of the credit and that of the payment, which is completed by then."""
+    service, rules = with_rules()
+    prepare = service.sender.prepare(1000)
+    copied: list[str] = []
+
+    class Racing(MemoryStore):
+        def load(self, id: PaymentId) -> IncomingPayment:
+            if not copied:
+                copied.append("")
+                copied[0] = service.send(prepare).code
+            return super().load(id)
+
+    store = Racing()
+    store._rows = service.store._rows
+    service.replace(store=store)
+    assert (service.send(prepare).code, copied) == ("fulfilled", ["fulfilled"])
+    assert service.received == 1000
+    assert len(rules.proposals) == 1
 
 
 @pytest.mark.parametrize(

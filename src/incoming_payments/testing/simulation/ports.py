@@ -167,9 +167,9 @@ class FaultyPorts:
             require(ledger is None, f"the store has lost the payment {id}")
             task.error, task.expected = error, _NOT_FOUND
             return
-        if ledger is None or not isinstance(operation, SendPacket):
-            raise Mismatch(f"the look-up of a credit of {id} must find no payment, and be for a packet")
-        ledger.compare_credit(operation.prepare.condition, credit)
+        require(ledger is not None, f"the store has the payment {id}, which was never inserted")
+        assert isinstance(operation, SendPacket)  # noqa: S101 - no other flow looks up a credit
+        self._state.ledgers[id].compare_credit(operation.prepare.condition, credit)
         task.answer, task.is_approved = credit, credit is not None
         if credit is None and task.loaded is not None:
             task.expected = task.refusal
