@@ -153,6 +153,11 @@ def nginx_configuration() -> str:
     return f"```nginx\n{(ROOT / 'docs' / 'nginx.conf').read_text('utf-8')}```"
 
 
+def systemd_unit() -> str:
+    """Return the unit of systemd, which the tests run."""
+    return f"```ini\n{(ROOT / 'docs' / 'incoming-payments.service').read_text('utf-8')}```"
+
+
 def postgres_store() -> str:
     """Return the example of a store on PostgreSQL."""
     return f"```python\n{(ROOT / 'examples' / 'postgres_store.py').read_text('utf-8')}```"
@@ -189,6 +194,7 @@ PARTS = {
     "log events": event_table,
     "metrics": metric_table,
     "nginx": nginx_configuration,
+    "systemd": systemd_unit,
     "postgres store": postgres_store,
 }
 

@@ -21,7 +21,7 @@ PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
 TESTS: Final = Path(__file__).parent / "unit"
 
-# limits -> log; ports, log -> observers -> {stores, service}: a store and the service report to observers alike
+# limits -> log -> clients; ports, log -> observers -> {stores, service}: both report to the same observers
 # errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
 # hosts -> server; clock -> service
 # bounded -> acceptance; domain, gnap, acceptance -> ports -> {stores, clients}; flows may import ports
@@ -60,7 +60,7 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "observers": {*CORE, "ports", "log"},
     "service": {*FLOWS, "flows", "api", "ilp_http", "clock", "log", "observers"},
     "stores": {*CORE, "gnap", "ports", "log", "observers"},
-    "clients": {*CORE, "clock", "httpsig", "gnap", "ports"},
+    "clients": {*CORE, "clock", "httpsig", "gnap", "log", "ports"},
     "hosts": LIBRARY,
     "server": {*LIBRARY, "hosts"},
     "testing": {*LIBRARY, "hosts"},

@@ -6,8 +6,10 @@ import importlib.util
 import inspect
 import json
 import re
+import shutil
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -18,9 +20,11 @@ import flask
 import httpx
 import pytest
 
+from incoming_payments.limits import SHUTDOWN_S_MAX
 from incoming_payments.server import command
+from incoming_payments.server.init import CONFIGURATION
 from kits.odd_answers import OVER_HTTP, Answered, Serve, authorization_server
-from kits.processes import ROOT
+from kits.processes import COMMAND, ROOT, free_port, run_command, serving
 from kits.service_kit import Service, refusal
 
 PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))}
@@ -302,6 +306,50 @@ def test_generating_rewrites_only_what_changed(
     assert (tmp_path / "stale.md").read_text("utf-8") == generate.regenerate(stale)
 
 
+# --- the unit of systemd --------------------------------------------------------------------------
+
+UNIT: Final = ROOT / "docs" / "incoming-payments.service"
+
+
+def unit_with(command: str | Path) -> str:
+    """Return the unit with another path of the `incoming-payments` command."""
+    return UNIT.read_text("utf-8").replace("/opt/incoming-payments/bin/incoming-payments", str(command))
+
+
+def unit_settings() -> dict[str, str]:
+    """Return the settings in the section `[Service]` of the unit."""
+    lines = UNIT.read_text("utf-8").partition("[Service]\n")[2].partition("\n[")[0].splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """`systemd-analyze` finds no unknown setting and no wrong value."""
+    (tmp_path / UNIT.name).write_text(unit_with(sys.executable), "utf-8")
+    found = subprocess.run(["systemd-analyze", "verify", tmp_path / UNIT.name], capture_output=True, text=True)
+    assert [line for line in (found.stdout + found.stderr).splitlines() if UNIT.stem in line] == []
+
+
+def test_unit_starts_and_reloads_the_service(tmp_path: Path) -> None:
+    """`ExecStart` serves the configuration, `ExecReload` makes it read the file again, and SIGTERM ends it with 0."""
+    settings, port, log = unit_settings(), free_port(), tmp_path / "log"
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    program, *arguments = settings["ExecStart"].split()
+    assert (program, arguments[-1]) == (
+        "/opt/incoming-payments/bin/incoming-payments",
+        f"/etc/incoming-payments/{CONFIGURATION}",
+    )
+    with serving([*COMMAND, *arguments[:-1], tmp_path / CONFIGURATION], port, log) as process:
+        reload = settings["ExecReload"].removeprefix("/bin/").replace("$MAINPID", str(process.pid)).split()
+        assert subprocess.run(reload).returncode == 0
+        deadline = time.monotonic() + 30
+        while "configuration_read" not in log.read_text("utf-8"):
+            assert time.monotonic() < deadline, log.read_text("utf-8")
+            time.sleep(0.01)
+    assert process.returncode == 0
+    assert int(settings["TimeoutStopSec"]) > SHUTDOWN_S_MAX
+
+
 # --- links and names ------------------------------------------------------------------------------
 
 
@@ -334,8 +382,11 @@ def test_readme_links_to_every_page() -> None:
 
 
 def test_pages_hold_no_absolute_path() -> None:
-    """No page holds an absolute path of a machine."""
-    absolute = re.compile(r"(?<![\w.:/])(?:/(?:home|root|tmp|work|usr|var|opt|Users)/|[A-Z]:\\)")
+    """No page holds an absolute path of a machine. The unit of systemd names the two folders of an installation."""
+    installed = r"/(?:opt|var/lib)/incoming-payments\b"
+    absolute = re.compile(rf"(?<![\w.:/])(?!{installed})(?:/(?:home|root|tmp|work|usr|var|opt|Users)/|[A-Z]:\\)")
+    assert absolute.search("ExecStart=/opt/other/bin/python")
+    assert absolute.search("`/var/lib/mine`")
     assert [page for page, path in PAGES.items() if absolute.search(path.read_text("utf-8"))] == []
 
 

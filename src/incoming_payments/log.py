@@ -32,6 +32,10 @@ class LogEvent(enum.StrEnum):
         "degraded: clients with a token are refused, and packets are still taken",
     )
     PORT_UNAVAILABLE = "port_unavailable", "another port did not answer, so a request was refused"
+    DOCUMENT_REFRESH_FAILED = (
+        "document_refresh_failed",
+        "a key set or a wallet address could not be fetched again, so the known one stays in use",
+    )
     NOT_READY = "not_ready", "a readiness check failed because of the store; has the traceback"
     SIGNATURE_REFUSED = "signature_refused", "why a signature was refused, if refusals are explained"
     EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained; has the traceback"
@@ -40,6 +44,7 @@ class LogEvent(enum.StrEnum):
     LINES_SUPPRESSED = "lines_suppressed", "the number of lines of one kind that the rate limit suppressed"
     OBSERVER_FAILED = "observer_failed", "an observer raised an exception; has the traceback"
     CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database; it is tried again"
+    LOG_NOT_READ = "log_not_read", "SQLite's log could not be read after a commit, so the store opens its file again"
     CONFIGURATION_READ = "configuration_read", "SIGHUP: `serve` has read its configuration again"
     CONFIGURATION_REFUSED = "configuration_refused", "SIGHUP: the configuration is wrong, so the old settings stay"
     CONFIGURATION_WARNING = "configuration_warning", "SIGHUP: a setting needs a restart, or is probably a mistake"

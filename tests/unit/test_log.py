@@ -185,4 +185,4 @@ class Failing:
         """Fail."""
         raise self._error
 
-    insert = update = events = find_expired = introspect = load
+    insert = update = find_credit = events = find_expired = introspect = load

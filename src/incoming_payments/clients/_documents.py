@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final, Generic, TypeVar
 
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address
 from incoming_payments.errors import PortUnavailable
@@ -26,6 +26,7 @@ from incoming_payments.limits import (
     DOCUMENT_STALE_S_MAX,
     DOCUMENTS_MAX,
 )
+from incoming_payments.log import LineLimit, LogEvent, log_event
 
 T = TypeVar("T")
 
@@ -96,6 +97,7 @@ class Documents(Generic[T]):
     clock: Callable[[], float]
     _entries: dict[str, Entry[T]] = field(init=False, factory=dict)
     _lock: Any = field(init=False, factory=threading.Lock)
+    _lines: LineLimit = field(init=False, default=Factory(lambda self: LineLimit(clock=self.clock), takes_self=True))
 
     def begin(self, url: str, suffices: Callable[[T], bool]) -> tuple[Entry[T], "Future[None] | None", bool]:
         """Return the entry of `url`, the fetch to wait for, if any, and whether the caller has to do that fetch.
@@ -128,11 +130,13 @@ class Documents(Generic[T]):
             now = self.clock()
             if failure is None:
                 entry.fetched_at = now
-            elif document is not None:
-                logger.warning("document_refresh_failed age_s=%.0f %s", now - entry.fetched_at, failure)
+            age_s = now - entry.fetched_at
             entry.document, entry.failure, entry.tried_at = document, failure, now
             entry.flight = None
         flight.set_result(None)
+        if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
+            text = "a document that is %.0f s old stays in use: %s"
+            log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
         """Return the document, or `None` if there is none. Raises `unavailable` when that is not known now."""

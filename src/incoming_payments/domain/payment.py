@@ -5,9 +5,9 @@ These values never change. `lifecycle` decides what happens to a payment.
 
 import re
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final, Generic, NewType, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Generic, NewType, TypeVar
 
 from attrs import converters, field, frozen
 
@@ -218,14 +218,19 @@ class Progress:
 T = TypeVar("T")
 
 
-class _Part(Generic[T]):
-    """An attribute of a payment that its terms or its progress hold."""
+class _Part(property, Generic[T]):
+    """An attribute of a payment that its terms or its progress hold.
 
-    def __init__(self, get: "Callable[[IncomingPayment], T]") -> None:
-        self._get = get
+    A property in C: with a method in Python, 64 durable credits take 3 % longer (benchmarks/receive.py).
+    """
 
-    def __get__(self, payment: "IncomingPayment", _: type) -> T:
-        return self._get(payment)
+    def __init__(self, path: str) -> None:
+        super().__init__(attrgetter(path))
+
+    if TYPE_CHECKING:
+
+        def __get__(self, payment: "IncomingPayment", _: type, /) -> T:  # type: ignore[override]
+            """Return the attribute."""
 
 
 @frozen
@@ -252,16 +257,16 @@ class IncomingPayment:
         if announced_at is not None and (terms.expires_at is None or announced_at <= terms.expires_at):
             raise InvalidValue("expiryAnnouncedAt must lie after expiresAt", member="expiryAnnouncedAt")
 
-    id = _Part(lambda payment: payment.terms.id)
-    wallet_address = _Part(lambda payment: payment.terms.wallet_address)
-    client = _Part(lambda payment: payment.terms.client)
-    asset = _Part(lambda payment: payment.terms.asset)
-    limit = _Part(lambda payment: payment.terms.limit)
-    expires_at = _Part(lambda payment: payment.terms.expires_at)
-    metadata = _Part(lambda payment: payment.terms.metadata)
-    created_at = _Part(lambda payment: payment.terms.created_at)
-    received = _Part(lambda payment: payment.progress.received)
-    updated_at = _Part(lambda payment: payment.progress.updated_at)
-    version = _Part(lambda payment: payment.progress.version)
-    closed_at = _Part(lambda payment: payment.progress.closed_at)
-    expiry_announced_at = _Part(lambda payment: payment.progress.expiry_announced_at)
+    id = _Part[PaymentId]("terms.id")
+    wallet_address = _Part[WalletAddressUrl]("terms.wallet_address")
+    client = _Part[ClientId]("terms.client")
+    asset = _Part[Asset]("terms.asset")
+    limit = _Part[Amount | None]("terms.limit")
+    expires_at = _Part[datetime | None]("terms.expires_at")
+    metadata = _Part[MetadataJson | None]("terms.metadata")
+    created_at = _Part[datetime]("terms.created_at")
+    received = _Part[Amount]("progress.received")
+    updated_at = _Part[datetime]("progress.updated_at")
+    version = _Part[int]("progress.version")
+    closed_at = _Part[datetime | None]("progress.closed_at")
+    expiry_announced_at = _Part[datetime | None]("progress.expiry_announced_at")

@@ -52,7 +52,8 @@ def _method_of(request: RequestMessage) -> str:
     return request.method
 
 
-_DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
+# The derived components of a request that need no parameters
+DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@method": _method_of,  # §2.2.1
     "@target-uri": lambda request: request.target.uri,  # §2.2.2: unchanged, after `target` has checked it
     "@authority": lambda request: request.target.authority,  # §2.2.3
@@ -61,7 +62,7 @@ _DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@path": lambda request: request.target.path,  # §2.2.6
     "@query": lambda request: request.target.query or "?",  # §2.2.7
 }
-REQUEST_COMPONENTS: Final = frozenset(_DERIVED)  # the derived components of a request that need no parameters
+REQUEST_COMPONENTS: Final = frozenset(DERIVED)
 
 
 @frozen
@@ -276,7 +277,7 @@ class BaseBuilder:
             return f"{message.status:03d}"  # §2.2.9
         if component.name == "@query-param":
             return self._query_param(message, component)
-        derive = _DERIVED.get(component.name)
+        derive = DERIVED.get(component.name)
         if derive is None or component.parameters:
             text = "is not a component of a request, or has a parameter that it cannot have: see RFC 9421 §2.2"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)

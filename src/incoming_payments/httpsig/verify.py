@@ -190,9 +190,11 @@ def key_ids(request: RequestMessage, policy: Policy) -> tuple[str, ...]:
 
 
 def _check_arguments(keys: object, policy: object, now: object) -> None:
-    if not isinstance(keys, Mapping) or not all(isinstance(key, PublicKey) for key in keys.values()):
-        text = "keys must map each kid to a PublicKey: load the keys by load_jwk"
-        raise InvalidValue(text, member="keys")
+    values = keys.values() if isinstance(keys, Mapping) else [None]
+    for key in values:
+        if not isinstance(key, PublicKey):
+            text = "keys must map each kid to a PublicKey: load the keys by load_jwk"
+            raise InvalidValue(text, member="keys")
     if not isinstance(policy, Policy):
         raise InvalidValue(f"policy must be a Policy, not {type(policy).__name__}", member="policy")
     if not isinstance(now, datetime) or now.utcoffset() is None:

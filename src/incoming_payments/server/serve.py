@@ -184,9 +184,9 @@ def _check_database(path: Path) -> None:
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.addFilter(LineLimitFilter())
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[handler]
-    )
+    text = "%(asctime)s %(levelname)s %(name)s %(event)s: %(message)s"
+    handler.setFormatter(logging.Formatter(text, defaults={"event": "-"}))  # lines of uvicorn have no event
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _announce(settings: Settings) -> None:

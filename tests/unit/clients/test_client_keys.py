@@ -17,7 +17,13 @@ from incoming_payments.domain.payment import ClientId
 from incoming_payments.errors import ClientKeysUnavailable
 from incoming_payments.gnap import read_introspection
 from incoming_payments.httpsig import PrivateKey
-from incoming_payments.limits import CLIENT_KEYS_MAX, DOCUMENT_AGE_S_MAX, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX
+from incoming_payments.limits import (
+    CLIENT_KEYS_MAX,
+    DOCUMENT_AGE_S_MAX,
+    DOCUMENT_COOL_DOWN_S_MIN,
+    DOCUMENT_STALE_S_MAX,
+    LOGGED_A_MINUTE_MAX,
+)
 from kits.document_kit import FAULTS, Clock, Lookups, inject_resolver, looking_up
 from kits.https_server import Peer, contexts, https_peer
 from kits.service_kit import Service, Tokens, ed25519_key, es256_key, ps512_key, refusal
@@ -236,8 +242,28 @@ def test_failed_fetch_never_drops_good_keys(
         assert keys.find(client(peer), "old") == OLD
         with pytest.raises(ClientKeysUnavailable):
             keys.find(client(peer), "new")
-    (line,) = caplog.messages
-    assert line.startswith(f"document_refresh_failed age_s=301 {client(peer)}/jwks.json cannot be used: ")
+    (line,) = caplog.records
+    assert line.__dict__["event"] == "document_refresh_failed"
+    start = f"incoming payments: a document that is 301 s old stays in use: {client(peer)}/jwks.json cannot be used: "
+    assert line.getMessage().startswith(start)
+
+
+def test_log_lines_about_failed_fetches_are_limited(
+    keys: Lookups, peer: Peer, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Many clients with failing servers cannot fill the log: the lines of a minute are limited, and then counted."""
+    clients = [ClientId(f"{client(peer)}/{number}") for number in range(LOGGED_A_MINUTE_MAX + 2)]
+    for each in clients:
+        keys.find(each, "old")
+    peer.fail()
+    clock.now_s += DOCUMENT_AGE_S_MAX + 1
+    for each in clients:
+        assert keys.find(each, "old") == OLD
+    assert [line.__dict__["event"] for line in caplog.records] == ["document_refresh_failed"] * LOGGED_A_MINUTE_MAX
+    clock.now_s += 60
+    keys.find(clients[0], "old")
+    assert [line.__dict__["event"] for line in caplog.records[-2:]] == ["lines_suppressed", "document_refresh_failed"]
+    assert caplog.messages[-2] == "incoming payments: 2 more failed refreshes of documents were not logged"
 
 
 def test_known_keys_do_not_stay_for_ever(keys: Lookups, peer: Peer, clock: Clock) -> None:

@@ -10,12 +10,13 @@ from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import AuthorizationServerUnavailable, PaymentCompleted, PaymentNotFound, TokenRefused
 from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, LoadPayment, UpdatePayment
 from incoming_payments.flows.observed import observed
-from incoming_payments.gnap import AccessToken, TokenQuery
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.ports import CreditDecided, Observation, TokenIntrospected
 from kits.service_kit import NOBODYS_ID
 
 ID = PaymentId(NOBODYS_ID)
 INTROSPECT = IntrospectToken(TokenQuery(AccessToken("TOKEN"), "read"))
+ACTIVE = AccessTokenInfo("https://shop.example", {"kid": "key-1"}, [AccessRight(["read"])])
 CREDIT: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None, CreditId("wire-1"))  # type: ignore[arg-type]
 UPDATE: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None)  # type: ignore[arg-type]
 
@@ -43,7 +44,7 @@ def observe(effect: Effect[Any], step: Callable[[Flow[Any]], object]) -> tuple[o
 @pytest.mark.parametrize(
     ("effect", "answer", "expected"),
     [
-        (INTROSPECT, object(), [TokenIntrospected(outcome="active", duration_s=1.0)]),
+        (INTROSPECT, ACTIVE, [TokenIntrospected(outcome="active", duration_s=1.0)]),
         (INTROSPECT, None, [TokenIntrospected(outcome="inactive", duration_s=1.0)]),
         (CREDIT, object(), [CreditDecided(outcome="credited", duration_s=1.0)]),
         (CREDIT, None, [CreditDecided(outcome="credited", duration_s=1.0)]),

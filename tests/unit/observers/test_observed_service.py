@@ -154,7 +154,7 @@ class Down:
         """Fail."""
         raise StoreUnavailable("locked")
 
-    insert = update = events = find_expired = load
+    insert = update = find_credit = events = find_expired = load
 
 
 class Broken(Unused):

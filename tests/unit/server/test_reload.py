@@ -110,8 +110,9 @@ def test_broken_file_keeps_the_old_settings(tmp_path: Path) -> None:
         await_lines(log, "was read again")
         assert code_of(client.create()) == (401, "invalid_token")
     says = (
-        "ERROR incoming_payments.server.reload: incoming payments: the configuration is not used, and the old "
-        f"settings stay: {tmp_path / CONFIGURATION}: peer[0].token_files[0]: {tmp_path / PEER_TOKEN} must hold a token"
+        "ERROR incoming_payments.server.reload configuration_refused: incoming payments: the configuration is not used,"
+        f" and the old settings stay: {tmp_path / CONFIGURATION}: peer[0].token_files[0]: "
+        f"{tmp_path / PEER_TOKEN} must hold a token"
     )
     assert says in log.read_text("utf-8")
     assert "NEW-TOKEN" not in log.read_text("utf-8")

@@ -224,6 +224,18 @@ def test_a_credit_after_the_expiry_is_detected() -> None:
     assert first_failure(lambda seed: simulate(seed, STEPS, flows=flows)) is not None
 
 
+def test_a_credit_after_the_expiry_is_detected_in_a_transaction_that_is_rolled_back() -> None:
+    """The store keeps nothing of such a transaction. The decision alone shows the mistake, in some of the seeds."""
+    flows = Flows(receive=broken_flows.receive_without_expiry)
+
+    def failure(seed: int) -> str:
+        with pytest.raises(SimulationFailed) as failed:
+            simulate(seed, STEPS, flows=flows)
+        return str(failed.value)
+
+    assert any("but it did not refuse" in failure(seed) for seed in range(100))
+
+
 OTHER_FLOWS: Final[dict[str, tuple[Flows, str]]] = {
     "a read that changes the payment": (
         Flows(get_payment=broken_flows.get_that_completes),

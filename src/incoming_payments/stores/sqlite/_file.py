@@ -108,8 +108,11 @@ class DatabaseFile:
         """Return a connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect("query_only = ON")
 
-    def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:
-        """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`."""
+    def begin(self, connection: sqlite3.Connection, log: LogWatch) -> int:
+        """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`.
+
+        Return a number that changes when another connection has changed the database.
+        """
         for _ in range(_LOOKS_MAX):
             self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             if not log.before_write():
@@ -122,15 +125,15 @@ class DatabaseFile:
                 log.forget()
         else:
             raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
-        self._check_version(connection)
+        return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def commit(self, connection: sqlite3.Connection, log: LogWatch) -> int:
-        """Commit, and return the size of the log in bytes once the commit is known to be on the disk."""
+    def commit(self, connection: sqlite3.Connection, log: LogWatch) -> None:
+        """Commit, and return once the commit is known to be on the disk."""
         if log.is_new_committer():
             # Writes the first page, even when nothing has changed. An unfinished commit of a dead process begins there.
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
-        return log.after_commit()
+        log.after_commit()
 
     def explain(self, error: BaseException) -> IncomingPaymentsError:
         """Return the error to raise in place of `error`. Stops the store when data may be lost."""
@@ -177,7 +180,7 @@ class DatabaseFile:
         # Only `prepare` may create the file: a file that vanishes must not come back empty.
         connection = self._open()
         try:
-            self.patiently(lambda: self._check_version(connection))
+            self.patiently(lambda: self.check_version(connection))
             for setting in settings:
                 connection.execute(f"PRAGMA {setting}")
         except BaseException:
@@ -235,8 +238,8 @@ class DatabaseFile:
             raise self._wrong_version(version)
         return int(version)
 
-    def _check_version(self, connection: sqlite3.Connection) -> None:
-        # A newer release may change the schema while this one runs.
+    def check_version(self, connection: sqlite3.Connection) -> None:
+        """Raise `StoreUnusable` for another schema: a newer release may have changed it while this one runs."""
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version != VERSION:
             raise self._wrong_version(version)

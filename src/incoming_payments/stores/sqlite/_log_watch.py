@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import time
 from typing import Final
 
 from incoming_payments.stores.sqlite import _watch
@@ -11,13 +12,15 @@ from incoming_payments.stores.sqlite import _watch
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
+_TIMESTAMP_NS_MAX: Final = 1_100_000_000  # between two timestamps of a file system: some count whole seconds
 
 
 class LogWatch:
     """A watch over the log for the one connection that writes. Create it when the connection has opened the log.
 
-    It never calls `stat` for the log after the constructor. From version 6.13 on, Linux gives a file a finer timestamp
-    after a `stat`, and the next sync has to write it: a commit would take 1.3 times as long.
+    While its directory has not changed, each file has its name, so a commit looks at the directory only. A look at the
+    log would cost more. From version 6.13 on, Linux gives a file a finer timestamp after a `stat`, and the next sync
+    has to write it: a commit would take 1.3 times as long.
     """
 
     def __init__(self, files: _watch.FileWatch) -> None:
@@ -43,11 +46,10 @@ class LogWatch:
                 raise
             raise files.stop(f"its log cannot be synced ({error.strerror})") from error
         self._file = _watch.identity(os.fstat(self._log))
-        self._link = f"/proc/self/fd/{self._log}"
-        self._name = self._read_name()
-        self._require_in_place(_watch.stat(self._path))
         index = _watch.stat(self._files.index_path)
         self._index = None if index is None else _watch.identity(index)
+        self._directory: tuple[int, ...] | None = None  # its state when all names were in place
+        self._check_names()
 
     def close(self) -> None:
         """Close the descriptor of the log."""
@@ -55,12 +57,13 @@ class LogWatch:
             os.close(self._log)
 
     def before_write(self) -> bool:
-        """Check the mark and the log, and return whether the log was emptied since the last commit.
+        """Check the files, and return whether the log was emptied since the last commit.
 
         The caller holds SQLite's write lock. A checkpoint may have emptied the log: then call `forget`. Otherwise
         another program has emptied it: then stop the store.
         """
-        self._files.check_mark()
+        self._files.check_database()
+        self._check_names()
         (size_bytes, header), last = self._read(), self._last
         self._was_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
         if not self._was_empty and header[:4] not in _LOG_MAGIC:
@@ -80,33 +83,41 @@ class LogWatch:
         """Return whether this connection has not committed yet, or another one has committed since."""
         return self._files.is_new_committer(self._tag)
 
-    def after_commit(self) -> int:
-        """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
-        self._files.check()
-        index = _watch.stat(self._files.index_path)
-        if index is None or _watch.identity(index) != self._index:
-            # A process that opens the database now creates another index, and does not see the locks of this one.
-            raise self._files.stop(f"{self._files.index_path} was removed or replaced while it was open")
-        if self._name is None or self._read_name() != self._name:
-            self._require_in_place(_watch.stat(self._path))
-        size_bytes, header = self._read()
+    def after_commit(self) -> None:
+        """Check that the commit counts. The callers wait for this."""
+        self._files.check_mark()
         # SQLite writes a header into an empty log. If the header is missing, another program emptied the log.
-        if self._was_empty and size_bytes and header[:4] not in _LOG_MAGIC:
+        if self._was_empty and self._is_headless():
             raise self._files.stop(f"{self._path} was emptied while it was open")
+
+    def remember(self) -> int:
+        """Remember the log as it is after the commit. Returns its size in bytes."""
+        size_bytes, header = self._read()
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
         salts = header[_SALTS]
         self._last = salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES
         return size_bytes
 
-    def _require_in_place(self, found: os.stat_result | None) -> None:
-        if found is None or _watch.identity(found) != self._file:
-            raise self._files.stop(f"{self._path} was removed or replaced while it was open")
+    def _is_headless(self) -> bool:
+        size_bytes, header = self._read()
+        return size_bytes > 0 and header[:4] not in _LOG_MAGIC
 
-    def _read_name(self) -> str | None:
-        """Return the path of the open log, or `None` without `/proc`. The path changes when the log is removed."""
-        with contextlib.suppress(OSError):
-            return os.readlink(self._link)
-        return None
+    def _check_names(self) -> None:
+        """Stop the store unless the paths name the open files. A new name, or one less, changes the directory."""
+        found, now_ns = _watch.stat(self._files.directory), time.time_ns()
+        state = found and (*_watch.identity(found), found.st_ctime_ns)
+        if found is not None and state == self._directory:
+            return
+        self._files.check()
+        index, log = _watch.stat(self._files.index_path), _watch.stat(self._path)
+        if index is None or _watch.identity(index) != self._index:
+            # A process that opens the database now creates another index, and does not see the locks of this one.
+            raise self._files.stop(f"{self._files.index_path} was removed or replaced while it was open")
+        if log is None or _watch.identity(log) != self._file:
+            raise self._files.stop(f"{self._path} was removed or replaced while it was open")
+        # The next change may get the same timestamp as a recent one.
+        is_settled = found is not None and now_ns - found.st_ctime_ns > _TIMESTAMP_NS_MAX
+        self._directory = state if is_settled else None
 
     def _read(self) -> tuple[int, bytes]:
         """Return the size of the log in bytes, and its header."""

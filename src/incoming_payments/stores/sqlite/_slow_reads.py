@@ -1,6 +1,6 @@
 """Limit the time for which slow reads stop an event loop."""
 
-from incoming_payments.limits import STORE_SLOW_READ_S, STORE_SLOW_READS_S_MAX, STORE_SLOW_READS_SHARE_MAX
+from incoming_payments.limits import STORE_SLOW_READ_S_MIN, STORE_SLOW_READS_S_MAX, STORE_SLOW_READS_SHARE_MAX
 
 
 class SlowReads:
@@ -21,6 +21,6 @@ class SlowReads:
     def add(self, began_s: float, ended_s: float) -> None:
         """Record a read of an event loop."""
         spent_s = ended_s - began_s
-        if spent_s > STORE_SLOW_READ_S:
+        if spent_s > STORE_SLOW_READ_S_MIN:
             least_s = ended_s - STORE_SLOW_READS_S_MAX / STORE_SLOW_READS_SHARE_MAX
             self._paused_until_s = max(self._paused_until_s, least_s) + spent_s / STORE_SLOW_READS_SHARE_MAX

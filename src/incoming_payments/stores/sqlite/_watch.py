@@ -56,6 +56,7 @@ class FileWatch:
     def __init__(self, path: Path, on_stop: OnStop | None = None) -> None:
         # Paths as text: `os.stat` is called for each commit and read, and takes twice as long with a `Path`.
         self._path = str(path)
+        self.directory = os.path.dirname(self._path)
         self.log_path = f"{path}-wal"
         self.index_path = f"{path}-shm"
         self._lock_path = f"{path}-lock"
@@ -142,18 +143,23 @@ class FileWatch:
         if self._why is not None:
             raise self.refusal()
         if self._lock_bytes() <= _STOPPED_BYTES:
-            raise self.stop("a store in another process that has the database open has stopped")
+            raise self._stopped_elsewhere()
 
     def check(self) -> None:
-        """As `check_mark`, and raise `StoreStopped` when the database was removed, replaced or shortened."""
+        """Raise `StoreStopped` as `check_mark` and `check_database`, and when the lock file was removed or replaced."""
         if self._why is not None:
             raise self.refusal()
-        known_bytes = self._database_bytes  # read first: another thread may check a file that has grown meanwhile
-        lock, database = stat(self._lock_path), stat(self._path)
+        lock = stat(self._lock_path)
         if lock is None or identity(lock) != self._lock_file:
             raise self.stop(f"{self._lock_path} was removed or replaced while the database was open")
         if lock.st_size <= _STOPPED_BYTES:
-            raise self.stop("a store in another process that has the database open has stopped")
+            raise self._stopped_elsewhere()
+        self.check_database()
+
+    def check_database(self) -> None:
+        """Raise `StoreStopped` when the database was removed, replaced or shortened."""
+        known_bytes = self._database_bytes  # read first: another thread may check a file that has grown meanwhile
+        database = stat(self._path)
         if database is None or identity(database) != self._database:
             raise self.stop(f"{self._path} was removed or replaced while it was open")
         if database.st_size < known_bytes:
@@ -161,11 +167,21 @@ class FileWatch:
         self._database_bytes = database.st_size
 
     def is_new_committer(self, tag: bytes) -> bool:
-        """Leave `tag` in the lock file, and return whether there was another. SQLite's write lock is held."""
+        """Leave `tag` in the lock file, and return whether there was another. SQLite's write lock is held.
+
+        Raises `StoreStopped` when a store on this database has stopped: the mark removes the tag.
+        """
         if os.pread(self._lock, TAG_BYTES, len(_IN_USE)) == tag:
             return False
+        self.check_mark()
         os.pwrite(self._lock, tag, len(_IN_USE))
+        # A store that has stopped since the check has shortened the file, and the tag has made it longer again.
+        if os.pread(self._lock, len(_IN_USE), 0) != _IN_USE:
+            raise self._stopped_elsewhere()
         return True
+
+    def _stopped_elsewhere(self) -> StoreStopped:
+        return self.stop("a store in another process that has the database open has stopped")
 
     def _take_lock(self, patience_s: float, write_lock: Lock) -> None:
         deadline = time.monotonic() + patience_s
@@ -250,7 +266,7 @@ class FileWatch:
 
     def sync_directory(self) -> None:
         """Sync the names of the files. SQLite does this as well, but ignores an error."""
-        directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
+        directory = os.open(self.directory, os.O_RDONLY)
         try:
             os.fsync(directory)
         finally:

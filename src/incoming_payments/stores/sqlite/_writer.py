@@ -100,7 +100,11 @@ class Writer:
         if self._open is None:
             self._open = self._connect()
         connection, batch, log = self._open.connection, self._open.batch, self._open.log
-        self._file.begin(connection, log)
+        version = self._file.begin(connection, log)
+        if version != self._open.data_version:
+            self._file.check_version(connection)
+            batch.forget()
+            self._open.data_version = version
         self._has_begun = True
         if len(jobs) > 1:
             batch.prefetch([job.credit for job in jobs if job.credit is not None])
@@ -113,7 +117,7 @@ class Writer:
             except IncomingPaymentsError as error:  # raised before the first write: there is nothing to undo
                 job.error = error
         batch.flush()
-        self._open.log_bytes = self._file.commit(connection, log)
+        self._file.commit(connection, log)
         self._open.commits += 1
         batch.clear()
 
@@ -127,6 +131,12 @@ class Writer:
 
     def _keep_log_short(self, open: "_Connection") -> None:
         """Copy the log into the database when it is long enough, after the callers have their answers."""
+        try:
+            open.log_bytes = open.log.remember()
+        except OSError as error:  # the commit is on the disk, but the next one could not be compared with it
+            log_event(logger, logging.WARNING, LogEvent.LOG_NOT_READ, "the log could not be read: %s", error)
+            self.disconnect()
+            return
         if open.log_bytes >= open.truncate_at_bytes:
             # While readers overlap, SQLite can write the log from its beginning only if it waits for them.
             is_short = self._checkpoint(open, "TRUNCATE", wait_ms=STORE_TRUNCATE_MS_MAX)
@@ -162,6 +172,7 @@ class _Connection:
         self.connection = connection
         self.log = log
         self.batch = Batch(connection)
+        self.data_version = 0  # changes when another connection has changed the database
         self.log_bytes = 0  # the size of the log, of which SQLite may use only the beginning
         self.truncate_at_bytes = STORE_LOG_BYTES_MAX
         self.commits = 0  # since the last checkpoint

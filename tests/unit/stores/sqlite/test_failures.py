@@ -159,6 +159,15 @@ def test_schema_upgrade_while_open_is_detected(store: SqliteStore, path: Path) -
     assert credit(store, id, "wire-1", 1).received.value == 1
 
 
+def test_change_by_another_program_is_seen_by_the_next_credit(store: SqliteStore, path: Path) -> None:
+    """The writer keeps the payments of its last transaction, until another connection changes the database."""
+    id = create(store)
+    assert credit(store, id, "wire-1", 1).received.value == 1
+    edit(path, "UPDATE payments SET received_amount = '70'")
+    assert credit(store, id, "wire-2", 1).received.value == 71
+    assert store.load(id).received.value == 71
+
+
 def test_new_connections_refuse_a_newer_schema(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading connections check the version when they open. The writer tries once for all jobs of a batch."""
     id = create(store)

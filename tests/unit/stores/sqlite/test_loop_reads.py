@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _no_read_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine makes no read slow, unless a test says so."""
-    monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S", 600.0)
+    monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S_MIN", 600.0)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_load_after_slow_loads_reads_in_another_thread(
     async def scenario() -> None:
         async with AsyncSqliteStore(path) as store:
             id = await opened(store)
-            monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S", 0.0)
+            monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S_MIN", 0.0)
             monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_S_MAX", 0.0)
             monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_SHARE_MAX", 1e-9)
             for _ in range(3):
@@ -160,7 +160,7 @@ def test_slow_reads_pause_the_reads_of_the_loop(
     milliseconds: list[float], pause_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slow reads may take 40 ms at once and a tenth of the time. The next read has to wait for so many seconds."""
-    monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S", 0.001)
+    monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S_MIN", 0.001)
     monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_S_MAX", 0.04)
     monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_SHARE_MAX", 0.1)
     slow = SlowReads()
@@ -172,7 +172,7 @@ def test_slow_reads_pause_the_reads_of_the_loop(
 
 def test_store_on_a_slow_disk_does_not_stop_the_loop_for_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 40 loads that take 20 ms each, the loop waits for few, and its other tasks run during the rest."""
-    monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S", 0.001)
+    monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S_MIN", 0.001)
     in_loop: list[bool] = []
     payment = Rows.payment
 

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -19,7 +20,7 @@ import pytest
 
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import PaymentNotFound, StoreStopped, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import SqliteStore, _file, _watch
+from incoming_payments.stores.sqlite import SqliteStore, _file, _log_watch, _watch
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.testing import NOW, crediting
 from incoming_payments.testing.steps import create, credit
@@ -396,24 +397,6 @@ def test_log_in_use_is_not_rewritten(path: Path, monkeypatch: pytest.MonkeyPatch
             assert second.load(id).id == id
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="other systems do not tell the name of an open file")
-def test_commit_asks_for_no_status_of_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From version 6.13 on, Linux gives a file a finer timestamp after a `stat`, and each sync would write it."""
-    with SqliteStore(path) as store:
-        id = create(store)
-        paths: list[str] = []
-        look = _watch.stat
-
-        def note(path: str) -> os.stat_result | None:
-            paths.append(path)
-            return look(path)
-
-        monkeypatch.setattr(_watch, "stat", note)
-        credit(store, id, "wire-1", 1)
-    assert str(beside(path, "shm")) in paths
-    assert str(beside(path, "wal")) not in paths
-
-
 def test_lock_file_says_what_it_is(path: Path) -> None:
     """A person who finds the file reads its text. The tag of the last connection that committed is behind the text."""
     text = b"An open database needs this file. Do not remove it.\n"
@@ -525,33 +508,27 @@ CHANGES = [
 ]
 
 
+@pytest.mark.parametrize("timestamp_ns", [pytest.param(0, id="quiet"), pytest.param(10**18, id="busy")])
 @pytest.mark.parametrize("change", CHANGES)
-def test_changed_file_stops_the_store(path: Path, change: Callable[[Path], None]) -> None:
-    """The store acknowledges no credit, new or duplicate, that the next process may not find."""
+def test_changed_file_stops_the_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], timestamp_ns: int
+) -> None:
+    """The store acknowledges no credit, new or duplicate, that the next process may not find.
+
+    In a quiet directory, the store looks at the directory first. In a busy one, it always looks at every name.
+    """
+    monkeypatch.setattr(_log_watch, "_TIMESTAMP_NS_MAX", timestamp_ns)
     with SqliteStore(path) as store:
         id = create(store)
         credit(store, id, "wire-1", 1)
     with SqliteStore(path) as store:
         for number in range(2, 12):
             credit(store, id, f"wire-{number}", 1)
+        time.sleep(0.02)  # the file system may count 10 ms
         change(path)
         with pytest.raises(StoreStopped):
             credit(store, id, "wire-11" if change is empty_the_log else "wire-12", 1)
         assert refuses_everything(store, id)
-
-
-@pytest.mark.parametrize("change", [remove_the_log, replace_the_log])
-def test_changed_log_stops_the_store_without_proc(
-    path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
-) -> None:
-    """Without `/proc`, as on macOS, the store compares the file that the path names with the open one."""
-    monkeypatch.setattr(os, "readlink", fails(errno.ENOENT))
-    with SqliteStore(path) as store:
-        id = create(store)
-        credit(store, id, "wire-1", 1)
-        change(path)
-        with pytest.raises(StoreStopped, match="removed or replaced"):
-            credit(store, id, "wire-2", 1)
 
 
 def test_log_replaced_while_the_writer_opens_it_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,21 +546,46 @@ def test_log_replaced_while_the_writer_opens_it_stops_the_store(path: Path, monk
             credit(store, id, "wire-1", 1)
 
 
-def test_commit_does_not_stat_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `stat` of the log makes the next sync slower on Linux."""
+def statuses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list of the paths for which the store asks the status from now on."""
     seen: list[str] = []
+    look_up = _watch.stat
 
     def look(name: str) -> os.stat_result | None:
         seen.append(name)
         return look_up(name)
 
-    look_up = _watch.stat
+    monkeypatch.setattr(_watch, "stat", look)
+    return seen
+
+
+def test_commit_in_an_unchanged_directory_does_not_stat_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `stat` of the log makes the next sync slower on Linux."""
+    monkeypatch.setattr(_log_watch, "_TIMESTAMP_NS_MAX", 0)
     with SqliteStore(path) as store:
         id = create(store)
-        monkeypatch.setattr(_watch, "stat", look)
         credit(store, id, "wire-1", 1)
-    assert str(path) in seen
+        time.sleep(0.02)  # the timestamp of the directory is now in the past, on systems that count 10 ms as well
+        credit(store, id, "wire-2", 1)
+        seen = statuses(monkeypatch)
+        credit(store, id, "wire-3", 1)
+    assert seen[:2] == [str(path), str(path.parent)]
     assert str(beside(path, "wal")) not in seen
+
+
+def test_commit_after_a_change_of_the_directory_looks_at_every_name(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recent timestamp of the directory does not show the next change, so the store looks until it is old."""
+    names = [str(path), *(str(beside(path, name)) for name in ("wal", "shm", "lock")), str(path.parent)]
+    with SqliteStore(path) as store:
+        id = create(store)
+        path.with_name("another").touch()
+        seen = statuses(monkeypatch)
+        for number in range(2):
+            seen.clear()
+            credit(store, id, f"wire-{number}", 1)
+            assert set(seen) == set(names)
 
 
 def test_log_emptied_before_the_first_commit_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -722,19 +724,39 @@ def test_a_database_that_was_moved_away_is_not_begun_again_beside_its_log(path: 
             assert other.load(id).received.value == 5
 
 
+def test_log_that_cannot_be_read_after_a_commit_costs_only_the_connection(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The callers have their answers. The next commit opens a new connection, which syncs the log."""
+    id = create(store)
+    look, looks = os.lseek, iter([look_succeeds := True, False])
+
+    def fail_after_the_commit(descriptor: int, position: int, whence: int) -> int:
+        if next(looks, look_succeeds):
+            return look(descriptor, position, whence)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lseek", fail_after_the_commit)
+        assert credit(store, id, "wire-1", 1).received.value == 1
+        assert credit(store, id, "wire-2", 1).received.value == 2
+    assert "incoming payments: the log could not be read: [Errno 5] Input/output error" in caplog.messages
+
+
 # --- no false stops ---
 
 
 def test_a_file_that_grows_while_threads_check_it_stops_nothing(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One thread may have seen the new size before another compares the old one."""
     id = create(store)
     watch, look = store._engine._file.watch, _watch.stat
 
-    def look_slowly(path: str) -> os.stat_result | None:
-        found = look(path)
-        watch._database_bytes += 4096  # by another thread
+    def look_slowly(name: str) -> os.stat_result | None:
+        found = look(name)
+        if name == str(path):
+            watch._database_bytes += 4096  # by another thread
         return found
 
     monkeypatch.setattr(_watch, "stat", look_slowly)
@@ -908,6 +930,26 @@ def test_a_child_has_a_guard_of_its_own(store: SqliteStore) -> None:
     with watch._guard:
         watch.after_fork_in_child()
         assert "a test" in str(watch.stop("a test"))
+
+
+def test_mark_that_is_left_while_a_connection_leaves_its_tag_stops_the_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tag makes the lock file long again, and its first bytes show that it was short."""
+    write = os.pwrite
+    with SqliteStore(path) as other, SqliteStore(path) as store:
+        id = create(other)
+
+        def stop_and_write(descriptor: int, content: bytes, offset: int) -> int:
+            other._engine._file.watch.stop("a test")
+            return write(descriptor, content, offset)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", stop_and_write)
+            with pytest.raises(StoreStopped, match="another process"):
+                credit(store, id, "wire-1", 1)
+        assert beside(path, "lock").stat().st_size == 1
+        assert refuses_everything(store, id)
 
 
 # --- commits that were cut short ---
