@@ -11,9 +11,10 @@ import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from attrs import Attribute, Factory, field, frozen
+from attrs import Attribute, field, frozen
 
 from incoming_payments.acceptance import Acceptance, Approvals, AsyncAcceptance
 from incoming_payments.domain.checks import name_of
@@ -314,7 +315,11 @@ class Ports:
     approval_s: float = field(default=APPROVAL_S_MAX, validator=_bound)
     quotas: Quotas | None = field(default=None, validator=_port(Quotas, is_sync=True))
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
-    approvals: Approvals | None = field(default=Factory(_approvals, takes_self=True), init=False, eq=False, repr=False)
+
+    @cached_property
+    def approvals(self) -> Approvals | None:
+        """The calls of `acceptance` within its bound, for the drivers."""
+        return _approvals(self)
 
 
 @frozen(kw_only=True)
@@ -335,4 +340,8 @@ class AsyncPorts:
     randomness: Callable[[int], bytes] | Callable[[int], Awaitable[bytes]] = field(
         default=secrets.token_bytes, repr=False, validator=_function
     )
-    approvals: Approvals | None = field(default=Factory(_approvals, takes_self=True), init=False, eq=False, repr=False)
+
+    @cached_property
+    def approvals(self) -> Approvals | None:
+        """The calls of `acceptance` within its bound, for the drivers."""
+        return _approvals(self)
