@@ -62,7 +62,7 @@ HEADERS_BYTES_MAX: Final = 64 * 1024  # all names and values
 SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or digests
 SIGNATURES_MAX: Final = 4  # signatures verified for one request: limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
-TARGETS_REMEMBERED_MAX: Final = 64  # cached parts of target URIs: at most 4 MB, as servers limit the request line
+TARGETS_REMEMBERED_MAX: Final = 64  # cached parts of target URIs of at most `URL_CHARS_MAX`: below 1 MB
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one per kind of request: at most 7 MB
 SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # of all fields parsed for `;sf` and `;key`: takes 5 ms; usual fields have 200
 SF_PARAMETERS_MAX: Final = 16  # of one member or item; RFC 9421 defines six
@@ -98,9 +98,12 @@ INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that 
 INTROSPECTION_S_MAX: Final = 3.0  # the default for one introspection with its retries: a client waits 10 s or more
 INTROSPECTION_SETTING_S_MAX: Final = 30.0  # the largest setting: the clients have given up by then
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable as long
-INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: about 2 KB each
+INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: usually 2 KB each, and 20 KB at most
+INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
 CLIENT_RETRIES_MAX: Final = 2  # after a failed connection: a kept connection may be closed, and a server restarts
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
+LOOK_UPS_MAX: Final = 16  # of names at the same time, by one client: each takes a thread until the resolver answers
+CLIENT_CONNECTIONS_MAX: Final = 256  # of one async client to all hosts: the rest of the process needs descriptors too
 BREAKER_FAILURES_MAX: Final = 5  # in a row, before a client stops sending: fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the first time without requests
 BREAKER_OPEN_S_MAX: Final = 8.0  # the longest: service resumes so much later than the other system at most
@@ -108,6 +111,7 @@ BREAKER_OPEN_S_MAX: Final = 8.0  # the longest: service resumes so much later th
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # in one cache: 25 MB, if each client publishes the largest key set
+FIRST_FETCHES_MAX: Final = 32  # at the same time, of unknown documents: a stranger can cause one with each request
 DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for it
 DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
@@ -168,6 +172,7 @@ for _smaller, _larger, _why in (
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
     (APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX, "the default bound must be a valid setting"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
+    (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "an answer in the cache is an answer"),
     (INTROSPECTION_S_MAX, INTROSPECTION_SETTING_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest"),
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),

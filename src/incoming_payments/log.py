@@ -44,7 +44,6 @@ class LogEvent(enum.StrEnum):
     LINES_SUPPRESSED = "lines_suppressed", "the number of lines of one kind that the rate limit suppressed"
     OBSERVER_FAILED = "observer_failed", "an observer raised an exception; has the traceback"
     CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database; it is tried again"
-    LOG_NOT_READ = "log_not_read", "SQLite's log could not be read after a commit, so the store opens its file again"
     CONFIGURATION_READ = "configuration_read", "SIGHUP: `serve` has read its configuration again"
     CONFIGURATION_REFUSED = "configuration_refused", "SIGHUP: the configuration is wrong, so the old settings stay"
     CONFIGURATION_WARNING = "configuration_warning", "SIGHUP: a setting needs a restart, or is probably a mistake"

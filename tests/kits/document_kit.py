@@ -38,14 +38,27 @@ class Lookups:
         """Return the answer of `find`."""
         return self.find_all([arguments])[0]
 
-    def find_all(self, calls: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """Return the answers of concurrent calls of `find`."""
+    def find_all(self, calls: Iterable[tuple[Any, ...]], *, catch: type[Exception] | tuple[()] = ()) -> list[Any]:
+        """Return the answers of concurrent calls of `find`, and the exceptions of the type `catch`."""
         if self._runner is None:
+
+            def find(arguments: tuple[Any, ...]) -> Any:
+                try:
+                    return self.port.find(*arguments)
+                except catch as error:
+                    return error
+
             with ThreadPoolExecutor(50) as pool:
-                return list(pool.map(lambda arguments: self.port.find(*arguments), calls))
+                return list(pool.map(find, calls))
+
+        async def afind(arguments: tuple[Any, ...]) -> Any:
+            try:
+                return await self.port.find(*arguments)
+            except catch as error:
+                return error
 
         async def gather() -> list[Any]:
-            return await asyncio.gather(*(self.port.find(*arguments) for arguments in calls))
+            return await asyncio.gather(*map(afind, calls))
 
         return self._runner.run(gather())
 
@@ -133,6 +146,9 @@ FAULTS: Final[dict[str, Callable[[Peer], None]]] = {
     "deep JSON": say(b"[" * 60_000),
     "NUL": say(b"\0"),
     "an array": say(b"[]"),
+    "UTF-16": say('{"keys": []}'.encode("utf-16")),
+    "NaN": say(b'{"keys": [], "id": NaN}'),
+    "a member twice": say(b'{"keys": [], "keys": []}'),
     "no answer": hang_up,
     "a cut-off body": cut_off,
 }

@@ -78,6 +78,10 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
             "16777217 must not be more than 16777216: a body in a command is a signed body",
         ),
         (
+            "INTROSPECTION_CACHED_BYTES_MAX: Final = 65537",
+            "65537 must not be more than 65536: an answer in the cache is an answer",
+        ),
+        (
             "INTROSPECTION_S_MAX: Final = 31.0",
             "31.0 must not be more than 30.0: the default time must be a valid setting",
         ),

@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from incoming_payments.clients._http import (
     CONNECTIONS_MAX,
     HttpAnswer,
+    LookUps,
     MayConnect,
     any_address,
     check_address,
@@ -20,8 +22,11 @@ from incoming_payments.clients._http import (
     too_late,
 )
 from incoming_payments.httpsig import RequestMessage
+from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
 
 _LEAST_S: Final = 0.001  # to aiohttp, a total of 0 or less is no limit at all
+_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: thousands of interim responses would fit into more
+_NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
 class AsyncHttpClient:
@@ -44,6 +49,7 @@ class AsyncHttpClient:
         self._connections = connections
         self._tls = tls
         self._may_connect = may_connect
+        self._look_ups = LookUps()
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -79,27 +85,63 @@ class AsyncHttpClient:
             self._loop = loop
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=0,
+                    limit=CLIENT_CONNECTIONS_MAX,
                     limit_per_host=self._connections,
+                    resolver=_Resolver(self._look_ups),
                     ssl=self._tls or True,
                     socket_factory=self._socket,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity"},
                 auto_decompress=False,
+                middlewares=(_send_once,),
             )
         return self._session
 
     def _socket(self, address: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, where = address
         check_address(self._may_connect, where[0])
-        return socket.socket(family, kind, protocol)
+        created = socket.socket(family, kind, protocol)
+        created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES_MAX)
+        return created
 
     async def aclose(self) -> None:
         """Close all connections. A later request opens new ones."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+class _Resolver(AbstractResolver):
+    """Looks up names outside of the threads of the event loop, which other parts of the process need."""
+
+    def __init__(self, look_ups: LookUps) -> None:
+        self._look_ups = look_ups
+
+    async def resolve(
+        self,
+        host: str,
+        port: int = 0,
+        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - aiohttp gives it
+    ) -> list[ResolveResult]:
+        found = await asyncio.wrap_future(self._look_ups.start(host, port))
+        return [
+            ResolveResult(hostname=host, host=address[0], port=port, family=kind, proto=protocol, flags=_NUMERIC)
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """Do nothing: each look-up ends on its own."""
+
+
+async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Replace the errors after which aiohttp repeats a GET. The callers decide about retries."""
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientConnectionError(str(error)) from error
 
 
 def _abort(response: aiohttp.ClientResponse) -> None:

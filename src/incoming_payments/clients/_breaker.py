@@ -16,46 +16,60 @@ T = TypeVar("T")
 class Breaker:
     """Stop sending to a server that does not answer. Times are seconds of a monotonic clock.
 
-    After `limits.BREAKER_FAILURES_MAX` failures in a row, no request is sent for `limits.BREAKER_OPEN_S_MIN` seconds.
-    Then one request tries the server. If it fails, the time doubles, to `limits.BREAKER_OPEN_S_MAX` at most.
+    After `limits.BREAKER_FAILURES_MAX` failures in a row, one caller probes the server. If the probe fails, no request
+    is sent for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. The time doubles with each failed probe, to
+    `limits.BREAKER_OPEN_S_MAX` at most. Any answer of the server ends this.
+
+    A client chooses the content of its requests, and a server may fail to answer some content. So requests of clients
+    only raise the suspicion, and a probe with content of its own decides.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._failures = 0
-        self._open_s = BREAKER_OPEN_S_MIN
-        self._closed_from = 0.0
         self._answered_at = -math.inf
+        self._reset()
+
+    def _reset(self) -> None:
+        self._failures = 0
+        self._is_open = False
+        self._open_s = BREAKER_OPEN_S_MIN
+        self._probe_at = -math.inf
+
+    def takes_probe(self, now: float) -> bool:
+        """Return whether the caller has to probe the server, before it sends its request."""
+        if self._failures < BREAKER_FAILURES_MAX:
+            return False
+        with self._lock:
+            if now < self._probe_at:
+                return False
+            self._probe_at = now + self._open_s  # the other callers do not probe meanwhile
+            return True
 
     def wait_s(self, now: float) -> float:
-        """Return 0 if a request may be sent now, or else the seconds until the next request is allowed."""
-        if self._failures < BREAKER_FAILURES_MAX:
-            return 0.0
-        with self._lock:
-            if now >= self._closed_from:
-                self._closed_from = now + self._open_s  # for the others, while this request tries the server
-                return 0.0
-            return self._closed_from - now
+        """Return 0 if a request may be sent now, or else the seconds until the next probe."""
+        return max(0.0, self._probe_at - now) if self._is_open else 0.0
 
     def succeeded(self, now: float) -> None:
         """Record that the server answered."""
         self._answered_at = now
         if self._failures:
             with self._lock:
-                self._failures, self._open_s, self._closed_from = 0, BREAKER_OPEN_S_MIN, 0.0
+                self._reset()
 
-    def failed(self, now: float, begin_s: float) -> None:
+    def failed(self, begin_s: float) -> None:
         """Record that the server did not answer a request of `begin_s`.
 
-        That is no failure of the server if it has answered another request since then. Otherwise a stranger with very
-        many requests, which wait for a connection in vain, could open the breaker for all.
+        That is no failure of the server if it has answered another request since then.
         """
-        if begin_s < self._answered_at:
-            return
         with self._lock:
-            self._failures += 1
-            if self._failures >= BREAKER_FAILURES_MAX:
-                self._closed_from = now + self._open_s
+            self._failures += begin_s >= self._answered_at
+
+    def probe_failed(self, now: float, begin_s: float) -> None:
+        """Record that the server did not answer a probe of `begin_s`. See `failed`."""
+        with self._lock:
+            if begin_s >= self._answered_at:
+                self._is_open = True
+                self._probe_at = now + self._open_s
                 self._open_s = min(2 * self._open_s, BREAKER_OPEN_S_MAX)
 
 

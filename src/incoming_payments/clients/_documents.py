@@ -1,11 +1,11 @@
 """A bounded cache of JSON documents of other services, and its fetches over HTTP, sync and async.
 
 The cache decides, and `Fetcher` and `AsyncFetcher` only wait. For each URL at most one fetch is in flight, and one
-starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. A fetch that fails leaves the known document in use.
+starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. At most `limits.FIRST_FETCHES_MAX` fetches of unknown documents are
+in flight. A fetch that fails leaves the known document in use.
 """
 
 import asyncio
-import json
 import logging
 import math
 import ssl
@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import Factory, define, field, frozen
 
+from incoming_payments import strict
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.httpsig import RequestMessage
@@ -25,6 +26,7 @@ from incoming_payments.limits import (
     DOCUMENT_COOL_DOWN_S_MIN,
     DOCUMENT_STALE_S_MAX,
     DOCUMENTS_MAX,
+    FIRST_FETCHES_MAX,
 )
 from incoming_payments.log import LineLimit, LogEvent, log_event
 
@@ -62,12 +64,9 @@ def read_object(answer: HttpAnswer) -> dict[str, Any]:
     if answer.status != 200:
         raise HttpFailed(f"the server answered {answer.status}, not 200")
     try:
-        members = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        raise HttpFailed("the body is not JSON") from None
-    if not isinstance(members, dict):
-        raise HttpFailed("the body is not a JSON object")
-    return members
+        return strict.read_object(answer.body)
+    except ValueError as error:
+        raise HttpFailed(f"the body {error}") from None
 
 
 @define(eq=False)
@@ -96,6 +95,7 @@ class Documents(Generic[T]):
     max_age_s: float
     clock: Callable[[], float]
     _entries: dict[str, Entry[T]] = field(init=False, factory=dict)
+    _first: "set[Future[None]]" = field(init=False, factory=set)  # the fetches in flight of unknown documents
     _lock: Any = field(init=False, factory=threading.Lock)
     _lines: LineLimit = field(init=False, default=Factory(lambda self: LineLimit(clock=self.clock), takes_self=True))
 
@@ -103,18 +103,26 @@ class Documents(Generic[T]):
         """Return the entry of `url`, the fetch to wait for, if any, and whether the caller has to do that fetch.
 
         There is a fetch when the document is unknown or too old, or does not suffice, unless the last one was just now.
+        Raises `unavailable` for an unknown document while too many others are fetched. The cache does not change then.
         """
         with self._lock:
-            entry = self._entry(url)
             now = self.clock()
+            entry = self._entries.get(url) or Entry[T](url)
+            rests = now - entry.tried_at < DOCUMENT_COOL_DOWN_S_MIN
+            begins_first = entry.document is None and entry.flight is None and not rests
+            if begins_first and len(self._first) >= FIRST_FETCHES_MAX:
+                raise self.unavailable(f"{url} is not fetched: too many other unknown documents are being fetched")
+            self._keep(entry)
             if entry.flight is not None:
                 return entry, entry.flight, False
             is_young = now - entry.fetched_at <= self.max_age_s
             if is_young and entry.document is not None and suffices(entry.document):
                 return entry, None, False
-            if now - entry.tried_at < DOCUMENT_COOL_DOWN_S_MIN:
+            if rests:
                 return entry, None, False
             entry.flight = Future()
+            if begins_first:
+                self._first.add(entry.flight)
             entry.flight.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it for the others
             return entry, entry.flight, True
 
@@ -133,6 +141,7 @@ class Documents(Generic[T]):
             age_s = now - entry.fetched_at
             entry.document, entry.failure, entry.tried_at = document, failure, now
             entry.flight = None
+            self._first.discard(flight)
         flight.set_result(None)
         if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
             text = "a document that is %.0f s old stays in use: %s"
@@ -149,17 +158,25 @@ class Documents(Generic[T]):
             return document
         raise self.unavailable(failure)
 
-    def _entry(self, url: str) -> Entry[T]:
-        """Return the entry of `url`, as the latest one used. A full cache drops one without a document first."""
-        entry = self._entries.pop(url, None) or Entry[T](url)
+    def late(self, url: str) -> PortUnavailable:
+        """Return the error for a fetch of another thread or event loop that does not end."""
+        return self.unavailable(f"the fetch of {url} does not end")
+
+    def _keep(self, entry: Entry[T]) -> None:
+        """Make `entry` the latest one used. A full cache drops one without a document first.
+
+        It drops one with a fetch in flight last, because a second fetch of that URL could begin.
+        """
+        self._entries.pop(entry.url, None)
         if len(self._entries) >= DOCUMENTS_MAX:
-            empty = (name for name, other in self._entries.items() if other.document is None)
-            del self._entries[next(empty, next(iter(self._entries)))]
-        self._entries[url] = entry
-        return entry
+            others = self._entries.values()
+            worst = min(others, key=lambda other: (other.document is not None, other.flight is not None))
+            del self._entries[worst.url]
+        self._entries[entry.url] = entry
 
 
 _INTERRUPTED: Final = HttpFailed("the fetch was interrupted")
+_SLACK_S: Final = 1.0  # a fetch in flight ends on its own; this is for one whose thread or loop has stopped
 
 
 class Fetcher(Generic[T]):
@@ -182,7 +199,10 @@ class Fetcher(Generic[T]):
         if flight is not None:
             if is_mine:
                 self._fetch(entry, flight)
-            flight.result()
+            try:
+                flight.result(self._timeout_s + _SLACK_S)
+            except TimeoutError:
+                raise self._documents.late(url) from None
         return self._documents.result(entry, suffices)
 
     def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
@@ -224,7 +244,11 @@ class AsyncFetcher(Generic[T]):
                 task = asyncio.create_task(self._fetch(entry, flight))  # it goes on when this caller is cancelled
                 self._work[task] = entry, flight
                 task.add_done_callback(self._end)
-            await asyncio.wrap_future(flight)
+            try:
+                async with asyncio.timeout(self._timeout_s + _SLACK_S):
+                    await asyncio.wrap_future(flight)
+            except TimeoutError:
+                raise self._documents.late(url) from None
         return self._documents.result(entry, suffices)
 
     async def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:

@@ -10,13 +10,17 @@ request.
 """
 
 import errno
+import socket
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final
+from typing import Any, Final
 
 from attrs import field, frozen
 
 from incoming_payments.errors import PortUnavailable
+from incoming_payments.limits import LOOK_UPS_MAX
 
 CONNECTIONS_MAX: Final = 32  # the default for one client: the connections to one host, in use or kept
 _ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of the server, which may have 64 KB
@@ -64,6 +68,47 @@ def check_address(may_connect: MayConnect, address: str) -> None:
         raise AddressRefused(errno.EACCES, f"this client may not connect to the address {address}")
 
 
+class LookUps:
+    """Looks up the addresses of names, each in a thread, because the look-up of the system has no timeout.
+
+    At most `limits.LOOK_UPS_MAX` are in progress, so names with a slow resolver cannot use up all threads. Callers that
+    look up the same name at the same time share a thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._in_progress: dict[tuple[str, int], Future[list[Any]]] = {}
+
+    def start(self, host: str, port: int) -> "Future[list[Any]]":
+        """Return the future addresses of `host`, as `socket.getaddrinfo` gives them. Raises `OSError`."""
+        key = host.strip("[]"), port
+        with self._lock:
+            if answer := self._in_progress.get(key):
+                return answer
+            if len(self._in_progress) >= LOOK_UPS_MAX:
+                raise OSError(errno.EAGAIN, f"{LOOK_UPS_MAX} other names are being looked up")
+            answer = self._in_progress[key] = Future()
+            answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it for the others
+        try:
+            threading.Thread(target=self._look_up, args=key, daemon=True, name=f"look up {host}").start()
+        except RuntimeError as error:  # the system has no more threads
+            self._end(key)
+            raise OSError(errno.EAGAIN, str(error)) from error
+        return answer
+
+    def _look_up(self, host: str, port: int) -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, ValueError) as error:  # ValueError: the name cannot be in the DNS
+            self._end((host, port)).set_exception(error)
+        else:
+            self._end((host, port)).set_result(found)
+
+    def _end(self, key: tuple[str, int]) -> "Future[list[Any]]":
+        with self._lock:
+            return self._in_progress.pop(key)
+
+
 def too_late(url: str, timeout_s: float) -> HttpFailed:
     """Return the failure of an exchange that did not end in time."""
     return HttpFailed(f"{url} did not answer within {timeout_s:.3g} s")
@@ -77,6 +122,5 @@ def too_large(url: str, bytes_max: int) -> HttpFailed:
 def failed(url: str, error: BaseException, *, is_connection: bool) -> HttpFailed:
     """Return the failure that `error` of the HTTP library stands for."""
     why = "cannot be reached" if is_connection else "gave no valid HTTP answer"
-    return HttpFailed(
-        f"{url} {why}: {type(error).__name__}: {str(error)[:_ERROR_CHARS_MAX]}", is_connection=is_connection
-    )
+    text = "".join(char if char.isprintable() else " " for char in str(error)[:_ERROR_CHARS_MAX])  # one line of a log
+    return HttpFailed(f"{url} {why}: {type(error).__name__}: {text}", is_connection=is_connection)

@@ -8,7 +8,6 @@ import http.client
 import io
 import socket
 import ssl
-import threading
 import time
 from concurrent.futures import Future
 from typing import Any, Final
@@ -22,6 +21,7 @@ from incoming_payments.clients._http import (
     CONNECTIONS_MAX,
     HOSTS_MAX,
     HttpAnswer,
+    LookUps,
     MayConnect,
     any_address,
     check_address,
@@ -32,6 +32,7 @@ from incoming_payments.clients._http import (
 from incoming_payments.httpsig import RequestMessage
 
 _LEAST_S: Final = 0.001  # a socket with the timeout 0 would not wait at all
+_TARGET: Final = ":path"  # takes the target past urllib3, which changes its percent-encoding. The server never sees it
 
 
 class HttpClient:
@@ -63,7 +64,7 @@ class HttpClient:
                 request.method,
                 target.path + (target.query or ""),
                 body=request.body or None,
-                headers=dict(request.headers),
+                headers={**dict(request.headers), _TARGET: target.path + (target.query or "")},
                 redirect=False,
                 retries=False,
                 timeout=_Deadline(timeout_s),
@@ -151,23 +152,26 @@ class _TimedResponse(http.client.HTTPResponse):
 
 def _pool_classes(may_connect: MayConnect) -> dict[str, type[urllib3.HTTPConnectionPool]]:
     """Return pools with connections that have a deadline, to addresses that `may_connect` allows."""
-
-    def connect(connection: HTTPConnection) -> socket.socket:
-        deadline = _Deadline(connection.timeout or 0)
-        try:
-            return _connect(connection.host, connection.port, deadline, may_connect)
-        except TimeoutError as error:
-            raise ConnectTimeoutError(connection, str(error)) from error
-        except OSError as error:
-            raise NewConnectionError(connection, str(error)) from error
+    look_ups = LookUps()
 
     class Plain(HTTPConnection):
         response_class = _TimedResponse
-        _new_conn = connect
 
-    class Tls(HTTPSConnection):
-        response_class = _TimedResponse
-        _new_conn = connect
+        def _new_conn(self) -> socket.socket:
+            deadline = _Deadline(self.timeout or 0)
+            try:
+                return _connect(look_ups.start(self.host, self.port), deadline, may_connect)
+            except TimeoutError as error:
+                raise ConnectTimeoutError(self, str(error)) from error
+            except OSError as error:
+                raise NewConnectionError(self, str(error)) from error
+
+        def request(self, method: str, url: str, body: Any = None, headers: Any = None, **options: Any) -> None:
+            url = headers.pop(_TARGET)  # the one of urllib3 may differ
+            super().request(method, url, body, headers, **options)
+
+    class Tls(Plain, HTTPSConnection):
+        pass
 
     class PlainPool(urllib3.HTTPConnectionPool):
         ConnectionCls = Plain
@@ -178,10 +182,10 @@ def _pool_classes(may_connect: MayConnect) -> dict[str, type[urllib3.HTTPConnect
     return {"http": PlainPool, "https": TlsPool}
 
 
-def _connect(host: str, port: int, deadline: _Deadline, may_connect: MayConnect) -> socket.socket:
-    """Return a socket that is connected to the first address of `host` that answers."""
-    failure: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in _look_up(host, port, deadline.connect_timeout):
+def _connect(look_up: "Future[list[Any]]", deadline: _Deadline, may_connect: MayConnect) -> socket.socket:
+    """Return a socket that is connected to the first address that answers."""
+    failure = OSError("the host has no address")
+    for family, kind, protocol, _, address in look_up.result(deadline.connect_timeout):
         sock = None
         try:
             check_address(may_connect, str(address[0]))
@@ -197,17 +201,3 @@ def _connect(host: str, port: int, deadline: _Deadline, may_connect: MayConnect)
         else:
             return sock
     raise failure
-
-
-def _look_up(host: str, port: int, timeout_s: float) -> list[Any]:
-    """Return the addresses of `host`. The look-up has no timeout of its own, so a thread waits for it."""
-    answer: Future[list[Any]] = Future()
-
-    def look_up() -> None:
-        try:
-            answer.set_result(socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:  # UnicodeError: the name cannot be in the DNS
-            answer.set_exception(error)
-
-    threading.Thread(target=look_up, daemon=True, name=f"look up {host}").start()
-    return answer.result(timeout_s)

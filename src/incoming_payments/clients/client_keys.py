@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from incoming_payments.clients._documents import AsyncFetcher, Documents, Fetcher, read_object
 from incoming_payments.clients._http import HttpAnswer, HttpFailed
@@ -23,6 +24,7 @@ from incoming_payments.limits import CLIENT_KEYS_MAX, DOCUMENT_AGE_S_MAX, DOCUME
 
 KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client by `kid`
 
+_NOT_FOUND, _GONE = 404, 410
 _MEMBERS: Final = ("kty", "crv", "alg", "kid", "x", "y", "n", "e")  # the others would only fill the cache
 
 
@@ -34,7 +36,8 @@ class HttpClientKeys:
     `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits one fetch. `tls` replaces the default context of TLS.
     `clock` returns seconds and never goes back; change it only in tests. Close the port with `close`.
 
-    `allow_private` is for development: it also allows http, and IP addresses that are not public, such as loopback.
+    `allow_private` is for development: it also allows http, a port in the URL, and IP addresses that are not public,
+    such as loopback.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class HttpClientKeys:
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._allow_http = allow_private
+        self._is_development = allow_private
         self._fetcher = Fetcher(
             Documents(_read, ClientKeysUnavailable, max_age_s, clock),
             timeout_s=timeout_s,
@@ -59,7 +62,7 @@ class HttpClientKeys:
 
         A client without a wallet address, such as a thumbprint, has none. Raises `ClientKeysUnavailable`.
         """
-        url = _url(client, self._allow_http)
+        url = _url(client, self._is_development)
         keys = None if url is None else self._fetcher.look_up(url, lambda known: key_id in known)
         return (keys or {}).get(key_id)
 
@@ -80,7 +83,7 @@ class AsyncHttpClientKeys:
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._allow_http = allow_private
+        self._is_development = allow_private
         self._fetcher = AsyncFetcher(
             Documents(_read, ClientKeysUnavailable, max_age_s, clock),
             timeout_s=timeout_s,
@@ -90,7 +93,7 @@ class AsyncHttpClientKeys:
 
     async def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
         """Return the public JWK of `client` with this `kid`. See `HttpClientKeys.find`."""
-        url = _url(client, self._allow_http)
+        url = _url(client, self._is_development)
         keys = None if url is None else await self._fetcher.look_up(url, lambda known: key_id in known)
         return (keys or {}).get(key_id)
 
@@ -99,20 +102,28 @@ class AsyncHttpClientKeys:
         await self._fetcher.aclose()
 
 
-def _url(client: ClientId, allow_http: bool) -> str | None:
-    """Return the URL of the key set of `client`, or `None` if its identifier is not the URL of a wallet address."""
+def _url(client: ClientId, is_development: bool) -> str | None:
+    """Return the URL of the key set of `client`, or `None` if its identifier is not the URL of a wallet address.
+
+    Wallet addresses are https URLs without a port and a query. So a client cannot choose another service of a host.
+    """
     try:
         url = canonical_url(client, member="client")
     except InvalidValue:
         return None
-    if "?" in url or not (allow_http or url.startswith("https:")):
+    parts = urlsplit(url)
+    if "?" in url or not (is_development or (parts.scheme == "https" and parts.port is None)):
         return None
     return f"{url}/jwks.json"
 
 
 def _read(_: str, answer: HttpAnswer, known: KeySet | None) -> KeySet | None:
-    """Return the good keys of a key set. The first key with a `kid` counts. RFC 7517 §5: ignore the others."""
-    if answer.status in {404, 410} and known is None:
+    """Return the good keys of a key set. The first key with a `kid` counts. RFC 7517 §5: ignore the others.
+
+    410 says that the key set was withdrawn for good (RFC 9110 §15.5.11), so the known keys go. 404 can be a mistake of
+    a server that is being changed, and drops none.
+    """
+    if answer.status == _GONE or (answer.status == _NOT_FOUND and known is None):
         return None
     keys = read_object(answer).get("keys")
     if not isinstance(keys, list):

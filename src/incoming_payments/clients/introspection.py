@@ -16,13 +16,14 @@ from incoming_payments.clients._http import CONNECTIONS_MAX, AnswerTooLarge, Htt
 from incoming_payments.clock import utc_now
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
-from incoming_payments.gnap import AccessTokenInfo, Dialect, TokenQuery, read_introspection
+from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, Dialect, TokenQuery, read_introspection
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.limits import (
     CLIENT_RETRIES_MAX,
     CLIENT_RETRY_S_MAX,
     INTROSPECTION_BYTES_MAX,
     INTROSPECTION_CACHE_S_MAX,
+    INTROSPECTION_CACHED_BYTES_MAX,
     INTROSPECTION_S_MAX,
     INTROSPECTION_SETTING_S_MAX,
     INTROSPECTIONS_CACHED_MAX,
@@ -66,6 +67,9 @@ class _Introspector:
             raise _wrong("resource_server", text)
         _check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
         _check_number("cache_s", cache_s, 0, INTROSPECTION_CACHE_S_MAX)
+        for name, count in (("connections", connections), ("cache_tokens", cache_tokens)):
+            if type(count) is not int or count < 1:
+                raise _wrong(name, "must be a whole number of at least 1")
         self._url = url
         self._dialect: Dialect = dialect
         self._issuer = issuer
@@ -105,7 +109,7 @@ class _Introspector:
 
     def _read(self, name: Hashable, body: bytes) -> AccessTokenInfo | None:
         info = read_introspection(body, dialect=self._dialect, issuer=self._issuer, audience=self._audience)
-        if info is not None:
+        if info is not None and len(body) <= INTROSPECTION_CACHED_BYTES_MAX:
             self._cache.add(name, info, self._clock(), time.monotonic())
         return info
 
@@ -130,8 +134,9 @@ class HttpIntrospector(_Introspector):
 
     `introspect` raises `TokenRefused`, as `read_introspection` does, and `AuthorizationServerUnavailable`. Threads that
     ask the same at the same time share one request. A failed connection is tried again at most
-    `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly gets no requests for some time, at most
-    `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong setting. Close it with `close`.
+    `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly, also for a probe with a random token, gets no
+    requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong
+    setting. Close it with `close`.
     """
 
     def _open(self, **options: Any) -> Any:
@@ -149,6 +154,11 @@ class HttpIntrospector(_Introspector):
 
     def _fetch(self, query: TokenQuery) -> bytes:
         attempt = _Attempt(self._url, self._breaker, self._timeout_s)
+        if attempt.must_probe:
+            try:
+                attempt.probed(self._http.send(self._request(_probe()), timeout_s=attempt.left_s()))
+            except HttpFailed as error:
+                raise attempt.outage(error) from error
         while True:
             try:
                 return attempt.body(self._http.send(self._request(query), timeout_s=attempt.left_s()))
@@ -178,6 +188,11 @@ class AsyncHttpIntrospector(_Introspector):
 
     async def _fetch(self, query: TokenQuery) -> bytes:
         attempt = _Attempt(self._url, self._breaker, self._timeout_s)
+        if attempt.must_probe:
+            try:
+                attempt.probed(await self._http.send(self._request(_probe()), timeout_s=attempt.left_s()))
+            except HttpFailed as error:
+                raise attempt.outage(error) from error
         while True:
             try:
                 return attempt.body(await self._http.send(self._request(query), timeout_s=attempt.left_s()))
@@ -198,7 +213,8 @@ class _Attempt:
         self._retries = 0
         self._begin_s = time.monotonic()
         self._deadline = self._begin_s + timeout_s
-        if wait_s := breaker.wait_s(self._begin_s):
+        self.must_probe = breaker.takes_probe(self._begin_s)
+        if not self.must_probe and (wait_s := breaker.wait_s(self._begin_s)):
             raise self._outage(f"failed repeatedly: no request is sent to it for {wait_s:.1f} s")
 
     def left_s(self) -> float:
@@ -210,14 +226,25 @@ class _Attempt:
         self._retries += 1
         if not error.is_connection or self._retries > CLIENT_RETRIES_MAX or self.left_s() <= pause_s:
             if not isinstance(error, AnswerTooLarge):  # else the client of one large grant could stop the others
-                self._breaker.failed(time.monotonic(), self._begin_s)
+                self._breaker.failed(self._begin_s)
             raise AuthorizationServerUnavailable(error.description) from error
         return pause_s
+
+    def probed(self, answer: HttpAnswer) -> None:
+        """Take the answer to the probe. Any answer of the server itself will do."""
+        if answer.status in _GATEWAY:
+            raise HttpFailed(f"it answered {answer.status}")
+        self._breaker.succeeded(time.monotonic())
+
+    def outage(self, error: HttpFailed) -> AuthorizationServerUnavailable:
+        """Return the outage that the failed probe stands for."""
+        self._breaker.probe_failed(time.monotonic(), self._begin_s)
+        return self._outage(f"failed repeatedly, and a probe failed too: {error.description}")
 
     def body(self, answer: HttpAnswer) -> bytes:
         """Return the body of a successful answer."""
         if answer.status in _GATEWAY:
-            self._breaker.failed(time.monotonic(), self._begin_s)
+            self._breaker.failed(self._begin_s)
         else:
             self._breaker.succeeded(time.monotonic())
         if answer.status != 200:
@@ -226,6 +253,11 @@ class _Attempt:
 
     def _outage(self, why: str) -> AuthorizationServerUnavailable:
         return AuthorizationServerUnavailable(f"the introspection endpoint {self._url} {why}")
+
+
+def _probe() -> TokenQuery:
+    """Return a query for a token that no client can know. A healthy server answers that it is not active."""
+    return TokenQuery(AccessToken(secrets.token_urlsafe(32)), Action.READ)
 
 
 def _error_code(body: bytes) -> str:

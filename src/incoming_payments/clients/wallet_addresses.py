@@ -33,9 +33,9 @@ _GONE: Final = 410
 class HttpWalletAddresses:
     """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share it.
 
-    `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address elsewhere is not hosted
-    here, and nothing is fetched for it. The other arguments are those of `HttpClientKeys`. Set `allow_private` also if
-    the service for wallet addresses has a private IP address. Close the port with `close`.
+    `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address elsewhere, or with a
+    query, is not hosted here, and nothing is fetched for it. The other arguments are those of `HttpClientKeys`. Set
+    `allow_private` also if the service for wallet addresses has a private IP address. Close the port with `close`.
 
     A wallet address is inactive if its document has `"active": false`, or the answer is 410. It is unknown if the
     answer is 404. Raises `ConfigurationError` for no base URL, or for http without `allow_private`, and `InvalidValue`
@@ -113,7 +113,8 @@ def _bases(urls: Iterable[str], allow_http: bool) -> tuple[str, ...]:
 
 
 def _is_below(url: str, bases: tuple[str, ...]) -> bool:
-    return any(url == base or url.startswith(f"{base}/") for base in bases)
+    """Return whether `url` may be one of the ASE's. The URL of a wallet address has no query."""
+    return "?" not in url and any(url == base or url.startswith(f"{base}/") for base in bases)
 
 
 def _suffices(_: Found) -> bool:

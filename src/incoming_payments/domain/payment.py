@@ -225,7 +225,7 @@ class _Part(property, Generic[T]):
     """
 
     def __init__(self, path: str) -> None:
-        super().__init__(attrgetter(path))
+        super().__init__(attrgetter(path), doc=f"`{path}`.")
 
     if TYPE_CHECKING:
 

@@ -27,6 +27,7 @@ from incoming_payments.errors import (
     IncomingPaymentsError,
     InvalidValue,
     MalformedJson,
+    PortUnavailable,
     Refused,
     WalletAddressInactive,
     WalletAddressNotFound,
@@ -36,9 +37,9 @@ from incoming_payments.flows.authenticate import authorized
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
-    FindWalletAddress,
     Flow,
     InsertPayment,
+    find_wallet_address,
     flow,
 )
 from incoming_payments.flows.policy import ServicePolicy
@@ -71,10 +72,11 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
         yield from authorized(request, TokenQuery(token, Action.CREATE), policy, now)
         raise creation
     hosted = yield from _look_up(creation.wallet_address)
+    # An outage does not say that there is no such wallet address, so its URL is part of the query.
     url = None if isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
     caller, allowance = yield from authorized(request, TokenQuery(token, Action.CREATE, url), policy, now)
     require_wallet_address(allowance, creation.wallet_address)
-    if isinstance(hosted, Refused):
+    if isinstance(hosted, Refused | PortUnavailable):
         raise hosted
     decision = yield from _decide(creation, hosted, caller.client, policy, now)
     payment = decision.answer
@@ -98,16 +100,16 @@ def _read(request: RequestMessage, policy: ServicePolicy) -> CreateRequest | Mal
         return error
 
 
-def _look_up(url: WalletAddressUrl) -> Flow[WalletAddress | Refused]:
+def _look_up(url: WalletAddressUrl) -> Flow[WalletAddress | Refused | PortUnavailable]:
     """Return the wallet address, or why it cannot be used."""
     try:
         return (yield from _hosted(url))
-    except Refused as error:
+    except (Refused, PortUnavailable) as error:
         return error
 
 
 def _hosted(url: WalletAddressUrl) -> Flow[WalletAddress]:
-    wallet_address = yield from FindWalletAddress(url)
+    wallet_address = yield from find_wallet_address(url)
     if wallet_address is None or wallet_address.url != url:
         raise WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
     if isinstance(wallet_address, InactiveWalletAddress):

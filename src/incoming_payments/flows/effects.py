@@ -24,7 +24,7 @@ from incoming_payments.domain.payment import (
     WalletAddress,
     WalletAddressUrl,
 )
-from incoming_payments.errors import ConfigurationError, FlowStuck
+from incoming_payments.errors import ConfigurationError, FlowStuck, WalletAddressesUnavailable
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery
 from incoming_payments.ilp.receive import Arrival
 from incoming_payments.ports import Decide
@@ -118,6 +118,15 @@ class FindWalletAddress(Effect[WalletAddress | InactiveWalletAddress | None]):
 
     answers: ClassVar = (WalletAddress, InactiveWalletAddress, NoneType)
     url: WalletAddressUrl
+
+
+def find_wallet_address(url: WalletAddressUrl) -> Flow[WalletAddress | InactiveWalletAddress | None]:
+    """Find the wallet address. A timeout or a lost connection is an outage, and no fault of the port."""
+    try:
+        return (yield from FindWalletAddress(url))
+    except (ConnectionError, TimeoutError) as error:
+        text = f"the wallet address {url} cannot be read: {type(error).__name__}: {error}"
+        raise WalletAddressesUnavailable(text) from error
 
 
 @frozen

@@ -8,7 +8,7 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress
 from incoming_payments.errors import PaymentNotFound
 from incoming_payments.flows.authenticate import authorized
-from incoming_payments.flows.effects import AllocateMethods, FindWalletAddress, Flow, LoadPayment, flow
+from incoming_payments.flows.effects import AllocateMethods, Flow, LoadPayment, find_wallet_address, flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, payment_not_found, require_payment
@@ -39,7 +39,7 @@ def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, n
 def get_public_payment(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]:
     """Return the public view of the payment, which needs no token. Raise `PaymentNotFound`."""
     payment = _existing((yield from _find(id)))
-    wallet_address = yield from FindWalletAddress(payment.wallet_address)
+    wallet_address = yield from find_wallet_address(payment.wallet_address)
     # A wallet address can be closed before its payments end. Then name the authorization server of the service.
     auth_server = wallet_address.auth_server if isinstance(wallet_address, WalletAddress) else policy.auth_server
     return PublicView(payment.received, auth_server)

@@ -17,6 +17,7 @@ from incoming_payments.errors import AuthorizationServerUnavailable, InvalidValu
 from incoming_payments.gnap.access import AccessRight, Action, read_access
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.limits import ACCESS_RIGHTS_MAX, CLOCK_SKEW_S_MAX, INTROSPECTION_BYTES_MAX
+from incoming_payments.strict import read_object
 
 Dialect = Literal["rfc9767", "rafiki"]
 
@@ -112,20 +113,21 @@ def read_introspection(
     Without that too, the `jwk` of the result is `None`.
 
     Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
-    large, not a JSON object, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises `TokenRefused` with
-    `key_unusable` when the token is not bound to a public key by value that proves itself by HTTP message signatures,
-    and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name `audience`.
+    large, not a JSON object, has a member twice, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises
+    `TokenRefused` with `key_unusable` when the token is not bound to a public key by value that proves itself by HTTP
+    message signatures, and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name
+    `audience`.
 
     >>> read_introspection(b'{"active": false}')
     """
     if len(body) > INTROSPECTION_BYTES_MAX:
         _unreadable(f"is larger than {INTROSPECTION_BYTES_MAX} bytes")
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        _unreadable("is not JSON")
-    if not isinstance(answer, dict) or type(answer.get("active")) is not bool:
-        _unreadable("must be a JSON object in which active is true or false")
+        answer = read_object(body)
+    except ValueError as error:
+        _unreadable(str(error))
+    if type(answer.get("active")) is not bool:
+        _unreadable("must have active as true or false")
     if not answer["active"]:
         return None
     _check_parties(answer, issuer, audience)

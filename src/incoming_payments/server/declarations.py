@@ -218,7 +218,7 @@ AUTHORIZATION_SERVER: Final = TableOf(
         Setting(
             "allow_private_clients",
             bool,
-            "for development: whether `jwks.json` may be read over http and from private and loopback addresses",
+            "for development: whether `jwks.json` may be read over http, at any port, and from private addresses",
             False,
             written="true",
         ),

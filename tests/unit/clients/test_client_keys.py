@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from typing import Any, Final
@@ -222,7 +223,7 @@ def test_failed_fetch_is_an_outage(keys: Lookups, peer: Peer, fault: Callable[[P
         with pytest.raises(ClientKeysUnavailable) as failed:
             keys.find(client(peer), "old")
         assert str(failed.value).startswith(f"{client(peer)}/jwks.json cannot be used: ")
-    assert len(peer.paths) <= 2  # aiohttp repeats a GET once when the connection closes
+    assert len(peer.paths) == 1
 
     peer.publish({"keys": [OLD]})
     clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
@@ -264,6 +265,81 @@ def test_log_lines_about_failed_fetches_are_limited(
     keys.find(clients[0], "old")
     assert [line.__dict__["event"] for line in caplog.records[-2:]] == ["lines_suppressed", "document_refresh_failed"]
     assert caplog.messages[-2] == "incoming payments: 2 more failed refreshes of documents were not logged"
+
+
+def test_key_set_that_is_gone_drops_the_keys(keys: Lookups, peer: Peer, clock: Clock) -> None:
+    """410 says that the key set was withdrawn for good. The client may publish another one later."""
+    keys.find(client(peer), "old")
+    peer.publish({}, 410)
+    clock.now_s += DOCUMENT_AGE_S_MAX + 1
+    assert keys.find(client(peer), "old") is None
+    peer.fail()
+    clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+    with pytest.raises(ClientKeysUnavailable):
+        keys.find(client(peer), "old")
+    peer.publish({"keys": [NEW]})
+    clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+    assert keys.find(client(peer), "new") == NEW
+
+
+def test_few_unknown_key_sets_are_fetched_at_the_same_time(
+    keys: Lookups, peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetches beyond the limit are an outage at once. Known keys are used and fetched again meanwhile."""
+    monkeypatch.setattr(_documents, "FIRST_FETCHES_MAX", 2)
+    keys.find(client(peer), "old")
+    peer.publish({}, 404)
+    assert [keys.find(client(peer, f"/{n}"), "old") for n in range(4)] == [None] * 4  # one after the other
+    peer.publish({"keys": [OLD]})
+    clock.now_s += DOCUMENT_AGE_S_MAX + 1
+    peer.paths.clear()
+    peer.delay_s = 0.2
+    calls = [(client(peer, f"/{n}"), "old") for n in range(9)] + [(client(peer), "old")]
+    outcomes = keys.find_all(calls, catch=ClientKeysUnavailable)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, ClientKeysUnavailable)]
+    assert len(refused) == 7
+    assert all("too many other unknown documents" in str(error) for error in refused)
+    assert outcomes[-1] == OLD
+    assert len(peer.paths) == 3
+    peer.delay_s = 0
+    assert [keys.find(*call) for call in calls] == [OLD] * 10  # a refused look-up has no cool-down
+
+
+def test_fetch_in_flight_stays_in_a_full_cache(peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many look-ups of unknown clients do not lead to a second fetch of the same URL."""
+    monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
+
+    async def flood() -> list[Any]:
+        port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock)
+        peer.publish({}, 404)
+        for n in range(3):
+            await port.find(client(peer, f"/before-{n}"), "old")
+        peer.publish({"keys": [OLD]})
+        peer.delay_s = 0.2
+        first = asyncio.create_task(port.find(client(peer), "old"))
+        await asyncio.sleep(0.05)
+        others = [asyncio.create_task(port.find(client(peer, f"/{n}"), "old")) for n in range(2)]
+        await asyncio.sleep(0.05)
+        found = await asyncio.gather(first, port.find(client(peer), "old"), *others)
+        await port.aclose()
+        return found
+
+    assert asyncio.run(flood()) == [OLD] * 4
+    assert peer.paths.count("/alice/jwks.json") == 1
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_fetch_that_does_not_end_is_an_outage(cls: type, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch belongs to a thread or a loop that may have stopped. The other callers wait for a bounded time."""
+    monkeypatch.setattr(_documents, "_SLACK_S", 0.1)
+    with looking_up(cls, timeout_s=0.2) as keys:
+        entry, flight, is_mine = keys.port._fetcher._documents.begin(f"{client(peer)}/jwks.json", lambda _: True)
+        assert is_mine
+        begin = time.monotonic()
+        with pytest.raises(ClientKeysUnavailable, match="does not end"):
+            keys.find(client(peer), "old")
+        assert time.monotonic() - begin < 2
+        keys.port._fetcher._documents.end(entry, flight, _documents._INTERRUPTED)
 
 
 def test_known_keys_do_not_stay_for_ever(keys: Lookups, peer: Peer, clock: Clock) -> None:
@@ -318,13 +394,13 @@ def test_fetch_that_the_loop_cancelled_is_repeated(peer: Peer, clock: Clock) -> 
     port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock)
 
     async def interrupted() -> Any:
-        peer.delay_s = 0.2
+        peer.delay_s = 0.5
         before = asyncio.all_tasks()
         waiting = asyncio.create_task(port.find(client(peer), "old"))
         await asyncio.sleep(0.1)
         for task in asyncio.all_tasks() - before - {waiting}:
             task.cancel()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.8)
         await port.aclose()
         return await waiting
 
@@ -364,25 +440,77 @@ def test_public_addresses(address: str) -> None:
 
 
 @pytest.mark.parametrize("cls", BOTH)
-@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "169.254.169.254", "::1", "::ffff:127.0.0.1", "ff02::1"])
-def test_name_of_a_private_address_gets_no_connection(
-    cls: type, address: str, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("address", PRIVATE)
+def test_name_of_a_private_address_gets_no_connection(cls: type, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client can let its name resolve to an address inside of the network of the service."""
     names = inject_resolver(monkeypatch, lambda _: [address])
     with looking_up(cls, allow_private=False) as keys, pytest.raises(ClientKeysUnavailable, match="may not connect"):
-        keys.find(client(peer, host="client.example"), "old")
+        keys.find(ClientId("https://client.example/alice"), "old")
     assert names == ["client.example"]
-    assert peer.paths == []
 
 
 @pytest.mark.parametrize("cls", BOTH)
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "[::ffff:7f00:1]", "2130706433", "0x7f.1", "localhost"])
-def test_private_address_in_the_url_gets_no_connection(cls: type, host: str, peer: Peer) -> None:
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "[::1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "2130706433", "0x7f.1", "0", "localhost"]
+)
+def test_private_address_in_the_url_gets_no_connection(cls: type, host: str) -> None:
     """Neither do other spellings of a loopback address."""
+    text = "may not connect|canonical IPv4"  # aiohttp refuses other spellings of IPv4 addresses itself
+    with looking_up(cls, allow_private=False) as keys, pytest.raises(ClientKeysUnavailable, match=text):
+        keys.find(ClientId(f"https://{host}/alice"), "old")
+
+
+@pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://client.example:8443/alice",
+        "https://client.example:25",
+        "https://me@client.example/alice",
+        "https://me:pw@client.example/alice",
+        "https://client.example/alice?to=https://10.0.0.7",
+        "https://client.example/alice#x",
+        "https://client.example\\@10.0.0.7/alice",
+        "https://client.example/../alice",
+        "ftp://client.example/alice",
+        "http://client.example/alice",
+    ],
+)
+def test_odd_urls_are_not_fetched(cls: type, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The URL of a wallet address has no port, user, query or fragment, so a client cannot lead to other services."""
+    names = inject_resolver(monkeypatch, lambda _: ["9.9.9.9"])
+    with looking_up(cls, allow_private=False) as keys:
+        assert keys.find(ClientId(url), "old") is None
+    assert names == []
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_default_port_may_be_written(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`:443` is another spelling of the same wallet address."""
+    names = inject_resolver(monkeypatch, lambda _: ["10.0.0.7"])
+    with looking_up(cls, allow_private=False) as keys, pytest.raises(ClientKeysUnavailable, match="may not connect"):
+        keys.find(ClientId("https://client.example:443/alice"), "old")
+    assert names == ["client.example"]
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_public_address_beside_a_private_one_is_not_replaced(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with several addresses gets a connection only to those that are public."""
+    tried: list[Any] = []
+    inject_resolver(monkeypatch, lambda _: ["10.0.0.7", "::ffff:10.0.0.7", "9.9.9.9"])
+
+    def refuse(_: socket.socket, address: Any) -> None:
+        tried.append(address[0])
+        raise ConnectionRefusedError
+
+    async def async_refuse(_loop: Any, sock: socket.socket, address: Any) -> None:
+        refuse(sock, address)
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", async_refuse)
     with looking_up(cls, allow_private=False) as keys, pytest.raises(ClientKeysUnavailable):
-        keys.find(client(peer, host=host), "old")
-    assert peer.paths == []
+        keys.find(ClientId("https://client.example/alice"), "old")
+    assert set(tried) == {"9.9.9.9"}
 
 
 def test_connection_goes_to_the_address_that_was_checked(
@@ -456,6 +584,23 @@ def test_client_rotates_its_keys_and_its_server_fails(cls: type, peer: Peer, clo
         clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
         assert new.create().status == 201
         assert refusal(old.create()) == (401, "key_unknown")
+
+
+def test_clients_that_are_keys_see_only_their_own_payments() -> None:
+    """Rafiki gives no wallet address for such a client. Its key identifies it, in all its tokens and under any kid."""
+    service, tokens = Service(), Tokens()
+    keys = [ed25519_key("one"), ed25519_key("other")]
+    clients = [service.client(key=key) for key in keys * 2]
+    for sender in clients:
+        jwk = {**sender.key.public_jwk(), "use": "sig"}
+        access = [{"type": "incoming-payment", "actions": ["create", "read"]}]
+        answer = {"active": True, "grant": "7b0d", "access": access, "client": {"jwk": jwk}}
+        info = read_introspection(json.dumps(answer).encode(), dialect="rafiki")
+        assert info is not None
+        tokens.add(sender.token, info)
+    service.replace(introspector=tokens)
+    id = clients[0].creates()
+    assert [sender.get(id).status for sender in clients] == [200, 403, 200, 403]
 
 
 @pytest.mark.parametrize("is_closed", [False, True])

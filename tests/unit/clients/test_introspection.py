@@ -18,13 +18,13 @@ import pytest
 
 from incoming_payments.clients._aiohttp import AsyncHttpClient
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
-from incoming_payments.clients._http import HttpAnswer, HttpFailed, MayConnect
+from incoming_payments.clients._http import HttpAnswer, HttpFailed, LookUps, MayConnect
 from incoming_payments.clients._urllib3 import HttpClient
 from incoming_payments.clients.introspection import AsyncHttpIntrospector, HttpIntrospector
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, PortUnavailable, TokenRefused
 from incoming_payments.gnap import AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
-from incoming_payments.limits import BREAKER_FAILURES_MAX, BREAKER_OPEN_S_MAX, BREAKER_OPEN_S_MIN
+from incoming_payments.limits import BREAKER_FAILURES_MAX, BREAKER_OPEN_S_MAX, BREAKER_OPEN_S_MIN, LOOK_UPS_MAX
 from kits.odd_answers import OF_RAFIKI, OVER_HTTP, Answered, Serve, an_answer, authorization_server, octets
 from kits.scripted_server import Exchange, scripted_server
 from kits.service_kit import ALICE, Service, ed25519_key
@@ -34,6 +34,47 @@ QUERY = TokenQuery(AccessToken("T0KEN"), "create", ALICE.url)
 RFC = {"dialect": "rfc9767", "issuer": ISSUER, "resource_server": "bank", "audience": "bank"}
 RAFIKI = {"dialect": "rafiki", "issuer": None, "resource_server": None, "audience": None}
 Script = Callable[[Exchange, int], None]
+
+
+class SharedClient:
+    """A sync HTTP client whose requests are sent at the same time."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._client = HttpClient(**settings)
+
+    def send_all(self, urls: list[str], *, timeout_s: float) -> list[object]:
+        """Return the answers and the exceptions of concurrent GET requests."""
+        with ThreadPoolExecutor(len(urls)) as pool:
+            requests = [RequestMessage("GET", url, ()) for url in urls]
+            calls = [pool.submit(self._client.send, request, timeout_s=timeout_s) for request in requests]
+            return [call.exception() or call.result() for call in calls]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+class SharedAsyncClient:
+    """The same for the async HTTP client."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._client = AsyncHttpClient(**settings)
+        self._runner = asyncio.Runner()
+
+    def send_all(self, urls: list[str], *, timeout_s: float) -> list[object]:
+        """Return the answers and the exceptions of concurrent GET requests."""
+
+        async def gather() -> list[object]:
+            requests = [RequestMessage("GET", url, ()) for url in urls]
+            calls = [self._client.send(request, timeout_s=timeout_s) for request in requests]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        return self._runner.run(gather())
+
+    def close(self) -> None:
+        """Close the connections and the loop."""
+        self._runner.run(self._client.aclose())
+        self._runner.close()
 
 
 class Sync:
@@ -55,6 +96,11 @@ class Sync:
     def close(self) -> None:
         """Close the connections."""
         self._introspector.close()
+
+    @staticmethod
+    def shared(**settings: Any) -> "SharedClient":
+        """Return an HTTP client for concurrent requests."""
+        return SharedClient(**settings)
 
     @staticmethod
     def send(request: RequestMessage, *, timeout_s: float = 5.0, times: int = 1, **settings: Any) -> HttpAnswer:
@@ -89,6 +135,11 @@ class Async:
         """Close the connections and the loop."""
         self._runner.run(self._introspector.aclose())
         self._runner.close()
+
+    @staticmethod
+    def shared(**settings: Any) -> "SharedAsyncClient":
+        """Return an HTTP client for concurrent requests."""
+        return SharedAsyncClient(**settings)
 
     @staticmethod
     def send(request: RequestMessage, *, timeout_s: float = 5.0, times: int = 1, **settings: Any) -> HttpAnswer:
@@ -367,6 +418,87 @@ def test_unknown_host_is_a_failure(kind: Kind) -> None:
     assert raised.value.is_connection
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_request_is_sent_once(kind: Kind, method: str) -> None:
+    """Neither library repeats a request, on a new connection or on a kept one that the server closes."""
+
+    def answer(exchange: Exchange, number: int) -> None:
+        exchange.answer(b"") if number == 0 else closes()
+
+    with scripted_server(answer) as server:
+        for times in (2, 1):
+            with pytest.raises(HttpFailed) as failed:
+                kind.send(RequestMessage(method, server.url, (), b"{}" if method == "POST" else b""), times=times)
+            assert failed.value.is_connection
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "target", ["/a%2fb%c3%a9", "/%61%zz", "/a|b^c", "/a//b", "//evil.example/a", "/a?b=%2f&c=|", "/~a'(b)"]
+)
+def test_target_is_sent_as_it_is(kind: Kind, target: str) -> None:
+    """The spelling of a URL names a wallet address, so no library may change it."""
+    with scripted_server(active) as server:
+        url = server.url.removesuffix("/introspect")
+        assert kind.send(RequestMessage("GET", f"{url}{target}", ()), bytes_max=10_000).status == 200
+    assert [request.head.partition("\r\n")[0] for request in server.requests] == [f"GET {target} HTTP/1.1"]
+    assert ":path" not in server.requests[0].head
+
+
+def test_slow_resolver_takes_few_threads(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names with a slow resolver do not use up the threads of the process. One name takes one thread."""
+    ended = threading.Event()
+    names: list[str] = []
+
+    def look_up(host: str, *_: Any, **_options: Any) -> list[Any]:
+        names.append(host)
+        ended.wait()
+        raise OSError(2, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    client = kind.shared(bytes_max=1000)
+    urls = [f"http://{n}.example/" for n in range(LOOK_UPS_MAX)]
+    begin = time.monotonic()
+    try:
+        failures = client.send_all([*urls, *urls], timeout_s=0.3)
+        assert all("did not answer within" in str(failure) for failure in failures)
+        assert sorted(names) == sorted(f"{n}.example" for n in range(LOOK_UPS_MAX))
+        (failure,) = client.send_all(["http://another.example/"], timeout_s=5)
+        assert f"{LOOK_UPS_MAX} other names are being looked up" in str(failure)
+        assert time.monotonic() - begin < 4
+        ended.set()
+        while any(thread.name.startswith("look up") for thread in threading.enumerate()):
+            time.sleep(0.01)
+        (failure,) = client.send_all(["http://another.example/"], timeout_s=5)
+        assert "no such name" in str(failure)
+    finally:
+        ended.set()
+        client.close()
+
+
+def test_missing_thread_for_a_look_up_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without more threads is an outage, and no defect. The next request tries again."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    look_ups = LookUps()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        for _ in range(2):
+            with pytest.raises(OSError, match="can't start new thread"):
+                look_ups.start("localhost", 1)
+    assert look_ups.start("localhost", 1).result(10)
+
+
+def test_text_of_a_server_stays_in_its_line_of_the_log(kind: Kind) -> None:
+    """A hostile server cannot write a line of its own into the log, or control a terminal."""
+    script = says(b"HTTP/1.1 \x1b[2J\r\n2026 CRITICAL forged\n\r\n")
+    with scripted_server(script) as server, pytest.raises(HttpFailed) as failure:
+        kind.send(RequestMessage("GET", server.url, ()))
+    assert str(failure.value).isprintable()
+
+
 def test_look_up_of_a_name_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system may take long to find no address. The sync client waits for its own time only."""
     ended = threading.Event()
@@ -510,26 +642,33 @@ def test_stopped_thread_does_not_stop_the_others() -> None:
 
 
 def test_breaker_opens_and_closes() -> None:
-    """After five failures in a row the breaker opens, tries once after each pause, and closes at the first success."""
+    """After five failures in a row a probe decides. The breaker probes after each pause, and closes at an answer."""
     breaker = Breaker()
     now = 100.0
     for _ in range(BREAKER_FAILURES_MAX - 1):
-        breaker.failed(now, now)
-    assert breaker.wait_s(now) == 0
-    breaker.failed(now, now)
+        breaker.failed(now)
+    assert not breaker.takes_probe(now)
+    breaker.failed(now)
+    assert breaker.takes_probe(now)
+    assert not breaker.takes_probe(now)
+    assert breaker.wait_s(now) == 0  # the others are not stopped before the probe has failed
+    breaker.probe_failed(now, now)
     pauses = []
     for _ in range(8):
         pause = breaker.wait_s(now)
         pauses.append(pause)
+        assert not breaker.takes_probe(now)
         now += pause
-        assert breaker.wait_s(now) == 0  # one request tries the server
+        assert breaker.takes_probe(now)  # one caller tries the server
+        assert not breaker.takes_probe(now)
         assert breaker.wait_s(now) > 0  # the others still wait
-        breaker.failed(now, now)
+        breaker.probe_failed(now, now)
     assert pauses[:3] == [BREAKER_OPEN_S_MIN, 2 * BREAKER_OPEN_S_MIN, 4 * BREAKER_OPEN_S_MIN]
     assert max(pauses) == pauses[-1] == BREAKER_OPEN_S_MAX
     breaker.succeeded(now)
-    assert breaker.wait_s(now) == breaker.wait_s(now) == 0
-    breaker.failed(now, now)
+    assert breaker.wait_s(now) == 0
+    breaker.failed(now)
+    assert not breaker.takes_probe(now)
     assert breaker.wait_s(now) == 0
 
 
@@ -538,32 +677,65 @@ def test_requests_that_wait_in_vain_do_not_open_the_breaker() -> None:
     breaker = Breaker()
     breaker.succeeded(100.5)
     for _ in range(BREAKER_FAILURES_MAX):
-        breaker.failed(101.0, 100.0)
-    assert breaker.wait_s(101.0) == 0
+        breaker.failed(100.0)
+    assert not breaker.takes_probe(101.0)
     for _ in range(BREAKER_FAILURES_MAX):
-        breaker.failed(102.0, 101.0)
-    assert breaker.wait_s(102.0) > 0
+        breaker.failed(101.0)
+    assert breaker.takes_probe(102.0)
+    breaker.probe_failed(102.5, 100.0)  # it waited in vain too
+    assert breaker.wait_s(102.5) == 0
 
 
-def test_server_that_fails_gets_a_rest(connect: Open) -> None:
-    """After five failures the server gets no request for some time. Then the service resumes."""
+@pytest.mark.parametrize("fails", [closes, lambda exchange, _: exchange.answer(b"", 503)], ids=["closes", "503"])
+def test_server_that_fails_gets_a_rest(connect: Open, fails: Script) -> None:
+    """After five failures and a failed probe, the server gets no request for some time. Then the service resumes."""
     up = threading.Event()
 
-    def answer(exchange: Exchange, _: int) -> None:
-        active(exchange) if up.is_set() else exchange.answer(b"", 503)
+    def answer(exchange: Exchange, number: int) -> None:
+        active(exchange) if up.is_set() else fails(exchange, number)
 
     with scripted_server(answer) as server:
         introspector = connect(server.url)
         for _ in range(BREAKER_FAILURES_MAX):
-            with pytest.raises(AuthorizationServerUnavailable, match="answered 503"):
+            with pytest.raises(AuthorizationServerUnavailable, match=r"answered 503$|cannot be reached"):
                 introspector.introspect()
+        with pytest.raises(AuthorizationServerUnavailable, match="failed repeatedly, and a probe failed too"):
+            introspector.introspect()
+        requests = len(server.requests)
+        assert server.requests[-1].json()["access_token"] != QUERY.token.value
         for _ in range(5):
             with pytest.raises(AuthorizationServerUnavailable, match="no request is sent"):
                 introspector.introspect()
-        assert len(server.requests) == BREAKER_FAILURES_MAX
+        assert len(server.requests) == requests
         up.set()
         time.sleep(BREAKER_OPEN_S_MIN + 0.05)
         assert introspector.introspect() is not None
+        assert introspector.introspect() is not None
+
+
+@pytest.mark.parametrize(
+    "harms",
+    [closes, lambda exchange, _: exchange.answer(b"", 503), lambda exchange, _: exchange.ended.wait(0.5)],
+    ids=["closes", "503", "hangs"],
+)
+def test_token_that_harms_the_server_does_not_open_the_breaker(connect: Open, harms: Script) -> None:
+    """A stranger sends only tokens that the server, or a filter in front of it, does not answer. Others are served."""
+
+    def answer(exchange: Exchange, number: int) -> None:
+        token = exchange.json()["access_token"]
+        if token == "POISON":
+            harms(exchange, number)
+        elif token == QUERY.token.value:
+            active(exchange)
+        else:
+            exchange.answer({"active": False})
+
+    with scripted_server(answer) as server:
+        introspector = connect(server.url, timeout_s=0.3)
+        for _ in range(2 * BREAKER_FAILURES_MAX + 1):
+            with pytest.raises(AuthorizationServerUnavailable) as failed:
+                introspector.introspect(TokenQuery(AccessToken("POISON"), "create"))
+            assert "no request is sent" not in str(failed.value)
         assert introspector.introspect() is not None
 
 
@@ -639,6 +811,15 @@ def test_cache_is_bounded(connect: Open) -> None:
     assert [request.json()["access_token"] for request in server.requests] == ["A", "B", "C", "A"]
 
 
+def test_large_answer_is_not_cached(connect: Open) -> None:
+    """A client that gets a token with very many rights cannot fill the memory with its tokens."""
+    large = an_answer(flags=["x" * 8000])
+    with scripted_server(lambda exchange, _: exchange.answer(large)) as server:
+        introspector = connect(server.url, cache_s=60)
+        assert introspector.introspect() == introspector.introspect()
+    assert len(server.requests) == 2
+
+
 # --- settings --------------------------------------------------------------------------------------
 
 
@@ -655,6 +836,10 @@ def test_cache_is_bounded(connect: Open) -> None:
         ({"timeout_s": 0}, "timeout_s", "must be a number from 0.01 to 30"),
         ({"timeout_s": "3"}, "timeout_s", "must be a number from 0.01 to 30"),
         ({"cache_s": 301}, "cache_s", "must be a number from 0 to 300"),
+        ({"cache_tokens": 0}, "cache_tokens", "must be a whole number of at least 1"),
+        ({"cache_tokens": 1.5}, "cache_tokens", "must be a whole number of at least 1"),
+        ({"connections": 0}, "connections", "must be a whole number of at least 1"),
+        ({"connections": True}, "connections", "must be a whole number of at least 1"),
     ],
 )
 @pytest.mark.parametrize("introspector", [HttpIntrospector, AsyncHttpIntrospector])
@@ -700,6 +885,29 @@ def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind) -> None:
         with pytest.raises(HttpFailed, match=r"did not answer within 0\.3 s"):
             kind.send(RequestMessage("GET", server.url, ()), timeout_s=0.3)
         assert time.monotonic() - begin < 5
+
+
+def test_floods_do_not_stop_the_event_loop() -> None:
+    """Several servers that never pause leave time to the other requests of the loop.
+
+    The test measures processor time, which other programs do not change: 0.09 s, and 0.7 s with a large buffer.
+    """
+
+    async def send() -> float:
+        longest_s = 0.0
+        client = AsyncHttpClient(bytes_max=1000)
+        request = RequestMessage("GET", server.url, ())
+        calls = [asyncio.create_task(client.send(request, timeout_s=0.5)) for _ in range(8)]
+        while not all(call.done() for call in calls):
+            begin = time.thread_time()
+            await asyncio.sleep(0.001)
+            longest_s = max(longest_s, time.thread_time() - begin)
+        assert {type(call.exception()) for call in calls} == {HttpFailed}
+        await client.aclose()
+        return longest_s
+
+    with scripted_server(floods) as server:
+        assert asyncio.run(send()) < 0.35
 
 
 @pytest.mark.parametrize("timeout_s", [0, -0.01])

@@ -89,6 +89,20 @@ def test_wallet_address_elsewhere_is_not_looked_up(wallets: Lookups, peer: Peer)
     assert peer.paths == []
 
 
+def test_wallet_address_has_no_query(wallets: Lookups, peer: Peer) -> None:
+    """Otherwise a stranger could name one wallet address by any number of URLs."""
+    assert wallets.find(WalletAddressUrl(f"{alice(peer)}?n=1")) is None
+    assert peer.paths == []
+
+
+def test_percent_encoding_is_sent_as_it_is(wallets: Lookups, peer: Peer) -> None:
+    """Another spelling may be another wallet address at that service."""
+    url = alice(peer, "/wallets/caf%c3%a9|x")
+    peer.publish(a_document(peer, id=url))
+    found = wallets.find(url)
+    assert (found.url, peer.paths) == (url, ["/wallets/caf%c3%a9|x"])
+
+
 def test_unknown_wallet_address(wallets: Lookups, peer: Peer, clock: Clock) -> None:
     """404 says that there is no such wallet address, also of one that was known. It may exist later."""
     peer.publish({}, 404)

@@ -29,6 +29,7 @@ from incoming_payments.errors import (
     StoreUnavailable,
     TermsRefused,
     TokenRefused,
+    WalletAddressesUnavailable,
     WalletAddressNotFound,
 )
 from incoming_payments.flows.create import create_payment
@@ -48,7 +49,22 @@ from incoming_payments.gnap import AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.testing import NOW
 from incoming_payments.wire import PaymentView
-from kits.service_kit import ALICE, BASE_URL, BOB, SHOP, Crash, Service, a_right, admitted, ed25519_key, finish, watched
+from kits.service_kit import (
+    ALICE,
+    BASE_URL,
+    BOB,
+    SHOP,
+    Crash,
+    Hosted,
+    Service,
+    Tokens,
+    a_right,
+    admitted,
+    ed25519_key,
+    finish,
+    refusal,
+    watched,
+)
 
 STEPS = [
     FindWalletAddress,
@@ -241,14 +257,22 @@ def test_different_wallet_address_from_the_port_is_refused() -> None:
         admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
 
 
+OUTAGES = [
+    WalletAddressesUnavailable("10.0.0.7 is down"),
+    StoreUnavailable("locked"),
+    TimeoutError(),
+    ConnectionError(),
+]
+
+
 @pytest.mark.parametrize(
-    "found", [ALICE, None, PolicyRefused("this account is frozen")], ids=["found", "none", "policy"]
+    "found",
+    [ALICE, None, PolicyRefused("this account is frozen"), *OUTAGES],
+    ids=lambda found: "none" if found is None else type(found).__name__,
 )
 @pytest.mark.parametrize("expires_at", [None, NOW], ids=["unknown token", "expired token"])
-def test_refused_token_reveals_nothing(
-    found: WalletAddress | PolicyRefused | None, expires_at: datetime | None
-) -> None:
-    """A wallet address that exists, that does not and that the host refuses get the same refusal of the token."""
+def test_refused_token_reveals_nothing(found: WalletAddress | Exception | None, expires_at: datetime | None) -> None:
+    """Whether a wallet address exists, is refused by the host, or cannot be looked up: the refusal is the same."""
     service = Service()
     flow = creation_flow(service, service.client().creation())
     next(flow)
@@ -260,6 +284,27 @@ def test_refused_token_reveals_nothing(
         flow.send(info)
     assert refused.value.code == ("token_expired" if expires_at else "invalid_token")
     assert refused.value.details == {}
+
+
+@pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: type(outage).__name__)
+def test_outage_of_the_wallet_addresses_is_for_authenticated_clients(outage: Exception) -> None:
+    """A client with a token learns of the outage, with 503. Without the right, it gets its refusal."""
+    service = Service()
+    client = service.client()
+    hosted = Hosted()
+
+    def find(_: object) -> None:
+        raise outage
+
+    hosted.find = find  # type: ignore[method-assign, assignment] # on purpose
+    service.replace(wallet_addresses=hosted)
+    code = "store_unavailable" if isinstance(outage, StoreUnavailable) else "wallet_addresses_unavailable"
+    assert refusal(client.create()) == (503, code)
+    assert refusal(client.create(walletAddress=BOB.url)) == (403, "forbidden")
+    assert refusal(service.client(a_right("read")).create()) == (401, "insufficient_rights")
+    stranger = service.client()
+    service.replace(introspector=Tokens())
+    assert refusal(stranger.create()) == (401, "invalid_token")
 
 
 def test_host_refuses_an_authenticated_client() -> None:
@@ -302,8 +347,8 @@ def test_policy_limits_apply() -> None:
         (step, error)
         for step in range(len(STEPS))
         for error in (PolicyRefused("not today"), StoreUnavailable("locked"), RuntimeError("broken"))
-        # The first waits until the caller is authenticated. `test_approved` has the failures of an approval.
-        if (step > 0 or not isinstance(error, PolicyRefused)) and STEPS[step] is not RequestApproval
+        # The others wait until the caller is authenticated. `test_approved` has the failures of an approval.
+        if (step > 0 or isinstance(error, RuntimeError)) and STEPS[step] is not RequestApproval
     ],
 )
 def test_exception_of_a_port_ends_the_flow(step: int, error: Exception) -> None:

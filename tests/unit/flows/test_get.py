@@ -8,7 +8,7 @@ from attrs import evolve
 
 from incoming_payments.api import Request
 from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentId
-from incoming_payments.errors import AccessForbidden, PaymentNotFound, TokenRefused
+from incoming_payments.errors import AccessForbidden, PaymentNotFound, TokenRefused, WalletAddressesUnavailable
 from incoming_payments.flows.effects import (
     AllocateMethods,
     Effect,
@@ -161,6 +161,16 @@ def test_public_view_after_the_wallet_address_is_closed() -> None:
     next(flow)
     flow.send(PAYMENT)
     assert PublicView(PAYMENT.received, AUTH_SERVER) == finish(flow, None)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("10.0.0.7"), ConnectionResetError("10.0.0.7")])
+def test_lost_connection_to_the_wallet_addresses_is_an_outage(error: Exception) -> None:
+    """A port that raises a plain error of its connection is not a defect of the service."""
+    flow = get_public_payment(PAYMENT.id, Service().policy)
+    next(flow)
+    flow.send(PAYMENT)
+    with pytest.raises(WalletAddressesUnavailable, match=r"10\.0\.0\.7"):
+        flow.throw(error)
 
 
 def test_public_view_of_an_unknown_payment() -> None:

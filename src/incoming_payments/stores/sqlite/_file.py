@@ -127,13 +127,13 @@ class DatabaseFile:
             raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
         return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def commit(self, connection: sqlite3.Connection, log: LogWatch) -> None:
-        """Commit, and return once the commit is known to be on the disk."""
+    def commit(self, connection: sqlite3.Connection, log: LogWatch) -> int:
+        """Commit, and return the size of the log in bytes once the commit is known to be on the disk."""
         if log.is_new_committer():
             # Writes the first page, even when nothing has changed. An unfinished commit of a dead process begins there.
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
-        log.after_commit()
+        return log.after_commit()
 
     def explain(self, error: BaseException) -> IncomingPaymentsError:
         """Return the error to raise in place of `error`. Stops the store when data may be lost."""

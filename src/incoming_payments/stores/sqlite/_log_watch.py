@@ -12,7 +12,7 @@ from incoming_payments.stores.sqlite import _watch
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
-_TIMESTAMP_NS_MAX: Final = 1_100_000_000  # between two timestamps of a file system: some count whole seconds
+_TIMESTAMP_NS_MAX: Final = 2_100_000_000  # between two timestamps of a file system: FAT counts every second second
 
 
 class LogWatch:
@@ -27,7 +27,6 @@ class LogWatch:
         self._files = files
         self._path = files.log_path
         self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
-        self._was_empty = False
         self._salts = b""  # of the log before the commit in progress
         self._tag = os.urandom(_watch.TAG_BYTES)
         try:
@@ -57,23 +56,23 @@ class LogWatch:
             os.close(self._log)
 
     def before_write(self) -> bool:
-        """Check the files, and return whether the log was emptied since the last commit.
+        """Check the log, and return whether it was emptied since the last commit.
 
         The caller holds SQLite's write lock. A checkpoint may have emptied the log: then call `forget`. Otherwise
         another program has emptied it: then stop the store.
         """
-        self._files.check_database()
-        self._check_names()
+        if self._files.is_stopped:
+            raise self._files.refusal()
         (size_bytes, header), last = self._read(), self._last
-        self._was_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
-        if not self._was_empty and header[:4] not in _LOG_MAGIC:
+        is_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
+        if not is_empty and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
         if last is None or size_bytes >= last[1]:
             return False
         # SQLite shortens the log when it has begun to write it again, with other salts.
-        if not self._was_empty and self._salts == last[0]:
+        if not is_empty and self._salts == last[0]:
             raise self._files.stop(f"{self._path} was shortened while it was open")
-        return self._was_empty
+        return is_empty
 
     def forget(self) -> None:
         """Forget the last commit: a checkpoint has emptied the log."""
@@ -83,24 +82,20 @@ class LogWatch:
         """Return whether this connection has not committed yet, or another one has committed since."""
         return self._files.is_new_committer(self._tag)
 
-    def after_commit(self) -> None:
-        """Check that the commit counts. The callers wait for this."""
+    def after_commit(self) -> int:
+        """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
         self._files.check_mark()
-        # SQLite writes a header into an empty log. If the header is missing, another program emptied the log.
-        if self._was_empty and self._is_headless():
-            raise self._files.stop(f"{self._path} was emptied while it was open")
-
-    def remember(self) -> int:
-        """Remember the log as it is after the commit. Returns its size in bytes."""
+        self._files.check_database()
+        self._check_names()
         size_bytes, header = self._read()
+        # The log is not empty now, unless a checkpoint has emptied it since. If another program emptied the log before,
+        # SQLite has written no header.
+        if size_bytes and header[:4] not in _LOG_MAGIC:
+            raise self._files.stop(f"{self._path} was emptied while it was open")
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
         salts = header[_SALTS]
         self._last = salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES
         return size_bytes
-
-    def _is_headless(self) -> bool:
-        size_bytes, header = self._read()
-        return size_bytes > 0 and header[:4] not in _LOG_MAGIC
 
     def _check_names(self) -> None:
         """Stop the store unless the paths name the open files. A new name, or one less, changes the directory."""

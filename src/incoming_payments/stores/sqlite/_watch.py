@@ -15,7 +15,8 @@ before its contents are on the disk. The store follows these rules:
   connection that commits leaves its tag in the lock file. If it finds the tag of another connection there, it also
   writes the first page of the database. This page overwrites an unfinished commit in the log.
 
-The lock file is `<database>-lock`. Each open store holds a shared `flock` on it. Its size is its state.
+The lock file is `<database>-lock`. Each open store holds a shared `flock` on it. Its text shows that the database is in
+use. In the other states it is shorter. No release may change the text: stores of two releases would stop each other.
 """
 
 import contextlib
@@ -87,7 +88,7 @@ class FileWatch:
         when there is a lock file and no database, or the file system has no locks.
         """
         try:
-            self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             self._lock_file = identity(os.fstat(self._lock))
             self._take_lock(patience_s, write_lock)
         except OSError as error:
@@ -142,18 +143,15 @@ class FileWatch:
         """Raise `StoreStopped` when a store on this database has stopped."""
         if self._why is not None:
             raise self.refusal()
-        if self._lock_bytes() <= _STOPPED_BYTES:
+        if self._is_marked():
             raise self._stopped_elsewhere()
 
     def check(self) -> None:
         """Raise `StoreStopped` as `check_mark` and `check_database`, and when the lock file was removed or replaced."""
-        if self._why is not None:
-            raise self.refusal()
+        self.check_mark()
         lock = stat(self._lock_path)
         if lock is None or identity(lock) != self._lock_file:
             raise self.stop(f"{self._lock_path} was removed or replaced while the database was open")
-        if lock.st_size <= _STOPPED_BYTES:
-            raise self._stopped_elsewhere()
         self.check_database()
 
     def check_database(self) -> None:
@@ -175,10 +173,12 @@ class FileWatch:
             return False
         self.check_mark()
         os.pwrite(self._lock, tag, len(_IN_USE))
-        # A store that has stopped since the check has shortened the file, and the tag has made it longer again.
-        if os.pread(self._lock, len(_IN_USE), 0) != _IN_USE:
-            raise self._stopped_elsewhere()
+        self.check_mark()  # a store may have stopped in between
         return True
+
+    def _is_marked(self) -> bool:
+        # Not by the size of the file: a tag that is written after the mark makes the file longer again.
+        return os.pread(self._lock, len(_IN_USE), 0) != _IN_USE
 
     def _stopped_elsewhere(self) -> StoreStopped:
         return self.stop("a store in another process that has the database open has stopped")
@@ -195,7 +195,7 @@ class FileWatch:
             if time.monotonic() >= deadline:
                 raise StoreUnavailable(f"another process is still opening {self._path}: repeat the call")
             time.sleep(_POLL_S)
-        if self._lock_bytes() == _STOPPED_BYTES:
+        if self._is_marked():
             raise StoreStopped(
                 f"a store of {self._path} has stopped, and a process still has {self._lock_path} open: check the disk "
                 "and the files, end every process that uses the database, and start again"

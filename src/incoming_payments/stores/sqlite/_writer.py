@@ -117,7 +117,7 @@ class Writer:
             except IncomingPaymentsError as error:  # raised before the first write: there is nothing to undo
                 job.error = error
         batch.flush()
-        self._file.commit(connection, log)
+        self._open.log_bytes = self._file.commit(connection, log)
         self._open.commits += 1
         batch.clear()
 
@@ -131,12 +131,6 @@ class Writer:
 
     def _keep_log_short(self, open: "_Connection") -> None:
         """Copy the log into the database when it is long enough, after the callers have their answers."""
-        try:
-            open.log_bytes = open.log.remember()
-        except OSError as error:  # the commit is on the disk, but the next one could not be compared with it
-            log_event(logger, logging.WARNING, LogEvent.LOG_NOT_READ, "the log could not be read: %s", error)
-            self.disconnect()
-            return
         if open.log_bytes >= open.truncate_at_bytes:
             # While readers overlap, SQLite can write the log from its beginning only if it waits for them.
             is_short = self._checkpoint(open, "TRUNCATE", wait_ms=STORE_TRUNCATE_MS_MAX)

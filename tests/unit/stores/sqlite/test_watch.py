@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,12 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.domain.payment import PaymentId
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId, credit_id
 from incoming_payments.errors import PaymentNotFound, StoreStopped, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import SqliteStore, _file, _log_watch, _watch
+from incoming_payments.stores.sqlite import SqliteStore, _file, _log_watch, _queue, _watch, _writer
 from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.testing import NOW, crediting
 from incoming_payments.testing.steps import create, credit
 from kits.sqlite_jobs import crediting_one, outcomes_of_one_batch
@@ -531,6 +533,88 @@ def test_changed_file_stops_the_store(
         assert refuses_everything(store, id)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        empty_the_log,
+        remove_the_log,
+        replace_the_log,
+        remove_the_index,
+        remove_the_database,
+        move_the_database,
+        replace_the_database,
+        shorten_the_database,
+    ],
+)
+def test_file_changed_during_a_transaction_stops_the_store(path: Path, change: Callable[[Path], None]) -> None:
+    """The commit of that transaction is not acknowledged."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        book = crediting("wire-1", 1)
+
+        def change_and_decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
+            change(path)
+            return book(payment, earlier)
+
+        with pytest.raises(StoreStopped):
+            store.update(id, change_and_decide, credit_id("wire-1"))
+        assert refuses_everything(store, id)
+
+
+def test_log_shortened_after_an_answer_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store compares with the size before the answer."""
+    deliver = _queue.deliver
+
+    def deliver_and_shorten(jobs: Sequence[Job[Any]]) -> None:
+        deliver(jobs)
+        shorten_the_log(path)
+
+    with SqliteStore(path) as store:
+        id = create(store)
+        credit(store, id, "wire-1", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(_writer, "deliver", deliver_and_shorten)
+            credit(store, id, "wire-2", 1)
+            with pytest.raises(StoreStopped, match="shortened"):
+                credit(store, id, "wire-3", 1)
+
+
+def test_stopped_store_writes_nothing_even_if_it_could_not_leave_the_mark(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own connection still finds its own tag in the lock file."""
+    id = create(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", fails_with(errno.EIO))
+        store._engine._file.watch.stop("a test")
+    size = beside(path, "wal").stat().st_size
+    with pytest.raises(StoreStopped):
+        credit(store, id, "wire-1", 1)
+    assert beside(path, "wal").stat().st_size == size
+
+
+def test_mark_is_seen_although_a_tag_has_made_the_lock_file_long_again(path: Path) -> None:
+    """A process may die after it has left its tag behind the mark of another."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        with beside(path, "lock").open("r+b") as lock:
+            lock.truncate(1)
+            lock.seek(52)
+            lock.write(bytes(8))
+        with pytest.raises(StoreStopped, match="another process"):
+            store.load(id)
+        with pytest.raises(StoreStopped, match="still has"):
+            SqliteStore(path)
+
+
+def test_lock_file_is_no_symbolic_link(path: Path, tmp_path: Path) -> None:
+    """The file behind a link could be removed, and the directory of the database would not show it."""
+    (tmp_path / "elsewhere").touch()
+    beside(path, "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreUnusable, match="the lock file"):
+        SqliteStore(path)
+
+
 def test_log_replaced_while_the_writer_opens_it_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer opens the log that SQLite has open, or none."""
     sync = _watch.sync
@@ -722,25 +806,6 @@ def test_a_database_that_was_moved_away_is_not_begun_again_beside_its_log(path: 
         path.with_suffix(".away").rename(path)
         with SqliteStore(path) as other:
             assert other.load(id).received.value == 5
-
-
-def test_log_that_cannot_be_read_after_a_commit_costs_only_the_connection(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The callers have their answers. The next commit opens a new connection, which syncs the log."""
-    id = create(store)
-    look, looks = os.lseek, iter([look_succeeds := True, False])
-
-    def fail_after_the_commit(descriptor: int, position: int, whence: int) -> int:
-        if next(looks, look_succeeds):
-            return look(descriptor, position, whence)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "lseek", fail_after_the_commit)
-        assert credit(store, id, "wire-1", 1).received.value == 1
-        assert credit(store, id, "wire-2", 1).received.value == 2
-    assert "incoming payments: the log could not be read: [Errno 5] Input/output error" in caplog.messages
 
 
 # --- no false stops ---
