@@ -66,6 +66,14 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
             "1001 must not be more than 1000: a sweep finds payments in one effect and needs one for each",
         ),
         (
+            "QUOTA_UNPAID_MAX: Final = 901",
+            "1001 must not be more than 1000: a create may load each unpaid payment",
+        ),
+        (
+            "APPROVAL_S_MAX: Final = 31.0",
+            "31.0 must not be more than 30.0: the default bound must be a valid setting",
+        ),
+        (
             "COMMAND_BODY_BYTES_MAX: Final = 16777217",
             "16777217 must not be more than 16777216: a body in a command is a signed body",
         ),
