@@ -315,10 +315,7 @@ LOG: Final = TableOf(
     "The log, on standard error.",
     (
         Setting(
-            "explain_signatures",
-            bool,
-            "whether the log explains refused signatures, 10 times a minute at most",
-            False,
+            "explain_signatures", bool, "whether the log explains refused signatures, 10 times a minute at most", False
         ),
     ),
 )
