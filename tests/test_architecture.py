@@ -24,10 +24,10 @@ TESTS: Final = Path(__file__).parent / "unit"
 # limits -> log -> clients; ports, log -> observers -> {stores, service}: both report to the same observers
 # errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
 # hosts -> server; clock -> service
-# domain, gnap -> ports -> {stores, clients}; flows may import ports
+# bounded -> acceptance; domain, gnap, acceptance -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
-FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports"}
+FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports", "acceptance", "bounded"}
 LIBRARY: Final = FLOWS | {
     "flows",
     "api",
@@ -51,7 +51,9 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "httpsig": GROUND,  # usable alone
     "gnap": CORE,
     "ilp": CORE,
-    "ports": {*CORE, "gnap"},
+    "bounded": GROUND,
+    "acceptance": {*CORE, "bounded"},
+    "ports": {*CORE, "gnap", "acceptance"},
     "flows": FLOWS,
     "api": {*FLOWS, "flows"},
     "ilp_http": {*FLOWS, "flows", "api"},
@@ -83,6 +85,8 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "httpsig": {"attrs", "cryptography", "http_sf", "nacl"},
     "gnap": {"attrs"},
     "ilp": {"attrs", "cryptography"},
+    "bounded": set(),
+    "acceptance": {"attrs"},
     "ports": {"attrs"},
     "flows": {"attrs"},
     "api": {"attrs"},

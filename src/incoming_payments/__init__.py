@@ -8,6 +8,7 @@ payment rail. The host passes `Ports` (its store, wallet addresses, authorizatio
 The flows behind the methods are public too; `run` and `arun` run them.
 """
 
+from incoming_payments.acceptance import Approval, ProposedCredit, ProposedPayment
 from incoming_payments.api import Request, Response, handle
 from incoming_payments.domain.amount import Amount, Asset, Tolerance
 from incoming_payments.domain.events import Event, EventKind
@@ -59,6 +60,7 @@ __all__ = [
     "AccessToken",
     "AccessTokenInfo",
     "Amount",
+    "Approval",
     "Asset",
     "AsyncIncomingPayments",
     "AsyncPorts",
@@ -85,6 +87,8 @@ __all__ = [
     "PolicyRefused",
     "PortUnavailable",
     "Ports",
+    "ProposedCredit",
+    "ProposedPayment",
     "Receiver",
     "Request",
     "Response",

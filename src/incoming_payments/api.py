@@ -4,6 +4,7 @@ All decisions use the request as received: the raw path and query, the header li
 public URL of the service comes from its policy, never from the request.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -79,7 +80,10 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.PaymentNotFound: 404,
     errors.PaymentExpired: 409,
     errors.IdempotencyKeyReused: 422,
+    errors.QuotaExceeded: 429,
+    errors.ApprovalPending: 503,
     errors.PortUnavailable: 503,
+    errors.AcceptanceUnavailable: 503,
     errors.AuthorizationServerUnavailable: 503,
     errors.ClientKeysUnavailable: 503,
     errors.WalletAddressesUnavailable: 503,
@@ -293,9 +297,12 @@ def _refusal(error: errors.IncomingPaymentsError, policy: ServicePolicy) -> Resp
     headers: Headers = ()
     if status == 401:
         headers = (("WWW-Authenticate", challenge(policy.auth_server)),)
+    elif isinstance(error, errors.QuotaExceeded):
+        headers = (("Retry-After", str(max(1, math.ceil(error.retry_after_s)))),)
     elif status == 503:
-        # The description may name files or servers of the host, so it is for the host only.
-        description, details = "the service cannot answer now: try again later", {}
+        if not isinstance(error, errors.ApprovalPending):
+            # The description may name files or servers of the host, so it is for the host only.
+            description, details = "the service cannot answer now: try again later", {}
         headers = (("Retry-After", _RETRY_AFTER_S),)
     return evolve(_response(status, write_error(error.code, description, details), *headers), cause=error)
 

@@ -28,10 +28,13 @@ IncomingPaymentsError              has a code, a description and details
 │   ├── IdempotencyKeyReused       the key was used before for another request
 │   ├── CursorNotFound             the cursor is no payment of the list
 │   ├── PacketExpired              the packet waited too long for the store
+│   ├── ApprovalPending            the host has not decided yet: repeat the request
+│   ├── QuotaExceeded              the client has used up a quota
 │   ├── WalletAddressNotFound
 │   ├── WalletAddressInactive
 │   └── HttpRefused                HTTP has a status for this refusal: method, media type, size
 ├── PortUnavailable                a port cannot answer now: repeat the call
+│   ├── AcceptanceUnavailable
 │   ├── AuthorizationServerUnavailable
 │   ├── ClientKeysUnavailable
 │   └── WalletAddressesUnavailable
@@ -160,7 +163,10 @@ class AccessForbidden(Refused, code="forbidden"):
 
 
 class PolicyRefused(Refused, code="refused_by_policy"):
-    """A rule of the host refuses. The ports of the host raise it; the client gets 403 with this description."""
+    """A rule of the host refuses. The ports of the host raise it.
+
+    A client gets 403 with this description. The sender of a packet gets F99 with it, encrypted for the sender.
+    """
 
 
 class TermsRefused(Refused, code="invalid_terms"):
@@ -215,6 +221,22 @@ class PacketExpired(Refused, code="packet_expired"):
     """An ILP packet waited for the store until it was about to expire. Nothing was credited."""
 
 
+class ApprovalPending(Refused, code="approval_pending"):
+    """The host has not decided yet. Nothing was stored; the same request may be approved later."""
+
+
+class QuotaExceeded(Refused, code="too_many_requests"):
+    """The client has used up a quota: `too_many_requests` or `too_many_unpaid_payments`.
+
+    `retry_after_s` are the seconds after which a request may succeed.
+    """
+
+    def __init__(self, code: str, description: str, *, retry_after_s: float) -> None:
+        super().__init__(description)
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
 class WalletAddressNotFound(Refused, code="unknown_wallet_address"):
     """This ASE does not host the wallet address."""
 
@@ -245,6 +267,10 @@ class PortUnavailable(IncomingPaymentsError, code="port_unavailable"):
 
 class AuthorizationServerUnavailable(PortUnavailable, code="authorization_server_unavailable"):
     """The authorization server does not answer, or its answer does not say whether the token is active."""
+
+
+class AcceptanceUnavailable(PortUnavailable, code="acceptance_unavailable"):
+    """The acceptance port of the host failed, or did not answer within its bound. Nothing was stored."""
 
 
 class ClientKeysUnavailable(PortUnavailable, code="client_keys_unavailable"):

@@ -122,6 +122,17 @@ DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched aga
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
 DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # between two fetches of one document: the longest wait for a new key
 
+# --- approval and quotas ---
+APPROVAL_S_MAX: Final = 1.5  # the default for one approval: Rafiki's, and a packet has some seconds left on arrival
+APPROVAL_SETTING_S_MAX: Final = 30.0  # the largest setting: a packet has expired by then
+PORT_THREADS_MAX: Final = 64  # of one sync port: more calls at once wait, and each thread needs memory
+REFUSAL_CHARS_MAX: Final = 1000  # of the host's words in a reply: a few sentences; the rest is cut off
+QUOTA_REQUESTS_MAX: Final = 1_000_000  # the largest quota a minute: more is no limit
+QUOTA_UNPAID_MAX: Final = 500  # the largest quota of unpaid payments: a refused create may load each of them
+QUOTA_CLIENTS_MAX: Final = 10_000  # remembered in memory: 200 bytes each, and 100 for each unpaid payment
+QUOTA_RESERVED_S_MAX: Final = 60  # between the reservation for a payment and its insertion: a create takes less
+QUOTA_RETRY_S_MAX: Final = 3600  # the longest `Retry-After`: a payer may pay at any time
+
 # --- flows ---
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payment, other flows about ten
@@ -166,6 +177,8 @@ for _smaller, _larger, _why in (
     (CLOCK_SKEW_S_MAX, CLOCK_SKEW_SETTING_S_MAX, "the default skew must be a valid setting"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep finds payments in one effect and needs one for each"),
+    (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
+    (APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX, "the default bound must be a valid setting"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "an answer in the cache is an answer"),
     (INTROSPECTION_S_MAX, INTROSPECTION_SETTING_S_MAX, "the default time must be a valid setting"),

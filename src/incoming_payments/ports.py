@@ -11,10 +11,12 @@ import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from attrs import Attribute, field, frozen
 
+from incoming_payments.acceptance import Acceptance, Approvals, AsyncAcceptance
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
@@ -33,6 +35,7 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery
+from incoming_payments.limits import APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX
 
 T = TypeVar("T")
 Validator = Callable[[object, "Attribute[Any]", Any], None]
@@ -69,6 +72,9 @@ class PaymentStore(Protocol):
         and let the exception reach the caller. Raises `PaymentNotFound`.
         """
 
+    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
+        """Return the credit of payment `id` under `credit_id`, or `None` if there is none. Raise `PaymentNotFound`."""
+
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Return the events of one payment, oldest first. Raise `PaymentNotFound`."""
 
@@ -94,6 +100,7 @@ class AsyncPaymentStore(Protocol):
     async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None: ...
     async def load(self, id: PaymentId) -> IncomingPayment: ...
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T: ...
+    async def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None: ...
     async def events(self, id: PaymentId) -> Sequence[Event]: ...
     async def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]: ...
     async def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]: ...
@@ -185,6 +192,34 @@ class AsyncMethodAllocator(Protocol):
     async def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]: ...
 
 
+class Quotas(Protocol):
+    """The quotas of clients. Processes that serve the same URL must share them. `stores.quotas` has one for a process.
+
+    Each method is one atomic step.
+    """
+
+    def admit(self, client: ClientId, now: datetime) -> float | None:
+        """Count a request of `client`, and return `None`, or the seconds until a request of it is admitted again."""
+
+    def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]:
+        """Count `id`, a new unpaid payment of `client`, and return `()`.
+
+        If that exceeds the quota, change nothing, and return the unpaid payments that are counted, oldest first and at
+        most `limits.QUOTA_UNPAID_MAX`. The service releases payments that are not unpaid any more, and tries again.
+        """
+
+    def release(self, client: ClientId, id: PaymentId) -> None:
+        """Do not count the payment `id` of `client` any more. It may not be counted."""
+
+
+class AsyncQuotas(Protocol):
+    """`Quotas` with `async def` methods."""
+
+    async def admit(self, client: ClientId, now: datetime) -> float | None: ...
+    async def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]: ...
+    async def release(self, client: ClientId, id: PaymentId) -> None: ...
+
+
 @frozen(kw_only=True)
 class RequestAnswered:
     """An HTTP request got its response.
@@ -271,14 +306,26 @@ def _function(_: object, attribute: "Attribute[Any]", value: object) -> None:
         raise ConfigurationError(text, setting=attribute.name)
 
 
+def _bound(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= APPROVAL_SETTING_S_MAX:
+        text = f"{attribute.name} must be a number of seconds up to {APPROVAL_SETTING_S_MAX}, not {value!r}"
+        raise ConfigurationError(text, setting=attribute.name)
+
+
+def _approvals(ports: "AsyncPorts | Ports") -> Approvals | None:
+    return None if ports.acceptance is None else Approvals(ports.acceptance, ports.approval_s)
+
+
 @frozen(kw_only=True)
 class Ports:
     """The ports for `run`. Leave out ports that the flows of the host do not use.
 
     A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
-    refused. Without `client_keys`, a request is refused if its token does not carry a key. `randomness(count)` returns
-    random bytes for ids and nonces; change it only in tests. Raises `ConfigurationError` for an object without the
-    methods of its port, for a class in place of an object, and for `async def` methods.
+    refused. Without `client_keys`, a request is refused if its token does not carry a key. Without `acceptance` every
+    payment and packet is approved, and without `quotas` there is no limit. `approval_s` is how many seconds
+    `acceptance` may take. `randomness(count)` returns random bytes for ids and nonces; change it only in tests. Raises
+    `ConfigurationError` for an object without the methods of its port, for a class in place of an object, and for
+    `async def` methods.
     """
 
     store: PaymentStore | None = field(default=None, validator=_port(PaymentStore, is_sync=True))
@@ -287,7 +334,15 @@ class Ports:
     client_keys: ClientKeys | None = field(default=None, validator=_port(ClientKeys, is_sync=True))
     nonces: Nonces | None = field(default=None, validator=_port(Nonces, is_sync=True))
     methods: MethodAllocator | None = field(default=None, validator=_port(MethodAllocator, is_sync=True))
+    acceptance: Acceptance | None = field(default=None, validator=_port(Acceptance, is_sync=True))
+    approval_s: float = field(default=APPROVAL_S_MAX, validator=_bound)
+    quotas: Quotas | None = field(default=None, validator=_port(Quotas, is_sync=True))
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
+
+    @cached_property
+    def approvals(self) -> Approvals | None:
+        """The calls of `acceptance` within its bound, for the drivers."""
+        return _approvals(self)
 
 
 @frozen(kw_only=True)
@@ -302,6 +357,14 @@ class AsyncPorts:
     client_keys: AsyncClientKeys | ClientKeys | None = field(default=None, validator=_port(ClientKeys))
     nonces: AsyncNonces | Nonces | None = field(default=None, validator=_port(Nonces))
     methods: AsyncMethodAllocator | MethodAllocator | None = field(default=None, validator=_port(MethodAllocator))
+    acceptance: AsyncAcceptance | Acceptance | None = field(default=None, validator=_port(Acceptance))
+    approval_s: float = field(default=APPROVAL_S_MAX, validator=_bound)
+    quotas: AsyncQuotas | Quotas | None = field(default=None, validator=_port(Quotas))
     randomness: Callable[[int], bytes] | Callable[[int], Awaitable[bytes]] = field(
         default=secrets.token_bytes, repr=False, validator=_function
     )
+
+    @cached_property
+    def approvals(self) -> Approvals | None:
+        """The calls of `acceptance` within its bound, for the drivers."""
+        return _approvals(self)

@@ -9,19 +9,24 @@ from typing import Any
 
 from attrs import evolve
 
+from incoming_payments.acceptance import Approval
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExpired, PaymentNotFound, PaymentRefused, StoreError
+from incoming_payments.flows.approved import approved
 from incoming_payments.flows.create import create_payment
 from incoming_payments.flows.effects import (
     DrawRandomness,
+    Effect,
+    FindCredit,
     Flow,
     InsertPayment,
     LoadEvents,
     LoadPayment,
+    RequestApproval,
     UpdatePayment,
 )
 from incoming_payments.flows.get import find_for_client, get_payment, get_public_payment
@@ -255,6 +260,42 @@ def _credits_probes(arrival: Arrival, clock: Clock) -> Flow[Reply]:
     if arrival.amount.value:
         yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id)
     return arrival.quoted((yield from LoadPayment(arrival.payment_id)), clock())
+
+
+def _answering(
+    type_: type[Effect[Any]], answer: object, *, make: Callable[[Flow[Any]], Flow[Any]] = approved
+) -> Callable[[Flow[Any]], Flow[Any]]:
+    """Return `make`, changed so that effects of `type_` always have this answer, whatever the port answers."""
+
+    def changed_flow(flow: Flow[Any]) -> Flow[Any]:
+        steps = make(flow)
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    given = yield effect
+                except Exception as error:  # noqa: BLE001 - the flow handles it
+                    effect = steps.send(answer) if isinstance(effect, type_) else steps.throw(error)
+                else:
+                    effect = steps.send(answer if isinstance(effect, type_) else given)
+        except StopIteration as stop:
+            return stop.value
+
+    return changed_flow
+
+
+APPROVALS: dict[str, tuple[Callable[[Flow[Any]], Flow[Any]], str]] = {
+    "requests no approval": (lambda flow: flow, "the host has not approved packet"),
+    "approves everything": (_answering(RequestApproval, Approval.APPROVED), "the host has not approved packet"),
+    "never finds a credit": (_answering(FindCredit, None), "the reply to the packet should be"),
+}
+
+
+def create_without_approval(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+    """Create the payment although the host did not approve it."""
+    flow = create_payment(request, policy, now)
+    view: PaymentView = yield from _answering(RequestApproval, Approval.APPROVED, make=iter)(flow)
+    return view
 
 
 RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {

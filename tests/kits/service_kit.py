@@ -22,7 +22,7 @@ from incoming_payments.domain.payment import (
     WalletAddressUrl,
     wallet_address_url,
 )
-from incoming_payments.flows.effects import Effect, Flow
+from incoming_payments.flows.effects import CountRequest, Effect, Flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.run import run
@@ -175,7 +175,8 @@ class Unused:
         """Fail."""
         raise AssertionError("this port must not be used")
 
-    load = update = events = find_expired = find_creation = find_payments = find = introspect = use = allocate = insert
+    load = update = find_credit = events = find_expired = find_creation = find_payments = insert
+    find = introspect = use = allocate = accept_payment = accept_credit = admit = reserve = release = insert
 
 
 class Recorder:
@@ -284,7 +285,7 @@ def refusal(response: Response, challenge: str = f"GNAP as_uri={AUTH_SERVER}") -
     expected_challenge = challenge if response.status == 401 else None
     assert expected_challenge == header(response, "WWW-Authenticate")
     assert (response.status == 405) == (header(response, "Allow") is not None)
-    assert (response.status == 503) == (header(response, "Retry-After") is not None)
+    assert (response.status in {429, 503}) == (header(response, "Retry-After") is not None)
     body = json.loads(response.body)
     assert list(body) == ["error"]
     error = body["error"]
@@ -320,6 +321,12 @@ def watched(flow: Flow[T], seen: list[Effect[Any]], *, crash_after: int | None =
         return stop.value  # type: ignore[no-any-return] # the type of a generator's return value is lost in StopIteration
     finally:
         flow.close()
+
+
+def admitted(flow: Flow[T], info: AccessTokenInfo) -> Effect[Any]:
+    """Answer the introspection of `flow` by `info`, admit the request, and return the next effect."""
+    assert isinstance(flow.send(info), CountRequest)
+    return flow.send(None)
 
 
 def finish(flow: Flow[T], answer: object = None) -> T:

@@ -54,6 +54,10 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
         ("EXPLAIN_VALUE_CHARS_MAX: Final = 8193", "8193 must not be more than 8192: a diagnosis holds the value"),
         ("CLOCK_SKEW_S_MAX: Final = 301", "301 must not be more than 300: the age limit must allow for the skew"),
         (
+            "IDEMPOTENCY_KEY_S_MAX: Final = 366 * 24 * 3600 + 1",
+            "31622401 must not be more than 31622400: the default time must be a valid setting",
+        ),
+        (
             "SIGNATURE_AGE_SETTING_S_MAX: Final = 299",
             "300 must not be more than 299: the default age must be a valid setting",
         ),
@@ -65,6 +69,14 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
         (
             "SWEEP_PAYMENTS_MAX: Final = 1000",
             "1001 must not be more than 1000: a sweep finds payments in one effect and needs one for each",
+        ),
+        (
+            "QUOTA_UNPAID_MAX: Final = 901",
+            "1001 must not be more than 1000: a create may load each unpaid payment",
+        ),
+        (
+            "APPROVAL_S_MAX: Final = 31.0",
+            "31.0 must not be more than 30.0: the default bound must be a valid setting",
         ),
         (
             "COMMAND_BODY_BYTES_MAX: Final = 16777217",

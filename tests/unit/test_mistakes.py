@@ -132,13 +132,21 @@ def test_unknown_key_type_is_refused(build: Callable[[], object]) -> None:
         (
             "store",
             object(),
-            "the methods insert, find_creation, load, update, events, find_expired, find_payments, not object",
+            "the methods insert, find_creation, load, update, find_credit, events, find_expired, find_payments, "
+            "not object",
         ),
         ("store", {}, "not dict"),
         ("wallet_addresses", {}, "wallet_addresses must be an object with the method find, not dict"),
         ("introspector", STORE, "with the method introspect, not MemoryStore"),
         ("nonces", STORE, "with the method use, not MemoryStore"),
         ("methods", RECEIVER, "with the method allocate, not Receiver"),
+        ("acceptance", {}, "with the methods accept_payment, accept_credit, not dict"),
+        ("approval_s", 0, "approval_s must be a number of seconds up to 30.0, not 0"),
+        ("approval_s", 31, "up to 30.0, not 31"),
+        ("approval_s", float("nan"), "up to 30.0, not nan"),
+        ("approval_s", True, "up to 30.0, not True"),
+        ("approval_s", "1", "up to 30.0, not '1'"),
+        ("quotas", {}, "with the methods admit, reserve, release, not dict"),
         ("randomness", b"random", "randomness must be a function of a number of bytes, not bytes"),
     ],
 )

@@ -52,6 +52,15 @@ def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
     return PaymentId(str(uuid.UUID(int=stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b)))
 
 
+def id_time(id: PaymentId) -> datetime:
+    """Return the time from which `new_payment_id` made `id`, to the millisecond.
+
+    >>> id_time(PaymentId("019b76da-a800-7000-8000-000000000000")).isoformat()
+    '2026-01-01T00:00:00+00:00'
+    """
+    return _EPOCH + timedelta(milliseconds=uuid.UUID(id).int >> 80)
+
+
 def payment_id(text: str) -> PaymentId:
     """Return `text` as a payment id. Raises `InvalidValue` when no payment can have this id."""
     if not isinstance(text, str) or not _PAYMENT_ID.fullmatch(text):

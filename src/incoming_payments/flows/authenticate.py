@@ -15,7 +15,8 @@ from incoming_payments.errors import (
 )
 from incoming_payments.flows.effects import FindClientKey, Flow, IntrospectToken, UseNonce
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.gnap.access import AccessRight
+from incoming_payments.flows.quotas import admit
+from incoming_payments.gnap.access import AccessRight, Allowance, authorize
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery, require_active
 from incoming_payments.httpsig import (
     Evidence,
@@ -37,6 +38,19 @@ class Caller:
     client: ClientId
     rights: tuple[AccessRight, ...]
     proof: Proof
+
+
+def authorized(
+    request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, *, covered: tuple[str, ...] = ()
+) -> Flow[tuple[Caller, Allowance]]:
+    """Return the caller of `request`, and what its token allows for the action of `query`. Count the request.
+
+    Raises the exceptions of `authenticate`, `TokenRefused` for a token without the right, and `QuotaExceeded`.
+    """
+    caller = yield from authenticate(request, query, policy, now, covered=covered)
+    allowance = authorize(caller.rights, query.action)
+    yield from admit(caller.client, now)
+    return caller, allowance
 
 
 def authenticate(

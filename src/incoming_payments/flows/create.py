@@ -4,9 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from incoming_payments.acceptance import ProposedPayment
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.checks import check_time, name_of
+from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     HOST,
@@ -23,6 +25,7 @@ from incoming_payments.domain.payment import (
     wallet_address_url,
 )
 from incoming_payments.errors import (
+    IncomingPaymentsError,
     InvalidValue,
     MalformedJson,
     PortUnavailable,
@@ -30,7 +33,8 @@ from incoming_payments.errors import (
     WalletAddressInactive,
     WalletAddressNotFound,
 )
-from incoming_payments.flows.authenticate import Caller, authenticate
+from incoming_payments.flows.approved import require_approval
+from incoming_payments.flows.authenticate import authorized
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
@@ -48,8 +52,9 @@ from incoming_payments.flows.idempotency import (
     with_key,
 )
 from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.quotas import release, reserve
 from incoming_payments.flows.views import check_methods, view_of
-from incoming_payments.gnap.access import Action, Allowance, authorize, require_wallet_address
+from incoming_payments.gnap.access import Action, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import IDEMPOTENCY_KEY, RequestMessage
@@ -61,25 +66,30 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     """Create the payment that the signed `request` describes, and return the resource.
 
     The authorization server may decide by the wallet address, so the body is read before the token is introspected.
-    What the body and the look-up reveal is raised only after the caller is authenticated.
+    What the body and the look-up reveal is raised only after the caller is authenticated. The quota of unpaid payments
+    comes next, and the approval of the host is last, so that the host decides only about payments that would be stored.
 
     A retry with the same `Idempotency-Key` gets the payment that the first request created, in the state of its
-    creation, also when the wallet address takes no new payments by then, or cannot be looked up.
+    creation, also when the wallet address takes no new payments by then, or cannot be looked up. Such a retry counts as
+    a request, but it needs no approval, and does not count as an unpaid payment.
 
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
     methods, which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
     `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `MalformedIdempotencyKey`,
-    `IdempotencyKeyReused`, `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`.
+    `IdempotencyKeyReused`, `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`,
+    `QuotaExceeded`, `PolicyRefused`, `ApprovalPending`, `AcceptanceUnavailable`.
     """
     token = parse_authorization(request.values("authorization"))
     creation = _read(request, policy)
+    covered = (IDEMPOTENCY_KEY,) if request.values(IDEMPOTENCY_KEY) else ()
     if isinstance(creation, MalformedJson):
-        yield from _authorize(request, TokenQuery(token, Action.CREATE), policy, now)
+        yield from authorized(request, TokenQuery(token, Action.CREATE), policy, now, covered=covered)
         raise creation
     hosted = yield from _look_up(creation.wallet_address)
     # An outage does not say that there is no such wallet address, so its URL is part of the query.
     url = None if isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
-    caller, allowance = yield from _authorize(request, TokenQuery(token, Action.CREATE, url), policy, now)
+    query = TokenQuery(token, Action.CREATE, url)
+    caller, allowance = yield from authorized(request, query, policy, now, covered=covered)
     require_wallet_address(allowance, creation.wallet_address)
     keyed = read_key(request, caller.client)
     earlier = yield from find_created(keyed, now)
@@ -88,16 +98,20 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     elif isinstance(hosted, Refused | PortUnavailable):
         raise hosted
     else:
-        payment, methods = yield from _open(creation, hosted, caller.client, keyed, policy, now)
+        decision = yield from _decide(creation, hosted, caller.client, policy, now)
+        yield from _reserve_approved(decision.answer, now)
+        payment, methods = yield from _insert(decision, keyed, policy, reserved=True)
     return view_of(payment, policy.payment_url(payment.id), methods, payment.created_at)
 
 
-def _authorize(
-    request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime
-) -> Flow[tuple[Caller, Allowance]]:
-    covered = (IDEMPOTENCY_KEY,) if request.values(IDEMPOTENCY_KEY) else ()
-    caller = yield from authenticate(request, query, policy, now, covered=covered)
-    return caller, authorize(caller.rights, query.action)
+def _reserve_approved(payment: IncomingPayment, now: datetime) -> Flow[None]:
+    """Count `payment` as unpaid, and return when the host approves it. If the host does not, release the payment."""
+    yield from reserve(payment, now)
+    try:
+        yield from require_approval(ProposedPayment(payment))
+    except IncomingPaymentsError:
+        yield from release(payment)
+        raise
 
 
 def _read(request: RequestMessage, policy: ServicePolicy) -> CreateRequest | MalformedJson:
@@ -154,7 +168,8 @@ def create_for_host(
     payment = yield from find_created(keyed, now)
     if payment is None:
         hosted = yield from _hosted(url)
-        payment, _ = yield from _open(creation, hosted, owner, keyed, policy, now)
+        decision = yield from _decide(creation, hosted, owner, policy, now)
+        payment, _ = yield from _insert(decision, keyed, policy, reserved=False)
     return payment
 
 
@@ -194,20 +209,12 @@ def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> Met
         raise InvalidValue(f"metadata must be a JSON object: {error}", member="metadata") from error
 
 
-def _open(
-    creation: CreateRequest,
-    wallet_address: WalletAddress,
-    client: ClientId,
-    keyed: KeyedRequest | None,
-    policy: ServicePolicy,
-    now: datetime,
-) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
-    """Store the payment that `creation` describes, and return it with its payment methods.
-
-    If a concurrent request with the same idempotency key was faster, return its payment instead.
-    """
+def _decide(
+    creation: CreateRequest, wallet_address: WalletAddress, client: ClientId, policy: ServicePolicy, now: datetime
+) -> Flow[Decision[IncomingPayment]]:
+    """Return the decision to create the payment that `creation` describes. Raises its refusals."""
     randomness = yield from DrawRandomness(PAYMENT_ID_RANDOM_BYTES)
-    decision = lifecycle.create(
+    return lifecycle.create(
         id=new_payment_id(now, randomness),
         wallet_address=wallet_address,
         client=client,
@@ -217,10 +224,22 @@ def _open(
         now=now,
         expiry_s_max=policy.expiry_s_max,
     )
+
+
+def _insert(
+    decision: Decision[IncomingPayment], keyed: KeyedRequest | None, policy: ServicePolicy, *, reserved: bool
+) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
+    """Store the new payment, and return it with its payment methods.
+
+    If a concurrent request with the same idempotency key was faster, return its payment instead. The new payment is
+    then not stored, so a payment that is `reserved` in the quota of its client does not count any longer.
+    """
     created = yield from _with_methods(decision.answer)
     first = yield from InsertPayment(with_key(decision, keyed, idempotency_key_s=policy.idempotency_key_s))
     if keyed is None or first is None:
         return created
+    if reserved:
+        yield from release(decision.answer)
     return (yield from _with_methods((yield from load_created(keyed, first))))
 
 

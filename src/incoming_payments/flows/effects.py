@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 from attrs import frozen
 
+from incoming_payments.acceptance import Approval, Proposal
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
@@ -17,6 +18,7 @@ from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     ClientId,
+    Credit,
     CreditId,
     InactiveWalletAddress,
     IncomingPayment,
@@ -26,6 +28,7 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.errors import ConfigurationError, FlowStuck, WalletAddressesUnavailable
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery
+from incoming_payments.ilp.receive import Arrival
 from incoming_payments.ports import Decide
 
 P = ParamSpec("P")
@@ -190,11 +193,57 @@ class LoadPayment(Effect[IncomingPayment]):
 
 @frozen
 class UpdatePayment(Effect[T]):
-    """Load, decide and store in one transaction. Answer when the transaction is durable. Raises `PaymentNotFound`."""
+    """Load, decide and store in one transaction. Answer when the transaction is durable. Raises `PaymentNotFound`.
+
+    `arrival` is the packet that brings the money. Then the drivers request the approval of the host first.
+    """
 
     id: PaymentId
     decide: Decide[T]
     credit_id: CreditId | None = None
+    arrival: Arrival | None = None
+
+
+@frozen
+class FindCredit(Effect[Credit | None]):
+    """Find a credit of the payment `id`, or `None` if there is none with this credit id. Raises `PaymentNotFound`."""
+
+    answers: ClassVar = (Credit, NoneType)
+    id: PaymentId
+    credit_id: CreditId
+
+
+@frozen
+class RequestApproval(Effect[Approval]):
+    """Request the approval of the host. A service without the port approves. Raises `PolicyRefused` for a refusal."""
+
+    answers: ClassVar = (Approval,)
+    proposal: Proposal
+
+
+@frozen
+class CountRequest(Effect[float | None]):
+    """Count a request of `client`. The answer is `None`, or the seconds until the quota admits one again."""
+
+    answers: ClassVar = (float, int, NoneType)
+    client: ClientId
+    now: datetime
+
+
+@frozen
+class ReserveUnpaid(Effect[Sequence[PaymentId]]):
+    """Count the new unpaid payment `id`. The answer is empty, or has the payments that use up the quota."""
+
+    client: ClientId
+    id: PaymentId
+
+
+@frozen
+class ReleaseUnpaid(Effect[None]):
+    """Do not count the payment `id` as unpaid any more."""
+
+    client: ClientId
+    id: PaymentId
 
 
 @frozen

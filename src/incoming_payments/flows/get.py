@@ -7,11 +7,11 @@ from incoming_payments.domain.lifecycle import is_receivable
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress
 from incoming_payments.errors import PaymentNotFound
-from incoming_payments.flows.authenticate import authenticate
+from incoming_payments.flows.authenticate import authorized
 from incoming_payments.flows.effects import AllocateMethods, Flow, LoadPayment, find_wallet_address, flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
-from incoming_payments.gnap.access import Action, authorize, payment_not_found, require_payment
+from incoming_payments.gnap.access import Action, payment_not_found, require_payment
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import RequestMessage
@@ -33,13 +33,12 @@ def find_for_client(
 
     The authorization server may decide by the wallet address, so the payment is loaded before the token is
     introspected. Whether it exists is revealed only after the caller is authenticated. Raises `TokenRefused`,
-    `SignatureRefused`, `PaymentNotFound`, `AccessForbidden`.
+    `SignatureRefused`, `QuotaExceeded`, `PaymentNotFound`, `AccessForbidden`.
     """
     token = parse_authorization(request.values("authorization"))
     found = yield from _find(id)
     query = TokenQuery(token, action, None if found is None else found.wallet_address)
-    caller = yield from authenticate(request, query, policy, now)
-    allowance = authorize(caller.rights, action)
+    caller, allowance = yield from authorized(request, query, policy, now)
     return require_payment(allowance, _existing(found), caller.client)
 
 

@@ -23,11 +23,11 @@ from incoming_payments.errors import (
     Refused,
     WalletAddressNotFound,
 )
-from incoming_payments.flows.authenticate import authenticate
+from incoming_payments.flows.authenticate import authorized
 from incoming_payments.flows.effects import FindPayments, Flow, LoadPayment, find_wallet_address, flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import page_view
-from incoming_payments.gnap.access import Action, authorize, require_wallet_address
+from incoming_payments.gnap.access import Action, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import RequestMessage
@@ -41,20 +41,19 @@ def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, no
 
     With the right `list`, the list has the payments that the client itself created; with `list-all`, those of all
     clients. What the query and the look-ups reveal is raised only after the caller is authenticated. Raises
-    `TokenRefused`, `SignatureRefused`, `MalformedQuery`, `CursorNotFound`, `AccessForbidden`, `WalletAddressNotFound`.
+    `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `MalformedQuery`, `CursorNotFound`, `AccessForbidden`,
+    `WalletAddressNotFound`.
     """
     token = parse_authorization(request.values("authorization"))
     wanted = _read(query)
     if isinstance(wanted, MalformedQuery | CursorNotFound):
-        caller = yield from authenticate(request, TokenQuery(token, Action.LIST), policy, now)
-        authorize(caller.rights, Action.LIST)
+        yield from authorized(request, TokenQuery(token, Action.LIST), policy, now)
         raise wanted
     url = wanted.wallet_address
     refusal = yield from _look_up(url)
     # A refusal by the host and an outage do not say that there is no such wallet address.
     known = None if isinstance(refusal, WalletAddressNotFound) else url
-    caller = yield from authenticate(request, TokenQuery(token, Action.LIST, known), policy, now)
-    allowance = authorize(caller.rights, Action.LIST)
+    caller, allowance = yield from authorized(request, TokenQuery(token, Action.LIST, known), policy, now)
     require_wallet_address(allowance, url)
     if refusal is not None:
         raise refusal

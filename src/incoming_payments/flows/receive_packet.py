@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Final
 
 from attrs import field, frozen
 
 from incoming_payments.domain.checks import check_time
 from incoming_payments.errors import (
+    ApprovalPending,
     IncomingPaymentsError,
     PacketExpired,
     PaymentNotFound,
@@ -20,6 +22,16 @@ from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Reply, encode
 from incoming_payments.ilp.receive import Arrival, Receiver, open_packet
 from incoming_payments.ilp.stream import NONCE_BYTES
+
+_REFUSALS: Final = (
+    PaymentRefused,
+    PaymentNotFound,
+    PolicyRefused,
+    ApprovalPending,
+    PacketExpired,
+    PortUnavailable,
+    StoreError,
+)
 
 
 @frozen
@@ -73,7 +85,7 @@ def _answer_packet(packet: bytes, peer: Peer, receiver: Receiver, clock: Callabl
         return PacketAnswer(encode(opened))
     try:
         return PacketAnswer(encode((yield from _reply_to(opened, now, clock))))
-    except (PaymentRefused, PaymentNotFound, PolicyRefused, PacketExpired, PortUnavailable, StoreError) as refusal:
+    except _REFUSALS as refusal:
         return PacketAnswer(encode(opened.refused(refusal)), refusal)
 
 
@@ -82,5 +94,5 @@ def _reply_to(arrival: Arrival, now: datetime, clock: Callable[[], datetime]) ->
     if not arrival.may_be_fulfilled:
         return arrival.quoted((yield from LoadPayment(arrival.payment_id)), now)
     id = arrival.credit_id
-    payment = yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id)
+    payment = yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id, arrival)
     return arrival.fulfilled(payment, now)

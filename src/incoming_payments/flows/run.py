@@ -9,9 +9,12 @@ from collections.abc import Callable, Generator, Mapping
 from types import GeneratorType
 from typing import Any, Final, TypeVar
 
+from incoming_payments.acceptance import Approval
+from incoming_payments.bounded import BoundedCall
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, FlowStuck, PortMissing
 from incoming_payments.flows import effects
+from incoming_payments.flows.approved import approved
 from incoming_payments.limits import FLOW_STEPS_MAX
 from incoming_payments.ports import AsyncPorts, Ports
 
@@ -31,8 +34,20 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.LoadPayment: ("store", lambda port, effect: port.load(effect.id)),
     effects.UpdatePayment: ("store", lambda port, effect: port.update(effect.id, effect.decide, effect.credit_id)),
     effects.LoadEvents: ("store", lambda port, effect: port.events(effect.id)),
+    effects.FindCredit: ("store", lambda port, effect: port.find_credit(effect.id, effect.credit_id)),
+    effects.RequestApproval: ("approvals", lambda port, effect: port.request(effect.proposal)),
+    effects.CountRequest: ("quotas", lambda port, effect: port.admit(effect.client, effect.now)),
+    effects.ReserveUnpaid: ("quotas", lambda port, effect: port.reserve(effect.client, effect.id)),
+    effects.ReleaseUnpaid: ("quotas", lambda port, effect: port.release(effect.client, effect.id)),
     effects.FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
     effects.FindPayments: ("store", lambda port, effect: port.find_payments(effect.query)),
+}
+# The answers of ports that a host need not have: without them, all is approved, and there is no limit.
+_WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {
+    effects.RequestApproval: Approval.APPROVED,
+    effects.CountRequest: None,
+    effects.ReserveUnpaid: (),
+    effects.ReleaseUnpaid: None,
 }
 
 
@@ -44,16 +59,15 @@ def run(flow: effects.Flow[T], ports: Ports) -> T:
     `ConfigurationError` when an argument is not a flow, or not `Ports`.
     """
     flow = fresh(flow, ports)
+    if ports.approvals is not None:
+        flow = approved(flow)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
             try:
                 answer = _call_port(effect, ports)
                 if _is_awaitable(answer):
-                    if inspect.iscoroutine(answer):
-                        answer.close()  # otherwise Python warns that it was never awaited
-                    text = f"the port for {type(effect).__name__} is async: use arun, or AsyncIncomingPayments"
-                    raise PortMissing(text)
+                    answer = _waited(answer, effect)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
             else:
@@ -72,6 +86,8 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
     operation may still take effect. That is why credits have ids.
     """
     flow = fresh(flow, ports)
+    if ports.approvals is not None:
+        flow = approved(flow)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
@@ -114,12 +130,23 @@ def _is_awaitable(answer: object) -> bool:
     return hasattr(answer, "__await__") or isinstance(answer, GeneratorType)
 
 
+def _waited(answer: Any, effect: effects.Effect[Any]) -> Any:
+    """Return the answer of a bounded call. Raise `PortMissing` for every other awaitable."""
+    if isinstance(answer, BoundedCall):
+        return answer.wait()
+    if inspect.iscoroutine(answer):
+        answer.close()  # otherwise Python warns that it was never awaited
+    raise PortMissing(f"the port for {type(effect).__name__} is async: use arun, or AsyncIncomingPayments")
+
+
 def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
     route = _ROUTES.get(type(effect))
     if route is None:
         raise PortMissing(f"no port answers {type(effect).__name__}: yield only the effects of flows.effects")
     name, call = route
     port = getattr(ports, name)
+    if port is None and type(effect) in _WITHOUT_PORT:
+        return _WITHOUT_PORT[type(effect)]
     if port is None:
         raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")
     return call(port, effect)

@@ -61,13 +61,18 @@ from incoming_payments.ilp.stream import (
     StreamPacket,
     condition_of,
 )
-from incoming_payments.limits import PREPARE_MARGIN_MS_MIN, STREAM_KEYS_REMEMBERED_MAX, STREAMS_ANSWERED_MAX
+from incoming_payments.limits import (
+    PREPARE_MARGIN_MS_MIN,
+    REFUSAL_CHARS_MAX,
+    STREAM_KEYS_REMEMBERED_MAX,
+    STREAMS_ANSWERED_MAX,
+)
 
 _FIRST_STREAM: Final = 1  # RFC 29 §3.3: the first stream that a client opens
 _STREAM_FRAMES: Final = (StreamMaxMoney, StreamMoneyBlocked, StreamData, StreamMaxData, StreamDataBlocked)
 
 # The ILP error for each refusal by the payment or the store. A subclass has the error of its class. The senders npm
-# `@interledger/pay` and `ilp-protocol-stream` continue after F99 with encrypted data, end after F99 with `StreamClose`,
+# `@interledger/pay` and `ilp-protocol-stream` continue after F99 with encrypted data, end after F99 with a close frame,
 # send a smaller packet after F08 with amounts, retry after T.., and give up after any other code.
 REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str]]] = {
     errors.PaymentNotFound: (ErrorCode.UNREACHABLE, "the payment does not exist"),
@@ -77,7 +82,8 @@ REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str
     errors.PaymentExpired: (ErrorCode.FINAL_APPLICATION_ERROR, "the payment has expired"),
     errors.AmountTooLarge: (ErrorCode.AMOUNT_TOO_LARGE, "the amount is more than the payment can still receive"),
     errors.CreditIdReused: (ErrorCode.INVALID_AMOUNT, "this packet was already received with another amount"),
-    errors.PolicyRefused: (ErrorCode.CANNOT_RECEIVE, "the receiver's policy refuses this payment"),
+    errors.PolicyRefused: (ErrorCode.FINAL_APPLICATION_ERROR, "the receiver refuses this packet"),
+    errors.ApprovalPending: (ErrorCode.TEMPORARY_APPLICATION_ERROR, "the receiver has not decided yet"),
     errors.PaymentRefused: (ErrorCode.CANNOT_RECEIVE, "the payment cannot receive this packet"),
     errors.PortUnavailable: (ErrorCode.INTERNAL_ERROR, "try again later"),
     errors.StoreError: (ErrorCode.INTERNAL_ERROR, "try again later"),
@@ -178,6 +184,13 @@ class Arrival:
         digest = base64.b64encode(self.condition).decode("ascii")
         return CreditId(f"{STREAM_CREDITS}{self.request.sequence:016x}:{digest}")
 
+    @property
+    def stream_data(self) -> bytes:
+        """The data of the sender on stream 1 in this packet, in the order of the offsets."""
+        frames = [frame for frame in self.request.frames if isinstance(frame, StreamData)]
+        frames = sorted((frame for frame in frames if frame.stream_id == _FIRST_STREAM), key=lambda each: each.offset)
+        return b"".join([frame.data for frame in frames])
+
     def decide(
         self, id: CreditId, clock: Callable[[], datetime]
     ) -> Callable[[IncomingPayment, Credit | None], Decision[IncomingPayment]]:
@@ -226,6 +239,8 @@ class Arrival:
             data = write_amounts(self.amount.value, refusal.remaining)
         elif isinstance(refusal, errors.PaymentCompleted | errors.PaymentExpired):
             data = self._sealed(PacketType.REJECT, self._close_frames())
+        elif isinstance(refusal, errors.PolicyRefused):
+            data = self._sealed(PacketType.REJECT, _words(refusal.description))
         return self._receiver.reject(code, message, data)
 
     def closed(self) -> Reject:
@@ -265,6 +280,16 @@ class Arrival:
     def _sealed(self, kind: PacketType, frames: Sequence[Frame]) -> bytes:
         reply = StreamPacket(kind, self.request.sequence, self.amount.value, frames)
         return self._keys.seal(reply, nonce=self._nonce)
+
+
+def _words(words: str) -> list[Frame]:
+    """Return the frames that end the connection with the words of the host, as data of stream 1, where Rafiki has them.
+
+    The words may hold any text, so they are shortened, and characters that UTF-8 lacks are replaced.
+    """
+    data = words[:REFUSAL_CHARS_MAX].encode("utf-8", "replace")
+    close = ConnectionClose(StreamError.APPLICATION_ERROR, data.decode())
+    return [close, StreamData(_FIRST_STREAM, 0, data)]
 
 
 def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, now: datetime) -> Arrival | Reply:

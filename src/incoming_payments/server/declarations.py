@@ -27,6 +27,8 @@ from incoming_payments.limits import (
     METADATA_DEPTH_MAX,
     PREPARE_MARGIN_MS_MIN,
     PREPARE_MARGIN_SETTING_MS_MAX,
+    QUOTA_REQUESTS_MAX,
+    QUOTA_UNPAID_MAX,
     SIGNATURE_AGE_S_MAX,
     SIGNATURE_AGE_SETTING_S_MAX,
 )
@@ -313,10 +315,7 @@ LOG: Final = TableOf(
     "The log, on standard error.",
     (
         Setting(
-            "explain_signatures",
-            bool,
-            "whether the log explains refused signatures, 10 times a minute at most",
-            False,
+            "explain_signatures", bool, "whether the log explains refused signatures, 10 times a minute at most", False
         ),
     ),
 )
@@ -379,4 +378,22 @@ LIMITS: Final = TableOf(
     ),
 )
 
-TABLES: Final = (TOP, LISTEN, WALLET_ADDRESS, TOKEN, RIGHT, AUTHORIZATION_SERVER, ILP, PEER, LOG, LIMITS)
+QUOTAS: Final = TableOf(
+    "quotas",
+    "[quotas]",
+    "The quotas of each client, counted in this process. A client that exceeds one gets 429.",
+    (
+        Setting("requests_per_minute", int, "its requests", None, "no quota", (1, QUOTA_REQUESTS_MAX), written="600"),
+        Setting(
+            "unpaid_payments",
+            int,
+            "its payments that are neither paid nor completed nor expired",
+            None,
+            "no quota",
+            (1, QUOTA_UNPAID_MAX),
+            written="100",
+        ),
+    ),
+)
+
+TABLES: Final = (TOP, LISTEN, WALLET_ADDRESS, TOKEN, RIGHT, AUTHORIZATION_SERVER, ILP, PEER, LOG, LIMITS, QUOTAS)

@@ -27,6 +27,7 @@ _FIXED: Final = {  # the fields of `Settings` that need a restart, with their pl
     "metrics_port": "listen.metrics_port",
     "authorization_server": "[authorization_server]",
     "explain_signatures": "[log]",
+    "quotas": "[quotas]",
 }
 
 

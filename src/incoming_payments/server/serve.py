@@ -136,6 +136,7 @@ def build(
         client_keys=None if connections is None else connections.client_keys,
         nonces=store.nonces,
         methods=settings.methods,
+        quotas=settings.quotas,
     )
     service = AsyncIncomingPayments(policy=settings.policy, ports=ports, packets=settings.packets, observer=observer)
     application = AsgiApplication(

@@ -30,6 +30,7 @@ from incoming_payments.server.authorization import AuthorizationServer, read_aut
 from incoming_payments.server.client_key import read_client_key
 from incoming_payments.server.files import PRIVATE, Files
 from incoming_payments.server.reader import Once, Table, naming
+from incoming_payments.stores.quotas import MemoryQuotas
 
 # RFC 3986 §3.3: segments that are neither empty nor dots.
 _SEGMENT: Final = r"(?!(?:\.|%2[Ee]){1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@\-]|%[0-9A-Fa-f]{2})+"
@@ -83,6 +84,7 @@ class Settings:
     explain_signatures: bool = False
     health: bool = True
     metrics_port: int | None = None  # `None`: no metrics
+    quotas: MemoryQuotas | None = None  # `None` without a quota
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
 
 
@@ -135,6 +137,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     listen = _listen(table.table("listen"))
     limits_table, ilp_table, peer_tables = table.table("limits"), table.table("ilp"), table.tables("peer")
     log = table.table("log").read(declarations.LOG)
+    quotas = MemoryQuotas(**table.table("quotas").read(declarations.QUOTAS))
     token_tables = table.tables("token")
     server_table = table.table("authorization_server") if table.has("authorization_server") else None
     if token_tables and server_table:
@@ -178,6 +181,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
         explain_signatures=log["explain_signatures"],
         health=listen["health"],
         metrics_port=listen["metrics_port"],
+        quotas=None if quotas == MemoryQuotas() else quotas,
         warnings=(*files.warnings, *(f"{path}: {text}" for text in advised)),
     )
 

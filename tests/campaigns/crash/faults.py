@@ -7,6 +7,7 @@ The names are those in `FAULTS`. A kill inside a commit replaces the system call
 """
 
 import _sqlite3
+import asyncio
 import ctypes
 import os
 import secrets
@@ -18,11 +19,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from incoming_payments.acceptance import Approval
 from incoming_payments.domain.payment import CreditId
 from incoming_payments.flows import receive_packet
 from incoming_payments.hosts import asgi
 from incoming_payments.ilp.receive import Arrival
 from incoming_payments.server import command
+from incoming_payments.server import serve as server
 from incoming_payments.stores.sqlite._queue import Job, deliver
 from incoming_payments.stores.sqlite._writer import Writer
 
@@ -353,12 +356,33 @@ def batches_of_two() -> None:
     replace(Writer, "run", make)
 
 
+class UnsteadyRules:
+    """A host that approves most requests. It delays the others, fails, or hangs until after the bound."""
+
+    async def accept_payment(self, _: object) -> Approval:
+        """Approve, mostly."""
+        roll = secrets.randbelow(100)
+        if roll < 3:
+            raise RuntimeError("the acceptance port is broken")
+        if roll < 5:
+            await asyncio.sleep(10)
+        return Approval.PENDING if roll < 10 else Approval.APPROVED
+
+    accept_credit = accept_payment
+
+
+def unsteady_approval() -> None:
+    """Request the approval of an unsteady host for each payment and packet."""
+    rules = {"acceptance": UnsteadyRules(), "approval_s": 0.1}
+    replace(server, "AsyncPorts", lambda ports: partial(ports, **rules))
+
+
 KILL_POINTS: Final = (
     packet_arrived, between_packets, batch_decided, between_statements, before_commit, log_page_torn, log_written,
     log_synced, after_commit, checkpoint_torn, after_reply, during_recovery,
 )  # fmt: skip
 BROKEN_PROMISES: Final = (answer_before_commit, random_credit_ids, commit_in_two_steps)
-FAULTS: Final = {fault.__name__: fault for fault in (*KILL_POINTS, *BROKEN_PROMISES, batches_of_two)}
+FAULTS: Final = {fault.__name__: fault for fault in (*KILL_POINTS, *BROKEN_PROMISES, batches_of_two, unsteady_approval)}
 
 
 def main(names: str, *arguments: str) -> int:

@@ -19,7 +19,8 @@ CREATE: Final = "create"
 ORDER: Final = "order"  # a create with an idempotency key, which is also in the metadata
 COMPLETE: Final = "complete"
 NO_ANSWER: Final = "no_answer"  # the connection was refused or closed
-RETRIED: Final = frozenset({NO_ANSWER, "T00", "store_unavailable"})  # the client repeats the request after these
+_NOT_NOW: Final = ("T00", "T99", "store_unavailable", "acceptance_unavailable", "approval_pending")
+RETRIED: Final = frozenset({NO_ANSWER, *_NOT_NOW})  # the client repeats the request after these
 
 
 @frozen

@@ -17,6 +17,17 @@ def test_no_promise_breaks_when_the_service_is_killed_at_random(tmp_path: Path) 
     assert_busy(report)
 
 
+def test_no_promise_breaks_while_the_host_approves(tmp_path: Path) -> None:
+    """The host approves each payment and packet, and is pending, broken or too late at times."""
+    report = run_campaign(tmp_path, kills=8, seed=21, faults=["unsteady_approval"])
+
+    assert report.violations == []
+    assert report.figures.fulfilled > 0
+    records = "".join(path.read_text("utf-8") for path in tmp_path.glob("*.record"))
+    assert all(answer in records for answer in ("T99", "T00"))
+    assert report.figures.credits == report.figures.fulfilled + report.figures.calls_credited
+
+
 def assert_busy(report: Report) -> None:
     """Check that kills could have lost something: packets, unanswered requests, other credits, full payments."""
     figures = report.figures

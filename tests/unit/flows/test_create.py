@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 
+from incoming_payments.acceptance import Approval
 from incoming_payments.api import Request
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.methods import IlpPaymentMethod
-from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, WalletAddress, new_payment_id, payment_id
+from incoming_payments.domain.payment import (
+    PAYMENT_ID_RANDOM_BYTES,
+    ClientId,
+    WalletAddress,
+    new_payment_id,
+    payment_id,
+)
 from incoming_payments.errors import (
     AccessForbidden,
     AssetMismatch,
@@ -28,12 +35,15 @@ from incoming_payments.errors import (
 from incoming_payments.flows.create import create_payment
 from incoming_payments.flows.effects import (
     AllocateMethods,
+    CountRequest,
     DrawRandomness,
     Effect,
     FindWalletAddress,
     Flow,
     InsertPayment,
     IntrospectToken,
+    RequestApproval,
+    ReserveUnpaid,
 )
 from incoming_payments.gnap import AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.httpsig import RequestMessage
@@ -49,13 +59,23 @@ from kits.service_kit import (
     Service,
     Tokens,
     a_right,
+    admitted,
     ed25519_key,
     finish,
     refusal,
     watched,
 )
 
-STEPS = [FindWalletAddress, IntrospectToken, DrawRandomness, AllocateMethods, InsertPayment]
+STEPS = [
+    FindWalletAddress,
+    IntrospectToken,
+    CountRequest,
+    DrawRandomness,
+    ReserveUnpaid,
+    RequestApproval,
+    AllocateMethods,
+    InsertPayment,
+]
 RANDOMNESS = bytes(range(PAYMENT_ID_RANDOM_BYTES))
 ID = new_payment_id(NOW, RANDOMNESS)
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -84,12 +104,14 @@ def test_effects_in_order() -> None:
     flow = creation_flow(service, client.creation())
     assert FindWalletAddress(ALICE.url) == next(flow)
     assert IntrospectToken(TokenQuery(AccessToken(client.token), "create", ALICE.url)) == flow.send(ALICE)
-    assert DrawRandomness(PAYMENT_ID_RANDOM_BYTES) == flow.send(
-        AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")])
-    )
-    allocate = flow.send(RANDOMNESS)
-    assert isinstance(allocate, AllocateMethods)
-    payment = allocate.payment
+    info = AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")])
+    assert CountRequest(ClientId(SHOP), NOW) == flow.send(info)
+    assert DrawRandomness(PAYMENT_ID_RANDOM_BYTES) == flow.send(None)
+    assert ReserveUnpaid(ClientId(SHOP), ID) == flow.send(RANDOMNESS)
+    approval = flow.send(())
+    assert isinstance(approval, RequestApproval)
+    payment = approval.proposal.payment
+    assert AllocateMethods(payment) == flow.send(Approval.APPROVED)
     methods = service.methods.allocate(payment)
     decision = insert_of(flow.send(methods)).decision
     assert (payment, payment) == (decision.answer, decision.payment)
@@ -168,21 +190,21 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsE
     ("expired token", {"rights": ["read"], **EXPIRED_TOKEN}, {"body": b"{", "created": 0}, TokenRefused, 2),
     ("stale signature", {"rights": ["read"]}, {"body": b"{", "created": 0}, SignatureRefused, 2),
     ("missing right", {"rights": ["read"]}, {"body": b"{"}, TokenRefused, 2),
-    ("invalid body", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1}'}, MalformedJson, 2),
-    ("another wallet address", {}, {"body": {"walletAddress": "https://bank.example/eve"}}, AccessForbidden, 2),
+    ("invalid body", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1}'}, MalformedJson, 3),
+    ("another wallet address", {}, {"body": {"walletAddress": "https://bank.example/eve"}}, AccessForbidden, 3),
     (
         "wallet address not hosted",
         {"on": None},
         {"body": {"walletAddress": "https://bank.example/eve", "incomingAmount": {**USD_25, "value": "0"}}},
         WalletAddressNotFound,
-        2,
+        3,
     ),
     (
         "asset differs from the wallet address",
         {"on": None},
         {"body": {"walletAddress": BOB.url, "incomingAmount": {**USD_25, "value": "0"}}},
         AssetMismatch,
-        3,
+        4,
     ),
     (
         "amount of zero",
@@ -195,14 +217,14 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsE
             }
         },
         TermsRefused,
-        3,
+        4,
     ),
     (
         "expiry in the past",
         {},
         {"body": {"walletAddress": ALICE.url, "expiresAt": "2000-01-01T00:00:00Z"}},
         TermsRefused,
-        3,
+        4,
     ),
 ]
 
@@ -232,7 +254,7 @@ def test_different_wallet_address_from_the_port_is_refused() -> None:
     assert isinstance(introspect := flow.send(BOB), IntrospectToken)
     assert introspect.query.wallet_address is None
     with pytest.raises(WalletAddressNotFound):
-        flow.send(AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+        admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
 
 
 OUTAGES = [
@@ -293,7 +315,7 @@ def test_host_refuses_an_authenticated_client() -> None:
     next(flow)
     flow.throw(frozen)
     with pytest.raises(PolicyRefused) as refused:
-        flow.send(AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+        admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
     assert frozen is refused.value
 
 
@@ -325,7 +347,8 @@ def test_policy_limits_apply() -> None:
         (step, error)
         for step in range(len(STEPS))
         for error in (PolicyRefused("not today"), StoreUnavailable("locked"), RuntimeError("broken"))
-        if step > 0 or isinstance(error, RuntimeError)  # the others wait until the caller is authenticated
+        # The others wait until the caller is authenticated. `test_approved` has the failures of an approval.
+        if (step > 0 or isinstance(error, RuntimeError)) and STEPS[step] is not RequestApproval
     ],
 )
 def test_exception_of_a_port_ends_the_flow(step: int, error: Exception) -> None:
@@ -334,7 +357,10 @@ def test_exception_of_a_port_ends_the_flow(step: int, error: Exception) -> None:
     answers: list[object] = [
         ALICE,
         AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]),
+        None,
         RANDOMNESS,
+        (),
+        Approval.APPROVED,
         [IlpPaymentMethod("test.bank.x", "c2VjcmV0")],
     ]
     flow = creation_flow(service, service.client().creation())

@@ -34,6 +34,7 @@ from kits.service_kit import (
     SHOP,
     Service,
     a_right,
+    admitted,
     ed25519_key,
     finish,
 )
@@ -61,7 +62,7 @@ def test_effects_in_order() -> None:
     introspect = flow.send(PAYMENT)
     assert isinstance(introspect, IntrospectToken)
     assert (introspect.query.action, introspect.query.wallet_address) == ("read", ALICE.url)
-    assert AllocateMethods(PAYMENT) == flow.send(token_info(a_right("read")))
+    assert AllocateMethods(PAYMENT) == admitted(flow, token_info(a_right("read")))
     view = finish(flow, METHODS)
     assert (f"{BASE_URL}{PATH}/{PAYMENT.id}", METHODS, False) == (view.id, view.methods, view.completed)
 
@@ -115,10 +116,10 @@ def test_visibility_by_right(
     next(flow)
     flow.send(payment)
     if error is None:
-        assert AllocateMethods(payment) == flow.send(token_info(*rights))
+        assert AllocateMethods(payment) == admitted(flow, token_info(*rights))
     else:
         with pytest.raises(error):
-            flow.send(token_info(*rights))
+            admitted(flow, token_info(*rights))
 
 
 def test_unknown_and_invisible_payments_get_the_same_refusal() -> None:
@@ -129,7 +130,7 @@ def test_unknown_and_invisible_payments_get_the_same_refusal() -> None:
         next(flow)
         flow.throw(answer) if isinstance(answer, Exception) else flow.send(answer)
         with pytest.raises(PaymentNotFound) as refused:
-            flow.send(token_info(a_right("read", on=BOB)))
+            admitted(flow, token_info(a_right("read", on=BOB)))
         refusals.append((refused.value.description, dict(refused.value.details)))
     assert refusals[0] == refusals[1]
     assert refusals[0][1] == {}

@@ -11,6 +11,7 @@ import pytest
 from attrs import evolve
 
 from incoming_payments import IncomingPayments
+from incoming_payments.acceptance import Approval
 from incoming_payments.api import Request, Response
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
@@ -29,6 +30,7 @@ from incoming_payments.errors import (
     InvalidValue,
     MalformedIdempotencyKey,
     PaymentExists,
+    PolicyRefused,
     SignatureRefused,
     StoreUnavailable,
     WalletAddressesUnavailable,
@@ -36,13 +38,22 @@ from incoming_payments.errors import (
     WalletAddressNotFound,
 )
 from incoming_payments.flows.create import create_payment
-from incoming_payments.flows.effects import AllocateMethods, Effect, FindCreation, Flow, InsertPayment, LoadPayment
+from incoming_payments.flows.effects import (
+    AllocateMethods,
+    Effect,
+    FindCreation,
+    Flow,
+    InsertPayment,
+    LoadPayment,
+    ReleaseUnpaid,
+)
 from incoming_payments.flows.idempotency import read_key
 from incoming_payments.httpsig import Evidence, RequestMessage
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig.explain import explain
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.stores.quotas import MemoryQuotas
 from incoming_payments.wire import PaymentView
 from kits.service_kit import (
     ALICE,
@@ -56,6 +67,7 @@ from kits.service_kit import (
     Client,
     Crash,
     Service,
+    Unused,
     a_right,
     document,
     ed25519_key,
@@ -377,16 +389,16 @@ def test_refusals_by_precedence(
 
 
 def test_effects_of_a_first_request_and_a_retry() -> None:
-    """A retry reads the record and the payment. It draws no randomness and writes nothing."""
+    """A retry counts as a request, and reads the record and the payment. It draws no randomness and writes nothing."""
     service = Service()
     client = service.client()
     first: list[Effect[Any]] = []
     again: list[Effect[Any]] = []
     service.run(watched(creation_flow(service, keyed(client)), first))
     service.run(watched(creation_flow(service, keyed(client)), again))
-    steps = ["FindWalletAddress", "IntrospectToken", "FindCreation"]
+    steps = ["FindWalletAddress", "IntrospectToken", "CountRequest", "FindCreation"]
     assert [type(effect).__name__ for effect in first] == [
-        *steps, "DrawRandomness", "AllocateMethods", "InsertPayment"
+        *steps, "DrawRandomness", "ReserveUnpaid", "RequestApproval", "AllocateMethods", "InsertPayment"
     ]  # fmt: skip
     assert [type(effect).__name__ for effect in again] == [*steps, "LoadPayment", "AllocateMethods"]
     inserted = first[-1]
@@ -397,14 +409,14 @@ def test_effects_of_a_first_request_and_a_retry() -> None:
     assert record.until == service.now + timedelta(days=1)
 
 
-@pytest.mark.parametrize("crash_after", range(1, 7))
+@pytest.mark.parametrize("crash_after", range(1, 10))
 def test_retry_after_a_crash_creates_one_payment(crash_after: int) -> None:
     """Whether the process ended before or after the transaction, one payment exists after the retry."""
     service = Service()
     client = service.client()
     with pytest.raises(Crash):
         service.run(watched(creation_flow(service, keyed(client)), [], crash_after=crash_after))
-    assert len(payments(service)) == (1 if crash_after == 6 else 0)
+    assert len(payments(service)) == (1 if crash_after == 9 else 0)
     response = client.send(keyed(client))
     assert [payment.id for payment in payments(service)] == [id_of(response)]
 
@@ -452,7 +464,9 @@ def test_duplicate_that_was_late_gets_the_first_payment() -> None:
     service.clock.advance(1)
     seen: list[Effect[Any]] = []
     service.run(watched(creation_flow(service, keyed(client)), seen))
-    assert [type(effect) for effect in seen[-4:]] == [AllocateMethods, InsertPayment, LoadPayment, AllocateMethods]
+    assert [type(effect) for effect in seen[-5:]] == [
+        AllocateMethods, InsertPayment, ReleaseUnpaid, LoadPayment, AllocateMethods
+    ]  # fmt: skip
     assert client.send(keyed(client)) == first
     assert refusal(client.send(keyed(client, body=BODY + b" "))) == (422, "idempotency_key_reused")
     assert len(payments(service)) == 1
@@ -467,6 +481,98 @@ def test_concurrent_duplicates_create_one_payment() -> None:
         responses: list[Response] = list(executor.map(client.send, requests))
     assert {response.body for response in responses} == {responses[0].body}
     assert len(payments(service)) == 1
+
+
+# --- approval and quotas -----------------------------------------------------------------------------
+
+
+class Rules:
+    """An acceptance port that returns or raises `answer`, and counts its calls."""
+
+    answer: Approval | Exception = Approval.APPROVED
+    calls = 0
+
+    def accept_payment(self, _: object) -> Approval:
+        """Return or raise the answer."""
+        self.calls += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    accept_credit = accept_payment
+
+
+def test_retry_needs_no_approval_and_no_quota() -> None:
+    """The host is asked once, and one payment counts. The retry succeeds at the quota, and after a change of mind."""
+    service, rules = Service(), Rules()
+    service.replace(acceptance=rules, quotas=MemoryQuotas(unpaid_payments=1))
+    client = service.client()
+    first = client.send(keyed(client))
+    rules.answer = PolicyRefused("no")
+    assert (first.status, [client.send(keyed(client)) for _ in range(3)]) == (201, [first] * 3)
+    assert rules.calls == 1
+    assert refusal(client.send(keyed(client, body=BODY + b" "))) == (422, "idempotency_key_reused")
+    assert refusal(client.send(keyed(client, '"new"'))) == (429, "too_many_unpaid_payments")
+    assert rules.calls == 1
+
+
+def test_retry_counts_as_a_request() -> None:
+    """The quota of requests comes before the key is read and looked up."""
+    service = Service()
+    service.replace(quotas=MemoryQuotas(requests_per_minute=2))
+    client = service.client()
+    first = client.send(keyed(client))
+    assert client.send(keyed(client)) == first
+    for request in (keyed(client), keyed(client, body=BODY + b" "), keyed(client, "no string")):
+        assert refusal(client.send(request)) == (429, "too_many_requests")
+
+
+@pytest.mark.parametrize("answer", [PolicyRefused("no"), Approval.PENDING, RuntimeError("broken")])
+def test_create_that_is_not_approved_leaves_its_key_free(answer: Approval | Exception) -> None:
+    """The client can repeat the request with the same key, or use the key for another request."""
+    service, rules = Service(), Rules()
+    service.replace(acceptance=rules, quotas=MemoryQuotas(unpaid_payments=1))
+    client = service.client()
+    rules.answer = answer
+    assert {client.send(keyed(client)).status for _ in range(2)} <= {403, 503}
+    rules.answer = Approval.APPROVED
+    first = client.send(keyed(client, body=BODY + b" "))
+    assert first.status == 201
+    assert [payment.id for payment in payments(service)] == [id_of(first)]
+
+
+def test_create_above_the_quota_leaves_its_key_free() -> None:
+    """The client can repeat the request with the same key when another payment is paid."""
+    service = Service()
+    service.replace(quotas=MemoryQuotas(unpaid_payments=1))
+    client = service.client()
+    id = client.creates()
+    assert refusal(client.send(keyed(client))) == (429, "too_many_unpaid_payments")
+    service.receive(id, 1)
+    assert client.send(keyed(client, body=BODY + b" ")).status == 201
+
+
+def test_duplicate_that_was_late_does_not_count_as_unpaid() -> None:
+    """A payment that is not stored, because a concurrent request used the key, does not use up the quota."""
+    service = Service()
+    service.store = KnowsNoKeys()
+    service.replace(store=service.store, quotas=MemoryQuotas(unpaid_payments=2))
+    client = service.client()
+    first = client.send(keyed(client))
+    for _ in range(2):
+        assert client.send(keyed(client)) == first
+        assert refusal(client.send(keyed(client, body=BODY + b" "))) == (422, "idempotency_key_reused")
+    assert client.create().status == 201
+    assert refusal(client.create()) == (429, "too_many_unpaid_payments")
+
+
+def test_late_duplicate_of_the_host_uses_no_quota() -> None:
+    """The ports for approval and quotas are not called for the host, also when `insert` returns an earlier record."""
+    kit = Service()
+    kit.replace(store=KnowsNoKeys(), acceptance=Unused(), quotas=Unused())
+    service = a_service(kit)
+    first = service.create(wallet_address=ALICE.url, idempotency_key="k")
+    assert service.create(wallet_address=ALICE.url, idempotency_key="k") == first
 
 
 # --- the service ---------------------------------------------------------------------------------------

@@ -41,13 +41,14 @@ from incoming_payments.ilp.stream import (
     ConnectionMaxStreamId,
     ConnectionNewAddress,
     StreamClose,
+    StreamData,
     StreamError,
     StreamMaxMoney,
     StreamMoney,
     StreamMoneyBlocked,
     condition_of,
 )
-from incoming_payments.limits import UINT64_MAX
+from incoming_payments.limits import REFUSAL_CHARS_MAX, UINT64_MAX
 from incoming_payments.ports import AsyncPorts, Ports
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
@@ -458,12 +459,11 @@ class Broken(MemoryStore):
         (StoreUnavailable("the disk is full"), "T00"),
         (StoreUnusable("the store is closed"), "T00"),
         (PortUnavailable("the ledger behind the store is down"), "T00"),
-        (PolicyRefused("this account is frozen"), "F07"),
     ],
 )
 @pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1)])
 def test_failure_of_the_store(error: IncomingPaymentsError, code: str, make: Make) -> None:
-    """A store failure is T00, a refusal by policy is F07, and the message of the exception is not sent."""
+    """A store failure is T00, and the message of the exception is not sent."""
     service = Service(limit=1000)
     prepare = make(service.sender)
     working = service.store
@@ -473,6 +473,28 @@ def test_failure_of_the_store(error: IncomingPaymentsError, code: str, make: Mak
     assert error.description not in str(answer.reply)
     service.replace(store=working)
     assert service.send(service.sender.prepare(1)).code == "fulfilled"
+
+
+@pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1)])
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        ("this account is frozen", "this account is frozen"),
+        ("Konto gesperrt \N{SNOWMAN}", "Konto gesperrt \N{SNOWMAN}"),
+        ("a lone surrogate \ud800", "a lone surrogate ?"),
+        ("\U0001f6ab" * 9000, "\U0001f6ab" * REFUSAL_CHARS_MAX),
+        ("", ""),
+    ],
+)
+def test_policy_of_the_host_ends_the_connection(words: str, sent: str, make: Make) -> None:
+    """A refusal by policy is F99. Its words are for the sender alone, encrypted, in the frames that Rafiki sends."""
+    service = Service(limit=1000)
+    prepare = make(service.sender)
+    service.replace(store=Broken(PolicyRefused(words)))
+    answer = service.send(prepare)
+    assert (answer.code, answer.reply.message) == ("F99", "the receiver refuses this packet")  # type: ignore[union-attr]
+    expected = (ConnectionClose(StreamError.APPLICATION_ERROR, sent), StreamData(1, 0, sent.encode()))
+    assert answer.frames == expected
 
 
 @pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1)])

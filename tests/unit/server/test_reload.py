@@ -140,6 +140,7 @@ FIXED: Final = [
     ("# health = true", "health = false", "listen.health"),
     ("# metrics_port = 9464", "metrics_port = 9464", "listen.metrics_port"),
     ("# explain_signatures = false", "explain_signatures = true", "[log]"),
+    ("# unpaid_payments = 100", "unpaid_payments = 3", "[quotas]"),
     ("# public_get = true", "public_get = false", "base_url, auth_server or [limits]"),
 ]
 
@@ -160,7 +161,17 @@ def test_setting_that_needs_a_restart_stays(
     assert text in caplog.messages
     before, after = used
     assert after.introspector.introspect(TokenQuery(AccessToken("NEW-TOKEN"), "read")) is not None
-    for field in ("policy", "database", "host", "port", "mount", "health", "metrics_port", "explain_signatures"):
+    for field in (
+        "policy",
+        "database",
+        "host",
+        "port",
+        "mount",
+        "health",
+        "metrics_port",
+        "explain_signatures",
+        "quotas",
+    ):
         assert getattr(before, field) == getattr(after, field)
 
 

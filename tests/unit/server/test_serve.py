@@ -81,6 +81,24 @@ def test_used_nonces_survive_a_restart(tmp_path: Path) -> None:
     assert [code_of(answer) for answer in answers[1:]] == [(401, "nonce_used")] * 3
 
 
+def test_quotas_of_the_configuration(tmp_path: Path) -> None:
+    """`[quotas]` limits the clients of `serve`, and SIGHUP does not give a client a new quota."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    path, log = tmp_path / CONFIGURATION, tmp_path / "log"
+    path.write_text(path.read_text("utf-8").replace("# unpaid_payments = 100", "unpaid_payments = 1"), "utf-8")
+    with serving([*COMMAND, "serve", "--config", path], port, log) as process:
+        client = HttpClient.of(tmp_path, f"http://127.0.0.1:{port}")
+        assert client.create().status_code == 201
+        assert code_of(client.create()) == (429, "too_many_unpaid_payments")
+        process.send_signal(signal.SIGHUP)
+        while "was read again" not in log.read_text("utf-8"):
+            time.sleep(0.01)
+        refused = client.create()
+        assert code_of(refused) == (429, "too_many_unpaid_payments")
+        assert refused.headers["Retry-After"] == "3600"
+
+
 def test_explain_signatures_logs_the_reason(tmp_path: Path) -> None:
     """With `explain_signatures`, the log has the reason and no token. The response stays the same."""
     port = free_port()

@@ -21,6 +21,7 @@ from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
 from incoming_payments.server import declarations, files
 from incoming_payments.server.settings import Settings, load_settings
+from incoming_payments.stores.quotas import MemoryQuotas
 
 JWK: Final = {
     "kty": "OKP",
@@ -92,6 +93,9 @@ signature_age_s = 30
 clock_skew_s = 5
 signature_shapes = ["rust-sdk"]
 wording = "web-monetization"
+[quotas]
+requests_per_minute = 600
+unpaid_payments = 50
 [log]
 explain_signatures = true
 """
@@ -201,7 +205,7 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
     policy = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
     assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.database)
     assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, None)
-    assert (settings.health, settings.metrics_port) == (True, None)
+    assert (settings.health, settings.metrics_port, settings.quotas) == (True, None, None)
     assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
     assert introspect(settings, "TOKEN1") is None
 
@@ -225,6 +229,13 @@ def test_service_without_peers_accepts_no_packets(load: Load) -> None:
     assert packets.path == "/ilp"
     assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS[:1]))
     assert load(LEAST).packets is None
+
+
+def test_quotas_are_loaded(load: Load) -> None:
+    """Each quota may be set alone. The quotas of a configuration that is read again are equal, but count anew."""
+    assert load(FULL).quotas == MemoryQuotas(requests_per_minute=600, unpaid_payments=50)
+    assert load(LEAST + "[quotas]\nunpaid_payments = 7").quotas == MemoryQuotas(unpaid_payments=7)
+    assert load(LEAST + "[quotas]").quotas is None
 
 
 def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
@@ -498,6 +509,9 @@ WRONG: Final = [
     ("signature_age_s", "signature_age_s = 86401", "limits.signature_age_s", "must be an integer from 1 to 86400"),
     ("clock_skew_s", "clock_skew_s = 3601", "limits.clock_skew_s", "must be an integer from 0 to 3600, not 3601"),
     ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "must be an integer from 0 to 3600"),
+    ("unpaid_payments", "unpaid_payments = 501", "quotas.unpaid_payments", "must be an integer from 1 to 500, not 501"),
+    ("requests_per_minute", "requests_per_minute = 0", "quotas.requests_per_minute", "must be an integer from 1 to"),
+    ("requests_per_minute", "requests_per_minute = true", "quotas.requests_per_minute", "must be an integer"),
     ("signature_shapes", 'signature_shapes = ["go"]', "limits.signature_shapes", "must be an array of 'php-sdk' and"),
     ("signature_shapes", "signature_shapes = [1]", "limits.signature_shapes", "must be an array of"),
     ("signature_shapes", 'signature_shapes = "php-sdk"', "limits.signature_shapes", "must be an array"),

@@ -10,6 +10,7 @@ from incoming_payments.testing.machine import Model
 from kits.broken_stores import (
     EventsNewestFirst,
     FindsCompletedPayments,
+    FindsNoCredits,
     IgnoresEarlierCredits,
     OverwritesOnInsert,
     TruncatesTimes,
@@ -18,7 +19,15 @@ from kits.broken_stores import (
 
 
 @pytest.mark.parametrize(
-    "store", [IgnoresEarlierCredits, EventsNewestFirst, FindsCompletedPayments, OverwritesOnInsert, TruncatesTimes]
+    "store",
+    [
+        IgnoresEarlierCredits,
+        FindsNoCredits,
+        EventsNewestFirst,
+        FindsCompletedPayments,
+        OverwritesOnInsert,
+        TruncatesTimes,
+    ],
 )
 def test_the_machine_detects_a_broken_store(
     store: type[MemoryStore], tmp_path: Path, capsys: pytest.CaptureFixture[str]

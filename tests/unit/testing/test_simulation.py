@@ -34,6 +34,7 @@ from kits.broken_stores import (
     EventsNewestFirst,
     FindsCompletedPayments,
     FindsLastExpiredFirst,
+    FindsNoCredits,
     ForgetsKeys,
     IgnoresEarlierCredits,
     InventsPayments,
@@ -177,6 +178,7 @@ BROKEN_STORES: Final[dict[str, Callable[[], StoreFactory]]] = {
         store.__name__: lambda store=store: over(store())  # type: ignore[misc]
         for store in (
             IgnoresEarlierCredits,
+            FindsNoCredits,
             EventsNewestFirst,
             FindsCompletedPayments,
             OverwritesOnInsert,
@@ -210,6 +212,20 @@ def test_a_broken_receiver_is_detected(name: str) -> None:
     """The simulation fails within 15,000 steps."""
     flows = Flows(receive_packet=broken_flows.RECEIVERS[name])
     assert first_failure(lambda seed: simulate(seed, STEPS, flows=flows)) is not None
+
+
+@pytest.mark.parametrize("name", broken_flows.APPROVALS)
+def test_a_broken_approval_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulation fails when money is credited that the host did not approve, or a credited packet is refused."""
+    broken, text = broken_flows.APPROVALS[name]
+    monkeypatch.setattr("incoming_payments.testing.simulation.peers.approved", broken)
+    assert text in str(first_failure(lambda seed: simulate(seed, STEPS)))
+
+
+def test_a_payment_without_approval_is_detected() -> None:
+    """The simulation fails when a payment is inserted that the host did not approve."""
+    flows = Flows(create_payment=broken_flows.create_without_approval)
+    assert "the host has not approved create" in str(first_failure(lambda seed: simulate(seed, STEPS, flows=flows)))
 
 
 def test_a_credit_after_the_expiry_is_detected() -> None:

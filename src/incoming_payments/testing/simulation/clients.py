@@ -16,9 +16,10 @@ from incoming_payments.errors import (
     IdempotencyKeyReused,
     IncomingPaymentsError,
     PaymentExists,
+    QuotaExceeded,
     StoreError,
 )
-from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.effects import Flow, InsertPayment
 from incoming_payments.httpsig import RequestMessage, sign
 from incoming_payments.ilp.stream import StreamKeys
 from incoming_payments.testing.simulation.fixtures import CLIENT_KEY, METHODS, POLICY, TOKEN, USD, WALLET
@@ -78,6 +79,14 @@ class Create(Operation):
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
         if error is not None:
             allowed = (PaymentExists, StoreError)
+            before_insert = type(task.effect) is not InsertPayment
+            if isinstance(error, QuotaExceeded):
+                require(before_insert and task.refusal is None, "the quota was checked after the approval")
+                return True
+            if task.refusal is not None:
+                require(before_insert, "a payment was inserted that the host did not approve")
+                require(type(error) is task.refusal.error, f"a create ended with {error!r}, not {task.refusal.kind}")
+                return self.idempotency_key is None  # the refusal has used no key, so a repeat can be approved
             late = self.expires_at is not None and self.expires_at <= task.now and error.code == "invalid_terms"
             repeated = self.nonce is not None and error.code == "invalid_signature"
             reused = isinstance(error, IdempotencyKeyReused)

@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, PaymentId
-from incoming_payments.errors import IncomingPaymentsError, StoreError
+from incoming_payments.errors import IncomingPaymentsError, QuotaExceeded, StoreError
 from incoming_payments.flows.complete import complete_payment
 from incoming_payments.flows.create import create_payment
 from incoming_payments.flows.effects import Flow
@@ -81,6 +81,7 @@ class Process:
     offset: timedelta
     store: Any  # a PaymentStore or an AsyncPaymentStore
     receiver: Receiver
+    has_acceptance: bool = False  # whether the host approves each packet
     tasks: dict[int, "Task"] = field(factory=dict)
 
 
@@ -104,6 +105,10 @@ class Task:
     answer: Any = None
     error: IncomingPaymentsError | None = None
     expected: Expected | None = None  # the required result of the effect; None if the store failed
+    resumed: datetime | None = None  # the time at which the flow got the last answer
+    loaded: Ledger | None = None  # the ledger without its credits, as it was when the payment was last loaded
+    is_approved: bool = False  # by the host; or the packet is credited already
+    refusal: Expected | None = None  # the answer of the host, unless it approved
     seen: tuple[int, str] | None = None  # total and state of the payment at the last call of the store
 
 
@@ -144,8 +149,8 @@ class Operation(abc.ABC):
 
 
 def check_error(task: Task, error: IncomingPaymentsError) -> bool:
-    """Check that `error` is a store failure, which is not final, or the required refusal, which is."""
-    if isinstance(error, StoreError):
+    """Check that `error` is a store failure or a quota, which is not final, or the required refusal, which is."""
+    if isinstance(error, StoreError | QuotaExceeded):
         return False
     expected = task.expected.error if task.expected is not None else None
     require(type(error) is expected, f"the flow raised {error!r}, but the payment's refusal is {expected}")

@@ -11,7 +11,9 @@ from attrs import define, evolve
 
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import (
+    AcceptanceUnavailable,
     AmountTooLarge,
+    ApprovalPending,
     AssetMismatch,
     CreditIdReused,
     IncomingPaymentsError,
@@ -19,7 +21,9 @@ from incoming_payments.errors import (
     PaymentCompleted,
     PaymentExpired,
     PaymentNotFound,
+    PolicyRefused,
 )
+from incoming_payments.flows.approved import approved
 from incoming_payments.flows.effects import Flow
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, encode
@@ -65,6 +69,9 @@ _CODES: Final[Mapping[type[IncomingPaymentsError], str]] = {
     AmountTooLarge: "F08",
     CreditIdReused: "F03",
     PacketExpired: "R00",
+    PolicyRefused: "F99",
+    ApprovalPending: "T99",
+    AcceptanceUnavailable: "T00",
 }
 
 
@@ -109,7 +116,8 @@ class SendPacket(Operation):
         return SendPacket(self.account, prepare, self.intent, self.sequence, self.peer, encode(prepare))
 
     def start(self, world: World, process: Process, clock: Clock) -> Flow[bytes]:
-        return world.flows.receive_packet(self.octets, peer=self.peer, receiver=process.receiver, clock=clock)
+        flow = world.flows.receive_packet(self.octets, peer=self.peer, receiver=process.receiver, clock=clock)
+        return approved(iter(flow)) if process.has_acceptance else flow
 
     def expect(self, ledger: Ledger, now: datetime) -> Expected:
         require(self.intent in _FULFILLABLE, f"a packet is credited although its purpose is: {self.intent.value}")
@@ -132,7 +140,7 @@ class SendPacket(Operation):
         world.state.count(f"packet answered {code}")
         if code == "T00" and self._is_credited(world):
             world.state.count("packet answered T00 although it was credited")
-        return code != "T00"
+        return code not in {"T00", "T99"}
 
     def _is_credited(self, world: World) -> bool:
         ledger = None if self.id is None else world.state.ledgers.get(self.id)

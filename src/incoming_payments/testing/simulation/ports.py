@@ -4,18 +4,22 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from attrs import evolve
+
 from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES
 from incoming_payments.errors import PaymentNotFound, StoreError, StoreUnavailable
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
     FindCreation,
+    FindCredit,
     FindExpired,
     FindPayments,
     FindWalletAddress,
     InsertPayment,
     IntrospectToken,
     LoadPayment,
+    RequestApproval,
     UpdatePayment,
     UseNonce,
 )
@@ -24,6 +28,8 @@ from incoming_payments.testing.simulation.commits import Commits
 from incoming_payments.testing.simulation.fixtures import INTROSPECTOR, METHODS, WALLET
 from incoming_payments.testing.simulation.ledger import Expected, Mismatch, require
 from incoming_payments.testing.simulation.operation import Process, Task
+from incoming_payments.testing.simulation.peers import SendPacket
+from incoming_payments.testing.simulation.rules import QUOTA_EFFECTS, HostRules
 from incoming_payments.testing.simulation.state import SimulationState
 from incoming_payments.testing.simulation.store_calls import StoreCaller
 
@@ -41,6 +47,13 @@ class FaultyPorts:
         self._commits = Commits(state, self._caller, tasks)
         self._late: list[Task] = []  # writes that can still commit, although the store failed or the caller is gone
         self._nonces = MemoryNonces()
+        self._hosts = HostRules(state)
+        self._reads: dict[type, Callable[[Task], None]] = {
+            LoadPayment: self._load,
+            FindCreation: self._find_creation,
+            FindCredit: self._find_credit,
+            FindExpired: self._find_expired,
+        }
         self._drawn = b""
         self._outage = ""  # "read-only" or "full"
         self._outage_ends = 0  # the step
@@ -93,10 +106,10 @@ class FaultyPorts:
         kind = type(effect)
         if kind is UpdatePayment or kind is InsertPayment:
             self._write(task)
-        elif kind is LoadPayment:
-            self._read(task, self._load)
-        elif kind is FindCreation:
-            self._read(task, self._find_creation)
+        elif kind in self._reads:
+            self._read(task, self._reads[kind])
+        elif kind is RequestApproval or kind in QUOTA_EFFECTS:
+            self._hosts.execute(task)
         elif kind is DrawRandomness:
             task.answer = self._draw(effect.count)
         elif kind is AllocateMethods:
@@ -110,8 +123,7 @@ class FaultyPorts:
         elif kind is FindPayments:
             self._read(task, self._find_payments)
         else:
-            require(kind is FindExpired, f"the simulation does not support the effect {effect!r}")
-            self._read(task, self._find_expired)
+            raise Mismatch(f"the simulation does not support the effect {effect!r}")
 
     def _draw(self, count: int) -> bytes:
         """Return random bytes. Sometimes repeat the last random bytes for a payment id, as a broken source would."""
@@ -149,7 +161,7 @@ class FaultyPorts:
             ledger.compare(payment)
             task.answer = payment
             task.seen = (ledger.received, ledger.state(task.now))
-            task.expected = _LOADED
+            task.expected, task.loaded = _LOADED, evolve(ledger, credits={}, events=[])
         self._state.count(task.expected.kind)
 
     def _find_creation(self, task: Task) -> None:
@@ -157,6 +169,26 @@ class FaultyPorts:
         task.answer = self._caller.wait(task.process.store.find_creation(effect.client, effect.key, effect.now))
         self._commits.check_key(effect.key, task.answer)
         self._state.count("key found" if task.answer is not None else "key not found")
+
+    def _find_credit(self, task: Task) -> None:
+        """Look up the credit of a packet, before the host is asked and after it has not approved."""
+        id, operation = task.effect.id, task.operation
+        ledger = self._state.ledgers.get(id)
+        try:
+            credit = self._caller.wait(task.process.store.find_credit(id, task.effect.credit_id))
+        except PaymentNotFound as error:
+            require(ledger is None, f"the store has lost the payment {id}")
+            task.error, task.expected = error, _NOT_FOUND
+            return
+        require(ledger is not None, f"the store has the payment {id}, which was never inserted")
+        assert isinstance(operation, SendPacket)  # noqa: S101 - no other flow looks up a credit
+        self._state.ledgers[id].compare_credit(operation.prepare.condition, credit)
+        task.answer, task.is_approved = credit, credit is not None
+        if credit is None and task.loaded is not None:
+            task.expected = task.refusal
+            if task.refusal is None and task.resumed is not None:
+                task.expected = operation.expect(task.loaded, task.resumed)
+                task.seen = (task.loaded.received, task.loaded.state(task.resumed))
 
     def _find_expired(self, task: Task) -> None:
         effect = task.effect
@@ -201,6 +233,7 @@ class FaultyPorts:
 
     def _write(self, task: Task) -> None:
         task.expected = None
+        require(task.is_approved or not _needs_approval(task), f"the host has not approved {task.operation}")
         roll = self._state.roll() if self._state.injects_faults else 1.0
         if self._has_outage():
             self._fail_by_outage(task)
@@ -268,6 +301,13 @@ class FaultyPorts:
         if len(batch) > 1:
             self._state.count("store committed a batch")
         self._commits.commit_all(batch)
+
+
+def _needs_approval(task: Task) -> bool:
+    if type(task.effect) is InsertPayment:
+        return True
+    arrival = task.effect.arrival
+    return task.process.has_acceptance and arrival is not None and arrival.amount.value > 0
 
 
 def _detached(task: Task, *, answered: bool) -> Task:

@@ -9,12 +9,14 @@ from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
     FindCreation,
+    FindCredit,
     FindExpired,
     FindPayments,
     FindWalletAddress,
     InsertPayment,
     IntrospectToken,
     LoadPayment,
+    RequestApproval,
     UpdatePayment,
     UseNonce,
 )
@@ -28,6 +30,8 @@ _EFFECTS: Final = (
     AllocateMethods,
     InsertPayment,
     LoadPayment,
+    FindCredit,
+    RequestApproval,
     UpdatePayment,
     FindExpired,
     FindPayments,
@@ -59,6 +63,8 @@ def _kinds() -> Iterator[str]:
     yield "create refused: the key was used for another request"
     yield from ("create repeated", "create repeated while the first is in flight")
     yield from (f"packet answered {code}" for code in ("fulfilled", "F01", "F02", "F03", "F06", "F07", "F08", "F99"))
+    yield from ("approval refused", "approval pending", "approval port failed", "approval port hung", "approval late")
+    yield from ("client reached its quota of requests", "packet answered T99")
     yield from ("packet answered R00", "packet answered T00", "packet answered T00 although it was credited")
     yield from ("packet repeated", "packet repeated with another amount", "packet repeated with another expiry")
     yield from ("packet repeated while the first is in flight", "packet repeated after a crash")

@@ -18,6 +18,7 @@ from incoming_payments.testing.simulation.ledger import Mismatch
 from incoming_payments.testing.simulation.operation import Account, Flows, Operation, Process, Task
 from incoming_payments.testing.simulation.ports import FaultyPorts
 from incoming_payments.testing.simulation.report import Report, SimulationFailed
+from incoming_payments.testing.simulation.rules import QUOTA_EFFECTS
 from incoming_payments.testing.simulation.state import SimulationState
 from incoming_payments.testing.simulation.traffic import ACTIVE_ACCOUNTS_MAX, Traffic
 
@@ -150,13 +151,17 @@ class _Scheduler:
     def _resume(self, task: Task) -> None:
         """Give the flow the result of its effect, and run the flow to its next effect or to its end."""
         answer, error = task.answer, task.error
-        task.done, task.answer, task.error = False, None, None
+        task.done, task.answer, task.error, task.resumed = False, None, None, task.clock()
         try:
             task.effect = task.flow.send(answer) if error is None else task.flow.throw(error)
         except StopIteration as stop:
             self._end(task, stop.value, None)
         except IncomingPaymentsError as raised:
             self._end(task, None, raised)
+        else:
+            if type(task.effect) in QUOTA_EFFECTS:  # in the memory of the process, so nothing can happen meanwhile
+                self._ports.execute(task)
+                self._resume(task)
 
     def _end(self, task: Task, answer: Any, error: IncomingPaymentsError | None) -> None:
         """Check the result of the flow, and deliver or lose it."""
@@ -193,7 +198,8 @@ class _Scheduler:
 
     def _start_process(self) -> Process:
         self._started += 1
-        process = Process(f"process {self._started}", timedelta(0), self._open_store(), Receiver(METHODS))
+        name, has_acceptance = f"process {self._started}", self._started % 3 == 1
+        process = Process(name, timedelta(0), self._open_store(), Receiver(METHODS), has_acceptance)
         self._set_clock(process)
         return process
 

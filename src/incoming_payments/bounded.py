@@ -1,0 +1,127 @@
+"""Calls of a port that end after a bound at the latest. An answer after the bound is dropped.
+
+A sync port runs in a thread, so that a port that hangs cannot block the service. An async port is cancelled.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import os
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+from incoming_payments.errors import PortMissing
+from incoming_payments.limits import PORT_THREADS_MAX
+
+
+class BoundedCall:
+    """One call of a port: `wait` for it in a thread, or `await` it. Both raise `TimeoutError` at the bound."""
+
+    def __init__(self, threads: "Threads", method: Callable[[Any], Any], argument: object, bound_s: float) -> None:
+        self._threads = threads
+        self._method = method
+        self._argument = argument
+        self._bound_s = bound_s
+
+    def wait(self) -> Any:
+        """Call the port in a thread of its own, and return its answer. Raises its exceptions."""
+        future = self._threads.submit(self._method, self._argument)
+        try:
+            answer = future.result(self._bound_s)
+        finally:
+            future.cancel()  # a call that has not begun is not needed any more
+        if inspect.iscoroutine(answer):
+            answer.close()  # otherwise Python warns that it was never awaited
+            raise PortMissing("the port is async: use arun, or AsyncIncomingPayments")
+        return answer
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._bounded().__await__()
+
+    async def _bounded(self) -> Any:
+        # Not `asyncio.wait_for`: it waits for ever for a coroutine that ignores its cancellation.
+        task = asyncio.ensure_future(self._answer())
+        try:
+            await asyncio.wait({task}, timeout=self._bound_s)
+        finally:
+            if not task.done():
+                task.add_done_callback(_ignore)
+                task.cancel()
+        if not task.done() or task.cancelled():
+            raise TimeoutError
+        return task.result()
+
+    async def _answer(self) -> Any:
+        if inspect.iscoroutinefunction(self._method):
+            return await self._method(self._argument)
+        answer = await asyncio.wrap_future(self._threads.submit(self._method, self._argument))
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+def _ignore(task: "asyncio.Future[Any]") -> None:
+    """Take the exception of a dropped call, because asyncio logs exceptions that no code takes."""
+    if not task.cancelled():
+        task.exception()
+
+
+class Threads:
+    """Daemon threads for calls that may hang: they do not keep the process from ending, and their number is limited.
+
+    `ThreadPoolExecutor` waits for its threads when the process ends.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+        _pools.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+
+    def submit(self, method: Callable[[Any], Any], argument: object) -> "Future[Any]":
+        """Queue a call, and start a thread for it if none is idle and the limit allows it.
+
+        Raises `TimeoutError` when too many calls wait for threads that hang.
+        """
+        future: Future[Any] = Future()
+        context = contextvars.copy_context()
+        with self._lock:
+            if self._calls.qsize() >= PORT_THREADS_MAX:
+                raise TimeoutError(f"{self._started} calls of the port have no answer yet, and as many wait")
+            if not self._idle.acquire(blocking=False) and self._started < PORT_THREADS_MAX:
+                name = "incoming-payments-port"
+                threading.Thread(target=self._work, args=(self._calls,), name=name, daemon=True).start()
+                self._started += 1
+            self._calls.put((future, lambda: context.run(method, argument)))
+        return future
+
+    def _work(self, calls: "SimpleQueue[tuple[Future[Any], Callable[[], Any]]]") -> None:
+        while True:
+            future, call = calls.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    answer = call()
+                except BaseException as error:  # noqa: BLE001 - the caller gets it
+                    future.set_exception(error)
+                else:
+                    future.set_result(answer)
+            del future, call  # an idle thread keeps no argument
+            self._idle.release()
+
+
+_pools: "weakref.WeakSet[Threads]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_pools):
+        pool._begin()  # noqa: SLF001 - the child has none of the threads
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows does not fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,61 @@
+"""The quotas of clients: requests, and unpaid payments."""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from incoming_payments.domain.lifecycle import state_of
+from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentId, id_time
+from incoming_payments.domain.transitions import State
+from incoming_payments.errors import PaymentNotFound, QuotaExceeded
+from incoming_payments.flows.effects import CountRequest, Flow, LoadPayment, ReleaseUnpaid, ReserveUnpaid
+from incoming_payments.limits import QUOTA_RESERVED_S_MAX, QUOTA_RETRY_S_MAX
+
+_RESERVED_MAX: Final = timedelta(seconds=QUOTA_RESERVED_S_MAX)
+
+
+def admit(client: ClientId, now: datetime) -> Flow[None]:
+    """Count a request of `client`. Raises `QuotaExceeded`."""
+    wait_s = yield from CountRequest(client, now)
+    if wait_s is not None:
+        text = "you have sent too many requests: send the next one after the seconds in Retry-After"
+        raise QuotaExceeded("too_many_requests", text, retry_after_s=wait_s)
+
+
+def reserve(payment: IncomingPayment, now: datetime) -> Flow[None]:
+    """Count `payment`, which is not stored yet, as unpaid. Raises `QuotaExceeded`.
+
+    At the quota, look for a counted payment that is not unpaid any more, oldest first, and count `payment` in its
+    place. So no credit has to release its payment, and a lost release cannot lock a client out.
+    """
+    counted = yield from ReserveUnpaid(payment.client, payment.id)
+    retry_s: float = QUOTA_RETRY_S_MAX
+    for id in counted:
+        unpaid_s = yield from _unpaid_s(id, now)
+        if unpaid_s is None:
+            yield from ReleaseUnpaid(payment.client, id)
+            counted = yield from ReserveUnpaid(payment.client, payment.id)
+            break
+        retry_s = min(retry_s, unpaid_s)
+    if counted:
+        text = "you have too many unpaid payments: wait until one is paid or expires, or complete one"
+        raise QuotaExceeded("too_many_unpaid_payments", text, retry_after_s=retry_s)
+
+
+def release(payment: IncomingPayment) -> Flow[None]:
+    """Do not count `payment`, which was not stored."""
+    yield from ReleaseUnpaid(payment.client, payment.id)
+
+
+def _unpaid_s(id: PaymentId, now: datetime) -> Flow[float | None]:
+    """Return how many seconds the payment can stay unpaid, or `None` if it is paid, closed, expired or not stored.
+
+    A payment that is not stored may be about to be stored. Its id says when the create began.
+    """
+    try:
+        payment = yield from LoadPayment(id)
+    except PaymentNotFound:
+        left = id_time(id) + _RESERVED_MAX - now
+        return left.total_seconds() if left > timedelta(0) else None
+    if state_of(payment, now) is not State.PENDING:
+        return None
+    return QUOTA_RETRY_S_MAX if payment.expires_at is None else (payment.expires_at - now).total_seconds()

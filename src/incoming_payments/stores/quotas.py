@@ -1,0 +1,99 @@
+"""A `Quotas` port in memory, for a service in one process."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from attrs import define, field, frozen
+
+from incoming_payments.domain.payment import ClientId, PaymentId
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.limits import QUOTA_CLIENTS_MAX, QUOTA_REQUESTS_MAX, QUOTA_UNPAID_MAX
+
+_MINUTE: Final = timedelta(minutes=1)
+
+
+@define
+class _Usage:
+    """What one client has used. At `full_at` none of its requests will count any more."""
+
+    full_at: datetime | None = None
+    unpaid: dict[PaymentId, None] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class MemoryQuotas:
+    """A `Quotas` port in memory, for one process. Thread-safe. Its data is lost when the process ends.
+
+    - `requests_per_minute`: a client may send that many requests at once. Each of them counts until its share of a
+      minute has passed, so that the rate over time is the same.
+    - `unpaid_payments`: a client may have that many payments that are neither paid nor completed nor expired.
+    - `clients`: how many clients are remembered. One more client displaces the client that was silent for longest.
+
+    `None` means no limit. Raises `ConfigurationError`.
+
+    >>> from incoming_payments.testing import NOW
+    >>> quotas = MemoryQuotas(requests_per_minute=2)
+    >>> [quotas.admit(ClientId("https://shop.example/"), NOW) for _ in range(3)]
+    [None, None, 30.0]
+    """
+
+    requests_per_minute: int | None = None
+    unpaid_payments: int | None = None
+    clients: int = QUOTA_CLIENTS_MAX
+    _used: OrderedDict[ClientId, _Usage] = field(factory=OrderedDict, init=False, eq=False, repr=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        for name, most in (
+            ("requests_per_minute", QUOTA_REQUESTS_MAX),
+            ("unpaid_payments", QUOTA_UNPAID_MAX),
+            ("clients", 100 * QUOTA_CLIENTS_MAX),
+        ):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 1 <= value <= most):
+                raise ConfigurationError(f"{name} must be an integer from 1 to {most}, not {value!r}", setting=name)
+
+    def admit(self, client: ClientId, now: datetime) -> float | None:
+        """Count a request, and return `None`, or the seconds until one is admitted. A refused request is not counted.
+
+        The time from `now` to `full_at` measures the use: each request adds its share of a minute.
+        """
+        if self.requests_per_minute is None:
+            return None
+        share = _MINUTE / self.requests_per_minute
+        with self._lock:
+            usage = self._usage(client)
+            # A clock that was set back must not lock a client out.
+            usage.full_at = min(max(usage.full_at or now, now), now + _MINUTE)
+            excess = usage.full_at + share - now - _MINUTE
+            if excess > timedelta(0):
+                return excess.total_seconds()
+            usage.full_at += share
+            return None
+
+    def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]:
+        """Count the unpaid payment `id`, or return the payments that use up the quota, oldest first."""
+        if self.unpaid_payments is None:
+            return ()
+        with self._lock:
+            unpaid = self._usage(client).unpaid
+            if len(unpaid) >= self.unpaid_payments:
+                return tuple(unpaid)
+            unpaid[id] = None
+            return ()
+
+    def release(self, client: ClientId, id: PaymentId) -> None:
+        """Do not count the payment `id` any more."""
+        with self._lock:
+            if client in self._used:
+                self._used[client].unpaid.pop(id, None)
+
+    def _usage(self, client: ClientId) -> _Usage:
+        if client not in self._used and len(self._used) >= self.clients:
+            self._used.popitem(last=False)
+        usage = self._used.setdefault(client, _Usage())
+        self._used.move_to_end(client)
+        return usage

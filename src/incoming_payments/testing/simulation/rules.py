@@ -1,0 +1,66 @@
+"""The rules of the simulated host: its approvals, which fail, hang and come late, and its quotas."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from incoming_payments.acceptance import Approval
+from incoming_payments.errors import AcceptanceUnavailable, ApprovalPending, PolicyRefused
+from incoming_payments.flows.effects import CountRequest, Effect, ReleaseUnpaid, RequestApproval, ReserveUnpaid
+from incoming_payments.stores.quotas import MemoryQuotas
+from incoming_payments.testing.simulation.ledger import Expected, require
+from incoming_payments.testing.simulation.operation import Task
+from incoming_payments.testing.simulation.state import SimulationState
+
+QUOTA_EFFECTS: Final[tuple[type[Effect[Any]], ...]] = (CountRequest, ReserveUnpaid, ReleaseUnpaid)
+_UNPAID_MAX: Final = 40  # few creates reach it: then they look for payments that are not unpaid any more
+
+_REFUSED: Final = Expected("approval refused", PolicyRefused)
+_PENDING: Final = Expected("approval pending", ApprovalPending)
+_FAILED: Final = Expected("approval port failed", AcceptanceUnavailable)
+_HANGING: Final = Expected("approval port hung", AcceptanceUnavailable)
+
+
+class HostRules:
+    """Answers the effects for approval and quotas."""
+
+    def __init__(self, state: SimulationState) -> None:
+        self._state = state
+        self._quotas = MemoryQuotas(unpaid_payments=_UNPAID_MAX)
+
+    def execute(self, task: Task) -> None:
+        """Set the answer of the effect of `task`, or its error."""
+        effect = task.effect
+        if isinstance(effect, RequestApproval):
+            self._approve(task)
+        elif isinstance(effect, ReserveUnpaid):
+            task.answer = self._quotas.reserve(effect.client, effect.id)
+        elif isinstance(effect, ReleaseUnpaid):
+            self._quotas.release(effect.client, effect.id)
+        elif self._state.injects_faults and self._state.roll() < 0.02:
+            task.answer = 1.0
+            self._state.count("client reached its quota of requests")
+
+    def _approve(self, task: Task) -> None:
+        """Approve, mostly. Otherwise refuse, delay, fail, hang, or approve so late that the packet may have expired."""
+        if task.loaded is not None and task.resumed is not None:
+            expected = task.operation.expect(task.loaded, task.resumed)
+            require(expected.error is None, f"the host is asked about a packet that gets '{expected.kind}'")
+        roll = self._state.roll() if self._state.injects_faults else 1.0
+        if roll < 0.03:
+            self._refuse(task, _REFUSED, PolicyRefused("the host says no"))
+        elif roll < 0.06:
+            self._refuse(task, _PENDING, None)
+            task.answer = Approval.PENDING
+        elif roll < 0.08:
+            self._refuse(task, _FAILED, RuntimeError("the acceptance port is broken"))
+        elif roll < 0.09:
+            self._refuse(task, _HANGING, TimeoutError())
+        else:
+            if roll < 0.10:
+                self._state.count("approval late")
+                self._state.now += timedelta(seconds=self._state.roll() * 60)
+            task.answer, task.is_approved = Approval.APPROVED, True
+
+    def _refuse(self, task: Task, refusal: Expected, error: Any) -> None:
+        self._state.count(refusal.kind)
+        task.refusal, task.error = refusal, error

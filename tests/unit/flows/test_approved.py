@@ -1,0 +1,572 @@
+"""Tests of `approved`: the host approves, refuses or delays payments and packets before anything is stored."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from attrs import evolve
+
+from incoming_payments.acceptance import Approval, ProposedCredit, ProposedPayment
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.lifecycle import complete
+from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
+from incoming_payments.errors import AcceptanceUnavailable, PolicyRefused, PortUnavailable, StoreUnavailable
+from incoming_payments.flows.create import create_for_host
+from incoming_payments.flows.receive_packet import answer_packet, receive_packet
+from incoming_payments.flows.run import arun, run
+from incoming_payments.ilp.ildcp import Peer
+from incoming_payments.ilp.packet import Prepare, encode
+from incoming_payments.ilp.stream import (
+    ConnectionClose,
+    Frame,
+    StreamData,
+    StreamError,
+    StreamMaxMoney,
+    StreamMoney,
+)
+from incoming_payments.limits import UINT64_MAX
+from incoming_payments.ports import AsyncPorts
+from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.testing import NOW
+from incoming_payments.testing.replies import decode_reply
+from kits import service_kit
+from kits.service_kit import ALICE, SHOP, document, header, refusal
+from kits.stream_kit import PEER, USD, Answer, Service
+
+BOUND_S: Final = 0.05
+APPROVED, PENDING = Approval.APPROVED, Approval.PENDING
+Decide = Callable[[Any], object]
+
+
+def raising(error: BaseException) -> Decide:
+    """Return a function that raises `error`."""
+
+    def decide(_: object) -> object:
+        raise error
+
+    return decide
+
+
+class Rules:
+    """An acceptance port that answers by `decide`, and keeps the proposals."""
+
+    def __init__(self, decide: Decide = lambda _: APPROVED) -> None:
+        self.decide = decide
+        self.proposals: list[Any] = []
+
+    def accept_payment(self, proposed: ProposedPayment) -> Any:
+        """Answer by `decide`."""
+        self.proposals.append(proposed)
+        return self.decide(proposed)
+
+    def accept_credit(self, proposed: ProposedCredit) -> Any:
+        """Answer by `decide`."""
+        self.proposals.append(proposed)
+        return self.decide(proposed)
+
+
+class AsyncRules(Rules):
+    """`Rules` with coroutines."""
+
+    async def accept_payment(self, proposed: ProposedPayment) -> Any:
+        """Answer by `decide`, after a step of the loop."""
+        await asyncio.sleep(0)
+        return super().accept_payment(proposed)
+
+    async def accept_credit(self, proposed: ProposedCredit) -> Any:
+        """Answer by `decide`, after a step of the loop."""
+        await asyncio.sleep(0)
+        return super().accept_credit(proposed)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Yield an event for which hanging ports wait. It is set at the end."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def with_rules(decide: Decide = lambda _: APPROVED, **terms: Any) -> tuple[Service, Rules]:
+    """Return a receiver with one payment, and its acceptance port."""
+    service, rules = Service(**{"limit": 1000, **terms}), Rules(decide)
+    service.replace(acceptance=rules, approval_s=5.0)
+    return service, rules
+
+
+def untouched(service: Service) -> bool:
+    """Return whether nothing was credited."""
+    return service.received == 0 and [event.kind for event in service.store.events(service.id)] == [EventKind.CREATED]
+
+
+# --- packets -----------------------------------------------------------------------------------------
+
+
+def test_approved_packet_is_credited() -> None:
+    """The host sees the client, the wallet address, the amount, the peer and the data of the sender."""
+    service, rules = with_rules()
+    frames: list[Frame] = [
+        StreamData(1, 4, b" two"),
+        StreamMoney(1, 1),
+        StreamData(3, 0, b"another stream"),
+        StreamData(1, 0, b"one,"),
+    ]
+    prepare = service.sender.prepare(400, frames=frames)
+    assert service.send(prepare).code == "fulfilled"
+    assert service.received == 400
+    [proposed] = rules.proposals
+    assert isinstance(proposed, ProposedCredit)
+    assert (proposed.client, proposed.wallet_address) == (service.payment.client, service.payment.wallet_address)
+    assert (proposed.amount, proposed.peer) == (Amount(400, USD), PEER.address)
+    assert (proposed.data, proposed.expires_at) == (b"one, two", prepare.expires_at.replace(microsecond=0))
+    assert proposed.payment == service.created.answer  # as stored before the credit
+
+
+def test_packet_without_data_has_none() -> None:
+    """Most senders send no data."""
+    service, rules = with_rules()
+    service.send(service.sender.prepare(400))
+    assert rules.proposals[0].data == b""
+
+
+def test_nothing_is_stored_before_the_approval() -> None:
+    """When the host decides, the store has no credit yet."""
+    service, rules = with_rules()
+    seen: list[bool] = []
+
+    def decide(_: object) -> Approval:
+        seen.append(untouched(service))
+        return APPROVED
+
+    rules.decide = decide
+    assert service.send(service.sender.prepare(400)).code == "fulfilled"
+    assert seen == [True]
+
+
+def test_refused_packet_ends_the_connection_with_the_words_of_the_host() -> None:
+    """The reply is F99 with `ConnectionClose` and `StreamData`. A connector on the route cannot read the words."""
+    service, _ = with_rules(raising(PolicyRefused("this account takes no gambling money")))
+    packet = service.sender.prepare(400)
+    answer = service.send(packet)
+    words = "this account takes no gambling money"
+    assert answer.code == "F99"
+    assert answer.frames == (
+        ConnectionClose(StreamError.APPLICATION_ERROR, words),
+        StreamData(1, 0, words.encode()),
+    )
+    assert b"gambling" not in encode(answer.reply)
+    assert untouched(service)
+
+
+def test_pending_packet_is_refused_until_the_host_decides() -> None:
+    """T99 is temporary, so the sender retries with new packets, and the first one after the approval is credited."""
+    service, rules = with_rules(lambda _: PENDING)
+    for _ in range(3):
+        answer = service.send(service.sender.prepare(400))
+        assert (answer.code, answer.reply.data) == ("T99", b"")
+    assert untouched(service)
+    rules.decide = lambda _: APPROVED
+    assert service.send(service.sender.prepare(400)).code == "fulfilled"
+    assert service.received == 400
+
+
+BROKEN: Final = [
+    pytest.param(raising(RuntimeError("broken")), id="raises"),
+    pytest.param(raising(TimeoutError()), id="timeout of its own"),
+    pytest.param(raising(PortUnavailable("the compliance system is down")), id="unavailable"),
+    pytest.param(raising(StoreUnavailable("its database is down")), id="its store is unavailable"),
+    pytest.param(lambda _: None, id="returns nothing"),
+    pytest.param(lambda _: True, id="returns true"),
+    pytest.param(lambda _: "approved", id="returns text"),
+    pytest.param(lambda _: asyncio.sleep(0, APPROVED), id="returns a coroutine"),
+]
+
+
+@pytest.mark.parametrize("decide", BROKEN)
+def test_failure_of_the_port_refuses_for_now(decide: Decide) -> None:
+    """The sender gets T00, the log of the host gets the cause, and nothing is credited. A failure never approves."""
+    service, rules = with_rules(decide)
+    packet = encode(service.sender.prepare(400))
+    answer = run(answer_packet(packet, peer=PEER, receiver=service.receiver, clock=lambda: service.now), service.ports)
+    assert getattr(decode_reply(answer.reply), "code", None) == "T00"
+    assert isinstance(answer.cause, AcceptanceUnavailable)
+    assert untouched(service)
+    rules.decide = lambda _: APPROVED
+    assert service.answer(packet)[0] == 13  # the same packet is fulfilled once the port works
+
+
+def test_port_that_hangs_refuses_for_now_and_its_late_approval_is_dropped(gate: threading.Event) -> None:
+    """The reply is T00 at the bound. The approval that comes later credits nothing."""
+    answered = threading.Event()
+
+    def decide(_: object) -> Approval:
+        gate.wait(10)
+        answered.set()
+        return APPROVED
+
+    service, _ = with_rules(decide)
+    service.replace(approval_s=BOUND_S)
+    began_s = time.monotonic()
+    assert service.send(service.sender.prepare(400)).code == "T00"
+    assert time.monotonic() - began_s < 5
+    gate.set()
+    assert answered.wait(5)
+    assert untouched(service)
+
+
+def test_approval_after_the_packet_has_expired_credits_nothing() -> None:
+    """The store's transaction reads the clock again, so the packet is refused with R00."""
+    service, rules = with_rules()
+    prepare = service.sender.prepare(400)
+
+    def decide(_: object) -> Approval:
+        service.now = prepare.expires_at
+        return APPROVED
+
+    rules.decide = decide
+    assert service.send(prepare).code == "R00"
+    assert untouched(service)
+
+
+def test_approval_after_the_payment_has_completed_credits_nothing() -> None:
+    """The transaction decides about the payment as it is then."""
+    service, rules = with_rules()
+
+    def decide(_: object) -> Approval:
+        service.store.update(service.id, lambda payment, _: complete(payment, now=NOW))
+        return APPROVED
+
+    rules.decide = decide
+    assert service.send(service.sender.prepare(400)).code == "F99"
+    assert service.received == 0
+
+
+def test_credited_packet_is_not_asked_about_again() -> None:
+    """It is fulfilled again and credited once, even if the host would refuse it now, and after its expiry."""
+    service, rules = with_rules()
+    prepare = service.sender.prepare(400)
+    assert service.send(prepare).code == "fulfilled"
+    for decide in (raising(PolicyRefused("no")), raising(RuntimeError("broken")), lambda _: PENDING):
+        rules.decide = decide
+        assert service.send(prepare).code == "fulfilled"
+    service.now = prepare.expires_at + timedelta(days=1)
+    assert service.send(prepare).code == "fulfilled"
+    assert service.received == 400
+    assert len(rules.proposals) == 1
+
+
+def test_copy_of_a_credited_packet_with_another_amount_is_refused() -> None:
+    """No approval is requested for it, and the refusal stays F03."""
+    service, rules = with_rules()
+    prepare = service.sender.prepare(400)
+    assert service.send(prepare).code == "fulfilled"
+    assert service.send(evolve(prepare, amount=401)).code == "F03"
+    assert len(rules.proposals) == 1
+
+
+@pytest.mark.parametrize("decide", [raising(PolicyRefused("no")), raising(RuntimeError("broken")), lambda _: PENDING])
+def test_copy_that_is_credited_during_the_decision_is_fulfilled(decide: Decide) -> None:
+    """Two copies are in flight, and the host approves the first and not the second. Both get the Fulfill."""
+    service, rules = with_rules()
+    prepare = service.sender.prepare(400)
+
+    def decide_twice(proposed: object) -> object:
+        rules.decide = lambda _: APPROVED
+        assert service.send(prepare).code == "fulfilled"
+        return decide(proposed)
+
+    rules.decide = decide_twice
+    assert service.send(prepare).code == "fulfilled"
+    assert service.received == 400
+
+
+def test_copy_that_completes_the_payment_during_the_look_up_is_fulfilled() -> None:
+    """A copy is credited between the look-up of the credit and that of the payment, which is completed by then."""
+    service, rules = with_rules()
+    prepare = service.sender.prepare(1000)
+    copied: list[str] = []
+
+    class Racing(MemoryStore):
+        def load(self, id: PaymentId) -> IncomingPayment:
+            if not copied:
+                copied.append("")
+                copied[0] = service.send(prepare).code
+            return super().load(id)
+
+    store = Racing()
+    store._rows = service.store._rows
+    service.replace(store=store)
+    assert (service.send(prepare).code, copied) == ("fulfilled", ["fulfilled"])
+    assert service.received == 1000
+    assert len(rules.proposals) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        pytest.param(lambda s: s.sender.probe(400), "F99", id="probe"),
+        pytest.param(lambda s: s.sender.prepare(400, least=401), "F99", id="below its minimum"),
+        pytest.param(lambda s: s.sender.prepare(0), "fulfilled", id="no money"),
+        pytest.param(lambda s: s.sender.prepare(2000), "F08", id="too large"),
+        pytest.param(lambda s: s.sender.prepare(400, expires_at=NOW), "R00", id="expired"),
+        pytest.param(lambda s: s.sender.prepare(400, frames=[ConnectionClose(1, "")]), "F99", id="close"),
+    ],
+)
+def test_packet_that_cannot_be_credited_needs_no_approval(make: Callable[[Service], Prepare], code: str) -> None:
+    """The host is not asked about a packet that brings no money, or that the payment refuses anyway."""
+    service, rules = with_rules()
+    assert service.send(make(service)).code == code
+    assert rules.proposals == []
+    assert untouched(service)
+
+
+def test_refusals_of_the_payment_come_first() -> None:
+    """A payment that does not exist, is completed, or has another asset refuses before the host decides."""
+    service, rules = with_rules()
+    assert service.send(service.sender.prepare(5), Peer("test.abroad", Asset("EUR", 2))).code == "F07"
+    service.store.update(service.id, lambda payment, _: complete(payment, now=NOW))
+    assert service.send(service.sender.prepare(5)).code == "F99"
+    service.replace(store=MemoryStore())
+    assert service.send(service.sender.prepare(5)).code == "F02"
+    assert rules.proposals == []
+
+
+class FailingLookUp(MemoryStore):
+    """A store that cannot look up credits."""
+
+    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Any:  # noqa: ARG002 - it only fails
+        """Fail."""
+        raise StoreUnavailable("the look-up failed")
+
+
+def test_failing_look_up_of_the_credit_refuses_for_now() -> None:
+    """Without the look-up, the host is not asked, and nothing is credited."""
+    service, rules = with_rules()
+    store = FailingLookUp()
+    store._rows = service.store._rows
+    service.replace(store=store)
+    assert service.send(service.sender.prepare(400)).code == "T00"
+    assert rules.proposals == []
+    assert untouched(service)
+
+
+def test_quote_is_unchanged() -> None:
+    """A sender that only asks for the rate gets the totals of the payment as without the port."""
+    service, _ = with_rules(raising(PolicyRefused("no")))
+    assert service.send(service.sender.probe(400)).frames == (StreamMaxMoney(1, 1000, 0),)
+
+
+def test_stream_data_is_bounded_by_the_packet() -> None:
+    """The largest data of a packet reaches the host as it is."""
+    service, rules = with_rules(limit=None)
+    data = b"x" * 32_000
+    assert service.send(service.sender.prepare(UINT64_MAX, frames=[StreamData(1, 0, data)])).code == "fulfilled"
+    assert rules.proposals[0].data == data
+
+
+# --- packets, with asyncio ---------------------------------------------------------------------------
+
+
+def send_async(service: Service, prepare: Prepare, rules: Rules, approval_s: float = 5.0) -> Answer:
+    """Return the reply of the async driver."""
+    ports = AsyncPorts(store=service.store, acceptance=rules, approval_s=approval_s)
+    flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, clock=lambda: service.now)
+    reply = decode_reply(asyncio.run(arun(flow, ports)))
+    return Answer(reply, None)
+
+
+@pytest.mark.parametrize("kind", [Rules, AsyncRules])
+@pytest.mark.parametrize(
+    ("decide", "code"),
+    [
+        (lambda _: APPROVED, "fulfilled"),
+        (lambda _: PENDING, "T99"),
+        (raising(PolicyRefused("no")), "F99"),
+        (raising(RuntimeError("broken")), "T00"),
+        (lambda _: None, "T00"),
+    ],
+)
+def test_async_driver_requests_the_same_approval(kind: type[Rules], decide: Decide, code: str) -> None:
+    """A sync port and an async port have the same effects as in a sync host."""
+    service = Service(limit=1000)
+    assert send_async(service, service.sender.prepare(400), kind(decide)).code == code
+    assert service.received == (400 if code == "fulfilled" else 0)
+
+
+def test_sync_port_does_not_block_the_event_loop(gate: threading.Event) -> None:
+    """While a sync port decides in its thread, the loop runs other tasks. At the bound the packet is refused."""
+    service = Service(limit=1000)
+    flow = receive_packet(
+        encode(service.sender.prepare(400)), peer=PEER, receiver=service.receiver, clock=lambda: service.now
+    )
+
+    async def main() -> tuple[bytes, int]:
+        ports = AsyncPorts(store=service.store, acceptance=Rules(lambda _: gate.wait(10)), approval_s=0.2)
+        task = asyncio.ensure_future(arun(flow, ports))
+        turns = 0
+        while not task.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        return await task, turns
+
+    reply, turns = asyncio.run(main())
+    assert Answer(decode_reply(reply), None).code == "T00"
+    assert turns > 5
+    assert untouched(service)
+
+
+def test_async_port_that_hangs_is_cancelled_at_the_bound() -> None:
+    """The reply is T00, the coroutine is cancelled, and nothing is credited."""
+    cancelled: list[bool] = []
+
+    class Hanging(Rules):
+        async def accept_credit(self, proposed: ProposedCredit) -> Approval:  # noqa: ARG002 - it hangs
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:
+                cancelled.append(True)
+                raise
+            return APPROVED
+
+    service = Service(limit=1000)
+    assert send_async(service, service.sender.prepare(400), Hanging(), BOUND_S).code == "T00"
+    assert cancelled == [True]
+    assert untouched(service)
+
+
+def test_cancelled_request_credits_nothing() -> None:
+    """When the task is cancelled during the decision, the port is cancelled, and a later approval does not count."""
+    service = Service(limit=1000)
+    began = asyncio.Event()
+
+    class Hanging(Rules):
+        async def accept_credit(self, proposed: ProposedCredit) -> Approval:  # noqa: ARG002 - it hangs
+            began.set()
+            try:
+                await asyncio.sleep(10)
+            finally:
+                self.proposals.append("cancelled")
+            return APPROVED
+
+    rules = Hanging()
+
+    async def main() -> None:
+        flow = receive_packet(
+            encode(service.sender.prepare(400)), peer=PEER, receiver=service.receiver, clock=lambda: service.now
+        )
+        task = asyncio.ensure_future(arun(flow, AsyncPorts(store=service.store, acceptance=rules)))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert rules.proposals == ["cancelled"]
+    assert untouched(service)
+
+
+# --- create requests ---------------------------------------------------------------------------------
+
+
+def http_service(decide: Decide, **ports: Any) -> tuple[service_kit.Service, Rules]:
+    """Return a service with an acceptance port."""
+    service, rules = service_kit.Service(), Rules(decide)
+    service.replace(acceptance=rules, approval_s=5.0, **ports)
+    return service, rules
+
+
+def no_payments(service: service_kit.Service) -> bool:
+    """Return whether the store is empty."""
+    return not service.store._rows
+
+
+def test_approved_create_is_stored() -> None:
+    """The host sees the client, the wallet address and the amount, before anything is stored or allocated."""
+    service, rules = http_service(lambda _: APPROVED)
+    rules.decide = lambda _: APPROVED if no_payments(service) else None
+    client = service.client()
+    created = document(client.create(incomingAmount={"value": "2500", "assetCode": "USD", "assetScale": 2}), 201)
+    [proposed] = rules.proposals
+    assert isinstance(proposed, ProposedPayment)
+    assert (proposed.client, proposed.wallet_address, proposed.amount) == (SHOP, ALICE.url, Amount(2500, USD))
+    assert created["id"].endswith(proposed.payment.id)
+    assert service.store.load(proposed.payment.id) == proposed.payment
+
+
+@pytest.mark.parametrize(
+    ("decide", "expected"),
+    [
+        (raising(PolicyRefused("this shop is blocked")), (403, "refused_by_policy")),
+        (lambda _: PENDING, (503, "approval_pending")),
+        (raising(RuntimeError("broken")), (503, "acceptance_unavailable")),
+        (raising(TimeoutError()), (503, "acceptance_unavailable")),
+        (raising(PortUnavailable("down")), (503, "acceptance_unavailable")),
+        (lambda _: None, (503, "acceptance_unavailable")),
+        (lambda _: 1, (503, "acceptance_unavailable")),
+    ],
+)
+def test_create_that_is_not_approved_stores_nothing(decide: Decide, expected: tuple[int, str]) -> None:
+    """A refusal is 403 with the words of the host. Pending and every failure of the port are 503 with `Retry-After`."""
+    service, _ = http_service(decide)
+    response = service.client().create()
+    assert refusal(response) == expected
+    assert no_payments(service)
+    if expected[0] == 403:
+        assert document(response, 403)["error"]["description"] == "this shop is blocked"
+    if expected[1] == "acceptance_unavailable":
+        assert isinstance(response.cause, AcceptanceUnavailable)
+        assert "broken" not in str(document(response, 503))
+    if expected[1] == "approval_pending":
+        assert document(response, 503)["error"]["description"].startswith("the receiver has not decided yet")
+
+
+def test_create_with_a_port_that_hangs_is_503(gate: threading.Event) -> None:
+    """The late approval stores nothing."""
+    service, _ = http_service(lambda _: APPROVED if gate.wait(10) else None)
+    service.replace(approval_s=BOUND_S)
+    assert refusal(service.client().create()) == (503, "acceptance_unavailable")
+    gate.set()
+    time.sleep(0.05)
+    assert no_payments(service)
+
+
+@pytest.mark.parametrize(
+    ("members", "status"),
+    [
+        ({"walletAddress": "https://bank.example/bob"}, 403),
+        ({"unknown": 1}, 400),
+        ({"incomingAmount": {"value": "0", "assetCode": "USD", "assetScale": 2}}, 400),
+        ({"expiresAt": "2000-01-01T00:00:00Z"}, 400),
+    ],
+)
+def test_host_decides_last_about_a_create(members: dict[str, object], status: int) -> None:
+    """The host is not asked about a create request that is refused anyway."""
+    service, rules = http_service(lambda _: APPROVED)
+    assert service.client().create(**members).status == status
+    assert service.client(service_kit.a_right("read")).create().status == 401
+    assert rules.proposals == []
+
+
+def test_calls_of_the_host_need_no_approval() -> None:
+    """The host decides itself before it creates a payment, or credits money that has arrived by another rail."""
+    service, rules = http_service(raising(PolicyRefused("no")))
+    payment = service.run(create_for_host(wallet_address=ALICE.url, policy=service.policy, now=service.now))
+    assert service.receive(payment.id, 400).received.value == 400
+    assert rules.proposals == []
+
+
+def test_reads_need_no_approval() -> None:
+    """A GET, signed or public, does not call the port."""
+    service, rules = http_service(lambda _: APPROVED)
+    client = service.client()
+    id = client.creates()
+    rules.proposals.clear()
+    assert client.get(id).status == 200
+    assert header(client.get(id), "Retry-After") is None
+    assert rules.proposals == []
