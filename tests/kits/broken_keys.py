@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+import time
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -123,10 +124,11 @@ class CommitsKeysFirst(ReferenceStore):
 
 
 class CommitsKeysLater(ReferenceStore):
-    """Commits the payment before the key."""
+    """Commits the payment before the key, and waits in between, so that a reader surely sees the first commit."""
 
     def _write_key(self, connection: sqlite3.Connection, keyed: KeyedCreation) -> None:
         connection.execute("COMMIT")
+        time.sleep(0.005)
         connection.execute("BEGIN IMMEDIATE")
         super()._write_key(connection, keyed)
 
