@@ -5,8 +5,10 @@ import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from attrs import evolve
 
 from incoming_payments.acceptance import Approval
 from incoming_payments.api import Request
@@ -78,6 +80,21 @@ def test_refused_callers_use_up_no_quota() -> None:
     assert client.send(client.creation(created=service.now - timedelta(days=1))).status == 401
     assert client.create().status == 201
     assert refusal(narrow.create()) == (401, "insufficient_rights")  # at the quota too
+
+
+def test_lists_and_complete_requests_count() -> None:
+    """Each request with a token counts, and a request at the quota changes nothing."""
+    service = service_with(requests_per_minute=4)
+    client = service.client(a_right("create", "list", "complete"))
+    id = client.creates()
+    listing = Request("GET", "/incoming-payments", f"wallet-address={quote(ALICE.url, safe='')}")
+    completion = Request("POST", f"/incoming-payments/{id}/complete")
+    assert client.send(client.sign(listing)).status == 200
+    assert client.send(client.sign(evolve(listing, query="x"))).status == 400
+    assert client.send(client.sign(evolve(completion, path=f"/incoming-payments/{NOBODYS_ID}/complete"))).status == 404
+    for request in (listing, evolve(listing, query="x"), completion):
+        assert refusal(client.send(client.sign(request))) == (429, "too_many_requests")
+    assert service.store.load(PaymentId(id)).closed_at is None
 
 
 def test_public_view_has_no_quota() -> None:

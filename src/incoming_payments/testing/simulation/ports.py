@@ -53,6 +53,7 @@ class FaultyPorts:
             FindCreation: self._find_creation,
             FindCredit: self._find_credit,
             FindExpired: self._find_expired,
+            FindPayments: self._find_payments,
         }
         self._drawn = b""
         self._outage = ""  # "read-only" or "full"
@@ -120,8 +121,6 @@ class FaultyPorts:
             task.answer = WALLET if effect.url == WALLET.url else None
         elif kind is UseNonce:
             task.answer = self._nonces.use(effect.key, effect.until, effect.now)
-        elif kind is FindPayments:
-            self._read(task, self._find_payments)
         else:
             raise Mismatch(f"the simulation does not support the effect {effect!r}")
 
