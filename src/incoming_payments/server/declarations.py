@@ -15,6 +15,11 @@ from incoming_payments.ilp_http import ILP_PATH
 from incoming_payments.limits import (
     CLOCK_SKEW_S_MAX,
     CLOCK_SKEW_SETTING_S_MAX,
+    DOCUMENT_AGE_S_MAX,
+    DOCUMENT_COOL_DOWN_S_MIN,
+    DOCUMENT_FETCH_S_MAX,
+    DOCUMENT_FETCH_SETTING_S_MAX,
+    DOCUMENT_STALE_S_MAX,
     EXCESS_BASIS_POINTS_MAX,
     EXCESS_BASIS_POINTS_SETTING_MAX,
     EXCESS_UNITS_MAX,
@@ -89,7 +94,7 @@ LISTEN: Final = TableOf(
 WALLET_ADDRESS: Final = TableOf(
     "wallet_address",
     "[[wallet_address]]",
-    "A wallet address that is hosted here.",
+    "A wallet address that is hosted here. It excludes [wallet_addresses].",
     (
         Setting("url", str, "its URL", written='"{base_url}/alice"'),
         Setting("asset_code", str, "the code of its asset", written='"USD"'),
@@ -103,7 +108,42 @@ WALLET_ADDRESS: Final = TableOf(
             written='"https://auth.bank.example"',
         ),
     ),
-    least="one or more",
+    least="one or more, or `[wallet_addresses]`",
+)
+WALLET_ADDRESSES: Final = TableOf(
+    "wallet_addresses",
+    "[wallet_addresses]",
+    "The service that keeps your wallet addresses. It excludes [[wallet_address]].",
+    (
+        Setting(
+            "base_urls",
+            list,
+            "the URLs below which your wallet addresses lie: the service reads the document at the URL of each one",
+            written='["https://wallet.bank.example"]',
+        ),
+        Setting(
+            "timeout_s",
+            int,
+            "how many seconds a fetch may take; then the response is 503, if the document is unknown",
+            int(DOCUMENT_FETCH_S_MAX),
+            bounds=(1, int(DOCUMENT_FETCH_SETTING_S_MAX)),
+        ),
+        Setting(
+            "max_age_s",
+            int,
+            "after how many seconds a document is fetched again: a closed wallet address stays usable for so long",
+            int(DOCUMENT_AGE_S_MAX),
+            bounds=(int(DOCUMENT_COOL_DOWN_S_MIN), int(DOCUMENT_STALE_S_MAX)),
+        ),
+        Setting(
+            "allow_private",
+            bool,
+            "whether `base_urls` may be http URLs, and lead to private addresses",
+            False,
+            written="true",
+        ),
+    ),
+    least="at most one",
 )
 TOKEN: Final = TableOf(
     "token",
@@ -370,4 +410,16 @@ LIMITS: Final = TableOf(
     ),
 )
 
-TABLES: Final = (TOP, LISTEN, WALLET_ADDRESS, TOKEN, RIGHT, AUTHORIZATION_SERVER, ILP, PEER, LOG, LIMITS)
+TABLES: Final = (
+    TOP,
+    LISTEN,
+    WALLET_ADDRESS,
+    WALLET_ADDRESSES,
+    TOKEN,
+    RIGHT,
+    AUTHORIZATION_SERVER,
+    ILP,
+    PEER,
+    LOG,
+    LIMITS,
+)
