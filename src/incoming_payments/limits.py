@@ -113,7 +113,6 @@ DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # in one cache: 25 MB, if each client publishes the largest key set
 FIRST_FETCHES_MAX: Final = 32  # at the same time, of unknown documents: a stranger can cause one with each request
 DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for it
-DOCUMENT_FETCH_SETTING_S_MAX: Final = 30.0  # the largest setting of `serve`: the clients have given up by then
 DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
 DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # between two fetches of one document: the longest wait for a new key
@@ -162,7 +161,6 @@ for _smaller, _larger, _why in (
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "an answer in the cache is an answer"),
     (INTROSPECTION_S_MAX, INTROSPECTION_SETTING_S_MAX, "the default time must be a valid setting"),
-    (DOCUMENT_FETCH_S_MAX, DOCUMENT_FETCH_SETTING_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest"),
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),

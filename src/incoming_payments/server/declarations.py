@@ -17,8 +17,6 @@ from incoming_payments.limits import (
     CLOCK_SKEW_SETTING_S_MAX,
     DOCUMENT_AGE_S_MAX,
     DOCUMENT_COOL_DOWN_S_MIN,
-    DOCUMENT_FETCH_S_MAX,
-    DOCUMENT_FETCH_SETTING_S_MAX,
     DOCUMENT_STALE_S_MAX,
     EXCESS_BASIS_POINTS_MAX,
     EXCESS_BASIS_POINTS_SETTING_MAX,
@@ -120,13 +118,6 @@ WALLET_ADDRESSES: Final = TableOf(
             list,
             "the URLs below which your wallet addresses lie: the service reads the document at the URL of each one",
             written='["https://wallet.bank.example"]',
-        ),
-        Setting(
-            "timeout_s",
-            int,
-            "how many seconds a fetch may take; then the response is 503, if the document is unknown",
-            int(DOCUMENT_FETCH_S_MAX),
-            bounds=(1, int(DOCUMENT_FETCH_SETTING_S_MAX)),
         ),
         Setting(
             "max_age_s",

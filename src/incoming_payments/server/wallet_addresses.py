@@ -39,7 +39,6 @@ class WalletAddressService:
     """The settings of `[wallet_addresses]`. `docs/server.md` explains them."""
 
     base_urls: tuple[str, ...]
-    timeout_s: int
     max_age_s: int
     allow_private: bool
 
@@ -70,7 +69,6 @@ class WalletAddressPorts:
             try:
                 self._ports[service] = AsyncHttpWalletAddresses(
                     service.base_urls,
-                    timeout_s=service.timeout_s,
                     max_age_s=service.max_age_s,
                     allow_private=service.allow_private,
                 )

@@ -18,7 +18,7 @@ from kits.https_server import Peer, https_peer
 from kits.processes import COMMAND, HttpClient, await_lines, code_of, free_port, run_command, serving, token_in
 
 BASE: Final = "https://wallet.bank.example"
-SERVICE: Final = WalletAddressService((BASE,), timeout_s=3, max_age_s=300, allow_private=False)
+SERVICE: Final = WalletAddressService((BASE,), max_age_s=300, allow_private=False)
 
 
 def configure(folder: Path, table: str, *, identifier: str = f"{BASE}/alice") -> None:
@@ -50,14 +50,22 @@ def test_table_is_loaded(folder: Path) -> None:
 
 def test_every_setting_is_loaded(folder: Path) -> None:
     """Each setting has its own place."""
-    given = {"base_urls": '["http://10.0.0.7/a", "https://b.example"]', "timeout_s": "1", "max_age_s": "10"}
+    given = {"base_urls": '["http://10.0.0.7/a", "https://b.example"]', "max_age_s": "10"}
     given["allow_private"] = "true"
     settings = loaded(
         folder, "\n".join(f"{name} = {value}" for name, value in given.items()), identifier="https://b.example/x"
     )
     assert set(given) == set(WALLET_ADDRESSES.names)
-    expected = WalletAddressService(("http://10.0.0.7/a", "https://b.example"), 1, 10, allow_private=True)
+    expected = WalletAddressService(("http://10.0.0.7/a", "https://b.example"), 10, allow_private=True)
     assert settings.wallet_address_service == expected
+
+
+def test_table_of_init_can_be_uncommented(folder: Path) -> None:
+    """`init` writes the table as a comment. It shows the defaults of the optional settings."""
+    path = folder / CONFIGURATION
+    [shown] = re.findall(r"(?ms)^# \[wallet_addresses\]\n.*?\n\n", path.read_text("utf-8"))
+    service = loaded(folder, "\n".join(re.findall(r"(?m)^# (\w+ = .*)$", shown))).wallet_address_service
+    assert service == WalletAddressService((BASE,), max_age_s=300, allow_private=True)
 
 
 def test_peer_of_any_asset_gets_no_warning(folder: Path) -> None:
@@ -81,7 +89,6 @@ WRONG: Final = [
     ('base_urls = ["wallet.bank.example"]', "base_urls", "must be an absolute http or https URL"),
     ('base_urls = ["https://x.example/?a=b"]', "base_urls", "must name at least one URL without a query"),
     ('base_urls = ["http://x.example"]', "base_urls", "must be https URLs, unless allow_private is true"),
-    (f'base_urls = ["{BASE}"]\ntimeout_s = 31', "timeout_s", "must be an integer from 1 to 30, not 31"),
     (f'base_urls = ["{BASE}"]\nmax_age_s = 9', "max_age_s", "must be an integer from 10 to 86400, not 9"),
     (f'base_urls = ["{BASE}"]\nallow_private = 1', "allow_private", "must be true or false, not an integer"),
     (f'base_urls = ["{BASE}"]\nallow_http = true', "allow_http", "is not a setting"),
@@ -122,8 +129,8 @@ def test_right_for_a_wallet_address_elsewhere_is_refused(folder: Path) -> None:
 def test_same_settings_have_the_same_port() -> None:
     """A reload without a change keeps the cache. A change has a port of its own."""
     ports = WalletAddressPorts()
-    same = WalletAddressService((BASE,), timeout_s=3, max_age_s=300, allow_private=False)
-    other = WalletAddressService((BASE,), timeout_s=3, max_age_s=10, allow_private=False)
+    same = WalletAddressService((BASE,), max_age_s=300, allow_private=False)
+    other = WalletAddressService((BASE,), max_age_s=10, allow_private=False)
     assert ports.of(SERVICE) is ports.of(same)
     assert ports.of(SERVICE) is not ports.of(other)
     asyncio.run(ports.aclose())
