@@ -1,7 +1,6 @@
 """The benchmark `http`: its measurements, its tables, and its figures. `_http_servers` has the processes."""
 
 import argparse
-import asyncio
 import json
 import os
 import secrets
@@ -19,12 +18,14 @@ from _http_servers import (
     BASE_URL,
     CLIENT,
     DATABASE,
+    GRANTS,
     KEY_FILE,
     PARTS_FILE,
     authorize,
     serve,
 )
-from _load import drive, free_port, run_bare, server
+from _load import drive, free_port, run_bare, run_fast, server
+from _npm import node
 from _report import finish, table
 from incoming_payments import IncomingPayment
 from incoming_payments.domain import lifecycle
@@ -39,6 +40,8 @@ SCRIPT: Final = str(Path(__file__).with_name("http.py"))
 Row = tuple[float, float, float, float]
 Measured = dict[tuple[str, int], Row]  # by the name of the row and the connections
 TOKENS: Final = ("uncached", "cached")  # how the service introspects them
+PACKAGES: Final = {"@interledger/http-signature-utils": "2.0.3"}
+NODE: Final = {"create": "node: create", "get": "node: get", "public": "node: public get"}  # its rows, by kind
 PARTS: Final = ("parsing", "store", "thread hand-over", "introspection", "verification", "response")
 
 
@@ -65,7 +68,8 @@ def requests(kind: str, count: int, connections: int, ids: Sequence[PaymentId], 
         if kind == "create":
             metadata = {"externalRef": f"INV-2026-{number:06}"}
             amount = {"value": "2500", "assetCode": "USD", "assetScale": 2}
-            body = json.dumps({"walletAddress": ALICE.url, "incomingAmount": amount, "metadata": metadata}).encode()
+            document = {"walletAddress": ALICE.url, "incomingAmount": amount, "metadata": metadata}
+            body = json.dumps(document, separators=(",", ":")).encode()  # the form that the Node peer digests
             request = signed("POST", "/incoming-payments", f"token-{place}", key, body)
         elif kind == "get":
             request = signed("GET", path, f"token-{place}", key)
@@ -89,7 +93,7 @@ def measure_row(
     start = b"HTTP/1.1 201" if kind == "create" else b"HTTP/1.1 200"
     queues = requests(kind, count, connections, ids, key)
     before_s = processor_s(target.pid)
-    rate, median_ms, late_ms = asyncio.run(drive(target.port, queues, lambda head, _: head.startswith(start)))
+    rate, median_ms, late_ms = run_fast(drive(target.port, queues, lambda head, _: head.startswith(start)))
     return rate, median_ms, late_ms, (processor_s(target.pid) - before_s) / count * 1e6
 
 
@@ -141,6 +145,12 @@ def measure(folder: Path, count: int) -> tuple[Measured, float]:
             port = free_port()
             arguments = [SCRIPT, f"--{name}", str(folder), str(port), str(asked)]
             targets[name] = Target(port, running.enter_context(server(arguments, port)))
+        peer = running.enter_context(node(Path(__file__).with_name("_http_node.mjs"), PACKAGES))
+        if isinstance(peer, str):
+            print(f"Without the Node peer: {peer}")
+        else:
+            port = free_port()
+            targets["node"] = Target(port, peer(_node_settings(port, asked, ids))["pid"])
         for connections in CONNECTIONS:
             for kind in ("create", "get"):
                 for name in TOKENS:
@@ -148,8 +158,15 @@ def measure(folder: Path, count: int) -> tuple[Measured, float]:
                     measured[f"{kind}, {name}", connections] = row
             for title, name in (("public get", "uncached"), ("bare server", "bare")):
                 measured[title, connections] = measure_row("public", targets[name], 2 * count, connections, ids, key)
+            for kind, title in NODE.items() if "node" in targets else ():
+                measured[title, connections] = measure_row(kind, targets["node"], count, connections, ids, key)
         memory_mb = max(peak_mb(targets[name].pid) for name in TOKENS)
     return measured, memory_mb
+
+
+def _node_settings(port: int, asked: int, ids: Sequence[PaymentId]) -> dict[str, object]:
+    urls = {"baseUrl": BASE_URL, "authServer": GRANTS, "walletAddress": ALICE.url}
+    return {"port": port, "asked": asked, "ids": list(ids), **urls}
 
 
 def measure_parts(folder: Path, count: int) -> dict[str, float]:
@@ -194,7 +211,8 @@ def figures_of(measured: Measured, memory_mb: float, parts: Mapping[str, float])
             return {str(count): round(measured[name, count][place], 2 if place else None) for count in CONNECTIONS}
 
         signed = {kind: {name: row(f"{kind}, {name}") for name in TOKENS} for kind in ("create", "get")}
-        return {**signed, "public_get": row("public get"), "bare": row("bare server")}
+        peer = {kind: row(title) for kind, title in NODE.items() if (title, 1) in measured}
+        return {**signed, "public_get": row("public get"), "bare": row("bare server"), "node": peer}
 
     return each(0) | {
         "rss_mb": round(memory_mb, 1),
@@ -214,7 +232,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.authorize:
-        asyncio.run(authorize(Path(options.authorize[0]), int(options.authorize[1])))
+        run_fast(authorize(Path(options.authorize[0]), int(options.authorize[1])))
     elif options.bare:
         run_bare(int(options.bare[1]), ANSWER)
     elif arguments := options.uncached or options.cached or options.parts:

@@ -1,8 +1,9 @@
 """Measure signed creates, signed gets and public gets over HTTP, on SQLite, with tokens introspected over HTTP.
 
 The benchmark keeps 1, 16 and 64 connections busy. Each has tokens of its own, which are introspected for each request,
-or remembered. The authorization server is another process. The same run measures uvicorn alone. Requests are signed
-before the clock starts, but client and authorization server share the processors with the service.
+or remembered. The authorization server is another process. The same run measures uvicorn alone and, with Node.js and
+npm, a minimal service in Node that keeps payments in memory. Requests are signed before the clock starts, but client
+and authorization server share the processors with the service.
 
     nox -s bench -- http [--json] [--requests N]
 """  # noqa: A005 - the name that users look for

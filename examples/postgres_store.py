@@ -5,14 +5,16 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
+import attrs
 import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolClosed
 
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
+from incoming_payments.domain.payment import ClientId, Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_insert, check_update, sweep_at
@@ -37,6 +39,11 @@ CREATE TABLE events (
     payment_id text, version bigint, kind text NOT NULL, at timestamptz NOT NULL,
     received_amount numeric(20) NOT NULL, credit_id text, peer text, PRIMARY KEY (payment_id, version)
 );
+CREATE TABLE idempotency_keys (
+    client text, key text, fingerprint text NOT NULL, payment text NOT NULL, until timestamptz NOT NULL,
+    PRIMARY KEY (client, key)
+);
+CREATE INDEX ON idempotency_keys (until);
 """
 # Without synchronous_commit, a crash of the server can remove acknowledged credits. lock_timeout bounds each wait.
 OPTIONS = "-c timezone=UTC -c synchronous_commit=on -c lock_timeout=5s"
@@ -51,7 +58,7 @@ class PostgresStore:
             conninfo, kwargs=kwargs, min_size=1, max_size=8, timeout=5, open=True
         )
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         payment = check_insert(decision)
         terms = payment.terms
         row = (terms.id, terms.wallet_address, terms.client, terms.asset.code, terms.asset.scale, terms.created_at)
@@ -61,9 +68,18 @@ class PostgresStore:
             "ON CONFLICT DO NOTHING"
         )
         with self._transaction() as connection:
+            if (earlier := _take_key(connection, decision.keyed, terms.created_at)) is not None:
+                return earlier
             if not connection.execute(query, (*row, *more, *_progress(payment))).rowcount:
                 raise PaymentExists(f"payment {terms.id} exists already")
             _write_events(connection, decision.events)
+        return None
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        query = "SELECT * FROM idempotency_keys WHERE client = %s AND key = %s AND until >= %s"
+        with self._transaction() as connection:
+            row = connection.execute(query, (client, key, now)).fetchone()
+        return None if row is None else KeyedCreation(**row)
 
     def load(self, id: PaymentId) -> IncomingPayment:
         with self._transaction() as connection:
@@ -121,6 +137,28 @@ class PostgresStore:
             raise StoreUnavailable(f"PostgreSQL is unavailable ({error}): repeat the call later") from error
         except psycopg.Error as error:
             raise StoreUnusable(f"PostgreSQL refused a statement: {error}") from error
+
+
+def _take_key(connection: Connection, keyed: KeyedCreation | None, now: datetime) -> KeyedCreation | None:
+    """Write the record of an idempotency key, or return the earlier one. Wait for a transaction that writes the key."""
+    if keyed is None:
+        return None
+    query = (
+        "INSERT INTO idempotency_keys AS old VALUES (%(client)s, %(key)s, %(fingerprint)s, %(payment)s, %(until)s) "
+        "ON CONFLICT (client, key) DO UPDATE SET fingerprint = excluded.fingerprint, payment = excluded.payment, "
+        "until = excluded.until WHERE old.until < %(now)s"
+    )
+    if not connection.execute(query, {**attrs.asdict(keyed), "now": now}).rowcount:
+        query = "SELECT * FROM idempotency_keys WHERE client = %s AND key = %s"
+        [row] = connection.execute(query, (keyed.client, keyed.key)).fetchall()
+        return KeyedCreation(**row)
+    # Remove two records that have ended. SKIP LOCKED: two transactions never wait for each other's records.
+    connection.execute(
+        "DELETE FROM idempotency_keys WHERE (client, key) IN "
+        "(SELECT client, key FROM idempotency_keys WHERE until < %s ORDER BY until LIMIT 2 FOR UPDATE SKIP LOCKED)",
+        (now,),
+    )
+    return None
 
 
 def _progress(payment: IncomingPayment) -> tuple[Any, ...]:

@@ -63,6 +63,7 @@ class Response:
 # The status of each error that a client can cause, and of a port that cannot answer. The host answers others with 500.
 STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.MalformedJson: 400,
+    errors.MalformedIdempotencyKey: 400,
     errors.WalletAddressNotFound: 400,
     errors.AssetMismatch: 400,
     errors.TermsRefused: 400,
@@ -72,6 +73,7 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.PolicyRefused: 403,
     errors.WalletAddressInactive: 403,
     errors.PaymentNotFound: 404,
+    errors.IdempotencyKeyReused: 422,
     errors.PortUnavailable: 503,
     errors.AuthorizationServerUnavailable: 503,
     errors.ClientKeysUnavailable: 503,
@@ -155,14 +157,18 @@ _ROUTES: Final[tuple[tuple[re.Pattern[str], Mapping[str, Answer]], ...]] = (
 def _route(request: Request, policy: ServicePolicy) -> tuple[Answer, str]:
     for pattern, answers in _ROUTES:
         if match := pattern.fullmatch(request.path):
-            is_preflight = policy.public_cors and _is_public(request, policy)
-            methods = [method for method in answers if is_preflight or method != "OPTIONS"]
-            if request.method not in methods:
+            answer = answers.get(request.method)
+            if answer is None or (answer is _options and not _takes_preflight(request, policy)):
+                methods = [name for name in answers if name != "OPTIONS" or _takes_preflight(request, policy)]
                 allow = ", ".join(methods)
                 raise HttpRefused(405, "method_not_allowed", f"use {allow} for this path", headers=(("Allow", allow),))
-            return answers[request.method], match.groupdict().get("id", "")
+            return answer, match.groupdict().get("id", "")
     text = f"this service has no path {request.path[:_PATH_CHARS_SHOWN]!a}"
     raise HttpRefused(404, "not_found", f"{text}: use {policy.base_url}{COLLECTION_PATH}")
+
+
+def _takes_preflight(request: Request, policy: ServicePolicy) -> bool:
+    return policy.public_cors and _is_public(request, policy)
 
 
 def _payment_id(text: str) -> PaymentId:

@@ -17,6 +17,9 @@ URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
 URLS_REMEMBERED_MAX: Final = 1024  # cached canonical URLs: at most 4 MB
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # long enough for a hash, a UUID or a core banking reference
+IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36; an index entry stays small
+IDEMPOTENCY_KEY_S_MAX: Final = 24 * 3600  # the default: apps retry for a day at most
+IDEMPOTENCY_KEY_SETTING_S_MAX: Final = 366 * 24 * 3600  # the largest setting: the records stay in the database
 METADATA_BYTES_MAX: Final = 8 * 1024  # the default: enough for an invoice reference, too small to serve as storage
 METADATA_DEPTH_MAX: Final = 8  # the default: typical metadata has one or two levels
 EXPIRY_S_MAX: Final = 366 * 24 * 3600  # the default maximum for `expiresAt`: a leap year from now
@@ -145,6 +148,7 @@ STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: upd
 STORE_BUSY_S_MAX: Final = 5.0  # how long to wait for a lock that another process holds
 NONCES_MAX: Final = 100_000  # the default: 250 signed requests a second for a whole window; about 30 MB in memory
 NONCES_SWEPT_MAX: Final = 2  # expired nonces removed per new nonce: more than one, so that they never pile up
+IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed per new key, likewise
 
 for _smaller, _larger, _why in (
     (METADATA_BYTES_MAX, BODY_BYTES_MAX, "metadata is part of the body"),
@@ -154,6 +158,7 @@ for _smaller, _larger, _why in (
     (SIGNATURES_MAX, SF_MEMBERS_MAX, "each signature is a member"),
     (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis holds the value"),
     (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "the age limit must allow for the skew"),
+    (IDEMPOTENCY_KEY_S_MAX, IDEMPOTENCY_KEY_SETTING_S_MAX, "the default time must be a valid setting"),
     (SIGNATURE_AGE_S_MAX, SIGNATURE_AGE_SETTING_S_MAX, "the default age must be a valid setting"),
     (CLOCK_SKEW_S_MAX, CLOCK_SKEW_SETTING_S_MAX, "the default skew must be a valid setting"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),

@@ -17,6 +17,7 @@ from attrs import Attribute, field, frozen
 
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
@@ -40,8 +41,20 @@ Decide = Callable[[IncomingPayment, Credit | None], Decision[T]]
 class PaymentStore(Protocol):
     """The store of payments. Each method is atomic, and returns when its result is durable."""
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """Store a new payment with its events. Raise `PaymentExists` when a payment with this id exists."""
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
+        """Store a new payment with its events and `decision.keyed`, if there is one, in one transaction.
+
+        Return `None`. If the store has a record with the client and the key of `decision.keyed`, return that record and
+        store nothing, unless its `until` is before the `created_at` of the new payment: then replace the record. While
+        another transaction inserts a payment under the key, wait for its end. Otherwise raise `PaymentExists` when a
+        payment with this id exists.
+        """
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """Return the record that `insert` stored for this client and key, or `None`.
+
+        Return `None` when its `until` is before `now`. The payment of a returned record can be loaded at once.
+        """
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """Return the payment as last stored. Raise `PaymentNotFound`."""
@@ -69,7 +82,8 @@ class PaymentStore(Protocol):
 class AsyncPaymentStore(Protocol):
     """`PaymentStore` with `async def` methods."""
 
-    async def insert(self, decision: Decision[IncomingPayment]) -> None: ...
+    async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None: ...
+    async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None: ...
     async def load(self, id: PaymentId) -> IncomingPayment: ...
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T: ...
     async def events(self, id: PaymentId) -> Sequence[Event]: ...

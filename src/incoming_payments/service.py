@@ -94,15 +94,17 @@ def _create(
     expires_at: datetime | None = None,
     metadata: Mapping[str, object] | None = None,
     client: str | None = None,
+    idempotency_key: str | None = None,
 ) -> Flow[IncomingPayment]:
     """Create a payment for the host's own app, and return it when it is durable.
 
     The payment belongs to `client`, which is the client id of access tokens, or to the host if `client` is `None`.
     Clients read a payment of the host in the public view, or with the right `read-all`. The URL for the payer is
-    `service.policy.payment_url(payment.id)`.
+    `service.policy.payment_url(payment.id)`. A repeated call with the same `idempotency_key` and the same arguments
+    returns the payment of the first call, in the state of its creation. See `ServicePolicy.idempotency_key_s`.
 
-    Raises `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`, and `InvalidValue`, which
-    names the wrong member.
+    Raises `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`, `IdempotencyKeyReused`,
+    and `InvalidValue`, which names the wrong member.
     """
     return (
         yield from create_for_host(
@@ -111,6 +113,7 @@ def _create(
             expires_at=expires_at,
             metadata=metadata,
             client=client,
+            idempotency_key=idempotency_key,
             policy=service.policy,
             now=service.clock(),
         )
@@ -314,7 +317,8 @@ class _Service(Generic[PortsT]):
 
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
         check_head(head)
-        return lambda body: handle(evolve(head, body=body), policy=self.policy, now=self.clock())
+        # A new request would pass its converters again: 2.1 us of some 48 of a public get (timeit).
+        return lambda body: handle(evolve(head, body=body) if body else head, policy=self.policy, now=self.clock())
 
     def _begin_packets(self, packets: PacketPolicy, head: Request) -> Callable[[bytes], Flow[Response]]:
         peer = packets.sender_of(head)

@@ -27,10 +27,10 @@ from incoming_payments.errors import InvalidValue, MalformedJson
 from incoming_payments.strict import wrong_type
 
 T = TypeVar("T")
-
 JSON_MEDIA_TYPE: Final = "application/json"
 
 _NAME_CHARS_MAX: Final = 100  # of a member name in an error message
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # `dumps` builds one
 
 # RFC 3339 §5.6. `isoparse` alone would also accept other forms of ISO 8601: a missing offset, or hour 24.
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -184,7 +184,7 @@ def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max:
 
 def write_json(document: object) -> bytes:
     """Return `document` as compact JSON in UTF-8."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    return _ENCODER.encode(document).encode("utf-8")
 
 
 @frozen

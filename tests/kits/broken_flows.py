@@ -1,5 +1,6 @@
 """Flows that each break one promise on purpose, so that tests can prove that the simulation detects it."""
 
+import hashlib
 import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -13,7 +14,15 @@ from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentNotFound, PaymentRefused, StoreError
-from incoming_payments.flows.effects import DrawRandomness, Flow, LoadEvents, LoadPayment, UpdatePayment
+from incoming_payments.flows.create import create_payment
+from incoming_payments.flows.effects import (
+    DrawRandomness,
+    Flow,
+    InsertPayment,
+    LoadEvents,
+    LoadPayment,
+    UpdatePayment,
+)
 from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
@@ -107,6 +116,48 @@ def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, clock:
     decide_anyway = _without_expiry(decide, lambda credit, _: credit)
     credited: Credit = yield from UpdatePayment(id, decide_anyway, CreditId(credit))
     return credited
+
+
+def create_without_its_key(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+    """Create another payment for each repeat of a request."""
+    return (yield from _changing(create_payment(request, policy, now), keyed=None))
+
+
+def create_with_another_fingerprint(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+    """Answer a retry as if it were another request."""
+    fingerprint = hashlib.sha256(now.isoformat().encode()).hexdigest()
+    return (yield from _changing(create_payment(request, policy, now), fingerprint=fingerprint))
+
+
+def _changing(flow: Flow[PaymentView], **changes: Any) -> Flow[PaymentView]:
+    """Run `flow`, but insert its payment without its key, or with a changed record of the key."""
+    flow = iter(flow)  # the generator of the flow
+    answer: Any = None
+    error: Exception | None = None
+    try:
+        while True:
+            effect = flow.send(answer) if error is None else flow.throw(error)
+            answer, error = None, None
+            if isinstance(effect, InsertPayment) and effect.decision.keyed is not None:
+                keyed = None if "keyed" in changes else evolve(effect.decision.keyed, **changes)
+                effect = InsertPayment(evolve(effect.decision, keyed=keyed))
+            try:
+                answer = yield effect
+            except Exception as raised:  # noqa: BLE001 - the flow handles it
+                error = raised
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
+    finally:
+        flow.close()
+
+
+def create_that_returns_the_latest_state(
+    request: RequestMessage, policy: ServicePolicy, now: datetime
+) -> Flow[PaymentView]:
+    """Answer a retry with the money that the payment has received since its creation."""
+    view = yield from create_payment(request, policy, now)
+    payment = yield from LoadPayment(PaymentId(view.id.rpartition("/")[2]))
+    return evolve(view, received_amount=payment.received)
 
 
 def get_that_completes(

@@ -10,8 +10,9 @@ from attrs import evolve
 from hypothesis import Phase, settings
 
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import Decide, PaymentStore
 from incoming_payments.stores.guard import check_update
@@ -53,9 +54,10 @@ class FindsCompletedPayments(MemoryStore):
 class OverwritesOnInsert(MemoryStore):
     """Accepts an id that exists already."""
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Replace the earlier payment."""
         self._write(decision.answer, decision)
+        return None
 
 
 class DecidesBeforeLoading(MemoryStore):
@@ -144,12 +146,12 @@ class RejectsNewIds(MemoryStore):
 
     inserts = 0
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Raise `PaymentExists` at every 10th call."""
         self.inserts += 1
         if self.inserts % 10 == 0:
             raise PaymentExists("this id is new, but the store rejects it")
-        super().insert(decision)
+        return super().insert(decision)
 
 
 class FindsLastExpiredFirst(MemoryStore):
@@ -158,6 +160,25 @@ class FindsLastExpiredFirst(MemoryStore):
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Return the payments in reverse order."""
         return super().find_expired(now, limit)[::-1]
+
+
+class ForgetsKeys(MemoryStore):
+    """Stores a payment without its idempotency key."""
+
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
+        """Insert without the key."""
+        return super().insert(evolve(decision, keyed=None))
+
+
+class LosesKeys(MemoryStore):
+    """Sometimes does not find a key that is stored."""
+
+    looks = 0
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """Return `None` at every 20th call."""
+        self.looks += 1
+        return None if self.looks % 20 == 0 else super().find_creation(client, key, now)
 
 
 class SharedStore:
@@ -174,9 +195,13 @@ class _Connection:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Call the shared store."""
-        self._store.insert(decision)
+        return self._store.insert(decision)
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """Call the shared store."""
+        return self._store.find_creation(client, key, now)
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """Call the shared store."""

@@ -106,21 +106,33 @@ class HttpClient:
 
     def create(self, **members: object) -> httpx.Response:
         """Send a signed request for an incoming payment; for Alice, unless `walletAddress` is among the members."""
+        return self.order(None, **members)
+
+    def order(self, idempotency_key: str | None, **members: object) -> httpx.Response:
+        """Send the request of `create` with an idempotency key."""
         body = {"walletAddress": f"{self.base_url}/alice", **members}
-        return self.send("POST", "/incoming-payments", body)
+        return self.send("POST", "/incoming-payments", body, idempotency_key=idempotency_key)
 
     def get(self, url: str) -> httpx.Response:
         """Read the payment at `url` by a signed request."""
         return self.send("GET", url.removeprefix(self.base_url))
 
     def send(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, nonce: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        nonce: str | None = None,
+        idempotency_key: str | None = None,
     ) -> httpx.Response:
         """Send a signed request."""
         content = b"" if body is None else json.dumps(body).encode()
         headers: tuple[tuple[str, str], ...] = (("authorization", f"GNAP {self.token}"),)
         if content:
             headers += (("content-type", "application/json"), ("content-length", str(len(content))))
+        if idempotency_key is not None:
+            headers += (("idempotency-key", f'"{idempotency_key}"'),)
         request = RequestMessage(method, f"{self.base_url}{path}", headers, content)
         signed = sign(request, self.key, created=datetime.now(UTC), nonce=nonce)
         return unsigned(method, signed.target_uri, headers=list(signed.headers), content=content)

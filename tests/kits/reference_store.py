@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_insert, check_update, sweep_at
@@ -22,6 +23,7 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS payments (id TEXT PRIMARY KEY, due INTEGER, value BLOB)",
     "CREATE TABLE IF NOT EXISTS credits (payment TEXT, id TEXT, value BLOB, PRIMARY KEY (payment, id))",
     "CREATE TABLE IF NOT EXISTS events (payment TEXT, version INTEGER, value BLOB, PRIMARY KEY (payment, version))",
+    "CREATE TABLE IF NOT EXISTS keys (client TEXT, key TEXT, value BLOB, PRIMARY KEY (client, key))",
 )
 
 
@@ -37,13 +39,23 @@ class ReferenceStore:
             for table in _TABLES:
                 connection.execute(table)
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """See `PaymentStore.insert`."""
-        payment = check_insert(decision)
+        payment, keyed = check_insert(decision), decision.keyed
         with self._transaction() as connection:
+            if keyed and (earlier := self._creation(connection, keyed.client, keyed.key, payment.created_at)):
+                return earlier
             if connection.execute("SELECT 1 FROM payments WHERE id = ?", (payment.id,)).fetchone():
                 raise PaymentExists(f"payment {payment.id} exists already")
             self._write(connection, payment, decision)
+            if keyed is not None:
+                self._write_key(connection, keyed)
+        return None
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """See `PaymentStore.find_creation`."""
+        with self._transaction("BEGIN") as connection:
+            return self._creation(connection, client, key, now)
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """See `PaymentStore.load`."""
@@ -118,6 +130,17 @@ class ReferenceStore:
             raise PaymentNotFound(f"there is no payment {id}")
         payment: IncomingPayment = pickle.loads(row[0])  # noqa: S301 - written by this store
         return payment
+
+    def _creation(
+        self, connection: sqlite3.Connection, client: ClientId, key: IdempotencyKey, now: datetime
+    ) -> KeyedCreation | None:
+        row = connection.execute("SELECT value FROM keys WHERE client = ? AND key = ?", (client, key)).fetchone()
+        keyed: KeyedCreation | None = None if row is None else pickle.loads(row[0])  # noqa: S301 - as above
+        return None if keyed is None or keyed.until < now else keyed
+
+    def _write_key(self, connection: sqlite3.Connection, keyed: KeyedCreation) -> None:
+        row = (keyed.client, keyed.key, pickle.dumps(keyed))
+        connection.execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?)", row)
 
     def _credit(self, connection: sqlite3.Connection, id: PaymentId, credit_id: CreditId | None) -> Credit | None:
         row = connection.execute("SELECT value FROM credits WHERE payment = ? AND id = ?", (id, credit_id)).fetchone()

@@ -1309,7 +1309,7 @@ def test_request_reads_field_lines_by_name_in_order() -> None:
 
 def test_status_table_holds_client_errors_and_503() -> None:
     """The table of status codes holds client errors and 503, and no 500."""
-    assert {400, 401, 403, 404, 503} == set(STATUS.values())
+    assert {400, 401, 403, 404, 422, 503} == set(STATUS.values())
 
 
 def test_refusal_by_the_host_has_an_error_body() -> None:

@@ -185,4 +185,4 @@ class Failing:
         """Fail."""
         raise self._error
 
-    insert = update = events = find_expired = introspect = load
+    insert = find_creation = update = events = find_expired = introspect = load

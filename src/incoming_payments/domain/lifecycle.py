@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 
 from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.payment import (
     ClientId,
     Credit,
@@ -58,13 +59,14 @@ class Decision(Generic[T]):
     """The `answer` for the caller, and the values that the store writes in one transaction.
 
     `payment` is the payment after the decision, `events` are its new events, and `credit` is the new credit, if there
-    is one. If `payment` is `None`, the store writes nothing.
+    is one. If `payment` is `None`, the store writes nothing. `keyed` is the idempotency key of a creation, if any.
     """
 
     answer: T
     payment: IncomingPayment | None = None
     events: tuple[Event, ...] = ()
     credit: Credit | None = None
+    keyed: KeyedCreation | None = None
 
 
 def state_of(payment: IncomingPayment, now: datetime) -> State:
@@ -104,6 +106,11 @@ def create(
     terms = Terms(id, wallet_address.url, client, wallet_address.asset, now, limit, expires_at, metadata)
     payment = IncomingPayment(terms, Progress(Amount(0, wallet_address.asset), now))
     return Decision(payment, payment, _events(payment, move, now))
+
+
+def as_created(payment: IncomingPayment) -> IncomingPayment:
+    """Return `payment` in the state of its creation. Its terms never change, so nothing else has to be kept for it."""
+    return IncomingPayment(payment.terms, Progress(Amount(0, payment.asset), payment.created_at))
 
 
 def credit(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from incoming_payments.domain.payment import ClientId
 from incoming_payments.errors import (
@@ -39,8 +39,12 @@ class Caller:
     proof: Proof
 
 
-def authenticate(request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
+def authenticate(
+    request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, *, covered: tuple[str, ...] = ()
+) -> Flow[Caller]:
     """Return the caller of `request`, which has the token of `query`. Spec section 5.
+
+    The signature must cover what the policy requires, and the header fields `covered`.
 
     Raises `TokenRefused`, `SignatureRefused` with its `evidence`, `StoreUnavailable` when no further nonce can be
     stored, `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
@@ -51,13 +55,16 @@ def authenticate(request: RequestMessage, query: TokenQuery, policy: ServicePoli
     """
     info = require_active((yield from _introspect(query)), now)
     keys: dict[str, PublicKey] = {}
+    signature = policy.signature
+    if more := [name for name in covered if name not in signature.required]:
+        signature = evolve(signature, required=(*signature.required, *more))
     try:
         yield from _find_keys(request, info, policy, keys)
-        caller = Caller(info.client, info.rights, verify(request, keys, policy=policy.signature, now=now))
+        caller = Caller(info.client, info.rights, verify(request, keys, policy=signature, now=now))
         if caller.proof.signature_input.nonce is not None or not policy.allow_identical:
             yield from _require_new(caller, policy, now)
     except SignatureRefused as refusal:
-        refusal.evidence = Evidence(request, keys, policy.signature, now)
+        refusal.evidence = Evidence(request, keys, signature, now)
         raise
     return caller
 

@@ -1,5 +1,6 @@
 """Create an incoming payment. Spec section 4.1."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -38,12 +39,20 @@ from incoming_payments.flows.effects import (
     find_wallet_address,
     flow,
 )
+from incoming_payments.flows.idempotency import (
+    KeyedRequest,
+    find_created,
+    keyed_request,
+    load_created,
+    read_key,
+    with_key,
+)
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, Allowance, authorize, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
-from incoming_payments.httpsig import RequestMessage
+from incoming_payments.httpsig import IDEMPOTENCY_KEY, RequestMessage
 from incoming_payments.wire import CreateRequest, PaymentView, read_create_request, write_json
 
 
@@ -54,10 +63,13 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     The authorization server may decide by the wallet address, so the body is read before the token is introspected.
     What the body and the look-up reveal is raised only after the caller is authenticated.
 
+    A retry with the same `Idempotency-Key` gets the payment that the first request created, in the state of its
+    creation, also when the wallet address takes no new payments by then, or cannot be looked up.
+
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
     methods, which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
-    `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `WalletAddressNotFound`,
-    `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`.
+    `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `MalformedIdempotencyKey`,
+    `IdempotencyKeyReused`, `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`.
     """
     token = parse_authorization(request.values("authorization"))
     creation = _read(request, policy)
@@ -69,16 +81,22 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     url = None if isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
     caller, allowance = yield from _authorize(request, TokenQuery(token, Action.CREATE, url), policy, now)
     require_wallet_address(allowance, creation.wallet_address)
-    if isinstance(hosted, Refused | PortUnavailable):
+    keyed = read_key(request, caller.client)
+    earlier = yield from find_created(keyed, now)
+    if earlier is not None:
+        payment, methods = yield from _with_methods(earlier)
+    elif isinstance(hosted, Refused | PortUnavailable):
         raise hosted
-    payment, methods = yield from _open(creation, hosted, caller.client, policy, now)
-    return view_of(payment, policy.payment_url(payment.id), methods, now)
+    else:
+        payment, methods = yield from _open(creation, hosted, caller.client, keyed, policy, now)
+    return view_of(payment, policy.payment_url(payment.id), methods, payment.created_at)
 
 
 def _authorize(
     request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime
 ) -> Flow[tuple[Caller, Allowance]]:
-    caller = yield from authenticate(request, query, policy, now)
+    covered = (IDEMPOTENCY_KEY,) if request.values(IDEMPOTENCY_KEY) else ()
+    caller = yield from authenticate(request, query, policy, now, covered=covered)
     return caller, authorize(caller.rights, query.action)
 
 
@@ -118,6 +136,7 @@ def create_for_host(
     expires_at: datetime | None = None,
     metadata: Mapping[str, object] | None = None,
     client: str | None = None,
+    idempotency_key: str | None = None,
     policy: ServicePolicy,
     now: datetime,
 ) -> Flow[IncomingPayment]:
@@ -129,9 +148,29 @@ def create_for_host(
     text = None if metadata is None else _metadata_json(metadata, policy)
     url = wallet_address_url(wallet_address)
     limit = None if incoming_amount is None else check_amount(incoming_amount)
-    hosted = yield from _hosted(url)
-    payment, _ = yield from _open(CreateRequest(url, limit, expires_at, text), hosted, owner, policy, now)
+    creation, keyed = CreateRequest(url, limit, expires_at, text), None
+    if idempotency_key is not None:
+        keyed = keyed_request(HOST, idempotency_key, _canonical(creation, owner))
+    payment = yield from find_created(keyed, now)
+    if payment is None:
+        hosted = yield from _hosted(url)
+        payment, _ = yield from _open(creation, hosted, owner, keyed, policy, now)
     return payment
+
+
+def _canonical(creation: CreateRequest, owner: ClientId) -> bytes:
+    """Return the arguments of a creation by the host as bytes that do not depend on their spelling."""
+    limit, expires_at, metadata = creation.incoming_amount, creation.expires_at, creation.metadata
+    return json.dumps(
+        [
+            owner,
+            creation.wallet_address,
+            None if limit is None else [limit.text, limit.asset.code, limit.asset.scale],
+            None if expires_at is None else expires_at.isoformat(),
+            None if metadata is None else json.loads(metadata),
+        ],
+        sort_keys=True,
+    ).encode()
 
 
 def _check_expiry(expires_at: datetime) -> None:
@@ -156,9 +195,17 @@ def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> Met
 
 
 def _open(
-    creation: CreateRequest, wallet_address: WalletAddress, client: ClientId, policy: ServicePolicy, now: datetime
+    creation: CreateRequest,
+    wallet_address: WalletAddress,
+    client: ClientId,
+    keyed: KeyedRequest | None,
+    policy: ServicePolicy,
+    now: datetime,
 ) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
-    """Store the payment that `creation` describes, and return it with its payment methods."""
+    """Store the payment that `creation` describes, and return it with its payment methods.
+
+    If a concurrent request with the same idempotency key was faster, return its payment instead.
+    """
     randomness = yield from DrawRandomness(PAYMENT_ID_RANDOM_BYTES)
     decision = lifecycle.create(
         id=new_payment_id(now, randomness),
@@ -170,6 +217,12 @@ def _open(
         now=now,
         expiry_s_max=policy.expiry_s_max,
     )
-    methods = check_methods((yield from AllocateMethods(decision.answer)))
-    yield from InsertPayment(decision)
-    return decision.answer, methods
+    created = yield from _with_methods(decision.answer)
+    first = yield from InsertPayment(with_key(decision, keyed, idempotency_key_s=policy.idempotency_key_s))
+    if keyed is None or first is None:
+        return created
+    return (yield from _with_methods((yield from load_created(keyed, first))))
+
+
+def _with_methods(payment: IncomingPayment) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
+    return payment, check_methods((yield from AllocateMethods(payment)))

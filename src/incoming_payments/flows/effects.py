@@ -11,6 +11,7 @@ from attrs import frozen
 
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
@@ -159,10 +160,24 @@ class AllocateMethods(Effect[Sequence[IlpPaymentMethod]]):
 
 
 @frozen
-class InsertPayment(Effect[None]):
-    """Store a new payment with its events. Answer when both are durable. Raises `PaymentExists`."""
+class InsertPayment(Effect[KeyedCreation | None]):
+    """Store a new payment with its events and its idempotency key. Answer when all are durable.
 
+    The answer is `None`, or the earlier record of the key; then nothing is stored. Raises `PaymentExists`.
+    """
+
+    answers: ClassVar = (KeyedCreation, NoneType)
     decision: Decision[IncomingPayment]
+
+
+@frozen
+class FindCreation(Effect[KeyedCreation | None]):
+    """Find the record of a creation under an idempotency key, or `None` if there is none that is valid at `now`."""
+
+    answers: ClassVar = (KeyedCreation, NoneType)
+    client: ClientId
+    key: IdempotencyKey
+    now: datetime
 
 
 @frozen

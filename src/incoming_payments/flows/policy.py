@@ -52,6 +52,7 @@ class ServicePolicy:
     - `allow_identical`: whether a signed request without a nonce may be repeated while it is fresh. Clients that retry,
       or that sign twice within one second, send identical requests.
     - `expiry_s_max`: how far `expiresAt` may lie in the future, in seconds.
+    - `idempotency_key_s`: how long the service keeps the `Idempotency-Key` of a created payment, in seconds.
     - `metadata_bytes_max` and `metadata_depth_max`: limits of the metadata, as compact JSON.
     - `wording`: `"web-monetization"` gives refusals the descriptions that the browser extension compares. Codes and
       statuses stay.
@@ -64,6 +65,9 @@ class ServicePolicy:
     public_cors: bool = field(default=True, validator=instance(bool))
     allow_identical: bool = field(default=True, validator=instance(bool))
     expiry_s_max: int = field(default=limits.EXPIRY_S_MAX, validator=integer(1, 100 * limits.EXPIRY_S_MAX))
+    idempotency_key_s: int = field(
+        default=limits.IDEMPOTENCY_KEY_S_MAX, validator=integer(1, limits.IDEMPOTENCY_KEY_SETTING_S_MAX)
+    )
     metadata_bytes_max: int = field(default=limits.METADATA_BYTES_MAX, validator=integer(2, 32 * 1024))
     metadata_depth_max: int = field(default=limits.METADATA_DEPTH_MAX, validator=integer(1, limits.JSON_DEPTH_MAX - 1))
 

@@ -27,6 +27,7 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.UseNonce: ("nonces", lambda port, effect: port.use(effect.key, effect.until, effect.now)),
     effects.AllocateMethods: ("methods", lambda port, effect: port.allocate(effect.payment)),
     effects.InsertPayment: ("store", lambda port, effect: port.insert(effect.decision)),
+    effects.FindCreation: ("store", lambda port, effect: port.find_creation(effect.client, effect.key, effect.now)),
     effects.LoadPayment: ("store", lambda port, effect: port.load(effect.id)),
     effects.UpdatePayment: ("store", lambda port, effect: port.update(effect.id, effect.decide, effect.credit_id)),
     effects.LoadEvents: ("store", lambda port, effect: port.events(effect.id)),

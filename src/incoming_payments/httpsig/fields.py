@@ -16,6 +16,7 @@ from incoming_payments import limits
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.base import Component, Coverage, Parameters, serialise_parameters
 
+IDEMPOTENCY_KEY: Final = "idempotency-key"  # draft-ietf-httpapi-idempotency-key-header
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, the last that `datetime` can hold
 # The signature parameters of RFC 9421 §2.3: those that are times, and the longest value in characters of the others
 _TIMES: Final = frozenset({"created", "expires"})
@@ -98,6 +99,24 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
             raise MalformedField(text, field="Signature")
         signatures[label] = value
     return signatures
+
+
+def parse_string(lines: Sequence[str], name: str) -> str:
+    """Return the String of the field `name`, which is an item. RFC 9651 §3.3.3. Its parameters carry no meaning.
+
+    Raises `MalformedField` unless `lines` is one line with one String.
+
+    >>> parse_string(['"8e03978e-40d5-43dd-bc93-6894a57f9324"'], "Idempotency-Key")
+    '8e03978e-40d5-43dd-bc93-6894a57f9324'
+    """
+    try:
+        [line] = lines  # RFC 9651 §4.2 would join several lines, and two of them could be read as one String
+        value, _ = cast("Member", http_sf.parse(line.encode("ascii"), None, "item"))
+    except ValueError:  # also of `http_sf` and of `encode`
+        value = None
+    if type(value) is not str:
+        raise MalformedField(f"send {name} once, as one string in double quotes (RFC 9651 §3.3.3)", field=name)
+    return value
 
 
 def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:

@@ -9,7 +9,7 @@ from attrs import evolve
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig.base import SF_KEY, BaseBuilder, Component, Coverage, serialise_parameters
 from incoming_payments.httpsig.digest import DigestAlgorithm, content_digest
-from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
+from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey
 from incoming_payments.httpsig.message import RequestMessage
 
@@ -34,7 +34,8 @@ def sign(
     in seconds, or datetimes with a time zone. Fractions are dropped. `alg_param` adds the `alg` parameter.
 
     `components` defaults to those that the Open Payments clients cover: `@method`, `@target-uri` and, if present,
-    `authorization`. With a body, they also cover `content-digest`, `content-length` and `content-type`, if present.
+    `authorization` and `idempotency-key`. With a body, they also cover `content-digest`, `content-length` and
+    `content-type`, if present.
 
     Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no
     registered name for `alg`. Raises `MalformedField` when a component or a parameter cannot be signed.
@@ -72,7 +73,8 @@ def sign(
 
 def default_components(request: RequestMessage) -> tuple[str, ...]:
     """Return the names of the components that `sign` covers by default, once `request` has a `Content-Digest`."""
-    fields = ("authorization", *(("content-digest", "content-length", "content-type") if request.body else ()))
+    of_body = ("content-digest", "content-length", "content-type") if request.body else ()
+    fields = ("authorization", *of_body, IDEMPOTENCY_KEY)
     return "@method", "@target-uri", *(name for name in fields if request.values(name))
 
 

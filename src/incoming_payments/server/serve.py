@@ -106,7 +106,7 @@ def http_config(application: Application) -> "uvicorn.Config":
     return uvicorn.Config(
         application,
         http=Protocol,
-        loop="asyncio",  # the loop that the tests run on, also where uvloop is installed
+        loop="auto",  # uvloop if it is installed: a signed get takes some 10 % less (docs/reports/speed.md)
         ws="none",
         lifespan="on",
         log_config=None,

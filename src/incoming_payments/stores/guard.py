@@ -19,6 +19,8 @@ def check_insert(decision: Decision[IncomingPayment]) -> IncomingPayment:
     payment = _read(decision)
     if payment is None or decision.credit is not None or payment.received.value != 0:
         raise BrokenDecision("a creation must store a payment that has received nothing, and no credit")
+    if decision.keyed is not None and decision.keyed.payment != payment.id:
+        raise BrokenDecision("the record of the idempotency key must name the payment that is stored with it")
     _check_events(decision.events, payment, seen=0)
     return payment
 
@@ -32,9 +34,11 @@ def check_update(
     """
     after = _read(decision)
     if after is None:
-        if decision.events or decision.credit is not None:
-            raise BrokenDecision("a decision that stores no payment cannot store events or a credit")
+        if decision.events or decision.credit is not None or decision.keyed is not None:
+            raise BrokenDecision("a decision that stores no payment cannot store events, a credit or a key")
         return None
+    if decision.keyed is not None:
+        raise BrokenDecision("only a creation can have an idempotency key")
     if _differ(after.terms, before.terms):
         raise BrokenDecision("a decision cannot change the id or the terms of a payment")
     old, new = before.progress, after.progress

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound
 from incoming_payments.limits import NONCES_MAX
 from incoming_payments.ports import Decide
@@ -25,17 +26,32 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Payments by id, credits by (id, credit id) and events by (id, version). They share one dictionary because
-        # a KeyboardInterrupt cannot split `dict.update`, so the three always agree.
-        self._rows: dict[str | tuple[str, str | int], Any] = {}
+        # Payments by id, credits by (id, credit id), events by (id, version), and creations by (client, key, "key").
+        # They share one dictionary because a KeyboardInterrupt cannot split `dict.update`, so they always agree.
+        self._rows: dict[str | tuple[str | int, ...], Any] = {}
+        self._keys_by_end: list[tuple[datetime, tuple[str, str, str]]] = []
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """Store a new payment with its events. Raises `PaymentExists` when a payment with this id exists."""
-        payment = guard.check_insert(decision)
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
+        """Store a new payment with its events and its idempotency key, or return the earlier record of the key.
+
+        Raises `PaymentExists` when a payment with this id exists.
+        """
+        payment, keyed = guard.check_insert(decision), decision.keyed
         with self._lock:
+            if keyed is not None and (earlier := self._creation(keyed.client, keyed.key, payment.created_at)):
+                return earlier
             if payment.id in self._rows:
                 raise PaymentExists(f"payment {payment.id} exists already")
+            if keyed is not None:
+                self._remove_ended_keys(payment.created_at)
+                heapq.heappush(self._keys_by_end, (keyed.until, (keyed.client, keyed.key, "key")))
             self._write(payment, decision)
+            return None
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """Return the record of the creation under `key` of `client`, or `None` if there is none or it has ended."""
+        with self._lock:
+            return self._creation(client, key, now)
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """Return the payment as last stored. Raises `PaymentNotFound`."""
@@ -66,6 +82,18 @@ class MemoryStore:
         due = [(at, payment.id) for payment in payments if (at := guard.sweep_at(payment)) is not None and at < now]
         return [id for _, id in sorted(due)[: max(limit, 0)]]
 
+    def _creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        creation: KeyedCreation | None = self._rows.get((client, key, "key"))
+        return None if creation is None or creation.until < now else creation
+
+    def _remove_ended_keys(self, now: datetime) -> None:
+        while self._keys_by_end and self._keys_by_end[0][0] < now:
+            until, key = self._keys_by_end[0]
+            creation = self._rows.get(key)
+            if creation is not None and creation.until == until:  # otherwise the key has a newer record
+                del self._rows[key]
+            heapq.heappop(self._keys_by_end)
+
     def _payment(self, id: PaymentId) -> IncomingPayment:
         payment = self._rows.get(id)
         if payment is None:
@@ -74,11 +102,13 @@ class MemoryStore:
 
     def _write(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
         id = payment.id
-        rows: dict[str | tuple[str, str | int], Any] = {id: payment}
+        rows: dict[str | tuple[str | int, ...], Any] = {id: payment}
         if decision.credit is not None:
             rows[id, decision.credit.id] = decision.credit
         for event in decision.events:
             rows[id, event.version] = event
+        if decision.keyed is not None:
+            rows[decision.keyed.client, decision.keyed.key, "key"] = decision.keyed
         self._rows.update(rows)
 
 

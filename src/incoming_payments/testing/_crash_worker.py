@@ -50,8 +50,8 @@ class Plan:
     """The task of one worker.
 
     It opens a store by `factory(argument)`, and credits `payment` with credit ids that begin with `name`. Without
-    `payment`, it inserts payments. It ends itself at `moment` of the step `WATCHED`: at the call with that number, or
-    `AFTER_ANSWER`. See `Calls`.
+    `payment`, it inserts payments: with `key`, each under an idempotency key that begins with it. It ends itself at
+    `moment` of the step `WATCHED`: at the call with that number, or `AFTER_ANSWER`. See `Calls`.
     """
 
     factory: str
@@ -61,6 +61,7 @@ class Plan:
     steps: int
     seed: int
     moment: int | None = None
+    key: str | None = None
 
     @property
     def text(self) -> str:
@@ -138,13 +139,16 @@ def work(plan: Plan, report: Callable[..., None], begin: Callable[[], object], e
             watch: Callable[[], object] = calls.begin if number == WATCHED else calls.stop
             finish = end if number == WATCHED and plan.moment == AFTER_ANSWER else calls.stop
             if plan.payment is None:
-                created = a_creation(id=new_payment_id(NOW, secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES)))
-                report("sent", created.answer.id, 0)
+                key = None if plan.key is None else f"{plan.key}-{number}"
+                value = 0 if key is None else number
+                created = a_creation(id=new_payment_id(NOW, secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES)), key=key)
+                first = None
+                report("sent", created.answer.id, value)
                 watch()
                 with suppress(PaymentExists):  # a repeat, after an answer that was lost
-                    persistently(partial(store.insert, created))
+                    first = persistently(partial(store.insert, created))
                 finish()
-                report("answered", created.answer.id, 0)
+                report("answered", created.answer.id if first is None else first.payment, value)
             else:
                 id, value = CreditId(f"{plan.name}-{number}"), choose.randint(1, _VALUE_MAX)
                 decide = _then(crediting(id, value), watch)

@@ -25,6 +25,7 @@ from incoming_payments.testing.steps import (
     check_credits,
     check_lock,
     create,
+    created_under,
     credit,
     credit_at_once,
     insert_at_once,
@@ -159,6 +160,8 @@ def _calls(store: PaymentStore, id: PaymentId) -> list[Callable[[], object]]:
         partial(credit, store, id, "wire-1", 1),
         partial(store.find_expired, NOW, 10),
         lambda: store.insert(a_creation()),
+        lambda: store.insert(a_creation(key="order-1")),
+        partial(created_under, store, "order-1"),
     ]
 
 

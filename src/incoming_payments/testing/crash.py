@@ -37,7 +37,7 @@ from incoming_payments.domain.payment import (
     PaymentId,
     new_payment_id,
 )
-from incoming_payments.errors import IncomingPaymentsError, PaymentExists
+from incoming_payments.errors import IncomingPaymentsError, PaymentExists, PaymentNotFound
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing._crash_processes import Parent, Worker, parent_process
 from incoming_payments.testing._crash_worker import AFTER_ANSWER, WATCHED, Plan, open_store
@@ -46,6 +46,8 @@ from incoming_payments.testing.values import NOW, a_creation
 
 _SILENCE_S: Final = 120.0  # between two reports of a worker: some milliseconds, and more on a busy machine
 _CREDITS_MAX: Final = 40  # of a worker that is killed at random
+_KEYS_MAX: Final = 10  # likewise
+_CREATORS: Final = 10  # processes that use the same idempotency keys at the same time
 _LOG_CHARS_MAX: Final = 4000
 _FAULTS_SHOWN_MAX: Final = 10
 
@@ -68,8 +70,9 @@ class _Ledger:
     """The credits of one payment, or inserts of payments, as the workers have reported them."""
 
     payment: PaymentId | None  # without a payment, the workers insert payments
-    sent: dict[str, int] = Factory(dict)  # by the id of the credit or payment: the value that was sent
-    answered: dict[str, int] = Factory(dict)  # the total received in each answer
+    key: str | None = None  # with a key, they insert each payment under an idempotency key that begins with it
+    sent: dict[str, int] = Factory(dict)  # by the id of the credit or payment: the value, or the number of the key
+    answered: dict[str, int] = Factory(dict)  # the total received in each answer, or the number of the key
     moments: list[int] = Factory(list)
 
 
@@ -89,14 +92,16 @@ def check_crashes(
     """Kill processes that insert and credit payments, and compare a fresh store on the same data with their answers.
 
     `factory` is the name of a callable, `module:callable`. `factory(argument)` returns the store. The kit kills a
-    worker at each of `moments` chosen moments of an update, and then of an insert: directly after its answer, and
-    directly after each of its slowest calls, which are the reads, writes and commits. Then come `rounds` rounds, in
-    which `workers` processes credit one payment at the same time, and are killed at random. `seed` repeats the random
-    choices of a run, but not the speed of its processes.
+    worker at each of `moments` chosen moments of an update, of an insert, and of an insert under an idempotency key:
+    directly after its answer, and directly after each of its slowest calls, which are the reads, writes and commits.
+    Then come `rounds` rounds, in which `workers` processes credit one payment at the same time, ten processes insert
+    payments under the same idempotency keys, and all are killed at random. `seed` repeats the random choices of a run,
+    but not the speed of its processes.
 
-    Raises `CrashFailed` when an acknowledged credit or payment is missing, when a credit is doubled, also when all
-    calls are repeated after the crash, when payment, credits and events disagree, or when a worker fails or does not
-    report for two minutes. An exception of the store that is no `IncomingPaymentsError` is raised as it is.
+    Raises `CrashFailed` when an acknowledged credit or payment is missing, when a credit is doubled or a key has two
+    payments, also when all calls are repeated after the crash, when payment, credits and events disagree, or when a
+    worker fails or does not report for two minutes. An exception of the store that is no `IncomingPaymentsError` is
+    raised as it is.
     """
     seed = secrets.randbelow(2**32) if seed is None else seed
     try:
@@ -121,7 +126,7 @@ class _Kit:
 
     def run(self, moments: int, rounds: int, workers: int) -> CrashReport:
         """See `check_crashes`."""
-        for new_ledger in (self._create_payment, self._insert_payments):
+        for new_ledger in (self._create_payment, self._insert_payments, self._insert_under_keys):
             measured = new_ledger()
             self._crash([_Task(measured)])  # reports the slowest calls
             chosen = [AFTER_ANSWER, *measured.moments][:moments]
@@ -131,6 +136,9 @@ class _Kit:
             shared = self._create_payment()
             answers = [self._choose.randint(_CREDITS_MAX // 4, _CREDITS_MAX) for _ in range(workers)]
             self._crash([_Task(shared, _CREDITS_MAX, answers=number) for number in answers])
+            shared = self._insert_under_keys()
+            answers = [self._choose.randint(1, _KEYS_MAX) for _ in range(_CREATORS)]
+            self._crash([_Task(shared, _KEYS_MAX, answers=number) for number in answers])
         for ledger in self._ledgers:
             self._check(ledger)  # no later crash has changed it
         return CrashReport(self._seed, self._killed, sum(len(ledger.answered) for ledger in self._ledgers))
@@ -144,6 +152,10 @@ class _Kit:
 
     def _insert_payments(self) -> _Ledger:
         self._ledgers.append(_Ledger(None))
+        return self._ledgers[-1]
+
+    def _insert_under_keys(self) -> _Ledger:
+        self._ledgers.append(_Ledger(None, secrets.token_hex(8)))
         return self._ledgers[-1]
 
     def _crash(self, tasks: Sequence[_Task]) -> None:
@@ -169,7 +181,8 @@ class _Kit:
             if status not in (0, -signal.SIGKILL):
                 raise self._failed(f"a worker ended with status {status}")
             if task.moment == AFTER_ANSWER:  # the worker did not report the answer: that takes time
-                task.ledger.answered[list(task.ledger.sent)[-1]] = sum(task.ledger.sent.values())
+                last, value = list(task.ledger.sent.items())[-1]
+                task.ledger.answered[last] = value if task.ledger.payment is None else sum(task.ledger.sent.values())
         for ledger in {id(task.ledger): task.ledger for task in tasks}.values():
             self._check(ledger)
 
@@ -182,6 +195,7 @@ class _Kit:
             steps=task.steps,
             seed=self._choose.randrange(2**32),
             moment=task.moment,
+            key=task.ledger.key,
         )
 
     def _failed(self, message: str) -> CrashFailed:
@@ -193,7 +207,9 @@ class _Kit:
         """Raise `CrashFailed` unless a fresh store agrees with `ledger`, before and after all calls are repeated."""
         with self._opened() as store:
             try:
-                if ledger.payment is None:
+                if ledger.key is not None:
+                    found = list(_faults_of_keys(store, ledger))
+                elif ledger.payment is None:
                     found = list(_faults_of_inserts(store, ledger))
                 else:
                     _await_commit(store, ledger.payment)
@@ -251,6 +267,32 @@ def _faults_of_inserts(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
         if payment != created.answer or events != list(created.events):
             yield f"payment {id} has version {payment.version} after its insert, and its events are {events}"
         ledger.answered[id] = 0
+
+
+def _faults_of_keys(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
+    """Repeat each request under its key, as a client would, and yield the keys without exactly one payment."""
+    for number in set(ledger.sent.values()):
+        key = f"{ledger.key}-{number}"
+        created = a_creation(id=new_payment_id(NOW, secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES)), key=key)
+        first = persistently(partial(store.insert, created))
+        ledger.sent[created.answer.id] = number
+        expected = created.answer.id if first is None else first.payment
+        with contextlib.suppress(PaymentNotFound):
+            _await_commit(store, expected)
+        stored = {id for id in map(PaymentId, ledger.sent) if ledger.sent[id] == number and _has_events(store, id)}
+        answers = {id for id, of in ledger.answered.items() if of == number}
+        if stored != {expected} or not answers <= stored:
+            text = f"its repeat got {expected}, the answers were {sorted(answers)}, and {sorted(stored)} are stored"
+            yield f"the idempotency key {key} must have one payment: {text}"
+        ledger.answered[expected] = number
+
+
+def _has_events(store: PaymentStore, id: PaymentId) -> bool:
+    """Return whether the payment is stored, with its event."""
+    try:
+        return store.load(id).version == len(store.events(id))
+    except PaymentNotFound:
+        return False
 
 
 def _faults(store: PaymentStore, id: PaymentId, ledger: _Ledger) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 # ruff: noqa: S101 - a test suite asserts
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -11,13 +11,15 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision, state_of
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import IncomingPaymentsError, PaymentExists, PaymentNotFound
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import Decide, PaymentStore
 from incoming_payments.testing.clock import FakeClock
+from incoming_payments.testing.steps import created_under
 from incoming_payments.testing.values import a_creation, crediting
 
 T = TypeVar("T")
@@ -36,15 +38,26 @@ class Model:
         self.payments: dict[PaymentId, IncomingPayment] = {}
         self.credits: dict[PaymentId, dict[CreditId, Credit]] = {}
         self.history: dict[PaymentId, list[Event]] = {}
+        self.keys: dict[tuple[ClientId, IdempotencyKey], KeyedCreation] = {}
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """See `PaymentStore.insert`."""
-        payment = decision.answer
+        payment, keyed = decision.answer, decision.keyed
+        if keyed is not None and (earlier := self.find_creation(keyed.client, keyed.key, payment.created_at)):
+            return earlier
         if payment.id in self.payments:
             raise PaymentExists(payment.id)
+        if keyed is not None:
+            self.keys[keyed.client, keyed.key] = keyed
         self.payments[payment.id] = payment
         self.credits[payment.id] = {}
         self.history[payment.id] = list(decision.events)
+        return None
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """See `PaymentStore.find_creation`."""
+        keyed = self.keys.get((client, key))
+        return None if keyed is None or keyed.until < now else keyed
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """See `PaymentStore.load`."""
@@ -118,6 +131,18 @@ class StoreMachine(RuleBasedStateMachine):
         """Create a payment. Its id may exist already."""
         self._create(id, limit, expires_in_s)
         return id
+
+    @rule(id=_ids, key=st.sampled_from("kK"), kept_s=st.sampled_from([1, 60, 3600]), digit=st.sampled_from("ab"))
+    def create_under_key(self, id: PaymentId, key: str, kept_s: float, digit: str) -> None:
+        """Create a payment under an idempotency key. The key and the id may exist already."""
+        decision = a_creation(id=id, now=self._clock(), key=key, kept_s=kept_s, fingerprint=digit * 64)
+        self._same(lambda store: store.insert(decision))
+
+    @rule(key=st.sampled_from("kK"), ahead_s=st.sampled_from([0, 0.000001, 1]))
+    def find_creation(self, key: str, ahead_s: float) -> None:
+        """Look up an idempotency key, which may be unknown or have ended."""
+        now = self._clock() + timedelta(seconds=ahead_s)
+        self._same(partial(created_under, key=key, now=now))
 
     @rule(target=credited, id=known, credit_id=_credit_ids, value=_values)
     def credit(self, id: PaymentId, credit_id: CreditId, value: int) -> tuple[PaymentId, CreditId, int]:

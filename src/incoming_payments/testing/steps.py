@@ -13,9 +13,10 @@ from typing import Final, TypeVar
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import PaymentExists, StoreUnavailable
+from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing.values import NOW, a_creation, crediting
 
@@ -127,6 +128,47 @@ def insert_at_once(stores: Sequence[PaymentStore]) -> None:
 
     for store in stores[:2]:
         assert [store.load(UNUSED_ID)] == [payment for payment in inserted if payment is not None]
+
+
+def created_under(store: PaymentStore, key: str, now: datetime = NOW) -> KeyedCreation | None:
+    """Return the record of `key` of the client of `a_creation`, or `None`."""
+    return store.find_creation(a_creation().answer.client, IdempotencyKey(key), now)
+
+
+def create_at_once(stores: Sequence[PaymentStore]) -> None:
+    """Insert payments under the same 5 idempotency keys through all `stores` concurrently.
+
+    Assert that each key creates one payment, and that all callers get it.
+    """
+    keys = [f"order-{number}" for number in range(5)]
+
+    def caller(store: PaymentStore, seed: int) -> dict[str, PaymentId]:
+        order = list(keys)
+        random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
+        got = {}
+        for key in order:
+            created = a_creation(key=key)
+            sent.add(created.answer.id)
+            earlier = persistently(partial(store.insert, created))
+            got[key] = created.answer.id if earlier is None else earlier.payment
+            assert store.load(got[key]).id == got[key]
+        return got
+
+    sent: set[PaymentId] = set()
+    answers = together([partial(caller, store, seed) for seed, store in enumerate(stores)])
+
+    assert all(answers[0] == answer for answer in answers), "two callers with one idempotency key got two payments"
+    for store in stores[:2]:
+        assert sorted(id for id in sent if _exists(store, id)) == sorted(answers[0].values())
+        assert answers[0] == {key: getattr(created_under(store, key), "payment", None) for key in keys}
+
+
+def _exists(store: PaymentStore, id: PaymentId) -> bool:
+    try:
+        store.load(id)
+    except PaymentNotFound:
+        return False
+    return True
 
 
 def check_lock(holder: PaymentStore, rival: PaymentStore) -> None:

@@ -5,8 +5,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
+from attrs import evolve
+
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import (
     PAYMENT_ID_RANDOM_BYTES,
@@ -42,25 +45,34 @@ def a_creation(
     wallet_address: WalletAddress | None = None,
     client: ClientId | None = None,
     now: datetime = NOW,
+    key: str | None = None,
+    fingerprint: str = "0" * 64,
+    kept_s: float = 60,
 ) -> Decision[IncomingPayment]:
     """Return the decision of `lifecycle.create` for a new payment, as the argument of a store's `insert`.
 
     `limit` is in minor units of the wallet address's asset, and `expires_in_s` in seconds after `now`. Each call in a
-    process gives another id. The payment is the decision's `answer`.
+    process gives another id. The payment is the decision's `answer`. `key` is an idempotency key of the client, which
+    the store keeps for `kept_s` seconds with `fingerprint`.
 
     >>> a_creation(limit=2500).answer.limit
     Amount(value=2500, asset=Asset(code='USD', scale=2))
     """
     wallet_address = wallet_address or a_wallet_address()
-    return lifecycle.create(
+    client = client or client_id("https://shop.example/")
+    decision = lifecycle.create(
         id=id or new_payment_id(now, next(_counter).to_bytes(PAYMENT_ID_RANDOM_BYTES)),
         wallet_address=wallet_address,
-        client=client or client_id("https://shop.example/"),
+        client=client,
         limit=None if limit is None else Amount(limit, wallet_address.asset),
         expires_at=None if expires_in_s is None else now + timedelta(seconds=expires_in_s),
         metadata=None if metadata is None else MetadataJson(metadata),
         now=now,
     )
+    if key is None:
+        return decision
+    until = now + timedelta(seconds=kept_s)
+    return evolve(decision, keyed=KeyedCreation(client, IdempotencyKey(key), fingerprint, decision.answer.id, until))
 
 
 def crediting(id: str, value: int, *, now: datetime = NOW, asset: Asset | None = None) -> Decide[Credit]:

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnusable
 from incoming_payments.ports import AsyncNonces, AsyncPaymentStore, Decide
 
@@ -62,9 +63,13 @@ class SyncView:
         """Return the async store. Use it only in coroutines that you pass to `run`."""
         return self._store
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Call `insert` of the async store."""
-        self.run(self._store.insert(decision))
+        return self.run(self._store.insert(decision))
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """Call `find_creation` of the async store."""
+        return self.run(self._store.find_creation(client, key, now))
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """Call `load` of the async store."""

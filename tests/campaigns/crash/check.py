@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import asdict, field, frozen
 
-from campaigns.crash.records import CALL, CREATE, NO_ANSWER, PACKET, RETRIED, SentRequest, entries_in
+from campaigns.crash.records import CALL, CREATE, NO_ANSWER, ORDER, PACKET, RETRIED, SentRequest, entries_in
 
 Row = Mapping[str, Any]
 Violation = tuple[str, str]  # the broken promise, and the detail
@@ -34,6 +34,7 @@ class Figures:
     calls: int  # of `receive`, by core banking
     calls_credited: int
     creates: int  # with an answer
+    orders_repeated: int  # times that a create with an idempotency key had no answer, and was sent again
     payments: int  # in the file
     completed: int
     credits: int
@@ -149,8 +150,12 @@ def _check_answers(records: Records, payments: Mapping[str, Payment]) -> Iterato
     for id in records.created:
         if id not in payments:
             yield "an answered payment exists", id
+    orders = Counter(payment.row["metadata"] for payment in payments.values() if payment.row["metadata"] is not None)
+    yield from (("an order has one payment", f"{order}: {count}") for order, count in orders.items() if count > 1)
     attempts = sum(
-        1 + records.answers.get(key, []).count(NO_ANSWER) for key, one in records.requests.items() if one.kind == CREATE
+        1 + (records.answers.get(key, []).count(NO_ANSWER) if one.kind == CREATE else 0)
+        for key, one in records.requests.items()
+        if one.kind in {CREATE, ORDER}
     )
     if len(payments) > attempts:
         yield "no payment without its request", f"{len(payments)} payments, {attempts} attempts"
@@ -261,6 +266,9 @@ def _figures(records: Records, payments: Mapping[str, Payment]) -> Figures:
         calls=len(calls),
         calls_credited=sum(_final_answer(records, request.key) == "credited" for request in calls),
         creates=len(records.created),
+        orders_repeated=sum(
+            records.answers.get(key, []).count(NO_ANSWER) for key, one in records.requests.items() if one.kind == ORDER
+        ),
         payments=len(payments),
         completed=sum(any(event["kind"] == "completed" for event in one.events) for one in payments.values()),
         credits=sum(len(payment.credits) for payment in payments.values()),

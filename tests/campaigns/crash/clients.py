@@ -29,6 +29,7 @@ from campaigns.crash.records import (
     CALL,
     CREATE,
     NO_ANSWER,
+    ORDER,
     PACKET,
     RETRIED,
     ClientRecord,
@@ -223,8 +224,12 @@ def create(folder: Path, record_path: Path, seed: int) -> None:
     for number in range(len(entries), sys.maxsize):
         if _is_ending(folder):
             return
-        request = record.sent(kind=CREATE, key=f"create-{number}")
         terms = _terms(choose)
+        if choose.random() < 0.5:
+            request = record.sent(kind=ORDER, key=f"order-{number}")
+            terms["metadata"] = {"order": request.key}
+        else:
+            request = record.sent(kind=CREATE, key=f"create-{number}")
         while not _create_once(client, record, request, terms):
             time.sleep(_PAUSE_S)
         time.sleep(choose.uniform(0.01, 0.05))
@@ -245,7 +250,7 @@ def _terms(choose: random.Random) -> dict[str, Any]:
 def _create_once(client: HttpClient, record: ClientRecord, request: SentRequest, terms: dict[str, Any]) -> bool:
     """Send the request, and return whether the answer is final."""
     try:
-        response = client.create(**terms)
+        response = client.order(request.key if request.kind == ORDER else None, **terms)
     except httpx.ConnectError:
         return False  # no request was sent
     except httpx.TransportError:

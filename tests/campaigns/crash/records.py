@@ -16,6 +16,7 @@ from attrs import field, frozen
 PACKET: Final = "packet"
 CALL: Final = "call"
 CREATE: Final = "create"
+ORDER: Final = "order"  # a create with an idempotency key, which is also in the metadata
 NO_ANSWER: Final = "no_answer"  # the connection was refused or closed
 RETRIED: Final = frozenset({NO_ANSWER, "T00", "store_unavailable"})  # the client repeats the request after these
 

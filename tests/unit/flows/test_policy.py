@@ -38,10 +38,11 @@ def test_defaults() -> None:
         policy.public_cors,
         policy.allow_identical,
         policy.expiry_s_max,
+        policy.idempotency_key_s,
         policy.metadata_bytes_max,
         policy.metadata_depth_max,
         policy.wording,
-    ) == (True, True, True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX, "plain")
+    ) == (True, True, True, EXPIRY_S_MAX, 86_400, METADATA_BYTES_MAX, METADATA_DEPTH_MAX, "plain")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,9 @@ def test_payment_url_is_below_the_base_url() -> None:
         ("expiry_s_max", 100 * EXPIRY_S_MAX + 1),
         ("expiry_s_max", 60.0),
         ("expiry_s_max", True),
+        ("idempotency_key_s", 0),
+        ("idempotency_key_s", 366 * 86_400 + 1),
+        ("idempotency_key_s", 60.0),
         ("metadata_bytes_max", 1),
         ("metadata_bytes_max", 32 * 1024 + 1),
         ("metadata_depth_max", 0),
@@ -137,6 +141,8 @@ def test_invalid_setting_is_named(setting: str, value: object) -> None:
     [
         ("expiry_s_max", 1),
         ("expiry_s_max", 100 * EXPIRY_S_MAX),
+        ("idempotency_key_s", 1),
+        ("idempotency_key_s", 366 * 86_400),
         ("metadata_bytes_max", 2),
         ("metadata_bytes_max", 32 * 1024),
         ("metadata_depth_max", 1),

@@ -12,9 +12,12 @@ import pytest
 
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
+    HOST,
+    ClientId,
     CreditId,
     IncomingPayment,
     PaymentId,
@@ -27,6 +30,7 @@ from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
     Effect,
+    FindCreation,
     FindExpired,
     FindWalletAddress,
     Flow,
@@ -44,7 +48,8 @@ from incoming_payments.ports import AsyncPorts, Decide, Ports
 from incoming_payments.testing import NOW, a_creation, a_wallet_address, crediting
 
 T = TypeVar("T")
-CREATED = a_creation()
+CREATED = a_creation(key="order-1")
+KEY = IdempotencyKey("order-1")
 PAYMENT = CREATED.answer
 METHOD = IlpPaymentMethod("g.bank.x7", "c2VjcmV0")
 KNOWN = TokenQuery(AccessToken("known"), "read", WalletAddressUrl("https://bank.example/alice"))
@@ -61,6 +66,10 @@ class Store:
 
     def insert(self, decision: Decision[IncomingPayment]) -> None:
         self.calls.append(("insert", decision))
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        self.calls.append(("find_creation", client, key, now))
+        return CREATED.keyed
 
     def load(self, id: PaymentId) -> IncomingPayment:
         self.calls.append(("load", id))
@@ -89,6 +98,10 @@ class AsyncStore:
     async def insert(self, decision: Decision[IncomingPayment]) -> None:
         await asyncio.sleep(0)
         self.store.insert(decision)
+
+    async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        await asyncio.sleep(0)
+        return self.store.find_creation(client, key, now)
 
     async def load(self, id: PaymentId) -> IncomingPayment:
         await asyncio.sleep(0)
@@ -206,6 +219,7 @@ def yielding(*effects: Effect[Any]) -> Flow[list[object]]:
         (IntrospectToken(TokenQuery(AccessToken("unknown"), "read")), None, []),
         (AllocateMethods(PAYMENT), [METHOD], []),
         (InsertPayment(CREATED), None, [("insert", CREATED)]),
+        (FindCreation(HOST, KEY, NOW), CREATED.keyed, [("find_creation", HOST, KEY, NOW)]),
         (LoadPayment(PAYMENT.id), PAYMENT, [("load", PAYMENT.id)]),
         (LoadEvents(PAYMENT.id), [EVENT], [("events", PAYMENT.id)]),
         (FindExpired(NOW, 7), [PAYMENT.id], [("find_expired", NOW, 7)]),
@@ -356,6 +370,7 @@ def test_exception_of_the_flow_reaches_the_caller(drive: Drive) -> None:
         (IntrospectToken(KNOWN), "introspector"),
         (AllocateMethods(PAYMENT), "methods"),
         (InsertPayment(CREATED), "store"),
+        (FindCreation(HOST, KEY, NOW), "store"),
         (LoadPayment(PAYMENT.id), "store"),
         (UpdatePayment(PAYMENT.id, crediting("wire-1", 5)), "store"),
         (LoadEvents(PAYMENT.id), "store"),

@@ -7,7 +7,7 @@ import pytest
 from http_sf import Token
 
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig import Component, SignatureInput, parse_signature, parse_signature_input
+from incoming_payments.httpsig import Component, SignatureInput, parse_signature, parse_signature_input, parse_string
 from incoming_payments.httpsig.base import Coverage
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_dictionary
 from incoming_payments.limits import (
@@ -274,3 +274,25 @@ def test_base64_in_a_parameter_must_be_canonical() -> None:
     """A byte sequence in a parameter is checked as base64, too."""
     with pytest.raises(MalformedField, match="canonical"):
         parse_dictionary(["a=1;b=:AR==:"], "X")
+
+
+# --- an item that is a string -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "text"), [('"a"', "a"), ('  "a b";x=1;y ', "a b"), ('""', ""), ('"\\\\\\""', '\\"'), ('"a, b"', "a, b")]
+)
+def test_string_is_read(line: str, text: str) -> None:
+    """Parameters carry no meaning, and escaped characters are one character (RFC 9651 §4.2.5)."""
+    assert parse_string([line], "X") == text
+
+
+@pytest.mark.parametrize(
+    "lines", [[], ["a"], ["1"], ['"a'], ['"a"x'], [""], ['"ü"'], ['"a"', '"a"'], ['"a', 'b"'], ["?1"]]
+)
+def test_other_items_are_refused(lines: list[str]) -> None:
+    """The message names the field, and does not repeat its value."""
+    with pytest.raises(MalformedField) as caught:
+        parse_string(lines, "X-A")
+    assert caught.value.description == "send X-A once, as one string in double quotes (RFC 9651 §3.3.3)"
+    assert caught.value.details == {"field": "X-A"}

@@ -154,7 +154,7 @@ class Down:
         """Fail."""
         raise StoreUnavailable("locked")
 
-    insert = update = events = find_expired = load
+    insert = find_creation = update = events = find_expired = load
 
 
 class Broken(Unused):

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from incoming_payments.api import Request, Response
 from incoming_payments.domain.payment import IncomingPayment
-from kits.service_kit import ALICE, AUTH_SERVER, NOBODYS_ID, PATH, Service, header
+from incoming_payments.errors import MalformedField
+from kits.service_kit import ALICE, AUTH_SERVER, JSON, NOBODYS_ID, PATH, Service, header
 
 SERVICE: Final = Service()
 CLIENT: Final = SERVICE.client()
 ID: Final = CLIENT.creates(incomingAmount={"value": "2500", "assetCode": "USD", "assetScale": 2})
 
 GOOD: Final = {200, 201}
-REFUSED: Final = {400, 401, 403, 404, 405, 406, 413, 414, 415, 431}
+REFUSED: Final = {400, 401, 403, 404, 405, 406, 413, 414, 415, 422, 431}
 
 latin1 = st.text(st.characters(max_codepoint=255), max_size=40)
 visible = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=40)
@@ -41,6 +42,7 @@ names = st.one_of(
             "Content-Encoding",
             "Accept",
             "Host",
+            "Idempotency-Key",
         ]
     ),
     latin1,
@@ -136,6 +138,22 @@ def test_any_signed_body_gets_a_documented_answer(body: bytes) -> None:
 
 
 @settings(max_examples=400, deadline=None)
+@given(st.lists(st.one_of(visible, visible.map(json.dumps), latin1), max_size=2), st.sampled_from([b" ", b"  "]))
+def test_any_signed_idempotency_key_gets_a_documented_answer(keys: list[str], space: bytes) -> None:
+    """Past the signature the key may be anything: a payment, 400, or 422 if the key was used for another body."""
+    body = json.dumps({"walletAddress": ALICE.url}).encode() + space
+    request = Request("POST", PATH, headers=(JSON, *(("Idempotency-Key", key) for key in keys)), body=body)
+    try:
+        signed = CLIENT.sign(request)
+    except MalformedField:
+        return  # no client can sign such a field
+    response = SERVICE.handle(signed)
+    check(response)
+    assert response.status in {201, 400, 422}
+    assert response.status != 201 or SERVICE.handle(signed) == response or not keys
+
+
+@settings(max_examples=400, deadline=None)
 @given(methods, paths, st.one_of(st.just(""), visible), headers)
 def test_anything_with_a_token_gets_a_documented_answer(
     method: str, path: str, query: str, extra: list[tuple[str, str]]
@@ -148,6 +166,7 @@ def test_anything_with_a_token_gets_a_documented_answer(
 # --- a signed request, changed on its way ----------------------------------------------------------
 
 CREATION: Final = CLIENT.creation()  # covers everything that is sent
+KEYED: Final = CLIENT.sign(Request("POST", PATH, headers=(JSON, ("Idempotency-Key", '"order-1"')), body=CREATION.body))
 READING: Final = CLIENT.sign(Request("GET", f"{PATH}/{ID}", "a=b"))
 
 
@@ -198,11 +217,17 @@ def test_unchanged_request_is_acted_upon() -> None:
     """What the two properties below change is good as it stands."""
     before = stored()
     assert (SERVICE.handle(CREATION).status, SERVICE.handle(READING).status) == (201, 200)
-    assert before + 1 == stored()
+    assert [SERVICE.handle(KEYED).status for _ in range(2)] == [201, 201]
+    assert before + 2 == stored()
 
 
 @settings(max_examples=800, deadline=None)
-@given(st.one_of(changed_fields(CREATION), changed_body(CREATION), changed_target(CREATION)))
+@given(
+    st.one_of(
+        changed_fields(CREATION), changed_body(CREATION), changed_target(CREATION), changed_fields(KEYED),
+        changed_body(KEYED),
+    )
+)  # fmt: skip
 def test_changed_create_is_never_acted_upon(request: Request) -> None:
     """A header field, a byte of the body, the target: whichever it is, it is refused and nothing is stored."""
     before = stored()

@@ -29,6 +29,7 @@ from incoming_payments.httpsig import (
     load_private_jwk,
     parse_signature,
     parse_signature_input,
+    parse_string,
     sign,
     verify,
     verify_digest,
@@ -106,6 +107,8 @@ def test_any_field_is_a_value_or_the_one_error(lines: list[str]) -> None:
     for parse in (parse_signature_input, parse_signature):
         with suppress(MalformedField):
             parse(lines)
+    with suppress(MalformedField):
+        assert type(parse_string(lines, "X")) is str
     with suppress(SignatureRefused):
         verify_digest(lines, b"")
 

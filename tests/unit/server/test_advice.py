@@ -32,6 +32,7 @@ UNITS: Final = "ilp.tolerance_units is 101, which is more than one USD in the mi
         (ILP, "margin_ms", 20_000, "usually it is 100 to 10000, because a small margin loses the money"),
         (ILP, "tolerance_basis_points", 1001, "usually it is 0 to 1000, because 100 is one percent"),
         (LIMITS, "expiry_s_max", 59, "usually it is 60 to 316224000, because it is in seconds"),
+        (LIMITS, "idempotency_key_s", 599, "usually it is 600 to 2678400, because it is in seconds"),
         (LIMITS, "signature_age_s", 9, "usually it is 10 to 3600, because a short limit refuses requests"),
         (LIMITS, "signature_age_s", 3601, "usually it is 10 to 3600, because a short limit refuses requests"),
     ],

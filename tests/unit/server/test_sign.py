@@ -326,6 +326,7 @@ WITH_BODY: Final = '"@method" "@target-uri" "authorization" "content-digest" "co
     [
         (["GET", URL], '"@method" "@target-uri" "authorization"'),
         (["POST", URL, "--data", "{}"], WITH_BODY),
+        (["POST", URL, "--data", "{}", "--header", 'Idempotency-Key: "a"'], f'{WITH_BODY} "idempotency-key"'),
         (["POST", URL, "--data", ""], '"@method" "@target-uri" "authorization"'),
         (["GET", URL, "--no-token"], '"@method" "@target-uri"'),
         (["GET", URL, "--cover", "@query", "--cover", "@method"], '"@method" "@target-uri" "authorization" "@query"'),

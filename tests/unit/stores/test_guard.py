@@ -24,6 +24,7 @@ BEFORE = CREATED.answer
 ID = CreditId("wire-1")
 CREDITED: Decision[Credit] = crediting(ID, 300)(BEFORE, None)
 AFTER = CREDITED.payment
+KEYED = a_creation(key="order-1").keyed
 OTHER = PaymentId("019b7a0c-ffff-7000-8000-000000000000")
 assert AFTER is not None
 assert CREDITED.credit is not None
@@ -59,7 +60,9 @@ def test_equal_values_need_not_be_the_same_object() -> None:
 
 
 CREATION = "a creation must store a payment that has received nothing, and no credit"
-NO_PAYMENT = "a decision that stores no payment cannot store events or a credit"
+KEY_OF_ANOTHER = "the record of the idempotency key must name the payment that is stored with it"
+KEY_OF_AN_UPDATE = "only a creation can have an idempotency key"
+NO_PAYMENT = "a decision that stores no payment cannot store events, a credit or a key"
 TERMS = "a decision cannot change the id or the terms of a payment"
 BACKWARDS = "updatedAt cannot move backwards"
 REOPENED = "a decision cannot reopen a payment, or withdraw the announcement of its expiry"
@@ -77,6 +80,7 @@ BROKEN_CREATIONS = [
     ("no payment", CREATION, evolve(CREATED, payment=None)),
     ("money received before any credit", CREATION, evolve(CREATED, payment=changed(BEFORE, received=usd(1)))),
     ("a credit", CREATION, evolve(CREATED, credit=CREDITED.credit)),
+    ("the key of another payment", KEY_OF_ANOTHER, evolve(CREATED, keyed=KEYED)),
     ("no event", EVENTS_MISSING, evolve(CREATED, events=())),
     (
         "an event of another payment",
@@ -115,6 +119,8 @@ BROKEN_UPDATES = [
     ("no decision", "decide must return a Decision, not int", 7),
     ("events and no payment", NO_PAYMENT, evolve(CREDITED, payment=None, credit=None)),
     ("a credit and no payment", NO_PAYMENT, evolve(CREDITED, payment=None, events=())),
+    ("a key and no payment", NO_PAYMENT, evolve(CREDITED, payment=None, events=(), credit=None, keyed=KEYED)),
+    ("a key", KEY_OF_AN_UPDATE, evolve(CREDITED, keyed=KEYED)),
     ("another payment", TERMS, payment(id=OTHER)),
     ("another limit", TERMS, payment(limit=usd(2000))),
     ("another expiry", TERMS, payment(expires_at=None)),

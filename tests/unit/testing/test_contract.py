@@ -13,6 +13,7 @@ import pytest
 from incoming_payments.errors import BrokenDecision, CreditIdReused, InvalidValue, PaymentCompleted
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing.contract import StoreContract
+from kits import broken_keys
 from kits import broken_sqlite as broken
 from kits.broken_stores import (
     DecidesBeforeLoading,
@@ -77,6 +78,21 @@ CAUGHT_BY: list[tuple[type[ReferenceStore], Callable[..., None], Any]] = [
     (broken.OverwritesOnInsert, StoreContract.test_of_inserts_through_two_stores_one_succeeds, FAILED),
     (broken.FindsCreditsOfOtherPayments, StoreContract.test_a_credit_id_belongs_to_one_payment, CreditIdReused),
     (broken.TakesTheLatestCredit, StoreContract.test_a_decision_gets_the_latest_payment, FAILED),
+    (broken_keys.ForgetsKeys, StoreContract.test_find_creation_returns_the_record_of_a_key, FAILED),
+    (broken_keys.SharesKeys, StoreContract.test_a_key_belongs_to_one_client, FAILED),
+    (broken_keys.IgnoresCaseOfKeys, StoreContract.test_idempotency_keys_are_compared_exactly, FAILED),
+    (broken_keys.KeepsKeysForever, StoreContract.test_a_key_that_has_ended_can_be_used_again, FAILED),
+    (broken_keys.EndsKeysEarly, StoreContract.test_a_key_that_has_ended_can_be_used_again, FAILED),
+    (broken_keys.RemovesAllKeys, StoreContract.test_an_old_key_does_not_remove_a_newer_one, FAILED),
+    (broken_keys.ReplacesKeys, StoreContract.test_a_repeated_key_stores_nothing, FAILED),
+    (broken_keys.StoresBothPayments, StoreContract.test_a_repeated_key_stores_nothing, FAILED),
+    (broken_keys.UsesKeysOfRefusedInserts, StoreContract.test_a_refused_insert_does_not_use_its_key, FAILED),
+    (broken_keys.StoresBothPayments, StoreContract.test_concurrent_inserts_under_one_key_create_one_payment, FAILED),
+    (broken_keys.LooksUpBeforeTheLock, StoreContract.test_concurrent_inserts_under_one_key_create_one_payment, FAILED),
+    (broken_keys.LocksKeysInTheProcess, StoreContract.test_of_inserts_under_one_key_in_two_stores_one_creates, FAILED),
+    (broken_keys.CachesKeys, StoreContract.test_a_key_is_known_to_other_stores, FAILED),
+    (broken_keys.CommitsKeysFirst, StoreContract.test_a_reader_sees_a_key_with_its_payment, FAILED),
+    (broken_keys.CommitsKeysLater, StoreContract.test_a_reader_sees_a_key_with_its_payment, FAILED),
 ]
 
 

@@ -1,6 +1,7 @@
 """The library keeps its promises in the simulation, and the simulation detects stores and flows that do not."""
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from incoming_payments.domain.amount import Asset
+from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnavailable
@@ -31,9 +33,11 @@ from kits.broken_stores import (
     EventsNewestFirst,
     FindsCompletedPayments,
     FindsLastExpiredFirst,
+    ForgetsKeys,
     IgnoresEarlierCredits,
     InventsPayments,
     LoadsThenSaves,
+    LosesKeys,
     LosesPayments,
     OverwritesOnInsert,
     RejectsNewIds,
@@ -93,11 +97,12 @@ class Unreliable(MemoryStore):
         if self._random.random() < 0.2:
             raise StoreUnavailable("the connection was lost")
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Insert, or fail before or after it."""
         self._fail_sometimes()
-        super().insert(decision)
+        answer = super().insert(decision)
         self._fail_sometimes()
+        return answer
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """Load, or fail."""
@@ -182,6 +187,8 @@ BROKEN_STORES: Final[dict[str, Callable[[], StoreFactory]]] = {
             LosesPayments,
             RejectsNewIds,
             FindsLastExpiredFirst,
+            ForgetsKeys,
+            LosesKeys,
         )
     },
     "AnswersBeforeDurable": lambda: SharedStore(AnswersBeforeDurable).open,
@@ -206,6 +213,25 @@ def test_a_credit_after_the_expiry_is_detected() -> None:
     """The expiry holds for credits of the host too."""
     flows = Flows(receive=broken_flows.receive_without_expiry)
     assert first_failure(lambda seed: simulate(seed, STEPS, flows=flows)) is not None
+
+
+CREATORS: Final[dict[str, tuple[Any, str]]] = {
+    "a key that is not stored": (broken_flows.create_without_its_key, "has two payments|the store answers"),
+    "another fingerprint": (broken_flows.create_with_another_fingerprint, "the key was not used for another request"),
+    "the latest state": (
+        broken_flows.create_that_returns_the_latest_state,
+        "another answer|a new payment is not empty",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CREATORS)
+def test_a_broken_creation_is_detected(name: str) -> None:
+    """The failure names the promise about the idempotency key."""
+    create, text = CREATORS[name]
+    failure = first_failure(lambda seed: simulate(seed, STEPS, flows=Flows(create_payment=create)))
+    assert failure is not None
+    assert re.search(text, str(failure))
 
 
 def test_a_credit_after_the_expiry_is_detected_in_a_transaction_that_is_rolled_back() -> None:

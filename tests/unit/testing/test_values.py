@@ -20,4 +20,8 @@ def test_values_can_be_replaced() -> None:
     payment = a_creation(wallet_address=yen, limit=5, expires_in_s=60, metadata="{}", client=client_id("me")).answer
     assert (payment.wallet_address, payment.asset, payment.client) == (yen.url, yen.asset, "me")
     assert payment.expires_at == NOW + timedelta(seconds=60)
+    keyed = a_creation(client=client_id("me"), key="order-1", fingerprint="a" * 64, kept_s=5).keyed
+    assert keyed is not None
+    assert (keyed.client, keyed.key, keyed.fingerprint) == ("me", "order-1", "a" * 64)
+    assert keyed.until == NOW + timedelta(seconds=5)
     assert crediting("wire-1", 5, asset=yen.asset)(payment, None).answer.completes

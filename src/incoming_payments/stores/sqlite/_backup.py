@@ -10,7 +10,7 @@ from incoming_payments.errors import BackupFailed
 from incoming_payments.limits import STORE_BUSY_S_MAX
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
 
-_TABLES: Final = ("payments", "credits", "events", "nonces")
+_TABLES: Final = ("payments", "credits", "events", "idempotency_keys", "nonces")
 
 
 def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:

@@ -52,6 +52,18 @@ STATEMENTS: Final = (
         PRIMARY KEY (payment_id, version)
     ) STRICT, WITHOUT ROWID
     """,
+    # The payment that a client created under each idempotency key, until the key has ended.
+    """
+    CREATE TABLE idempotency_keys (
+        client TEXT NOT NULL,
+        key TEXT NOT NULL,
+        fingerprint TEXT NOT NULL,
+        payment_id TEXT NOT NULL,
+        until INTEGER NOT NULL,
+        PRIMARY KEY (client, key)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX idempotency_keys_to_sweep ON idempotency_keys (until)",
     # Used nonces, each until its signature is stale.
     "CREATE TABLE nonces (key TEXT PRIMARY KEY NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE INDEX nonces_to_sweep ON nonces (until)",

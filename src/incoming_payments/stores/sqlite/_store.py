@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, Self, TypeVar
 
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.limits import NONCES_MAX, STORE_BUSY_S_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, Observer
@@ -17,6 +18,7 @@ from incoming_payments.stores.guard import check_insert, check_update, checked_c
 from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.stores.sqlite._keys import find_creation, insert_creation
 from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._rows import Batch, CreditKey, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
@@ -70,9 +72,16 @@ class SqliteStore(_Store):
     True
     """
 
-    def insert(self, decision: Decision[IncomingPayment]) -> None:
-        """Store a new payment with its events. Raises `PaymentExists` when a payment with this id exists."""
-        self._write(_insertion(decision))
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
+        """Store a new payment with its events and its idempotency key, or return the earlier record of the key.
+
+        Raises `PaymentExists` when a payment with this id exists.
+        """
+        return self._write(_insertion(decision))
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """Return the record of the creation under `key` of `client`, or `None` if there is none or it has ended."""
+        return self._engine.read(lambda rows: find_creation(rows, client, key, now))
 
     def load(self, id: PaymentId) -> IncomingPayment:
         """Return the payment as last stored, by this process or another. Raises `PaymentNotFound`."""
@@ -134,9 +143,13 @@ class AsyncSqliteStore(_Store):
     be committed.
     """
 
-    async def insert(self, decision: Decision[IncomingPayment]) -> None:
+    async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """As `SqliteStore.insert`."""
-        await self._write(_insertion(decision))
+        return await self._write(_insertion(decision))
+
+    async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """As `SqliteStore.find_creation`."""
+        return await self._read(lambda rows: find_creation(rows, client, key, now))
 
     async def load(self, id: PaymentId) -> IncomingPayment:
         """As `SqliteStore.load`."""
@@ -215,9 +228,9 @@ class AsyncSqliteNonces:
         return await self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 
-def _insertion(decision: Decision[Any]) -> Callable[[Batch], None]:
+def _insertion(decision: Decision[Any]) -> Callable[[Batch], KeyedCreation | None]:
     payment = check_insert(decision)
-    return lambda rows: rows.insert(payment, decision)
+    return lambda rows: insert_creation(rows, payment, decision)
 
 
 def _key(id: PaymentId, credit_id: CreditId | None) -> CreditKey | None:

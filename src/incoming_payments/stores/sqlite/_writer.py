@@ -45,11 +45,12 @@ def serve(file: DatabaseFile, jobs: Jobs, report: Reporter | None = None) -> Non
     serving, crowded = True, False
     while serving:
         batch = jobs.take(patiently=crowded)
-        first, serving = batch[0], batch[-1] is not None
+        serving = batch[-1] is not None
         writer.run([job for job in batch if job is not None])
-        # Threads call one by one. A loop queues all jobs of a turn at once, so waiting would only delay it.
-        crowded = len(batch) > 1 and first is not None and first.loop is None
-        del batch, first  # keep no caller's values alive while waiting
+        # Also for a loop: creates whose tokens are introspected over HTTP come in different turns. With it, 16 of them
+        # in flight make 1.1 to 1.3 times as many a second (nox -s bench -- http).
+        crowded = len(batch) > 1
+        del batch  # keep no caller's values alive while waiting
     writer.disconnect()
 
 

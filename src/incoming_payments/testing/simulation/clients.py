@@ -3,13 +3,14 @@
 # ruff: noqa: ARG002 - all operations have the same signatures, and not every one uses each argument
 
 import json
+from collections.abc import Hashable
 from datetime import datetime
 from typing import Any
 
 from attrs import define
 
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
-from incoming_payments.errors import IncomingPaymentsError, PaymentExists, StoreError
+from incoming_payments.errors import IdempotencyKeyReused, IncomingPaymentsError, PaymentExists, StoreError
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.effects import Flow
 from incoming_payments.httpsig import RequestMessage, sign
@@ -31,21 +32,41 @@ from incoming_payments.wire import PaymentView, PublicView
 
 @define(eq=False)
 class Create(Operation):
-    """A signed request to create a payment."""
+    """A signed request to create a payment. A client with an idempotency key repeats it until it has an answer."""
 
     limit: int | None
     expires_at: datetime | None
     nonce: str | None
     uses: int  # how often the traffic picks the new payment
+    idempotency_key: str | None = None
+    first_answer: PaymentView | None = None
 
-    def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
+    @property
+    def wants_answer(self) -> bool:  # type: ignore[override]
+        return self.idempotency_key is not None
+
+    @property
+    def key(self) -> Hashable:
+        return (Create, self.idempotency_key, self.body)
+
+    @property
+    def body(self) -> bytes:
+        """The content of the request, which is the same in each repeat."""
         body: dict[str, Any] = {"walletAddress": WALLET.url}
         if self.limit is not None:
             body["incomingAmount"] = {"value": str(self.limit), "assetCode": USD.code, "assetScale": USD.scale}
         if self.expires_at is not None:
             body["expiresAt"] = self.expires_at.isoformat()
-        headers = (("Authorization", f"GNAP {TOKEN}"), ("Content-Type", "application/json"))
-        request = RequestMessage("POST", f"{POLICY.base_url}/incoming-payments", headers, json.dumps(body).encode())
+        return json.dumps(body).encode()
+
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
+        headers: tuple[tuple[str, str], ...] = (
+            ("Authorization", f"GNAP {TOKEN}"),
+            ("Content-Type", "application/json"),
+        )
+        if self.idempotency_key is not None:
+            headers = (*headers, ("Idempotency-Key", f'"{self.idempotency_key}"'))
+        request = RequestMessage("POST", f"{POLICY.base_url}/incoming-payments", headers, self.body)
         now = clock()
         return world.flows.create_payment(sign(request, CLIENT_KEY, created=now, nonce=self.nonce), POLICY, now)
 
@@ -54,12 +75,26 @@ class Create(Operation):
             allowed = (PaymentExists, StoreError)
             late = self.expires_at is not None and self.expires_at <= task.now and error.code == "invalid_terms"
             repeated = self.nonce is not None and error.code == "invalid_signature"
-            require(isinstance(error, allowed) or late or repeated, f"a create ended with {error!r}")
-            return True  # the client does not repeat this request: it creates another payment
+            reused = isinstance(error, IdempotencyKeyReused)
+            require(isinstance(error, allowed) or late or repeated or reused, f"a create ended with {error!r}")
+            if reused:
+                world.state.count("create refused: the key was used for another request")
+                use = self._use(world)
+                require(use is not None and use[1] != self.body, "the key was not used for another request")
+            # A client without a key does not repeat this request: it creates another payment.
+            return self.idempotency_key is None or not isinstance(error, allowed)
         id = _id_of(answer)
+        if self.idempotency_key is not None:
+            require((id, self.body) == self._use(world), f"the idempotency key {self.idempotency_key} has two payments")
+            self.first_answer = self.first_answer or answer
+            require(answer == self.first_answer, "a repeat of the request got another answer")
         require(id in world.state.ledgers, f"the answer contains the payment {id}, which is not stored")
         require((answer.received_amount.value, answer.completed) == (0, False), "a new payment is not empty")
         return True
+
+    def _use(self, world: World) -> tuple[PaymentId, bytes] | None:
+        """Return the payment that was created under the key, and the content of that request."""
+        return world.state.keys.get(self.idempotency_key or "")
 
     def receive_answer(self, world: World, answer: Any) -> None:
         if answer is None:
@@ -69,7 +104,7 @@ class Create(Operation):
         world.add_account(Account(_id_of(answer), method.ilp_address, StreamKeys(secret), self.uses))
 
     def __str__(self) -> str:
-        return f"create(limit={self.limit}, expires_at={self.expires_at})"
+        return f"create(limit={self.limit}, expires_at={self.expires_at}, key={self.idempotency_key})"
 
 
 def _id_of(view: PaymentView) -> PaymentId:

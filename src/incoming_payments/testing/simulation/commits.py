@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
+from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import IncomingPaymentsError, PaymentExists, PaymentNotFound, StoreError
@@ -108,8 +109,14 @@ class Commits:
         id = decision.answer.id
         operation = task.operation
         assert isinstance(operation, Create)  # noqa: S101 - no other flow inserts
+        key = operation.idempotency_key or ""
         try:
-            self._caller.wait(task.process.store.insert(decision))
+            found = self._caller.wait(task.process.store.insert(decision))
+            if found is not None or key in self._state.keys:
+                self.check_key(key, found)
+                self._state.count("create: the key was used in the meantime")
+                task.answer = found
+                return
         except PaymentExists as error:
             require(id in self._state.ledgers, f"the store raised PaymentExists for the new id {id}")
             self._state.count("create refused: the id exists")
@@ -122,11 +129,19 @@ class Commits:
         if id in self._state.ledgers:
             raise Mismatch(f"the store inserted a second payment with the id {id}")
         self._state.count("created")
+        if key:
+            self._state.keys[key] = (id, operation.body)
         ledger = Ledger(id, USD, operation.limit, operation.expires_at, task.now, task.now)
         self._state.ledgers[id] = ledger
         payment = self._caller.inspect(task.process.store.load, id)
         ledger.compare_terms(payment)
         ledger.compare(payment)
+
+    def check_key(self, key: str, found: KeyedCreation | None) -> None:
+        """Raise `Mismatch` unless `found` is the record of the payment that `key` has created, if there is one."""
+        created, _ = self._state.keys.get(key, (None, b""))
+        answered = None if found is None else found.payment
+        require(answered == created, f"the key {key} created the payment {created}, but the store answers {answered}")
 
     def _is_stored(self, process: Process, id: PaymentId) -> bool:
         try:
@@ -181,7 +196,7 @@ class Commits:
         expected = _NOT_FOUND if ledger is None else _expected(task, ledger)
         if isinstance(outcome, StoreError):
             task.error = outcome
-            if ledger is not None and expected.record is not None and self._has_event(task, ledger):
+            if ledger is not None and expected.record is not None and self._has_event(task, ledger, expected):
                 expected.record(effect.credit_id)
             return
         self._state.count(expected.kind)
@@ -199,12 +214,13 @@ class Commits:
         if ledger is not None:
             task.seen = (ledger.received, ledger.state(task.now))
 
-    def _has_event(self, task: Task, ledger: Ledger) -> bool:
+    def _has_event(self, task: Task, ledger: Ledger, expected: Expected) -> bool:
         """Return whether a store raised an error but committed all the same. In that case it has the next event."""
         events = self._caller.inspect(task.process.store.events, ledger.id)
         place = len(ledger.events)
-        expected = (task.effect.credit_id, max(task.now, ledger.updated_at))
-        return len(events) > place and (events[place].credit_id, events[place].at) == expected
+        total = ledger.received if expected.total is None else expected.total
+        found = [(event.credit_id, event.at, event.received.value) for event in events[place : place + 1]]
+        return found == [(task.effect.credit_id, max(task.now, ledger.updated_at), total)]
 
 
 def _expected(task: Task, ledger: Ledger) -> Expected:

@@ -42,13 +42,15 @@ class Expected:
     """The required result of an update: the refusal `error`, or success.
 
     `kind` is the key under which the report counts it. `record` enters the change in the ledger; it is `None` if the
-    update changes nothing. `remaining` is the amount that a refused packet must report as acceptable.
+    update changes nothing. `remaining` is the amount that a refused packet must report as acceptable. `total` is the
+    total received after a credit.
     """
 
     kind: str
     error: type[IncomingPaymentsError] | None = None
     record: "Callable[[str | None], None] | None" = None
     remaining: int | None = None
+    total: int | None = None
 
 
 @frozen
@@ -196,7 +198,8 @@ class Ledger:
                 self.events.append(("completed", self.updated_at, total, None))
 
         before = "processing" if self.received else "pending"
-        return Expected(f"{source}: {before} -> {'completed' if completes else 'processing'}", record=record)
+        kind = f"{source}: {before} -> {'completed' if completes else 'processing'}"
+        return Expected(kind, record=record, total=total)
 
     # --- comparison with the service -------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from incoming_payments.errors import PaymentNotFound, StoreError, StoreUnavailab
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
+    FindCreation,
     FindExpired,
     FindWalletAddress,
     InsertPayment,
@@ -93,6 +94,8 @@ class FaultyPorts:
             self._write(task)
         elif kind is LoadPayment:
             self._read(task, self._load)
+        elif kind is FindCreation:
+            self._read(task, self._find_creation)
         elif kind is DrawRandomness:
             task.answer = self._draw(effect.count)
         elif kind is AllocateMethods:
@@ -145,6 +148,12 @@ class FaultyPorts:
             task.seen = (ledger.received, ledger.state(task.now))
             task.expected = _LOADED
         self._state.count(task.expected.kind)
+
+    def _find_creation(self, task: Task) -> None:
+        effect = task.effect
+        task.answer = self._caller.wait(task.process.store.find_creation(effect.client, effect.key, effect.now))
+        self._commits.check_key(effect.key, task.answer)
+        self._state.count("key found" if task.answer is not None else "key not found")
 
     def _find_expired(self, task: Task) -> None:
         effect = task.effect

@@ -8,6 +8,7 @@ from attrs import field, frozen
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
+    FindCreation,
     FindExpired,
     FindWalletAddress,
     InsertPayment,
@@ -22,6 +23,7 @@ _EFFECTS: Final = (
     FindWalletAddress,
     IntrospectToken,
     UseNonce,
+    FindCreation,
     AllocateMethods,
     InsertPayment,
     LoadPayment,
@@ -50,6 +52,9 @@ def _kinds() -> Iterator[str]:
         yield f"expire: {before} -> expired"
     yield from ("complete: already completed", "complete refused: expired", "expire: nothing to announce")
     yield from ("created", "create refused: the id exists", "load", "load refused: no such payment")
+    yield from ("key found", "key not found", "create: the key was used in the meantime")
+    yield "create refused: the key was used for another request"
+    yield from ("create repeated", "create repeated while the first is in flight")
     yield from (f"packet answered {code}" for code in ("fulfilled", "F01", "F02", "F03", "F06", "F07", "F08", "F99"))
     yield from ("packet answered R00", "packet answered T00", "packet answered T00 although it was credited")
     yield from ("packet repeated", "packet repeated with another amount", "packet repeated with another expiry")

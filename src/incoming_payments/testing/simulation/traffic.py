@@ -29,6 +29,7 @@ from incoming_payments.testing.simulation.peers import Intent, SendPacket
 from incoming_payments.testing.simulation.state import SimulationState
 
 ACTIVE_ACCOUNTS_MAX: Final = 8  # few, so that concurrent operations often concern the same payment
+RECENT_CREATES_MAX: Final = 3  # so that a repeated request is often still in flight
 RECENT_PACKETS_MAX: Final = 8  # of one payment, from which a repeated packet is chosen
 
 
@@ -42,6 +43,7 @@ class Traffic:
         self._retired: list[Account] = []
         self._credits: defaultdict[PaymentId, list[Receive]] = defaultdict(list)
         self._packets: defaultdict[PaymentId, list[SendPacket]] = defaultdict(list)
+        self._creates: list[Create] = []  # with an idempotency key
         self._unanswered: list[Operation] = []
         self._unknown: dict[Hashable, Operation] = {}
         self._crashes = 0
@@ -52,8 +54,9 @@ class Traffic:
         return [*self._active, *self._retired]
 
     def add_account(self, account: Account) -> None:
-        """Use a payment that a client has created."""
-        self._active.append(account)
+        """Use a payment that a client has created, unless an earlier answer to the client has named it."""
+        if all(account.id != known.id for known in self.accounts):
+            self._active.append(account)
 
     def note_crash(self) -> None:
         """Count the crash of a process."""
@@ -79,6 +82,8 @@ class Traffic:
         creating = sum(1 for task in self._tasks if type(task.operation) is Create)
         if len(self._active) + creating < ACTIVE_ACCOUNTS_MAX or not self._active:
             return self._create()
+        if self._creates and self._state.roll() < 0.03:
+            return self._repeat_create()
         roll = self._state.roll()
         account = self._pick_account()
         if roll < 0.10 and self._unanswered:
@@ -91,6 +96,9 @@ class Traffic:
             return self._receive(account)
         if roll < 0.88:
             return self._repeat_receive(account)
+        return self._other(account, roll)
+
+    def _other(self, account: Account, roll: float) -> Operation:
         if roll < 0.90:
             return Complete(account.id)
         if roll < 0.92:
@@ -120,7 +128,20 @@ class Traffic:
         if self._state.roll() < 0.6:
             expires_at = self._state.now + timedelta(microseconds=2_100_000 + self._state.below(30_000_000))
         nonce = f"n{self._state.steps}" if self._state.roll() < 0.3 else None
-        return Create(limit, expires_at, nonce, uses=20 + self._state.below(60))
+        uses = 20 + self._state.below(60)
+        if nonce is not None or self._state.roll() < 0.3:
+            return Create(limit, expires_at, nonce, uses)
+        self._creates.append(Create(limit, expires_at, None, uses, f"order-{self._state.steps}"))
+        return self._creates[-1]
+
+    def _repeat_create(self) -> Create:
+        """Return a recent request with an idempotency key again, or another request with the same key."""
+        create = self._creates[-1 - self._state.below(min(len(self._creates), RECENT_CREATES_MAX))]
+        if self._state.roll() < 0.2:
+            return evolve(create, limit=(create.limit or 0) % UINT64_MAX + 1, first_answer=None)
+        in_flight = any(task.operation is create for task in self._tasks)
+        self._state.count("create repeated while the first is in flight" if in_flight else "create repeated")
+        return create
 
     def _amount(self, id: PaymentId) -> int:
         """Return an amount near a boundary: part of the remainder, all of it, slightly or far too much."""

@@ -1,0 +1,79 @@
+"""Create a payment once for each idempotency key. See draft-ietf-httpapi-idempotency-key-header."""
+
+import hashlib
+from datetime import datetime, timedelta
+
+from attrs import evolve, frozen
+
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation, idempotency_key
+from incoming_payments.domain.lifecycle import Decision, as_created
+from incoming_payments.domain.payment import ClientId, IncomingPayment
+from incoming_payments.errors import IdempotencyKeyReused, InvalidValue, MalformedField, MalformedIdempotencyKey
+from incoming_payments.flows.effects import FindCreation, Flow, LoadPayment
+from incoming_payments.httpsig import IDEMPOTENCY_KEY, RequestMessage, parse_string
+from incoming_payments.limits import IDEMPOTENCY_KEY_CHARS_MAX
+
+
+@frozen
+class KeyedRequest:
+    """A request of `client` with an idempotency key. `client` is `HOST` for a call of the host."""
+
+    client: ClientId
+    key: IdempotencyKey
+    fingerprint: str
+
+
+def keyed_request(client: ClientId, key: str, content: bytes) -> KeyedRequest:
+    """Return the request of `client` with the idempotency key `key`. Two requests are equal if `content` is equal.
+
+    Raises `InvalidValue` for an invalid key.
+    """
+    return KeyedRequest(client, idempotency_key(key), hashlib.sha256(content).hexdigest())
+
+
+def read_key(request: RequestMessage, client: ClientId) -> KeyedRequest | None:
+    """Return `request` of `client` with its `Idempotency-Key`, or `None` if it has none.
+
+    The fingerprint is over the bytes of the body, because a client repeats the same bytes. Raises
+    `MalformedIdempotencyKey`.
+    """
+    lines = request.values(IDEMPOTENCY_KEY)
+    if not lines:
+        return None
+    try:
+        return keyed_request(client, parse_string(lines, "Idempotency-Key"), request.body)
+    except MalformedField as error:
+        raise MalformedIdempotencyKey(error.description, **error.details) from error
+    except InvalidValue as error:
+        text = f"shorten Idempotency-Key to 1 to {IDEMPOTENCY_KEY_CHARS_MAX} characters between the quotes"
+        raise MalformedIdempotencyKey(text, field="Idempotency-Key") from error
+
+
+def find_created(keyed: KeyedRequest | None, now: datetime) -> Flow[IncomingPayment | None]:
+    """Return the payment that `keyed` created before `now`, in the state of its creation, or `None`.
+
+    Raises `IdempotencyKeyReused` when another request has used the key.
+    """
+    if keyed is None:
+        return None
+    found = yield from FindCreation(keyed.client, keyed.key, now)
+    return None if found is None else (yield from load_created(keyed, found))
+
+
+def load_created(keyed: KeyedRequest, found: KeyedCreation) -> Flow[IncomingPayment]:
+    """Return the payment of `found`, the record under the key of `keyed`, in the state of its creation."""
+    if found.fingerprint != keyed.fingerprint:
+        text = "the idempotency key was used for another request: use a new key for each payment"
+        raise IdempotencyKeyReused(text)
+    return as_created((yield from LoadPayment(found.payment)))
+
+
+def with_key(
+    decision: Decision[IncomingPayment], keyed: KeyedRequest | None, *, idempotency_key_s: int
+) -> Decision[IncomingPayment]:
+    """Return `decision`, which creates a payment, with the record of `keyed`, to be kept for `idempotency_key_s`."""
+    if keyed is None:
+        return decision
+    payment = decision.answer
+    until = payment.created_at + timedelta(seconds=idempotency_key_s)
+    return evolve(decision, keyed=KeyedCreation(keyed.client, keyed.key, keyed.fingerprint, payment.id, until))

@@ -1,0 +1,135 @@
+"""The idempotency keys in the SQLite file: one transaction with the payment, and a bounded sweep."""
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incoming_payments.domain.payment import HOST
+from incoming_payments.errors import BrokenDecision, PaymentNotFound, StoreUnusable
+from incoming_payments.limits import IDEMPOTENCY_KEYS_SWEPT_MAX
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _keys
+from incoming_payments.stores.sqlite._queue import Job
+from incoming_payments.stores.sqlite._store import _insertion
+from incoming_payments.testing import NOW, a_creation
+from incoming_payments.testing.steps import created_under
+from kits.sqlite_jobs import edit, outcomes_of_one_batch
+
+MICROS = int(NOW.timestamp()) * 1_000_000 + NOW.microsecond
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the path of the database."""
+    return tmp_path / "payments.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    """Yield a store on `path`."""
+    with SqliteStore(path) as store:
+        yield store
+
+
+def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
+    """Return the rows that another program reads."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def test_row_of_a_key(store: SqliteStore, path: Path) -> None:
+    """The row has the client, the key, the fingerprint, the payment and the end in microseconds, and no secret."""
+    created = a_creation(client=HOST, key="order-1", fingerprint="0123456789abcdef" * 4, kept_s=60)
+    store.insert(created)
+    assert rows(path, "SELECT * FROM idempotency_keys") == [
+        ("the host", "order-1", "0123456789abcdef" * 4, created.answer.id, MICROS + 60_000_000)
+    ]
+
+
+def test_key_and_payment_are_one_transaction(store: SqliteStore, path: Path) -> None:
+    """When the key cannot be written, the payment is not written either. Other jobs of the batch are committed."""
+    edit(path, "CREATE TRIGGER no_keys BEFORE INSERT ON idempotency_keys BEGIN SELECT RAISE(ABORT, 'no'); END")
+    keyed, plain = a_creation(key="order-1"), a_creation()
+    outcomes = outcomes_of_one_batch(store, [Job(_insertion(keyed)), Job(_insertion(plain))])
+    assert [type(outcome) for outcome in outcomes] == [BrokenDecision, type(None)]
+    with pytest.raises(PaymentNotFound):
+        store.load(keyed.answer.id)
+    assert len(store.events(plain.answer.id)) == 1
+    edit(path, "DROP TRIGGER no_keys")
+    assert store.insert(a_creation(key="order-1")) is None
+
+
+def test_duplicates_in_one_batch_create_one_payment(store: SqliteStore, path: Path) -> None:
+    """The second job sees the key that the first one has written, and both answers are durable."""
+    first, second = a_creation(key="order-1"), a_creation(key="order-1")
+    outcomes = outcomes_of_one_batch(store, [Job(_insertion(first)), Job(_insertion(second))])
+    assert outcomes == [None, first.keyed]
+    assert rows(path, "SELECT id FROM payments") == [(first.answer.id,)]
+
+
+def test_concurrent_tasks_create_one_payment(path: Path) -> None:
+    """A duplicate of the same event loop waits for the transaction of the first request."""
+
+    async def create_all() -> None:
+        async with AsyncSqliteStore(path) as store:
+            created = [a_creation(key="order-1") for _ in range(20)]
+            records = await asyncio.gather(*map(store.insert, created))
+            assert records == [None, *[created[0].keyed] * 19]
+            keyed = created[0].keyed
+            assert keyed is not None
+            assert await store.find_creation(keyed.client, keyed.key, NOW) == keyed
+
+    asyncio.run(create_all())
+
+
+def test_each_insert_removes_a_few_ended_keys(store: SqliteStore, path: Path) -> None:
+    """The work of one insert is bounded, and the keys do not pile up. An insert without a key removes none."""
+    for number in range(7):
+        store.insert(a_creation(key=f"old-{number}", kept_s=number + 1))
+    later = NOW + timedelta(seconds=6, microseconds=1)
+    counts = []
+    for number in range(4):
+        store.insert(a_creation(now=later))
+        store.insert(a_creation(key=f"new-{number}", now=later))
+        counts.append(len(rows(path, "SELECT * FROM idempotency_keys")))
+    assert IDEMPOTENCY_KEYS_SWEPT_MAX == 2
+    assert counts == [6, 5, 4, 5]
+    assert rows(path, "SELECT key FROM idempotency_keys WHERE key LIKE 'old%'") == [("old-6",)]
+
+
+def test_sweep_and_look_up_use_an_index(store: SqliteStore, path: Path) -> None:
+    """Neither reads the whole table."""
+    store.insert(a_creation())
+    search = "SEARCH idempotency_keys USING PRIMARY KEY (client=? AND key=?)"
+    assert [row[3] for row in rows(path, f"EXPLAIN QUERY PLAN {_keys._SELECT.replace('?', '0')}")] == [search]
+    assert [row[3] for row in rows(path, f"EXPLAIN QUERY PLAN {_keys._SWEEP.replace('?', '0')}")] == [
+        search,
+        "LIST SUBQUERY 1",
+        "SEARCH idempotency_keys USING COVERING INDEX idempotency_keys_to_sweep (until<?)",
+    ]
+
+
+@pytest.mark.parametrize("change", ["fingerprint = 'x'", "payment_id = 'x'", f"until = {10**18}"])
+def test_row_with_an_invalid_value_is_refused(store: SqliteStore, path: Path, change: str) -> None:
+    """Look-up and insert raise `StoreUnusable`. The message names the client and not the key."""
+    store.insert(a_creation(key="order-1"))
+    edit(path, f"UPDATE idempotency_keys SET {change}")  # noqa: S608
+    message = "^the row of an idempotency key of https://shop.example/ holds an invalid value .*: restore the database"
+    with pytest.raises(StoreUnusable, match=message):
+        created_under(store, "order-1")
+    with pytest.raises(StoreUnusable, match=message):
+        store.insert(a_creation(key="order-1"))
+
+
+def test_keys_are_durable(path: Path) -> None:
+    """A store that is opened later knows the keys."""
+    created = a_creation(key="order-1")
+    with SqliteStore(path) as store:
+        store.insert(created)
+    with SqliteStore(path) as store:
+        assert created_under(store, "order-1") == created.keyed
