@@ -76,6 +76,14 @@ def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> Non
     raise AssertionError(f"{process.args!r} does not listen on {port}:\n{log.read_text('utf-8')}")
 
 
+def await_lines(log: Path, pattern: str, count: int = 1) -> None:
+    """Wait until the log has `count` matches."""
+    deadline = time.monotonic() + 30
+    while len(re.findall(pattern, log.read_text("utf-8"))) < count:
+        assert time.monotonic() < deadline, log.read_text("utf-8")
+        time.sleep(0.01)
+
+
 def token_in(folder: Path) -> str:
     """Return the first token in the configuration that `init` wrote to `folder`."""
     found = re.search(r'^value = "([^"]+)"', (folder / CONFIGURATION).read_text("utf-8"), re.MULTILINE)

@@ -52,7 +52,7 @@ class HttpWalletAddresses:
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._base_urls = _bases(base_urls, allow_private)
+        self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
         self._fetcher = Fetcher(
             Documents(_read, WalletAddressesUnavailable, max_age_s, clock),
             timeout_s=timeout_s,
@@ -65,7 +65,7 @@ class HttpWalletAddresses:
 
         Raises `WalletAddressesUnavailable`.
         """
-        return self._fetcher.look_up(url, _suffices) if _is_below(url, self._base_urls) else None
+        return self._fetcher.look_up(url, _suffices) if is_below(url, self._base_urls) else None
 
     def close(self) -> None:
         """Close the connections."""
@@ -85,7 +85,7 @@ class AsyncHttpWalletAddresses:
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._base_urls = _bases(base_urls, allow_private)
+        self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
         self._fetcher = AsyncFetcher(
             Documents(_read, WalletAddressesUnavailable, max_age_s, clock),
             timeout_s=timeout_s,
@@ -95,24 +95,25 @@ class AsyncHttpWalletAddresses:
 
     async def find(self, url: WalletAddressUrl) -> Found | None:
         """Return the wallet address with this URL. See `HttpWalletAddresses.find`."""
-        return await self._fetcher.look_up(url, _suffices) if _is_below(url, self._base_urls) else None
+        return await self._fetcher.look_up(url, _suffices) if is_below(url, self._base_urls) else None
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._fetcher.aclose()
 
 
-def _bases(urls: Iterable[str], allow_http: bool) -> tuple[str, ...]:
+def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ...]:
+    """Return base URLs in their canonical spelling. Raises `ConfigurationError` or `InvalidValue` for a wrong one."""
     bases = tuple(canonical_url(url, member="base_urls") for url in all_of(str, urls, member="base_urls"))
     if not bases or any("?" in base for base in bases):
         text = "base_urls must name at least one URL without a query, below which your wallet addresses lie"
         raise ConfigurationError(text, setting="base_urls")
     if not allow_http and any(base.startswith("http:") for base in bases):
-        raise ConfigurationError("base_urls must be https URLs", setting="base_urls")
+        raise ConfigurationError("base_urls must be https URLs, unless allow_private is true", setting="base_urls")
     return bases
 
 
-def _is_below(url: str, bases: tuple[str, ...]) -> bool:
+def is_below(url: str, bases: tuple[str, ...]) -> bool:
     """Return whether `url` may be one of the ASE's. The URL of a wallet address has no query."""
     return "?" not in url and any(url == base or url.startswith(f"{base}/") for base in bases)
 

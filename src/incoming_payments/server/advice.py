@@ -61,7 +61,10 @@ def of_tokens(tokens: Sequence[AccessTokenInfo], now: datetime) -> Iterator[str]
 
 
 def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolerance_units: int) -> Iterator[str]:
-    """Yield warnings about the assets of wallet addresses and peers, which are given by the names of their tables."""
+    """Yield warnings about the assets of wallet addresses and peers, which are given by the names of their tables.
+
+    `hosted` is empty if another service keeps the wallet addresses.
+    """
     for name, asset in {**hosted, **of_peers}.items():
         if asset.code != asset.code.upper():
             yield (
@@ -84,7 +87,7 @@ def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolera
 
 def _useless(of_peers: Mapping[str, Asset], paid: Collection[Asset]) -> Iterator[str]:
     for name, asset in of_peers.items():
-        if asset not in paid:
+        if paid and asset not in paid:
             shown = f"{asset.code} at scale {asset.scale}"
             text = "this peer cannot pay, unless asset_code and asset_scale agree"
             yield f"{name} has the asset {shown}, but no wallet address has this asset: {text}"

@@ -76,6 +76,7 @@ class ReloadableApplication:
             settings = evolve(
                 old,
                 wallet_addresses=new.wallet_addresses,
+                wallet_address_service=new.wallet_address_service,
                 introspector=new.introspector,
                 tokens=new.tokens,
                 methods=new.methods,

@@ -21,6 +21,7 @@ from incoming_payments.server.log_filter import LineLimitFilter
 from incoming_payments.server.metrics import start_metrics
 from incoming_payments.server.reload import ReloadableApplication, hangups
 from incoming_payments.server.settings import Settings
+from incoming_payments.server.wallet_addresses import WalletAddressPorts
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
@@ -53,11 +54,16 @@ def serve(settings: Settings) -> int:
     signals = hangups()
     _check_database(settings.database)
     connections = None if settings.authorization_server is None else connect(settings.authorization_server)
+    wallet_ports = WalletAddressPorts()
+    if settings.wallet_address_service is not None:
+        wallet_ports.of(settings.wallet_address_service)  # without aiohttp, this fails before any file is created
     with open_listener(settings.host, settings.port) as listener:
         observer = start_metrics(settings)
         with naming_database():
             store = AsyncSqliteStore(settings.database, on_stop=on_stop, observer=observer)
-        application = ReloadableApplication(settings, lambda new: build(new, store, observer, connections))
+        application = ReloadableApplication(
+            settings, lambda new: build(new, store, wallet_ports, observer, connections)
+        )
         server = uvicorn.Server(http_config(application))
 
         def stop(*_: object) -> None:
@@ -116,22 +122,26 @@ def http_config(application: Application) -> "uvicorn.Config":
 def build(
     settings: Settings,
     store: AsyncSqliteStore,
+    wallet_ports: WalletAddressPorts,
     observer: Observer | None = None,
     connections: Connections | None = None,
 ) -> Application:
     """Return the ASGI application for `settings` on an open `store`.
 
-    It closes the store and the `connections` when the server stops. `connections` replace the tokens of `settings`.
+    It closes the store, the `wallet_ports` and the `connections` when the server stops. `connections` replace the
+    tokens of `settings`.
     """
 
     async def close() -> None:
         if connections is not None:
             await connections.aclose()
+        await wallet_ports.aclose()
         await store.close()
 
+    kept = settings.wallet_address_service
     ports = AsyncPorts(
         store=store,
-        wallet_addresses=settings.wallet_addresses,
+        wallet_addresses=settings.wallet_addresses if kept is None else wallet_ports.of(kept),
         introspector=settings.introspector if connections is None else connections.introspector,
         client_keys=None if connections is None else connections.client_keys,
         nonces=store.nonces,

@@ -5,7 +5,7 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,6 @@ from attrs import field, frozen
 
 from incoming_payments.clock import utc_now
 from incoming_payments.domain.amount import Asset, Tolerance
-from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.access import AccessRight, Action
@@ -30,6 +29,13 @@ from incoming_payments.server.authorization import AuthorizationServer, read_aut
 from incoming_payments.server.client_key import read_client_key
 from incoming_payments.server.files import PRIVATE, Files
 from incoming_payments.server.reader import Once, Table, naming
+from incoming_payments.server.wallet_addresses import (
+    StaticWalletAddresses,
+    WalletAddressService,
+    check_no_pointer,
+    read_listed,
+    read_service,
+)
 from incoming_payments.stores.quotas import MemoryQuotas
 
 # RFC 3986 §3.3: segments that are neither empty nor dots.
@@ -43,17 +49,6 @@ _TOML_HINTS: Final = {  # the hints, by the start of a message of `tomllib`
     "Cannot declare": "the table is given twice: put its settings under one header",
 }
 _PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
-
-
-class StaticWalletAddresses:
-    """The wallet addresses of a configuration file: a `WalletAddresses` port."""
-
-    def __init__(self, wallet_addresses: Sequence[WalletAddress]) -> None:
-        self._by_url = {wallet_address.url: wallet_address for wallet_address in wallet_addresses}
-
-    def find(self, url: WalletAddressUrl) -> WalletAddress | None:
-        """Return the wallet address with this URL, or `None`."""
-        return self._by_url.get(url)
 
 
 @frozen
@@ -78,6 +73,7 @@ class Settings:
     introspector: StaticIntrospector = field(repr=False)
     methods: DerivedMethods
     path: Path  # the configuration file
+    wallet_address_service: WalletAddressService | None = None  # `None`: the listed wallet addresses only
     authorization_server: AuthorizationServer | None = None  # `None`: the tokens of the introspector only
     packets: PacketPolicy | None = None  # `None` without peers
     tokens: tuple[ConfiguredToken, ...] = ()  # the tokens of the introspector
@@ -143,15 +139,21 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     if token_tables and server_table:
         text = "and authorization_server exclude each other: remove one, because a listed token needs no introspection"
         raise table.wrong("token", text)
-    wallet_address_tables = table.tables("wallet_address", least="[[wallet_address]]")
+    service_table = table.table("wallet_addresses") if table.has("wallet_addresses") else None
+    listed_tables = table.tables("wallet_address", least=None if service_table else "[[wallet_address]]")
+    if listed_tables and service_table:
+        reason = "because the other service could not close a listed wallet address"
+        text = f"and wallet_addresses exclude each other: remove one, {reason}"
+        raise table.wrong("wallet_address", text)
     top = table.read(declarations.TOP)
     _check_not_empty(table, "database", top["database"])
     _check_database(table, top["database"], files.folder)
     limits, ilp = limits_table.read(declarations.LIMITS), ilp_table.read(declarations.ILP)
 
     policy = _policy(limits, top)
-    wallet_addresses = _wallet_addresses(wallet_address_tables, top["auth_server"])
-    tokens = _tokens(token_tables, files, wallet_addresses)
+    listed = StaticWalletAddresses(read_listed(listed_tables, top["auth_server"]))
+    service = None if service_table is None else read_service(service_table)
+    tokens = _tokens(token_tables, files, service or listed)
     server = None if server_table is None else read_authorization_server(server_table, files, top["auth_server"])
     methods, packets = _ilp(ilp, peer_tables, files)
     advised = (
@@ -160,7 +162,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
         *advice.of_values(declarations.ILP, ilp),
         *advice.of_tokens([token.info for token in tokens], now),
         *advice.of_assets(
-            {f"wallet_address[{place}]": hosted.asset for place, hosted in enumerate(wallet_addresses.values())},
+            {f"wallet_address[{place}]": hosted.asset for place, hosted in enumerate(listed)},
             {f"peer[{place}]": account.peer.asset for place, account in enumerate(packets.peers)},
             ilp["tolerance_units"],
         ),
@@ -171,10 +173,11 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
         host=listen["host"],
         port=listen["port"],
         mount=listen["mount"],
-        wallet_addresses=StaticWalletAddresses(list(wallet_addresses.values())),
+        wallet_addresses=listed,
         introspector=StaticIntrospector([(token.value, token.info) for token in tokens]),
         methods=methods,
         path=path,
+        wallet_address_service=service,
         authorization_server=server,
         packets=packets if packets.peers else None,
         tokens=tuple(tokens),
@@ -240,37 +243,9 @@ def _policy(limits: Mapping[str, Any], top: Mapping[str, Any]) -> ServicePolicy:
         return ServicePolicy(base_url=top["base_url"], auth_server=top["auth_server"], signature=signature, **limits)
 
 
-def _wallet_addresses(tables: Sequence[Table], auth_server: str) -> dict[str, WalletAddress]:
-    found: dict[str, WalletAddress] = {}
-    for table in tables:
-        entry = table.read(declarations.WALLET_ADDRESS)
-        _check_no_pointer(table, "url", entry["url"])
-        scale = {"assetScale": entry["asset_scale"]}
-        with naming(
-            table.name,
-            scale,
-            walletAddress="url",
-            assetCode="asset_code",
-            assetScale="asset_scale",
-            authServer="auth_server",
-        ):
-            wallet_address = WalletAddress(
-                wallet_address_url(entry["url"]),
-                Asset(entry["asset_code"], entry["asset_scale"]),
-                auth_server if entry["auth_server"] is None else entry["auth_server"],
-            )
-        if wallet_address.url in found:
-            raise table.wrong("url", f"is listed twice: {wallet_address.url}")
-        found[wallet_address.url] = wallet_address
-    return found
-
-
-def _check_no_pointer(table: Table, name: str, url: str) -> None:
-    if url.startswith("$"):
-        raise table.wrong(name, "is a payment pointer: write its URL, with https:// in place of $")
-
-
-def _tokens(tables: Sequence[Table], files: Files, hosted: Collection[str]) -> list[ConfiguredToken]:
+def _tokens(
+    tables: Sequence[Table], files: Files, hosted: StaticWalletAddresses | WalletAddressService
+) -> list[ConfiguredToken]:
     tokens, once = [], Once()
     for table in tables:
         token = _token(table, files, hosted)
@@ -279,7 +254,7 @@ def _tokens(tables: Sequence[Table], files: Files, hosted: Collection[str]) -> l
     return tokens
 
 
-def _token(table: Table, files: Files, hosted: Collection[str]) -> ConfiguredToken:
+def _token(table: Table, files: Files, hosted: StaticWalletAddresses | WalletAddressService) -> ConfiguredToken:
     entry = table.read(declarations.TOKEN)
     rights = [_right(right, hosted) for right in entry["rights"]]
     expires_at = entry["expires_at"]
@@ -303,7 +278,7 @@ def _in_utc(table: Table, name: str, time: datetime) -> datetime:
         raise table.wrong(name, "must be in the years 1 to 9999 of UTC") from None
 
 
-def _right(table: Table, hosted: Collection[str]) -> AccessRight:
+def _right(table: Table, hosted: StaticWalletAddresses | WalletAddressService) -> AccessRight:
     entry = table.read(declarations.RIGHT)
     known = list(Action)
     for action in entry["actions"]:
@@ -312,11 +287,11 @@ def _right(table: Table, hosted: Collection[str]) -> AccessRight:
             hint = f": did you mean {near[0]}?" if near else ""
             raise table.wrong("actions", f"must be among {', '.join(known)}{hint}")
     if entry["identifier"] is not None:
-        _check_no_pointer(table, "identifier", entry["identifier"])
+        check_no_pointer(table, "identifier", entry["identifier"])
     with naming(table.name, actions="actions", identifier="identifier"):
         right = AccessRight(entry["actions"], entry["identifier"])
-    if right.identifier is not None and right.identifier not in hosted:
-        text = f"is not a wallet address of this configuration: {right.identifier}; use one of {', '.join(hosted)}"
+    if right.identifier is not None and not hosted.may_host(right.identifier):
+        text = f"is not a wallet address of this configuration: {right.identifier}; use one {hosted.described()}"
         raise table.wrong("identifier", text)
     return right
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Final
 
-from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, TOKEN
+from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, TOKEN, WALLET_ADDRESSES
 from incoming_payments.server.setting import REQUIRED, Setting, TableOf, toml
 
 
@@ -31,20 +31,21 @@ def _otherwise(setting: Setting) -> str:
 def template(*, has_authorization_server: bool, active: Collection[str] = (), **values: object) -> str:
     """Return the configuration that `init` writes, with `values` for the placeholders.
 
-    It has a table for the authorization server or for a token, and shows the other one as a comment. `active` are the
-    names of the settings of the authorization server that are set although they are optional.
+    It has a table for the authorization server or for a token. It shows the other one as a comment, and
+    `[wallet_addresses]` too. `active` are the names of the settings of the authorization server that are set although
+    they are optional.
     """
-    omitted = TOKEN if has_authorization_server else AUTHORIZATION_SERVER
+    omitted = (WALLET_ADDRESSES, TOKEN if has_authorization_server else AUTHORIZATION_SERVER)
     return "\n".join(_template_lines(omitted, active)).format(**values) + "\n"
 
 
-def _template_lines(omitted: TableOf, active: Collection[str]) -> Iterator[str]:
+def _template_lines(omitted: Collection[TableOf], active: Collection[str]) -> Iterator[str]:
     yield "# The configuration of `incoming-payments serve`."
     for table in TABLES:
         if table is RIGHT:  # written in its token
             continue
         yield from _comment(table.meaning, "# ")
-        mark = "# " if table is omitted else ""
+        mark = "# " if table in omitted else ""
         yield from [f"{mark}{table.header}"] * bool(table.header)
         for setting in table.settings:
             values = f" ({setting.values})" if setting.values else ""

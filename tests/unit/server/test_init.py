@@ -16,7 +16,7 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, To
 from incoming_payments.httpsig import PrivateKey, load_jwk
 from incoming_payments.ilp import Peer
 from incoming_payments.server.command import main
-from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES
+from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, WALLET_ADDRESSES
 from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, PEER_TOKEN, SERVER_SECRET
 from incoming_payments.server.setting import toml
 from incoming_payments.server.settings import load_settings
@@ -83,7 +83,7 @@ OPTIONAL: Final = {
     f"# {setting.name} = {setting.written or toml(setting.default)}": setting
     for table in TABLES
     for setting in table.settings
-    if setting.line.startswith("# ") and table not in (RIGHT, AUTHORIZATION_SERVER)
+    if setting.line.startswith("# ") and table not in (RIGHT, AUTHORIZATION_SERVER, WALLET_ADDRESSES)
 }
 
 

@@ -20,7 +20,7 @@ from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECR
 from incoming_payments.server.reload import ReloadableApplication
 from incoming_payments.server.settings import Settings, load_settings
 from incoming_payments.testing.sender import Ending, Payee, over_http, pay
-from kits.processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in
+from kits.processes import COMMAND, HttpClient, await_lines, code_of, free_port, run_command, serving, token_in
 
 PEER: Final = '[[peer]]\nname = "second"\nasset_code = "USD"\nasset_scale = 2\ntoken_files = ["second.txt"]\n'
 
@@ -31,14 +31,6 @@ def edit(folder: Path, old: str, new: str) -> None:
     text = path.read_text("utf-8")
     assert old in text
     path.write_text(text.replace(old, new), "utf-8")
-
-
-def await_lines(log: Path, pattern: str, count: int = 1) -> None:
-    """Wait until the log has `count` matches."""
-    deadline = time.monotonic() + 30
-    while len(re.findall(pattern, log.read_text("utf-8"))) < count:
-        assert time.monotonic() < deadline, log.read_text("utf-8")
-        time.sleep(0.01)
 
 
 def test_hangup_changes_tokens_secrets_and_peers_without_losing_a_request(tmp_path: Path) -> None:

@@ -22,9 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, LOGGED_A_MINUTE_MAX, SHUTDOWN_S_MAX
-from incoming_payments.ports import Observer
 from incoming_payments.server import serve
-from incoming_payments.server.authorization import Connections
 from incoming_payments.server.command import main
 from incoming_payments.server.health import Application
 from incoming_payments.server.init import CONFIGURATION, SERVER_SECRET
@@ -323,11 +321,9 @@ def test_serve_configures_uvicorn(
     path.write_text(before + after[after.index("[log]") :], "utf-8")
     stores: list[AsyncSqliteStore] = []
 
-    def noting(
-        settings: Settings, store: AsyncSqliteStore, observer: Observer | None, connections: Connections | None
-    ) -> Application:
+    def noting(settings: Settings, store: AsyncSqliteStore, *ports: Any) -> Application:
         stores.append(store)
-        return build(settings, store, observer, connections)
+        return build(settings, store, *ports)
 
     monkeypatch.setattr(serve, "build", noting)
     try:

@@ -154,7 +154,7 @@ def test_full_configuration_has_every_setting() -> None:
     document = tomllib.loads(FULL)
     rights = [right for token in document["token"] for right in token["rights"]]
     for table in declarations.TABLES:
-        if table is declarations.AUTHORIZATION_SERVER:  # test_authorization.py
+        if table in (declarations.AUTHORIZATION_SERVER, declarations.WALLET_ADDRESSES):  # these have their own tests
             continue
         found = rights if table is declarations.RIGHT else document.get(table.name, document)
         given = set().union(*found) if isinstance(found, list) else set(found)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, TOKEN
+from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, TOKEN, WALLET_ADDRESSES
 from incoming_payments.server.setting import REQUIRED
 from incoming_payments.server.template import documented, template
 
@@ -28,12 +28,13 @@ VALUES: Final[dict[str, Any]] = {
 def test_template_holds_every_setting(has_server: bool) -> None:
     """The template is TOML, sets each required setting, and shows each optional one as a comment.
 
-    It shows the token or the authorization server as a comment, because they exclude each other.
+    It shows the token or the authorization server as a comment, because they exclude each other. It shows the service
+    for wallet addresses as a comment too.
     """
     text = template(has_authorization_server=has_server, **VALUES)
     document = tomllib.loads(text)
     for table in TABLES:
-        if table is (TOKEN if has_server else AUTHORIZATION_SERVER):
+        if table in (WALLET_ADDRESSES, TOKEN if has_server else AUTHORIZATION_SERVER):
             assert table.name not in document
             assert f"\n# {table.header}\n" in text
             assert [setting.name for setting in table.settings if f"\n# {setting.name} = " not in text] == []
