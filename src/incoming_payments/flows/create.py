@@ -161,6 +161,7 @@ def _open(
         metadata=creation.metadata,
         now=now,
         expiry_s_max=policy.expiry_s_max,
+        default_expiry_s=policy.default_expiry_s,
     )
     methods = check_methods((yield from AllocateMethods(decision.answer)))
     yield from InsertPayment(decision)

@@ -38,10 +38,11 @@ def test_defaults() -> None:
         policy.public_cors,
         policy.allow_identical,
         policy.expiry_s_max,
+        policy.default_expiry_s,
         policy.metadata_bytes_max,
         policy.metadata_depth_max,
         policy.wording,
-    ) == (True, True, True, EXPIRY_S_MAX, METADATA_BYTES_MAX, METADATA_DEPTH_MAX, "plain")
+    ) == (True, True, True, EXPIRY_S_MAX, None, METADATA_BYTES_MAX, METADATA_DEPTH_MAX, "plain")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,10 @@ def test_payment_url_is_below_the_base_url() -> None:
         ("expiry_s_max", 100 * EXPIRY_S_MAX + 1),
         ("expiry_s_max", 60.0),
         ("expiry_s_max", True),
+        ("default_expiry_s", 0),
+        ("default_expiry_s", EXPIRY_S_MAX + 1),
+        ("default_expiry_s", 60.0),
+        ("default_expiry_s", True),
         ("metadata_bytes_max", 1),
         ("metadata_bytes_max", 32 * 1024 + 1),
         ("metadata_depth_max", 0),
@@ -137,6 +142,8 @@ def test_invalid_setting_is_named(setting: str, value: object) -> None:
     [
         ("expiry_s_max", 1),
         ("expiry_s_max", 100 * EXPIRY_S_MAX),
+        ("default_expiry_s", 1),
+        ("default_expiry_s", EXPIRY_S_MAX),
         ("metadata_bytes_max", 2),
         ("metadata_bytes_max", 32 * 1024),
         ("metadata_depth_max", 1),
