@@ -23,7 +23,7 @@ TESTS: Final = Path(__file__).parent / "unit"
 
 # limits -> log; ports, log -> observers -> {stores, service}: a store and the service report to observers alike
 # errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
-# hosts -> server; clock -> service
+# hosts -> server; clock -> service; flows -> openapi -> server
 # domain, gnap -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
@@ -32,6 +32,7 @@ LIBRARY: Final = FLOWS | {
     "flows",
     "api",
     "ilp_http",
+    "openapi",
     "clock",
     "service",
     "stores",
@@ -55,6 +56,7 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "flows": FLOWS,
     "api": {*FLOWS, "flows"},
     "ilp_http": {*FLOWS, "flows", "api"},
+    "openapi": {*FLOWS, "flows"},
     "observers": {*CORE, "ports", "log"},
     "service": {*FLOWS, "flows", "api", "ilp_http", "clock", "log", "observers"},
     "stores": {*CORE, "gnap", "ports", "log", "observers"},
@@ -87,6 +89,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "flows": {"attrs"},
     "api": {"attrs"},
     "ilp_http": {"attrs"},
+    "openapi": set(),
     "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
     "clients": {"aiohttp", "attrs", "urllib3", "yarl"},
