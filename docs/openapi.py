@@ -111,12 +111,24 @@ HTTP: Final = (
 )  # fmt: skip
 WITH_BODY: Final = ("unsupported_media_type", "unsupported_encoding")
 TOKEN: Final = ("token_missing", "invalid_token", "token_expired", "insufficient_rights")
-SIGNATURE: Final = ("key_unusable", "nonce_used", "nonce_unsupported", "request_repeated", *(code.value for code in Code))
+SIGNATURE: Final = (
+    "key_unusable",
+    "nonce_used",
+    "nonce_unsupported",
+    "request_repeated",
+    *(code.value for code in Code),
+)
 SIGNED: Final = (
     *TOKEN, *SIGNATURE, "forbidden", "refused_by_policy", "authorization_server_unavailable",
     "client_keys_unavailable",
 )  # fmt: skip
 OUTAGES: Final = ("internal_error", "port_unavailable", "store_unavailable", "store_stopped")
+
+# A host's own kind of `PolicyRefused` or `PortUnavailable` has a code of its own, so these lists are not complete.
+OPEN: Final[Mapping[int, str]] = {
+    403: "another code: a rule of the account servicing entity, with its own description",
+    503: "another code: a system of the account servicing entity does not answer now",
+}
 
 # The header fields that belong to a status.
 HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
@@ -385,7 +397,7 @@ OPERATIONS: Final = (
                 "Access-Control-Max-Age": "For how many seconds the answer is valid.",
             },
         ),
-        codes=(*HTTP, "not_found", "internal_error"),
+        codes=(*HTTP, "not_found"),
         parameters=(_ID,),
         security=({},),
     ),
@@ -428,8 +440,11 @@ def _refusal(status: int, codes: Sequence[str], *, has_content: bool) -> Schema:
     texts: dict[str, list[str]] = {}
     for code in codes:
         texts.setdefault(CODES[code][1], []).append(f"`{code}`")
-    causes = "\n".join(f"- {', '.join(names)}: {text}" for text, names in texts.items())
-    enum = {"properties": {"error": {"properties": {"code": {"enum": list(codes)}}}}}
+    lines = [f"{', '.join(names)}: {text}" for text, names in texts.items()]
+    if is_open := status in OPEN:
+        lines.append(OPEN[status])
+    causes = "\n".join(f"- {line}" for line in lines)
+    enum = {"properties": {"error": {"properties": {"code": {"examples" if is_open else "enum": list(codes)}}}}}
     content = {"content": _content({"allOf": [_ref("schemas", "error"), enum]})} if has_content else {}
     headers = _headers({**_NO_STORE, **HEADERS.get(status, {})}, OPTIONAL_HEADERS.get(status, {}))
     return {"description": f"{STATUS_TEXTS[status]}.\n\n{causes}", "headers": headers, **content}
