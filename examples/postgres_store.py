@@ -6,13 +6,16 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import psycopg
+from attrs import asdict
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolClosed
 
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_insert, check_update, sweep_at
@@ -22,13 +25,16 @@ Connection = psycopg.Connection[DictRow]
 
 SCHEMA = """
 CREATE TABLE payments (
-    id text PRIMARY KEY, wallet_address text NOT NULL, client text NOT NULL,
+    id text COLLATE "C" PRIMARY KEY, wallet_address text NOT NULL, client text NOT NULL,
     asset_code text NOT NULL, asset_scale smallint NOT NULL, created_at timestamptz NOT NULL,
     incoming_amount numeric(20), expires_at timestamptz, metadata text,
     received_amount numeric(20) NOT NULL, updated_at timestamptz NOT NULL, version bigint NOT NULL,
     closed_at timestamptz, expiry_announced_at timestamptz, sweep_at timestamptz
 );
 CREATE INDEX ON payments (sweep_at, id) WHERE sweep_at IS NOT NULL;
+CREATE INDEX ON payments (created_at, id);
+CREATE INDEX ON payments (wallet_address, created_at, id);
+CREATE INDEX ON payments (wallet_address, client, created_at, id);
 CREATE TABLE credits (
     payment_id text, credit_id text, amount numeric(20) NOT NULL, received_amount numeric(20) NOT NULL,
     completes boolean NOT NULL, at timestamptz NOT NULL, PRIMARY KEY (payment_id, credit_id)
@@ -40,6 +46,17 @@ CREATE TABLE events (
 """
 # Without synchronous_commit, a crash of the server can remove acknowledged credits. lock_timeout bounds each wait.
 OPTIONS = "-c timezone=UTC -c synchronous_commit=on -c lock_timeout=5s"
+
+
+# The conditions of `state_of` on the columns; `now` is a parameter.
+COMPLETED = "(closed_at IS NOT NULL OR received_amount >= incoming_amount IS TRUE)"
+EXPIRED = "(expiry_announced_at IS NOT NULL OR expires_at < %(now)s IS TRUE)"
+STATES = {
+    State.PENDING: f"NOT {COMPLETED} AND NOT {EXPIRED} AND received_amount = 0",
+    State.PROCESSING: f"NOT {COMPLETED} AND NOT {EXPIRED} AND received_amount > 0",
+    State.COMPLETED: COMPLETED,
+    State.EXPIRED: f"NOT {COMPLETED} AND {EXPIRED}",
+}
 
 
 class PostgresStore:
@@ -104,6 +121,27 @@ class PostgresStore:
         query = "SELECT id FROM payments WHERE sweep_at < %s ORDER BY sweep_at, id LIMIT %s"
         with self._transaction() as connection:
             return [row["id"] for row in connection.execute(query, (now, limit))]
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        conditions = {
+            "wallet_address = %(wallet_address)s": query.wallet_address,
+            "client = %(client)s": query.client,
+            "created_at >= %(created_from)s": query.created_from,
+            "created_at < %(created_before)s": query.created_before,
+            "(created_at, id) < (%(below)s, %(below_id)s)": query.older_than,
+            "(created_at, id) > (%(above)s, %(above_id)s)": query.newer_than,
+            STATES[query.state or State.PENDING]: query.state,
+        }
+        where = " AND ".join(["TRUE", *(text for text, value in conditions.items() if value is not None)])
+        order = "DESC" if query.newer_than is None else "ASC"
+        below, above = query.older_than or (None, None), query.newer_than or (None, None)
+        places = {"below": below[0], "below_id": below[1], "above": above[0], "above_id": above[1]}
+        # Only constants are in the text of the statement.
+        statement = f"SELECT * FROM payments WHERE {where} ORDER BY created_at {order}, id {order} LIMIT %(limit)s"  # noqa: S608
+        with self._transaction() as connection:
+            rows = connection.execute(statement, {**asdict(query, recurse=False), **places}).fetchall()
+        page = [_payment(row, row["id"]) for row in rows]
+        return page if query.newer_than is None else page[::-1]
 
     def close(self) -> None:
         self._pool.close()

@@ -14,9 +14,11 @@ from attrs import evolve, field, frozen
 from incoming_payments import errors, limits
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import HttpRefused
+from incoming_payments.flows.complete import complete_payment
 from incoming_payments.flows.create import create_payment
 from incoming_payments.flows.effects import Flow, flow
 from incoming_payments.flows.get import get_payment, get_public_payment
+from incoming_payments.flows.list import list_payments
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.gnap.access import payment_not_found
 from incoming_payments.gnap.token import challenge, parse_authorization
@@ -63,6 +65,8 @@ class Response:
 # The status of each error that a client can cause, and of a port that cannot answer. The host answers others with 500.
 STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.MalformedJson: 400,
+    errors.MalformedQuery: 400,
+    errors.CursorNotFound: 400,
     errors.WalletAddressNotFound: 400,
     errors.AssetMismatch: 400,
     errors.TermsRefused: 400,
@@ -72,6 +76,7 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.PolicyRefused: 403,
     errors.WalletAddressInactive: 403,
     errors.PaymentNotFound: 404,
+    errors.PaymentExpired: 409,
     errors.PortUnavailable: 503,
     errors.AuthorizationServerUnavailable: 503,
     errors.ClientKeysUnavailable: 503,
@@ -85,8 +90,13 @@ _PATH_CHARS_SHOWN: Final = 200  # of a path that does not exist
 
 
 @flow
-def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Response]:
+def handle(
+    request: Request, *, policy: ServicePolicy, now: datetime, clock: Callable[[], datetime] | None = None
+) -> Flow[Response]:
     """Answer one request to the service. Spec section 4.
+
+    `clock` returns the time of decisions that the store makes later than `now`, which is the time of all others. By
+    default, they have the time `now` too.
 
     A refusal is a response too. An exception, such as `PortMissing` or `StoreUnusable`, is never the fault of a client.
 
@@ -105,7 +115,7 @@ def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Re
         if not (request.values("authorization") or request.method == "OPTIONS" or _is_public(request, policy)):
             parse_authorization(())  # raises 401 before 406 and 415 are checked, so that every client learns `as_uri`
         _require_acceptable(request)
-        return (yield from answer(request, id, policy, now))
+        return (yield from answer(request, id, policy, now, clock or (lambda: now)))
     except tuple(STATUS) as error:
         return _refusal(error, policy)
     except HttpRefused as error:
@@ -114,19 +124,32 @@ def handle(request: Request, *, policy: ServicePolicy, now: datetime) -> Flow[Re
 
 # --- routes ----------------------------------------------------------------------------------------
 
-Answer = Callable[[Request, str, ServicePolicy, datetime], Flow[Response]]
+Clock = Callable[[], datetime]
+Answer = Callable[[Request, str, ServicePolicy, datetime, Clock], Flow[Response]]
 
 
-def _create(request: Request, _: str, policy: ServicePolicy, now: datetime) -> Flow[Response]:
+def _create(request: Request, _: str, policy: ServicePolicy, now: datetime, _clock: Clock) -> Flow[Response]:
     require_content(request, JSON_MEDIA_TYPE)
     view = yield from create_payment(_signed(request, policy), policy, now)
     return _response(201, write_view(view), ("Location", view.id))
 
 
-def _get(request: Request, name: str, policy: ServicePolicy, now: datetime) -> Flow[Response]:
+def _list(request: Request, _: str, policy: ServicePolicy, now: datetime, _clock: Clock) -> Flow[Response]:
+    _require_no_body(request)
+    view = yield from list_payments(_signed(request, policy), request.query, policy, now)
+    return _response(200, write_view(view))
+
+
+def _complete(request: Request, name: str, policy: ServicePolicy, now: datetime, clock: Clock) -> Flow[Response]:
     id = _payment_id(name)
-    if request.body:
-        raise HttpRefused(400, "unexpected_body", "this GET request must not have a body: leave the body out")
+    _require_no_body(request)  # a Content-Type is accepted, because real clients send one without a body
+    view = yield from complete_payment(_signed(request, policy), id, policy, now, clock)
+    return _response(200, write_view(view))
+
+
+def _get(request: Request, name: str, policy: ServicePolicy, now: datetime, _clock: Clock) -> Flow[Response]:
+    id = _payment_id(name)
+    _require_no_body(request)
     if _is_public(request, policy):
         shown = yield from get_public_payment(id, policy)
         return _response(200, write_view(shown), *([_ANY_ORIGIN] if policy.public_cors else []))
@@ -134,7 +157,7 @@ def _get(request: Request, name: str, policy: ServicePolicy, now: datetime) -> F
     return _response(200, write_view(view))
 
 
-def _options(_: Request, _id: str, _policy: ServicePolicy, _now: datetime) -> Flow[Response]:
+def _options(_: Request, _id: str, _policy: ServicePolicy, _now: datetime, _clock: Clock) -> Flow[Response]:
     """Answer the preflight request of a browser, without `Authorization`: only the public view is shared."""
     yield from ()
     return _response(200, b"{}", _ANY_ORIGIN, *_PREFLIGHT)
@@ -147,8 +170,9 @@ _PREFLIGHT: Final = (
     ("Access-Control-Max-Age", "7200"),  # seconds; browsers allow no more
 )
 _ROUTES: Final[tuple[tuple[re.Pattern[str], Mapping[str, Answer]], ...]] = (
-    (re.compile(re.escape(COLLECTION_PATH)), {"POST": _create}),
+    (re.compile(re.escape(COLLECTION_PATH)), {"POST": _create, "GET": _list, "HEAD": _list}),
     (re.compile(re.escape(COLLECTION_PATH) + r"/(?P<id>[^/]+)"), {"GET": _get, "HEAD": _get, "OPTIONS": _options}),
+    (re.compile(re.escape(COLLECTION_PATH) + r"/(?P<id>[^/]+)/complete"), {"POST": _complete}),
 )
 
 
@@ -219,6 +243,12 @@ def require_content(request: Request, *media_types: str) -> None:
     if any(coding.strip().lower() not in {"", "identity"} for coding in request.values("content-encoding")):
         accepted = (("Accept-Encoding", "identity"),)
         raise HttpRefused(415, "unsupported_encoding", "send the body without Content-Encoding", headers=accepted)
+
+
+def _require_no_body(request: Request) -> None:
+    if request.body:
+        text = f"this {request.method} request must not have a body: leave the body out"
+        raise HttpRefused(400, "unexpected_body", text)
 
 
 # The media ranges that match JSON, with their specificity. RFC 9110 §12.5.1: the most specific range decides.

@@ -5,6 +5,7 @@ IncomingPaymentsError              has a code, a description and details
 ├── InvalidValue (ValueError)      the caller passed an invalid value
 ├── Malformed                      input from outside cannot be read
 │   ├── MalformedJson              a request body
+│   ├── MalformedQuery             the query of a list request
 │   ├── MalformedField             a header field, or an HTTP message that cannot be signed
 │   ├── MalformedKey               a JWK
 │   ├── MalformedAddress           an ILP address that this service did not issue
@@ -23,6 +24,7 @@ IncomingPaymentsError              has a code, a description and details
 │   │   ├── AssetMismatch
 │   │   └── CreditIdReused
 │   ├── PaymentNotFound
+│   ├── CursorNotFound             the cursor is no payment of the list
 │   ├── PacketExpired              the packet waited too long for the store
 │   ├── WalletAddressNotFound
 │   ├── WalletAddressInactive
@@ -83,6 +85,10 @@ class Malformed(IncomingPaymentsError, code="malformed"):
 
 class MalformedJson(Malformed, code="invalid_body"):
     """A body is not JSON, or not the JSON that is expected. `details["member"]` is the path of the wrong member."""
+
+
+class MalformedQuery(Malformed, code="invalid_query"):
+    """The query of a list request cannot be read. `details["member"]` is the name of the wrong member."""
 
 
 class MalformedField(Malformed, code="malformed_field"):
@@ -189,6 +195,10 @@ class CreditIdReused(PaymentRefused, code="credit_id_reused"):
 
 class PaymentNotFound(Refused, code="payment_not_found"):
     """The payment does not exist, or the caller may not know that it exists."""
+
+
+class CursorNotFound(Refused, code="unknown_cursor"):
+    """The cursor is no payment of the list, or the caller may not know that it is one."""
 
 
 class PacketExpired(Refused, code="packet_expired"):

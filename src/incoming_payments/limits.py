@@ -20,6 +20,8 @@ CREDIT_ID_CHARS_MAX: Final = 200  # long enough for a hash, a UUID or a core ban
 METADATA_BYTES_MAX: Final = 8 * 1024  # the default: enough for an invoice reference, too small to serve as storage
 METADATA_DEPTH_MAX: Final = 8  # the default: typical metadata has one or two levels
 EXPIRY_S_MAX: Final = 366 * 24 * 3600  # the default maximum for `expiresAt`: a leap year from now
+PAGE_PAYMENTS_MAX: Final = 20  # the default for one page of a list: 170 KB with the largest metadata
+PAGE_PAYMENTS_SETTING_MAX: Final = 100  # the largest page: Open Payments allows no more
 METHODS_MAX: Final = 8  # one for each payment method type; there is one type today
 
 # --- ILP: spec section 2.3, RFC 15 ---
@@ -146,6 +148,7 @@ for _smaller, _larger, _why in (
     (METADATA_DEPTH_MAX, JSON_DEPTH_MAX, "metadata is part of the body"),
     (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field is part of all fields"),
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a header field holds the token"),
+    (PAGE_PAYMENTS_MAX, PAGE_PAYMENTS_SETTING_MAX, "the default page must be a valid page"),
     (SIGNATURES_MAX, SF_MEMBERS_MAX, "each signature is a member"),
     (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis holds the value"),
     (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "the age limit must allow for the skew"),

@@ -18,6 +18,7 @@ from attrs import Attribute, field, frozen
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     ClientId,
@@ -65,6 +66,13 @@ class PaymentStore(Protocol):
         reach the other payments.
         """
 
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Return the page that `query` describes, newest first. `query.page_of(all_payments)` is the right answer.
+
+        Find the place in the list by an index, so that every page of a wallet address, and of one client at a wallet
+        address, costs the same. Never count rows from the start of the list.
+        """
+
 
 class AsyncPaymentStore(Protocol):
     """`PaymentStore` with `async def` methods."""
@@ -74,6 +82,7 @@ class AsyncPaymentStore(Protocol):
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T: ...
     async def events(self, id: PaymentId) -> Sequence[Event]: ...
     async def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]: ...
+    async def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]: ...
 
 
 class WalletAddresses(Protocol):

@@ -11,6 +11,7 @@ from hypothesis import Phase, settings
 
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import Decide, PaymentStore
@@ -193,6 +194,10 @@ class _Connection:
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Call the shared store."""
         return self._store.find_expired(now, limit)
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Call the shared store."""
+        return self._store.find_payments(query)
 
 
 class AnswersBeforeDurable(_Connection):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.ports import Decide
@@ -75,6 +76,12 @@ class ReferenceStore:
                 "SELECT id FROM payments WHERE due < ? ORDER BY due, id LIMIT ?", (micros(now), limit)
             )
             return [PaymentId(id) for (id,) in rows]
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """See `PaymentStore.find_payments`."""
+        with self._transaction("BEGIN") as connection:
+            rows = connection.execute("SELECT value FROM payments").fetchall()
+        return query.page_of([pickle.loads(value) for (value,) in rows])  # noqa: S301 - written by this store
 
     def close(self) -> None:
         """Close the connection. Later calls raise `StoreUnusable`."""

@@ -178,7 +178,7 @@ class Unused:
         """Fail."""
         raise AssertionError("this port must not be used")
 
-    load = update = events = find_expired = find = introspect = use = allocate = insert
+    load = update = events = find_expired = find_payments = find = introspect = use = allocate = insert
 
 
 class Recorder:

@@ -185,4 +185,4 @@ class Failing:
         """Fail."""
         raise self._error
 
-    insert = update = events = find_expired = introspect = load
+    insert = update = events = find_expired = find_payments = introspect = load

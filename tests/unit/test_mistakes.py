@@ -129,7 +129,7 @@ def test_unknown_key_type_is_refused(build: Callable[[], object]) -> None:
     ("name", "port", "text"),
     [
         ("store", CLASS, "not the class MemoryStore: make an object of it"),
-        ("store", object(), "the methods insert, load, update, events, find_expired, not object"),
+        ("store", object(), "the methods insert, load, update, events, find_expired, find_payments, not object"),
         ("store", {}, "not dict"),
         ("wallet_addresses", {}, "wallet_addresses must be an object with the method find, not dict"),
         ("introspector", STORE, "with the method introspect, not MemoryStore"),

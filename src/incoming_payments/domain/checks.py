@@ -17,10 +17,10 @@ _VISIBLE: Final = re.compile(r"[!-~]+")
 _NO_OFFSET: Final = timedelta(0)
 
 
-def check_time(time: datetime) -> datetime:
-    """Return `time` if it is a datetime in UTC. Other datetimes are ambiguous."""
+def check_time(time: datetime, *, member: str = "now") -> datetime:
+    """Return `time`, the value of `member`, if it is a datetime in UTC. Other datetimes are ambiguous."""
     if not isinstance(time, datetime) or (time.tzinfo is not UTC and time.utcoffset() != _NO_OFFSET):
-        raise InvalidValue("a time must be a datetime in UTC, such as datetime.now(UTC)", member="now")
+        raise InvalidValue("a time must be a datetime in UTC, such as datetime.now(UTC)", member=member)
     return time
 
 

@@ -12,6 +12,7 @@ from attrs import frozen
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     ClientId,
@@ -185,3 +186,10 @@ class FindExpired(Effect[Sequence[PaymentId]]):
 
     now: datetime
     limit: int
+
+
+@frozen
+class FindPayments(Effect[Sequence[IncomingPayment]]):
+    """Find the payments of one page, newest first."""
+
+    query: PaymentQuery

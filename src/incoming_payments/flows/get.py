@@ -20,7 +20,16 @@ from incoming_payments.wire import PaymentView, PublicView
 
 @flow
 def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
-    """Return the full resource for a signed `request` with a token that may read it.
+    """Return the full resource for a signed `request` with a token that may read it. Raises as `find_for_client`."""
+    payment = yield from find_for_client(request, id, Action.READ, policy, now)
+    methods = yield from methods_of(payment, now)
+    return view_of(payment, policy.payment_url(id), methods, now)
+
+
+def find_for_client(
+    request: RequestMessage, id: PaymentId, action: Action, policy: ServicePolicy, now: datetime
+) -> Flow[IncomingPayment]:
+    """Return the payment for a signed `request` with a token that allows `action` on it.
 
     The authorization server may decide by the wallet address, so the payment is loaded before the token is
     introspected. Whether it exists is revealed only after the caller is authenticated. Raises `TokenRefused`,
@@ -28,12 +37,10 @@ def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, n
     """
     token = parse_authorization(request.values("authorization"))
     found = yield from _find(id)
-    query = TokenQuery(token, Action.READ, None if found is None else found.wallet_address)
+    query = TokenQuery(token, action, None if found is None else found.wallet_address)
     caller = yield from authenticate(request, query, policy, now)
-    allowance = authorize(caller.rights, Action.READ)
-    payment = require_payment(allowance, _existing(found), caller.client)
-    methods = yield from methods_of(payment, now)
-    return view_of(payment, policy.payment_url(id), methods, now)
+    allowance = authorize(caller.rights, action)
+    return require_payment(allowance, _existing(found), caller.client)
 
 
 @flow

@@ -31,6 +31,7 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.UpdatePayment: ("store", lambda port, effect: port.update(effect.id, effect.decide, effect.credit_id)),
     effects.LoadEvents: ("store", lambda port, effect: port.events(effect.id)),
     effects.FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
+    effects.FindPayments: ("store", lambda port, effect: port.find_payments(effect.query)),
 }
 
 

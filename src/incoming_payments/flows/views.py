@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from incoming_payments.domain.lifecycle import state_of
+from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import InvalidValue
+from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.limits import METHODS_MAX
-from incoming_payments.wire import PaymentView
+from incoming_payments.wire import PageView, PaymentView, SummaryView
 
 
 def check_methods(methods: Sequence[IlpPaymentMethod]) -> Sequence[IlpPaymentMethod]:
@@ -35,4 +37,30 @@ def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMeth
         created_at=payment.created_at,
         updated_at=payment.updated_at,
         methods=tuple(dict.fromkeys(methods)),  # spec section 2.2: unique items
+    )
+
+
+def summary_of(payment: IncomingPayment, url: str, now: datetime) -> SummaryView:
+    """Return the resource as a list, or the response to a complete request, has it: without methods and `updatedAt`."""
+    return SummaryView(
+        id=url,
+        wallet_address=payment.wallet_address,
+        completed=state_of(payment, now) is State.COMPLETED,
+        incoming_amount=payment.limit,
+        received_amount=payment.received,
+        expires_at=payment.expires_at,
+        metadata=payment.metadata,
+        created_at=payment.created_at,
+    )
+
+
+def page_view(page: PaymentPage, policy: ServicePolicy, now: datetime) -> PageView:
+    """Return the page of a list. The cursor of a payment is its id."""
+    payments = page.payments
+    return PageView(
+        result=[summary_of(payment, policy.payment_url(payment.id), now) for payment in payments],
+        has_next_page=page.has_next,
+        has_previous_page=page.has_previous,
+        start_cursor=payments[0].id if payments else None,
+        end_cursor=payments[-1].id if payments else None,
     )

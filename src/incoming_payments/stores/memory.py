@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound
 from incoming_payments.limits import NONCES_MAX
@@ -61,10 +62,18 @@ class MemoryStore:
 
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Return at most `limit` payments that expired before `now` and were not announced, longest expired first."""
-        with self._lock:
-            payments = [row for row in self._rows.values() if isinstance(row, IncomingPayment)]
-        due = [(at, payment.id) for payment in payments if (at := guard.sweep_at(payment)) is not None and at < now]
+        due = [
+            (at, payment.id) for payment in self._payments() if (at := guard.sweep_at(payment)) is not None and at < now
+        ]
         return [id for _, id in sorted(due)[: max(limit, 0)]]
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Return the page that `query` describes, newest first. Takes time linear in the number of all rows."""
+        return query.page_of(self._payments())
+
+    def _payments(self) -> list[IncomingPayment]:
+        with self._lock:
+            return [row for row in self._rows.values() if isinstance(row, IncomingPayment)]
 
     def _payment(self, id: PaymentId) -> IncomingPayment:
         payment = self._rows.get(id)

@@ -2,7 +2,7 @@
 
 # ruff: noqa: S101 - a test suite asserts
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -12,13 +12,22 @@ from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision, state_of
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.listing import PaymentQuery, Place
+from incoming_payments.domain.payment import (
+    ClientId,
+    Credit,
+    CreditId,
+    IncomingPayment,
+    PaymentId,
+    WalletAddress,
+    client_id,
+)
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import IncomingPaymentsError, PaymentExists, PaymentNotFound
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import Decide, PaymentStore
 from incoming_payments.testing.clock import FakeClock
-from incoming_payments.testing.values import a_creation, crediting
+from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, crediting
 
 T = TypeVar("T")
 
@@ -27,6 +36,15 @@ _IDS: Final = [PaymentId(f"019b7a0c-1000-7000-8000-00000000000{digit}") for digi
 _ids = st.sampled_from(_IDS)
 _credit_ids = st.sampled_from([CreditId(text) for text in ("a", "A", "'; --")])
 _values = st.sampled_from([1, 2, 3, 500, 2**63, UINT64_MAX])
+_WALLETS: Final = [a_wallet_address(f"https://bank.example/{name}") for name in ("alice", "Alice")]
+_CLIENTS: Final = [client_id(f"https://shop.example/{name}") for name in ("", "b")]
+_FILTERS: Final[Any] = {
+    "wallet_address": st.sampled_from([wallet.url for wallet in _WALLETS]),
+    "client": st.sampled_from(_CLIENTS),
+    "state": st.sampled_from(State),
+    "created_from": st.sampled_from([NOW, NOW + timedelta(seconds=1)]),
+    "created_before": st.sampled_from([NOW + timedelta(seconds=1), NOW + timedelta(seconds=62)]),
+}
 
 
 class Model:
@@ -79,6 +97,10 @@ class Model:
         ]
         return [id for _, id in sorted(due)][:limit]
 
+    def find_payments(self, query: PaymentQuery) -> list[IncomingPayment]:
+        """See `PaymentStore.find_payments`."""
+        return query.page_of(self.payments.values())
+
 
 class StoreMachine(RuleBasedStateMachine):
     """Makes the same random calls to a store and to the model, and requires the same answers and refusals.
@@ -113,10 +135,19 @@ class StoreMachine(RuleBasedStateMachine):
         id=_ids,
         limit=st.sampled_from([None, 3, 500, UINT64_MAX]),
         expires_in_s=st.sampled_from([None, 0.000001, 1, 60]),
+        wallet_address=st.sampled_from(_WALLETS),
+        client=st.sampled_from(_CLIENTS),
     )
-    def create(self, id: PaymentId, limit: int | None, expires_in_s: float | None) -> PaymentId:
+    def create(
+        self,
+        id: PaymentId,
+        limit: int | None,
+        expires_in_s: float | None,
+        wallet_address: WalletAddress,
+        client: ClientId,
+    ) -> PaymentId:
         """Create a payment. Its id may exist already."""
-        self._create(id, limit, expires_in_s)
+        self._create(id, limit, expires_in_s, wallet_address=wallet_address, client=client)
         return id
 
     @rule(target=credited, id=known, credit_id=_credit_ids, value=_values)
@@ -154,6 +185,18 @@ class StoreMachine(RuleBasedStateMachine):
         self._same(lambda store: store.load(id))
         self._same(lambda store: list(store.events(id)))
 
+    @rule(
+        filters=st.fixed_dictionaries({"limit": st.sampled_from([1, 2, 100])}, optional=_FILTERS),
+        cursor=st.none() | known,
+        backwards=st.booleans(),
+    )
+    def list_payments(self, filters: dict[str, Any], cursor: PaymentId | None, backwards: bool) -> None:
+        """Read a page of a list, from its front or from the place of a payment in either direction."""
+        place = None if cursor is None else Place.of(self._model.load(cursor))
+        below, above = (None, place) if backwards else (place, None)
+        query = PaymentQuery(now=self._clock(), older_than=below, newer_than=above, **filters)
+        self._same(lambda store: list(store.find_payments(query)))
+
     @invariant()
     def totals_agree(self) -> None:
         """The store has the same payments as the model, and each total is the sum of the credits."""
@@ -165,8 +208,8 @@ class StoreMachine(RuleBasedStateMachine):
     def _credit(self, id: PaymentId, credit_id: CreditId, value: int) -> None:
         self._same(lambda store: store.update(id, crediting(credit_id, value, now=self._clock()), credit_id))
 
-    def _create(self, id: PaymentId, limit: int | None, expires_in_s: float | None) -> None:
-        decision = a_creation(id=id, limit=limit, expires_in_s=expires_in_s, now=self._clock())
+    def _create(self, id: PaymentId, limit: int | None, expires_in_s: float | None, **terms: Any) -> None:
+        decision = a_creation(id=id, limit=limit, expires_in_s=expires_in_s, now=self._clock(), **terms)
         self._same(lambda store: store.insert(decision))
 
     def _same(self, call: Callable[[Any], Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnusable
 from incoming_payments.ports import AsyncNonces, AsyncPaymentStore, Decide
@@ -81,6 +82,10 @@ class SyncView:
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Call `find_expired` of the async store."""
         return self.run(self._store.find_expired(now, limit))
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Call `find_payments` of the async store."""
+        return self.run(self._store.find_payments(query))
 
     def close(self) -> None:
         """Close the store and its event loop. Further calls do nothing."""

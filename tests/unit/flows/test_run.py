@@ -13,6 +13,7 @@ import pytest
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     CreditId,
@@ -28,6 +29,7 @@ from incoming_payments.flows.effects import (
     DrawRandomness,
     Effect,
     FindExpired,
+    FindPayments,
     FindWalletAddress,
     Flow,
     InsertPayment,
@@ -50,6 +52,7 @@ METHOD = IlpPaymentMethod("g.bank.x7", "c2VjcmV0")
 KNOWN = TokenQuery(AccessToken("known"), "read", WalletAddressUrl("https://bank.example/alice"))
 INFO = AccessTokenInfo("https://shop.example", {"kid": "key-1"}, [AccessRight(["read"])])
 EVENT = CREATED.events[0]
+QUERY = PaymentQuery(now=NOW, limit=7)
 URL = wallet_address_url("https://bank.example/alice")
 
 
@@ -78,6 +81,10 @@ class Store:
         self.calls.append(("find_expired", now, limit))
         return [PAYMENT.id]
 
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        self.calls.append(("find_payments", query))
+        return [PAYMENT]
+
 
 class AsyncStore:
     """`Store` with async methods."""
@@ -105,6 +112,10 @@ class AsyncStore:
     async def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         await asyncio.sleep(0)
         return self.store.find_expired(now, limit)
+
+    async def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        await asyncio.sleep(0)
+        return self.store.find_payments(query)
 
 
 class Others:
@@ -209,6 +220,7 @@ def yielding(*effects: Effect[Any]) -> Flow[list[object]]:
         (LoadPayment(PAYMENT.id), PAYMENT, [("load", PAYMENT.id)]),
         (LoadEvents(PAYMENT.id), [EVENT], [("events", PAYMENT.id)]),
         (FindExpired(NOW, 7), [PAYMENT.id], [("find_expired", NOW, 7)]),
+        (FindPayments(QUERY), [PAYMENT], [("find_payments", QUERY)]),
     ],
     ids=lambda part: type(part).__name__ if isinstance(part, Effect) else None,
 )

@@ -154,7 +154,7 @@ class Down:
         """Fail."""
         raise StoreUnavailable("locked")
 
-    insert = update = events = find_expired = load
+    insert = update = events = find_expired = find_payments = load
 
 
 class Broken(Unused):

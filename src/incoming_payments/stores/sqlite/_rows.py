@@ -99,6 +99,12 @@ class Rows:
         rows = self.connection.execute(_SELECT_EXPIRED, (_micros(now), max(limit, 0))).fetchall()
         return [PaymentId(id) for (id,) in rows]
 
+    def select(self, clauses: str, values: Sequence[object]) -> list[IncomingPayment]:
+        """Return the payments of a `SELECT` with these `clauses` after its columns. Times may be among `values`."""
+        columns = [_micros(value) if isinstance(value, datetime) else value for value in values]
+        rows = self.connection.execute(f"SELECT id, {_PAYMENT} {clauses}", columns)
+        return [_payment(id, row) for id, *row in rows]
+
 
 class Batch(Rows):
     """The reads and writes of the jobs of one transaction.
@@ -259,7 +265,7 @@ def _row(payment: IncomingPayment) -> _Row:
     return (*_total(payment), *terms, limit, expires, payment.metadata, created, *_state(payment))
 
 
-def _payment(id: PaymentId, row: _Row) -> IncomingPayment:
+def _payment(id: PaymentId, row: Sequence[Any]) -> IncomingPayment:
     version, received, updated, *terms, closed, announced = row
     try:
         agreed = _terms(id, *terms)

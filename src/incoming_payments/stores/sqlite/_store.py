@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.limits import NONCES_MAX, STORE_BUSY_S_MAX
 from incoming_payments.observers.reporter import Reporter
@@ -17,6 +18,7 @@ from incoming_payments.stores.guard import check_insert, check_update, checked_c
 from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.stores.sqlite._list import page
 from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._rows import Batch, CreditKey, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
@@ -94,6 +96,14 @@ class SqliteStore(_Store):
         """Return at most `limit` payments that expired before `now` and were not announced, longest expired first."""
         return self._engine.read(lambda rows: rows.expired(now, limit))
 
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Return the page that `query` describes, newest first.
+
+        A page costs the same at every depth if the query has a wallet address, with or without a client, or neither,
+        and has no state. With a state, or a client alone, the store reads and skips the payments that do not match.
+        """
+        return self._engine.read(lambda rows: page(rows, query))
+
     @property
     def nonces(self) -> "SqliteNonces":
         """The `Nonces` port that keeps its record in this file, for all processes that open the file."""
@@ -159,6 +169,10 @@ class AsyncSqliteStore(_Store):
     async def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """As `SqliteStore.find_expired`."""
         return await self._read(lambda rows: rows.expired(now, limit))
+
+    async def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """As `SqliteStore.find_payments`."""
+        return await self._read(lambda rows: page(rows, query))
 
     @property
     def nonces(self) -> "AsyncSqliteNonces":

@@ -1,17 +1,10 @@
-"""Convert between JSON and values. No other module knows the JSON format (camelCase, amounts as strings, RFC 3339).
-
-The reader is strict. It accepts only the format of the specification, and refuses everything else with `MalformedJson`.
-`details["member"]` is the full path of the wrong member, such as `metadata.lines[2].price`. Duplicate members are
-refused, because two readers could read such a body differently. So are numbers that a double changes (RFC 7493 §2.2).
-"""
+"""The bodies of requests and responses."""
 
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, Final, TypeVar, cast
 
 from attrs import fields, frozen
@@ -25,18 +18,14 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import InvalidValue, MalformedJson
 from incoming_payments.strict import wrong_type
+from incoming_payments.wire._json import check_tree, printable, read_json, write_json
 
 T = TypeVar("T")
 
 JSON_MEDIA_TYPE: Final = "application/json"
 
-_NAME_CHARS_MAX: Final = 100  # of a member name in an error message
-
 # RFC 3339 §5.6. `isoparse` alone would also accept other forms of ISO 8601: a missing offset, or hour 24.
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
-
-# RFC 7493 §2.1 forbids surrogates, which no encoder can write. PostgreSQL cannot store NUL.
-_FORBIDDEN: Final = re.compile("[\0\ud800-\udfff]")
 
 
 # --- create requests -----------------------------------------------------------------------------
@@ -96,6 +85,34 @@ class PaymentView:
 
 
 @frozen
+class SummaryView:
+    """A payment in a list, or when its client has completed it: without its payment methods and its last update.
+
+    The schema that clients validate responses with refuses both members there.
+    """
+
+    id: str
+    wallet_address: str
+    completed: bool
+    received_amount: Amount
+    created_at: datetime
+    incoming_amount: Amount | None = None
+    expires_at: datetime | None = None
+    metadata: MetadataJson | None = None
+
+
+@frozen
+class PageView:
+    """One page of a list. The cursors are those of its first and its last payment, absent from an empty page."""
+
+    result: Sequence[SummaryView]
+    has_next_page: bool
+    has_previous_page: bool
+    start_cursor: str | None = None
+    end_cursor: str | None = None
+
+
+@frozen
 class PublicView:
     """The public part of a payment, which needs no token: the received amount and the authorization server."""
 
@@ -103,9 +120,12 @@ class PublicView:
     auth_server: str
 
 
-def write_view(view: PaymentView | PublicView) -> bytes:
+def write_view(view: PaymentView | SummaryView | PageView | PublicView) -> bytes:
     """Return the JSON of `view`. Absent members are left out, because real clients refuse `null`."""
-    return write_json(_WRITER.unstructure(view))
+    document = _WRITER.unstructure(view)
+    if isinstance(view, PageView):
+        document = {"pagination": document, "result": document.pop("result")}
+    return write_json(document)
 
 
 def write_error(code: str, description: str, details: Mapping[str, object]) -> bytes:
@@ -150,114 +170,6 @@ def parse_date_time(text: str) -> datetime:
 def write_date_time(time: datetime) -> str:
     """Return `time` as an RFC 3339 `date-time` in UTC, with microseconds if they are not zero."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-# --- JSON documents ------------------------------------------------------------------------------
-
-
-def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max: int = limits.JSON_DEPTH_MAX) -> Any:
-    """Read the JSON value in `body`, with the restrictions of I-JSON (RFC 7493) and the limits of this library.
-
-    Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, for a byte order mark, for duplicate
-    members, for NaN, for numbers that are long or that a double changes, and for NUL and lone surrogates in strings.
-    """
-    if len(body) > bytes_max:
-        raise MalformedJson(f"the body is larger than {bytes_max} bytes")
-    try:
-        document = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_unique_members,
-            parse_constant=_refuse_constant,
-            parse_float=_parse_number,
-            parse_int=_parse_number,
-        )
-    except UnicodeDecodeError:
-        raise MalformedJson("the body is not UTF-8") from None
-    except RecursionError:
-        raise MalformedJson(f"the body is nested more than {depth_max} deep") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise MalformedJson(f"the body is not JSON: {error.msg} at {where}", position=error.pos) from None
-    _check_tree(document, depth_max)
-    return document
-
-
-def write_json(document: object) -> bytes:
-    """Return `document` as compact JSON in UTF-8."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
-
-
-@frozen
-class _Refused:
-    """A value that breaks I-JSON (RFC 7493), or the object with such a `member`. `_check_tree` knows its path."""
-
-    why: str
-    member: str | None = None
-
-
-def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Refused:
-    if len(members := dict(pairs)) == len(pairs):
-        return members
-    [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-    return _Refused("occurs twice in one object", name)
-
-
-def _refuse_constant(name: str) -> _Refused:
-    return _Refused(f"is {name}, which is not JSON: leave the member out or write a number")
-
-
-def _parse_number(text: str) -> float | _Refused:
-    if len(text) > limits.JSON_NUMBER_CHARS_MAX:
-        return _LONG
-    if text.lstrip("-").isdigit() and text != "-0":
-        return int(text)
-    value = float(text)
-    try:
-        if math.isfinite(value) and Decimal(text) == Decimal(repr(value)):
-            return value
-    except ArithmeticError:
-        pass  # an exponent beyond those of `Decimal`
-    return _Refused("is a number that a double cannot hold exactly (RFC 7493 §2.2): round it, or write it as a string")
-
-
-_LONG: Final = _Refused(f"is a number of more than {limits.JSON_NUMBER_CHARS_MAX} characters: write it as a string")
-_Path = tuple[Any, ...]  # empty for the document; else the path of the container, and the name or index in it
-
-
-def _check_tree(document: object, depth_max: int) -> None:
-    """Raise `MalformedJson` when `document` is nested too deep, or a part of it is refused or cannot be stored."""
-    level: list[tuple[_Path, object]] = [((), document)]
-    depth = 0
-    while level:
-        below: list[tuple[_Path, object]] = []
-        for path, node in level:
-            if isinstance(node, dict):
-                below += [((path, name), name) for name in node]
-                below += [((path, name), member) for name, member in node.items()]
-            elif isinstance(node, list):
-                below += [((path, index), item) for index, item in enumerate(node)]
-            elif isinstance(node, str) and _FORBIDDEN.search(node):
-                raise _refusal(path, "holds a NUL or a lone surrogate")
-            elif isinstance(node, _Refused):
-                raise _refusal(path if node.member is None else (path, node.member), node.why)
-        depth += any(isinstance(node, dict | list) for _, node in level)
-        if depth > depth_max:
-            raise MalformedJson(f"the body is nested more than {depth_max} deep")
-        level = below
-
-
-def _refusal(path: _Path, why: str) -> MalformedJson:
-    steps = []
-    while path:
-        path, step = path
-        steps.append(f"[{step}]" if isinstance(step, int) else f".{_printable(step)}")
-    member = "".join(reversed(steps)).removeprefix(".")
-    return MalformedJson(f"{member} {why}", member=member) if member else MalformedJson(f"the body {why}")
-
-
-def _printable(name: str) -> str:
-    """Return the name of a member for an error message: short, and in printable ASCII."""
-    return name.encode("unicode_escape").decode("ascii")[:_NAME_CHARS_MAX] or '""'
 
 
 def _camel_case(name: str) -> str:
@@ -346,7 +258,7 @@ def _first_error(error: Exception) -> MalformedJson:
             break
         error = error.exceptions[0]
     if isinstance(error, ForbiddenExtraKeysError):
-        unknown = ".".join([*path, _printable(min(error.extra_fields))])
+        unknown = ".".join([*path, printable(min(error.extra_fields))])
         return MalformedJson(f"{unknown} is not a member that can be set: leave it out", member=unknown)
     if isinstance(error, KeyError):
         missing = ".".join(path)
@@ -366,7 +278,7 @@ def _check_metadata(document: object, text: MetadataJson, bytes_max: int, depth_
     if len(text.encode("utf-8")) > bytes_max:
         raise MalformedJson(f"metadata is larger than {bytes_max} bytes, written as compact JSON", member="metadata")
     try:
-        _check_tree(document, depth_max)
+        check_tree(document, depth_max)
     except MalformedJson:
         raise MalformedJson(f"metadata is nested more than {depth_max} deep", member="metadata") from None
 
@@ -395,5 +307,5 @@ _WRITER: Final = Converter()
 _WRITER.register_unstructure_hook(Amount, _write_amount)
 _WRITER.register_unstructure_hook(IlpPaymentMethod, _write_method)
 _WRITER.register_unstructure_hook(datetime, write_date_time)
-for _view in (PaymentView, PublicView):
+for _view in (PaymentView, SummaryView, PageView, PublicView):
     _WRITER.register_unstructure_hook(_view, _write_members(_view))

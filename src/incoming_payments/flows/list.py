@@ -1,0 +1,130 @@
+"""List the payments of a wallet address, for a client, or any payments, for the host."""
+
+from datetime import datetime
+
+from attrs import evolve
+
+from incoming_payments.domain.listing import PaymentPage, PaymentQuery, Place
+from incoming_payments.domain.payment import HOST, PaymentId, client_id, wallet_address_url
+from incoming_payments.domain.transitions import State
+from incoming_payments.errors import (
+    CursorNotFound,
+    InvalidValue,
+    MalformedQuery,
+    PaymentNotFound,
+    WalletAddressNotFound,
+)
+from incoming_payments.flows.authenticate import authenticate
+from incoming_payments.flows.effects import FindPayments, FindWalletAddress, Flow, LoadPayment, flow
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.views import page_view
+from incoming_payments.gnap.access import Action, authorize, require_wallet_address
+from incoming_payments.gnap.introspection import TokenQuery
+from incoming_payments.gnap.token import parse_authorization
+from incoming_payments.httpsig import RequestMessage
+from incoming_payments.limits import PAGE_PAYMENTS_MAX, PAGE_PAYMENTS_SETTING_MAX
+from incoming_payments.wire import ListRequest, PageView, cursor_not_found, read_list_request
+
+
+@flow
+def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, now: datetime) -> Flow[PageView]:
+    """Return the page that the `query` of the signed `request` describes.
+
+    With the right `list`, the list has the payments that the client itself created; with `list-all`, those of all
+    clients. What the query and the look-ups reveal is raised only after the caller is authenticated. Raises
+    `TokenRefused`, `SignatureRefused`, `MalformedQuery`, `CursorNotFound`, `AccessForbidden`, `WalletAddressNotFound`.
+    """
+    token = parse_authorization(request.values("authorization"))
+    wanted = _read(query)
+    if isinstance(wanted, MalformedQuery | CursorNotFound):
+        caller = yield from authenticate(request, TokenQuery(token, Action.LIST), policy, now)
+        authorize(caller.rights, Action.LIST)
+        raise wanted
+    url = wanted.wallet_address
+    hosted = yield from FindWalletAddress(url)
+    is_hosted = hosted is not None and hosted.url == url
+    caller = yield from authenticate(request, TokenQuery(token, Action.LIST, url if is_hosted else None), policy, now)
+    allowance = authorize(caller.rights, Action.LIST)
+    require_wallet_address(allowance, url)
+    if not is_hosted:
+        text = "this service does not host the wallet address: check the URL"
+        raise WalletAddressNotFound(text, member="wallet-address")
+    client = caller.client if allowance.reach(url) == "own" else None
+    filters = PaymentQuery(now=now, limit=wanted.limit, wallet_address=url, client=client)
+    page = yield from _page(filters, wanted.cursor, backwards=wanted.backwards)
+    return page_view(page, policy, now)
+
+
+def _read(query: str) -> ListRequest | MalformedQuery | CursorNotFound:
+    """Return the list request in `query`, or why it cannot be read."""
+    try:
+        return read_list_request(query)
+    except (MalformedQuery, CursorNotFound) as error:
+        return error
+
+
+@flow
+def list_for_host(
+    *,
+    wallet_address: str | None = None,
+    state: State | str | None = None,
+    client: str | None = None,
+    created_from: datetime | None = None,
+    created_before: datetime | None = None,
+    cursor: PaymentId | None = None,
+    first: int | None = None,
+    last: int | None = None,
+    now: datetime,
+) -> Flow[PaymentPage]:
+    """Return a page of the payments that meet every filter, for the host's own app. See `IncomingPayments.list`."""
+    if last is not None and (first is not None or cursor is None):
+        raise InvalidValue("pass last with a cursor, and without first", member="last")
+    filters = PaymentQuery(
+        now=now,
+        limit=_size(last=last) if last is not None else _size(first=PAGE_PAYMENTS_MAX if first is None else first),
+        wallet_address=None if wallet_address is None else wallet_address_url(wallet_address),
+        state=state,
+        client=None if client is None else HOST if client == HOST else client_id(client),
+        created_from=created_from,
+        created_before=created_before,
+    )
+    return (yield from _page(filters, cursor, backwards=last is not None))
+
+
+def _size(**named: int) -> int:
+    [(name, size)] = named.items()
+    if type(size) is not int or not 1 <= size <= PAGE_PAYMENTS_SETTING_MAX:
+        raise InvalidValue(f"{name} must be an integer from 1 to {PAGE_PAYMENTS_SETTING_MAX}", member=name)
+    return size
+
+
+def _page(filters: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> Flow[PaymentPage]:
+    """Return the page of `filters` that follows the payment `cursor`, or with `backwards` the page that precedes it."""
+    place, cursor_is_listed = yield from _look_up(filters, cursor)
+    below, above = (None, place) if backwards else (place, None)
+    found = yield from FindPayments(evolve(filters, limit=filters.limit + 1, older_than=below, newer_than=above))
+    is_cut = len(found) > filters.limit
+    payments = tuple(found[-filters.limit :] if backwards else found[: filters.limit])
+    # The cursor itself lies on the other side of the page. If it is not listed, because it is in another state, look.
+    others = cursor_is_listed
+    if place is not None and not cursor_is_listed:
+        others = bool((yield from FindPayments(evolve(filters, limit=1, older_than=above, newer_than=below))))
+    has_next, has_previous = (others, is_cut) if backwards else (is_cut, others)
+    return PaymentPage(payments, has_next=has_next, has_previous=has_previous)
+
+
+def _look_up(filters: PaymentQuery, cursor: PaymentId | None) -> Flow[tuple[Place | None, bool]]:
+    """Return the place of the payment `cursor`, and whether it is in the list.
+
+    The payment must have the wallet address and the client of the list, so no cursor leads into another list, or shows
+    that a payment exists there. These never change, unlike the state: a cursor never becomes invalid.
+    """
+    if cursor is None:
+        return None, False
+    try:
+        payment = yield from LoadPayment(cursor)
+    except PaymentNotFound:
+        raise cursor_not_found() from None
+    if not evolve(filters, state=None, created_from=None, created_before=None).admits(payment):
+        raise cursor_not_found()
+    return Place.of(payment), filters.admits(payment)

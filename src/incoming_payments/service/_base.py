@@ -1,0 +1,161 @@
+"""The base of the two services: their settings, their ports, and the endpoints that adapters answer with."""
+
+import functools
+import re
+import time
+from collections.abc import Callable
+from datetime import datetime
+from types import NoneType
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from attrs import evolve, frozen
+
+from incoming_payments.api import Request, Response, check_head, handle, internal_error
+from incoming_payments.clock import utc_now
+from incoming_payments.domain.checks import name_of
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.observed import observed
+from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
+from incoming_payments.flows.run import fresh
+from incoming_payments.ilp import DerivedMethods, Receiver
+from incoming_payments.ilp.packet import PacketType, contents_span
+from incoming_payments.ilp_http import PacketPolicy, handle_packet_of
+from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.log import LineLimit
+from incoming_payments.observers.reporter import Reporter
+from incoming_payments.ports import AsyncPorts, Observer, PacketAnswered, Ports, RequestAnswered
+
+T = TypeVar("T")
+PortsT = TypeVar("PortsT", bound=AsyncPorts | Ports)
+
+_METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+_PAYMENT_PATH: Final = re.compile(re.escape(COLLECTION_PATH) + "/[^/]+(|/complete)")
+
+
+@frozen
+class Endpoint:
+    """How an adapter answers the requests to one path.
+
+    `begin` checks a request without its body, and raises `HttpRefused` when no body could make the request acceptable.
+    It returns a function from the body to the flow that answers; pass the flow to `run` of the service. `failed`
+    returns the response for a request that failed with an unexpected exception. `body_bytes_max` is the size limit for
+    the body.
+    """
+
+    begin: Callable[[Request], Callable[[bytes], Flow[Response]]]
+    failed: Callable[[], Response]
+    body_bytes_max: int
+
+
+class Service(Generic[PortsT]):
+    """The settings and the ports of a service, and its endpoints."""
+
+    _takes: ClassVar[tuple[type, ...]]
+
+    def __init__(
+        self,
+        *,
+        policy: ServicePolicy,
+        ports: PortsT,
+        receiver: Receiver | None = None,
+        packets: PacketPolicy | None = None,
+        clock: Callable[[], datetime] = utc_now,
+        observer: Observer | None = None,
+    ) -> None:
+        check(policy, ServicePolicy, "policy", "pass ServicePolicy(base_url=..., auth_server=...)")
+        check(ports, self._takes, "ports", "pass Ports(store=...), or AsyncPorts to AsyncIncomingPayments")
+        check(receiver, (Receiver, NoneType), "receiver", "pass Receiver(methods)")
+        check(packets, (PacketPolicy, NoneType), "packets", "pass PacketPolicy(receiver=..., peers=[...])")
+        check(clock, Callable, "clock", "pass a function that returns the time, such as lambda: datetime.now(UTC)")
+        if ports.store is None:
+            raise ConfigurationError("ports has no store: pass Ports(store=...)", setting="store")
+        if receiver is not None and packets is not None and receiver is not packets.receiver:
+            text = "packets has another receiver: leave receiver out, or pass the receiver of packets"
+            raise ConfigurationError(text, setting="receiver")
+        self.policy: Final = policy
+        self.ports: Final = ports
+        self.packets: Final = packets
+        self.receiver: Final = packets.receiver if packets else receiver
+        self.clock: Final = clock
+        self.unready_lines: Final = LineLimit()
+        self._report: Final = None if observer is None else Reporter(observer)
+        if self.receiver is not None:
+            _check_receiver(self.receiver.methods, ports.methods)
+        self._payments: Final = Endpoint(self._begin_payments, internal_error, BODY_BYTES_MAX)
+        self._endpoints: Final[dict[str, Endpoint]] = {}
+        if packets is not None:
+            begin = functools.partial(self._begin_packets, packets)
+            self._endpoints[packets.path] = Endpoint(begin, packets.failed, ILP_PREPARE_BYTES_MAX)
+
+    def endpoint(self, path: str) -> Endpoint:
+        """Return the endpoint at the raw `path` below the base URL, for an adapter that reads the body itself."""
+        return self._endpoints.get(path, self._payments)
+
+    def check_routes(self) -> None:
+        """Raise `ConfigurationError` unless the ports suffice for HTTP requests. Each new adapter calls this method."""
+        needed = ["wallet_addresses", "introspector", "methods"]
+        if self.policy.signature.nonce_required or not self.policy.allow_identical:
+            needed.append("nonces")
+        if missing := [name for name in needed if getattr(self.ports, name) is None]:
+            text = f"ports has no {' and no '.join(missing)}: pass each one, because requests of clients need it"
+            raise ConfigurationError(text, setting=missing[0])
+
+    def answered(self, method: str, path: str, response: Response, begin_s: float) -> None:
+        """Report `response` to the observer, for an adapter. `begin_s` is from `time.perf_counter`."""
+        if self._report is not None:
+            cause = response.cause
+            failed = "internal_error" if response.status >= 500 else "ok"
+            self._report(
+                RequestAnswered(
+                    method=method if method in _METHODS else "_OTHER",
+                    route=self._route(path),
+                    status=response.status,
+                    outcome=failed if cause is None else cause.code,
+                    duration_s=time.perf_counter() - begin_s,
+                )
+            )
+            if path in self._endpoints and response.status == 200:
+                self.replied(response.body, begin_s)
+
+    def replied(self, reply: bytes, begin_s: float) -> None:
+        """Report the `reply` to an ILP packet to the observer."""
+        if self._report is not None:
+            outcome = "fulfilled"
+            if reply[0] == PacketType.REJECT:
+                start, _ = contents_span(reply, PacketType.REJECT)
+                outcome = reply[start : start + 3].decode()
+            self._report(PacketAnswered(outcome=outcome, duration_s=time.perf_counter() - begin_s))
+
+    def _route(self, path: str) -> str:
+        if path in {COLLECTION_PATH, *self._endpoints}:
+            return path
+        match = _PAYMENT_PATH.fullmatch(path)
+        return f"{COLLECTION_PATH}/{{id}}{match[1]}" if match else ""
+
+    def _observed(self, flow: Flow[T]) -> Flow[T]:
+        if self._report is None:
+            return flow
+        return observed(fresh(flow, self.ports), self._report, time.perf_counter)
+
+    def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
+        check_head(head)
+        return lambda body: handle(evolve(head, body=body), policy=self.policy, now=self.clock(), clock=self.clock)
+
+    def _begin_packets(self, packets: PacketPolicy, head: Request) -> Callable[[bytes], Flow[Response]]:
+        peer = packets.sender_of(head)
+        return lambda body: handle_packet_of(peer, body, policy=packets, clock=self.clock)
+
+
+def check(value: object, expected: Any, setting: str, hint: str) -> None:
+    if not isinstance(value, expected):
+        raise ConfigurationError(f"{setting} must not be {name_of(value)}: {hint}", setting=setting)
+
+
+def _check_receiver(receiver: DerivedMethods, methods: object) -> None:
+    """Raise `ConfigurationError` when `receiver` cannot read new addresses: it would refuse all their packets."""
+    if isinstance(methods, DerivedMethods) and (
+        methods.prefix != receiver.prefix or methods.secrets[0] not in receiver.secrets
+    ):
+        text = "the receiver of packets cannot read the addresses of ports.methods: give both the same DerivedMethods"
+        raise ConfigurationError(text, setting="receiver")

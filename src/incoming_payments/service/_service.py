@@ -1,0 +1,291 @@
+"""The two services. The functions at the top of this module become the methods of both classes."""
+
+import functools
+import inspect
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, get_args
+
+from incoming_payments.api import Request, Response, http_refusal
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.events import Event
+from incoming_payments.domain.listing import PaymentPage
+from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
+from incoming_payments.domain.transitions import State
+from incoming_payments.errors import ConfigurationError, HttpRefused, PaymentNotFound
+from incoming_payments.flows.complete import complete
+from incoming_payments.flows.create import create_for_host
+from incoming_payments.flows.effects import Flow, LoadEvents, LoadPayment
+from incoming_payments.flows.expire import announce_expired
+from incoming_payments.flows.list import list_for_host
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import receive_packet
+from incoming_payments.flows.run import arun, run
+from incoming_payments.ilp import Peer
+from incoming_payments.limits import SWEEP_PAYMENTS_MAX
+from incoming_payments.log import LogEvent, log_event
+from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.service._base import Service, check
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_NO_PAYMENT: Final = PaymentId("00000000-0000-0000-0000-000000000000")
+
+
+# --- the methods of both classes ---------------------------------------------------------------------
+
+
+def _handle(service: Service[Any], request: Request) -> Flow[Response]:
+    """Return the response to a request for Open Payments, or to an ILP packet if the service has `packets`.
+
+    A refusal is a response too. An exception, such as `PortMissing`, is never the fault of a client. Log it, and answer
+    with `endpoint(request.path).failed()`.
+    """
+    check(request, Request, "request", "pass Request(method, path, query, headers, body)")
+    begin_s, endpoint = time.perf_counter(), service.endpoint(request.path)
+    try:
+        response = yield from endpoint.begin(request)(request.body)
+    except HttpRefused as error:
+        response = http_refusal(error)
+    except Exception:
+        service.answered(request.method, request.path, endpoint.failed(), begin_s)
+        raise
+    service.answered(request.method, request.path, response, begin_s)
+    return response
+
+
+def _create(
+    service: Service[Any],
+    *,
+    wallet_address: str,
+    incoming_amount: Amount | None = None,
+    expires_at: datetime | None = None,
+    metadata: Mapping[str, object] | None = None,
+    client: str | None = None,
+) -> Flow[IncomingPayment]:
+    """Create a payment for the host's own app, and return it when it is durable.
+
+    The payment belongs to `client`, which is the client id of access tokens, or to the host if `client` is `None`.
+    Clients read a payment of the host in the public view, or with the right `read-all`. The URL for the payer is
+    `service.policy.payment_url(payment.id)`.
+
+    Raises `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`, and `InvalidValue`, which
+    names the wrong member.
+    """
+    return (
+        yield from create_for_host(
+            wallet_address=wallet_address,
+            incoming_amount=incoming_amount,
+            expires_at=expires_at,
+            metadata=metadata,
+            client=client,
+            policy=service.policy,
+            now=service.clock(),
+        )
+    )
+
+
+def _get(service: Service[Any], payment: PaymentId | str) -> Flow[IncomingPayment]:
+    """Return the payment as it was last stored; `state_of(payment, now)` is its state. Raises `PaymentNotFound`."""
+    return (yield from LoadPayment(service.policy.payment_id(payment)))
+
+
+def _list(
+    service: Service[Any],
+    *,
+    wallet_address: str | None = None,
+    state: State | str | None = None,
+    client: str | None = None,
+    created_from: datetime | None = None,
+    created_before: datetime | None = None,
+    cursor: PaymentId | str | None = None,
+    first: int | None = None,
+    last: int | None = None,
+) -> Flow[PaymentPage]:
+    """Return a page of the payments that meet every filter, the newest first.
+
+    `client` is a client id of access tokens, or `HOST` for the payments that the host created for itself. `state` is
+    the state now. The page has the `first` payments of the list, 20 by default and at most 100. With `cursor`, a
+    payment of the list, it has the `first` payments after it, or the `last` payments before it. A cursor stays valid
+    when the state of its payment changes.
+
+    A page costs the same at every depth, except with a state, or a client without a wallet address: then the store
+    skips the payments between two that match.
+
+    Raises `CursorNotFound` for a cursor of another wallet address or client, and `InvalidValue`.
+    """
+    return (
+        yield from list_for_host(
+            wallet_address=wallet_address,
+            state=state,
+            client=client,
+            created_from=created_from,
+            created_before=created_before,
+            cursor=None if cursor is None else service.policy.payment_id(cursor),
+            first=first,
+            last=last,
+            now=service.clock(),
+        )
+    )
+
+
+def _receive(service: Service[Any], payment: PaymentId | str, *, credit: str, amount: Amount) -> Flow[Credit]:
+    """Credit `amount` to `payment` under the credit id `credit`. Return the credit when it is durable.
+
+    `credit` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with the
+    same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that reaches
+    or passes `incomingAmount` completes the payment. Raises the exceptions of `flows.receive.receive`.
+    """
+    id = service.policy.payment_id(payment)
+    return (yield from receive(id, credit=credit, amount=amount, clock=service.clock))
+
+
+def _receive_packet(service: Service[Any], packet: bytes, *, peer: Peer) -> Flow[bytes]:
+    """Answer the ILP Prepare `packet` that `peer` sent. Return the encoded Fulfill or Reject.
+
+    A Fulfill is returned after the money is credited durably. Raises `ConfigurationError` if the service has no
+    receiver.
+    """
+    check(packet, bytes, "packet", "pass the bytes of an ILP packet")
+    check(peer, Peer, "peer", "pass the Peer that sent the packet")
+    if service.receiver is None:
+        raise ConfigurationError("this service has no receiver: pass receiver=Receiver(...)", setting="receiver")
+    begin_s = time.perf_counter()
+    reply = yield from receive_packet(packet, peer=peer, receiver=service.receiver, clock=service.clock)
+    service.replied(reply, begin_s)
+    return reply
+
+
+def _complete(service: Service[Any], payment: PaymentId | str) -> Flow[IncomingPayment]:
+    """Close `payment`, so that it takes no more money, and return it. A completed payment does not change.
+
+    Raises `PaymentNotFound` and `PaymentExpired`.
+    """
+    return (yield from complete(service.policy.payment_id(payment), clock=service.clock))
+
+
+def _events(service: Service[Any], payment: PaymentId | str) -> Flow[Sequence[Event]]:
+    """Return the events of `payment`, oldest first. Raises `PaymentNotFound`."""
+    return (yield from LoadEvents(service.policy.payment_id(payment)))
+
+
+def _announce_expired(service: Service[Any], *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
+    """Write the `expired` event of at most `limit` payments that have expired. Return how many were found.
+
+    Call it periodically. Call it again at once when it returns `limit`, because more payments may have expired.
+    """
+    return (yield from announce_expired(service.clock(), limit=limit))
+
+
+def _is_ready(service: Service[Any]) -> Flow[bool]:
+    """Return whether the store answers, for a readiness check. The log names the failure.
+
+    An authorization server that does not answer changes nothing: packets and credits of the host need only the store.
+    """
+    try:
+        yield from LoadPayment(_NO_PAYMENT)
+    except PaymentNotFound:
+        return True
+    except Exception as error:  # noqa: BLE001 - it is logged
+        if service.unready_lines.admits(logger, "failed readiness checks"):
+            log_event(logger, logging.ERROR, LogEvent.NOT_READY, "not ready, because of the store", error=error)
+    return False
+
+
+Method = Callable[Concatenate[Any, P], Flow[T]]
+
+
+def _sync(method: Method[P, T]) -> Callable[Concatenate["IncomingPayments", P], T]:
+    """Return `method` as a method of `IncomingPayments`."""
+
+    def call(self: "IncomingPayments", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.run(method(self, *args, **kwargs))
+
+    return _documented(call, method)
+
+
+def _async(method: Method[P, T]) -> Callable[Concatenate["AsyncIncomingPayments", P], Coroutine[Any, Any, T]]:
+    """Return `method` as a method of `AsyncIncomingPayments`."""
+
+    async def call(self: "AsyncIncomingPayments", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.run(method(self, *args, **kwargs))
+
+    return _documented(call, method)
+
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def _documented(call: C, method: Callable[..., Any]) -> C:
+    """Give `call` the docstring and the signature of `method`, and the answer of its flow as its return type."""
+    functools.update_wrapper(call, method)
+    # Python names both functions in its errors: for a wrong argument, and for a coroutine that is not awaited.
+    call.__name__ = call.__qualname__ = method.__qualname__ = method.__name__.removeprefix("_")
+    signature = inspect.signature(method)
+    call.__signature__ = signature.replace(return_annotation=get_args(signature.return_annotation)[-1])  # type: ignore[attr-defined]
+    return call
+
+
+# --- the services ------------------------------------------------------------------------------------
+
+
+class IncomingPayments(Service[Ports]):
+    """The incoming payment service, for a host with sync ports. Thread-safe if the ports are.
+
+    `receiver` is for `receive_packet`. `packets` has the peers that send ILP packets over HTTP, the path for them, and
+    its own receiver. `clock` returns the time in UTC; change it only in tests. `observer` gets the observations of
+    `ports`. The argument `payment` of a method is the URL of a payment, in any spelling, or its id. A process that only
+    credits money needs no port but the store.
+
+    Raises `ConfigurationError` for an argument of a wrong type, for ports without a store, and for a receiver that
+    cannot read the addresses that `ports.methods` allocates.
+
+    >>> from incoming_payments.flows.policy import ServicePolicy
+    >>> from incoming_payments.stores.memory import MemoryStore
+    >>> policy = ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
+    >>> IncomingPayments(policy=policy, ports=Ports(store=MemoryStore())).announce_expired()
+    0
+    """
+
+    _takes = (Ports,)
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow of your own with the ports of the service. See `flows.run.run`."""
+        return run(self._observed(flow), self.ports)
+
+    handle = _sync(_handle)
+    create = _sync(_create)
+    get = _sync(_get)
+    list = _sync(_list)
+    receive = _sync(_receive)
+    receive_packet = _sync(_receive_packet)
+    complete = _sync(_complete)
+    events = _sync(_events)
+    announce_expired = _sync(_announce_expired)
+    is_ready = _sync(_is_ready)
+
+
+class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
+    """`IncomingPayments` for a host on asyncio: its methods are coroutines, and each port is sync or async."""
+
+    _takes = (AsyncPorts, Ports)
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow of your own with the ports of the service. See `flows.run.arun`."""
+        return await arun(self._observed(flow), self.ports)
+
+    handle = _async(_handle)
+    create = _async(_create)
+    get = _async(_get)
+    list = _async(_list)
+    receive = _async(_receive)
+    receive_packet = _async(_receive_packet)
+    complete = _async(_complete)
+    events = _async(_events)
+    announce_expired = _async(_announce_expired)
+    is_ready = _async(_is_ready)

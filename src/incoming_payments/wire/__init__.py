@@ -1,0 +1,42 @@
+"""Convert between JSON and values. No other part knows the JSON format (camelCase, amounts as strings, RFC 3339).
+
+The reader is strict. It accepts only the format of the specification, and refuses everything else with `MalformedJson`.
+`details["member"]` is the full path of the wrong member, such as `metadata.lines[2].price`. Duplicate members are
+refused, because two readers could read such a body differently. So are numbers that a double changes (RFC 7493 §2.2).
+The query of a list request is read as strictly, and refused with `MalformedQuery`.
+"""
+
+from incoming_payments.wire._json import read_json, write_json
+from incoming_payments.wire._query import ListRequest, cursor_not_found, read_list_request
+from incoming_payments.wire._values import (
+    JSON_MEDIA_TYPE,
+    CreateRequest,
+    PageView,
+    PaymentView,
+    PublicView,
+    SummaryView,
+    parse_date_time,
+    read_create_request,
+    write_date_time,
+    write_error,
+    write_view,
+)
+
+__all__ = [
+    "JSON_MEDIA_TYPE",
+    "CreateRequest",
+    "ListRequest",
+    "PageView",
+    "PaymentView",
+    "PublicView",
+    "SummaryView",
+    "cursor_not_found",
+    "parse_date_time",
+    "read_create_request",
+    "read_json",
+    "read_list_request",
+    "write_date_time",
+    "write_error",
+    "write_json",
+    "write_view",
+]

@@ -1,0 +1,123 @@
+"""JSON documents, with the restrictions of I-JSON (RFC 7493)."""
+
+import json
+import math
+import re
+from collections import Counter
+from decimal import Decimal
+from typing import Any, Final
+
+from attrs import frozen
+
+from incoming_payments import limits
+from incoming_payments.errors import MalformedJson
+
+_NAME_CHARS_MAX: Final = 100  # of a member name in an error message
+
+# RFC 7493 §2.1 forbids surrogates, which no encoder can write. PostgreSQL cannot store NUL.
+_FORBIDDEN: Final = re.compile("[\0\ud800-\udfff]")
+
+
+def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max: int = limits.JSON_DEPTH_MAX) -> Any:
+    """Read the JSON value in `body`, with the restrictions of I-JSON (RFC 7493) and the limits of this library.
+
+    Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, for a byte order mark, for duplicate
+    members, for NaN, for numbers that are long or that a double changes, and for NUL and lone surrogates in strings.
+    """
+    if len(body) > bytes_max:
+        raise MalformedJson(f"the body is larger than {bytes_max} bytes")
+    try:
+        document = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_unique_members,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_number,
+            parse_int=_parse_number,
+        )
+    except UnicodeDecodeError:
+        raise MalformedJson("the body is not UTF-8") from None
+    except RecursionError:
+        raise MalformedJson(f"the body is nested more than {depth_max} deep") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise MalformedJson(f"the body is not JSON: {error.msg} at {where}", position=error.pos) from None
+    check_tree(document, depth_max)
+    return document
+
+
+def write_json(document: object) -> bytes:
+    """Return `document` as compact JSON in UTF-8."""
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+
+
+@frozen
+class _Refused:
+    """A value that breaks I-JSON (RFC 7493), or the object with such a `member`. `check_tree` knows its path."""
+
+    why: str
+    member: str | None = None
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Refused:
+    if len(members := dict(pairs)) == len(pairs):
+        return members
+    [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+    return _Refused("occurs twice in one object", name)
+
+
+def _refuse_constant(name: str) -> _Refused:
+    return _Refused(f"is {name}, which is not JSON: leave the member out or write a number")
+
+
+def _parse_number(text: str) -> float | _Refused:
+    if len(text) > limits.JSON_NUMBER_CHARS_MAX:
+        return _LONG
+    if text.lstrip("-").isdigit() and text != "-0":
+        return int(text)
+    value = float(text)
+    try:
+        if math.isfinite(value) and Decimal(text) == Decimal(repr(value)):
+            return value
+    except ArithmeticError:
+        pass  # an exponent beyond those of `Decimal`
+    return _Refused("is a number that a double cannot hold exactly (RFC 7493 §2.2): round it, or write it as a string")
+
+
+_LONG: Final = _Refused(f"is a number of more than {limits.JSON_NUMBER_CHARS_MAX} characters: write it as a string")
+_Path = tuple[Any, ...]  # empty for the document; else the path of the container, and the name or index in it
+
+
+def check_tree(document: object, depth_max: int) -> None:
+    """Raise `MalformedJson` when `document` is nested too deep, or a part of it is refused or cannot be stored."""
+    level: list[tuple[_Path, object]] = [((), document)]
+    depth = 0
+    while level:
+        below: list[tuple[_Path, object]] = []
+        for path, node in level:
+            if isinstance(node, dict):
+                below += [((path, name), name) for name in node]
+                below += [((path, name), member) for name, member in node.items()]
+            elif isinstance(node, list):
+                below += [((path, index), item) for index, item in enumerate(node)]
+            elif isinstance(node, str) and _FORBIDDEN.search(node):
+                raise _refusal(path, "holds a NUL or a lone surrogate")
+            elif isinstance(node, _Refused):
+                raise _refusal(path if node.member is None else (path, node.member), node.why)
+        depth += any(isinstance(node, dict | list) for _, node in level)
+        if depth > depth_max:
+            raise MalformedJson(f"the body is nested more than {depth_max} deep")
+        level = below
+
+
+def _refusal(path: _Path, why: str) -> MalformedJson:
+    steps = []
+    while path:
+        path, step = path
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{printable(step)}")
+    member = "".join(reversed(steps)).removeprefix(".")
+    return MalformedJson(f"{member} {why}", member=member) if member else MalformedJson(f"the body {why}")
+
+
+def printable(name: str) -> str:
+    """Return the name of a member for an error message: short, and in printable ASCII."""
+    return name.encode("unicode_escape").decode("ascii")[:_NAME_CHARS_MAX] or '""'

@@ -1,0 +1,96 @@
+"""The query of a list request."""
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl
+
+from attrs import frozen
+
+from incoming_payments.domain.payment import PaymentId, WalletAddressUrl, payment_id, wallet_address_url
+from incoming_payments.errors import CursorNotFound, InvalidValue, MalformedQuery
+from incoming_payments.limits import PAGE_PAYMENTS_MAX, PAGE_PAYMENTS_SETTING_MAX
+from incoming_payments.wire._json import printable
+
+_SIZE: Final = re.compile("[1-9][0-9]{0,2}", re.ASCII)
+
+
+@frozen
+class ListRequest:
+    """The checked query of a list request: a page of `limit` payments, after `cursor` or, if `backwards`, before it."""
+
+    wallet_address: WalletAddressUrl
+    cursor: PaymentId | None = None
+    limit: int = PAGE_PAYMENTS_MAX
+    backwards: bool = False
+
+
+def read_list_request(query: str) -> ListRequest:
+    """Read the raw `query` of a list request: `wallet-address`, and perhaps `cursor` and one of `first` and `last`.
+
+    Raises `MalformedQuery`, which names the wrong member, and `CursorNotFound` for a cursor that no page has.
+
+    >>> read_list_request("wallet-address=https%3A%2F%2Fbank.example%2Falice&first=10").limit
+    10
+    """
+    members = _members(query)
+    if "wallet-address" not in members:
+        raise MalformedQuery("wallet-address is missing: name the wallet address to list", member="wallet-address")
+    if "first" in members and "last" in members:
+        raise MalformedQuery("first and last exclude each other: leave one out", member="last")
+    if "last" in members and "cursor" not in members:
+        raise MalformedQuery("last needs a cursor: pass the startCursor of a page, or use first", member="cursor")
+    return ListRequest(
+        _wallet_address(members["wallet-address"]),
+        _cursor(members["cursor"]) if "cursor" in members else None,
+        _size(members, "last" if "last" in members else "first"),
+        "last" in members,
+    )
+
+
+_NAMES: Final = ("wallet-address", "cursor", "first", "last")
+
+
+def _members(query: str) -> dict[str, str]:
+    """Return the members of `query`, percent-decoded."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
+    except ValueError:  # a member without "=", or bytes that are not UTF-8
+        raise MalformedQuery("the query must have the form name=value&name=value, in percent-encoded UTF-8") from None
+    members: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in _NAMES:
+            shown = printable(name)
+            raise MalformedQuery(f"{shown} is unknown: pass only {', '.join(_NAMES)}", member=shown)
+        if name in members:
+            raise MalformedQuery(f"{name} occurs twice: pass it once", member=name)
+        members[name] = value
+    return members
+
+
+def _wallet_address(text: str) -> WalletAddressUrl:
+    try:
+        return wallet_address_url(text)
+    except InvalidValue as error:
+        text = error.description.replace("walletAddress", "wallet-address", 1)
+        raise MalformedQuery(text, member="wallet-address") from None
+
+
+def _size(members: dict[str, str], name: str) -> int:
+    text = members.get(name, str(PAGE_PAYMENTS_MAX))
+    if not _SIZE.fullmatch(text) or int(text) > PAGE_PAYMENTS_SETTING_MAX:
+        raise MalformedQuery(f"{name} must be an integer from 1 to {PAGE_PAYMENTS_SETTING_MAX}", member=name)
+    return int(text)
+
+
+def _cursor(text: str) -> PaymentId:
+    try:
+        return payment_id(text)
+    except InvalidValue:
+        raise cursor_not_found() from None
+
+
+def cursor_not_found() -> CursorNotFound:
+    """Return the same error for a malformed cursor, one of another list, and one that never existed, so that a client
+    cannot tell them apart."""
+    text = "the cursor is not a payment of this list: pass startCursor or endCursor of one of its pages"
+    return CursorNotFound(text, member="cursor")
