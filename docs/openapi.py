@@ -19,8 +19,8 @@ from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN, SHARED_SECRET_
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.httpsig import Code
-from incoming_payments.wire import JSON_MEDIA_TYPE, CreateRequest, PaymentView, PublicView
-from incoming_payments.wire import _camel_case as member_name
+from incoming_payments.wire import JSON_MEDIA_TYPE, CreateRequest, PageView, PaymentView, PublicView, SummaryView
+from incoming_payments.wire._values import _camel_case as member_name
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FILE: Final = ROOT / "src" / "incoming_payments" / "openapi.json"
@@ -42,7 +42,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
         400,
         "the body ended too early, or other code of the host has read it: see the log of the host",
     ),
-    "unexpected_body": (400, "a `GET` with a body"),
+    "unexpected_body": (400, "a body where none belongs"),
     "not_found": (404, "another path"),
     "method_not_allowed": (405, "another method"),
     "not_acceptable": (406, "`Accept` excludes JSON"),
@@ -76,6 +76,9 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "unknown_wallet_address": (400, "this service does not host the wallet address"),
     "asset_mismatch": (400, "`incomingAmount` is not in the asset of the wallet address"),
     "invalid_terms": (400, "`incomingAmount` is zero, or `expiresAt` is not ahead or too far ahead"),
+    "invalid_query": (400, "a parameter is missing, unknown, repeated or wrong, which `member` names"),
+    "unknown_cursor": (400, "the cursor is no payment of this list"),
+    "payment_expired": (409, "the payment has expired, so it cannot be completed"),
     "forbidden": (403, "the token has the right, but not for this wallet address or for another client's payment"),
     "inactive_wallet_address": (403, "the wallet address takes no new payments"),
     "refused_by_policy": (403, "a rule of the account servicing entity refuses, with its own description"),
@@ -97,6 +100,7 @@ STATUS_TEXTS: Final = {
     405: "The path does not have this method",
     406: "The response would be JSON, which the client does not accept",
     408: "The body took too long to arrive",
+    409: "The state of the payment does not allow this",
     411: "The body needs `Content-Length`",
     413: "The body is too large",
     414: "The target is too long",
@@ -144,14 +148,20 @@ OPTIONAL_HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
 
 _DATE_TIME: Final = {"type": "string", "format": "date-time"}
 _URL: Final = {"type": "string", "format": "uri", "maxLength": limits.URL_CHARS_MAX}
+_URLS: Final = {name: _URL for name in ("id", "walletAddress", "authServer")}
 _REQUESTED_URL: Final = {**_URL, "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://[!-~]+$"}
 SCHEMAS_OF_TYPES: Final[Mapping[object, Schema]] = {
-    str: _URL,
+    str: {"type": "string", "minLength": 1},
     WalletAddressUrl: _URL,
     bool: {"type": "boolean"},
     datetime: _DATE_TIME,
     MetadataJson: {"type": "object"},
     Amount: {"$ref": "#/components/schemas/amount"},
+    Sequence[SummaryView]: {
+        "type": "array",
+        "maxItems": limits.PAGE_PAYMENTS_SETTING_MAX,
+        "items": {"$ref": "#/components/schemas/incoming-payment-summary"},
+    },
     Sequence[IlpPaymentMethod]: {
         "type": "array",
         "uniqueItems": True,
@@ -173,16 +183,18 @@ MEMBERS: Final[Mapping[str, str]] = {
     "createdAt": "When the payment was created.",
     "updatedAt": "When the payment last changed.",
     "methods": "How to pay. It is empty when the payment takes no more money.",
+    "result": "The payments, newest first.",
+    "startCursor": "The cursor of the first payment of the page.",
+    "endCursor": "The cursor of the last payment of the page.",
+    "hasNextPage": "Whether there are payments after the page.",
+    "hasPreviousPage": "Whether there are payments before the page.",
     "authServer": "The authorization server of the wallet address, where clients request a grant.",
 }
 
 
-def an_object(cls: type, *, names: Sequence[str] | None = None, schemas: Mapping[str, Schema] | None = None) -> Schema:
-    """Return the schema of the JSON object for the attrs class `cls`, or for the fields `names` of it.
-
-    `schemas` replace the schemas of some members.
-    """
-    hints, members = get_type_hints(cls), [one for one in fields(cls) if names is None or one.name in names]
+def an_object(cls: type, *, schemas: Mapping[str, Schema] | None = None) -> Schema:
+    """Return the schema of the JSON object for the attrs class `cls`. `schemas` replace those of some members."""
+    hints, members = get_type_hints(cls), fields(cls)
     return {
         "type": "object",
         "properties": {
@@ -284,9 +296,25 @@ def schemas() -> Schema:
         "amount": amount,
         "ilp-payment-method": method,
         "create-incoming-payment": an_object(CreateRequest, schemas={"walletAddress": _REQUESTED_URL}),
-        "incoming-payment": an_object(PaymentView),
-        "public-incoming-payment": an_object(PublicView),
+        "incoming-payment": an_object(PaymentView, schemas=_URLS),
+        "incoming-payment-summary": an_object(SummaryView, schemas=_URLS),
+        "public-incoming-payment": an_object(PublicView, schemas=_URLS),
+        "page": _page(),
+        "empty": {"type": "object", "maxProperties": 0},
         "error": error,
+    }
+
+
+def _page() -> Schema:
+    """Return the schema of a page, whose cursors and flags are in an object of their own."""
+    flat = an_object(PageView)
+    result = flat["properties"].pop("result")
+    flat["required"].remove("result")
+    return {
+        "type": "object",
+        "properties": {"pagination": flat, "result": result},
+        "required": ["pagination", "result"],
+        "additionalProperties": False,
     }
 
 
@@ -324,6 +352,18 @@ class Operation:
     has_content: bool = True  # whether responses have a body
 
 
+def a_query(name: str, text: str, schema: Schema, *, required: bool = False) -> Schema:
+    """Return a parameter in the query."""
+    return {"name": name, "in": "query", "required": required, "description": text, "schema": schema}
+
+
+_CURSOR: Final = {"type": "string", "minLength": 1}
+_PAGE_SIZE: Final = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": limits.PAGE_PAYMENTS_SETTING_MAX,
+    "default": limits.PAGE_PAYMENTS_MAX,
+}
 _ID: Final = {
     "name": "id",
     "in": "path",
@@ -331,6 +371,20 @@ _ID: Final = {
     "description": "The last segment of the payment's URL.",
     "schema": {"type": "string", "minLength": 1},
 }
+_LIST: Final = {
+    "path": COLLECTION_PATH,
+    "success": Success(text="A page of the payments of the wallet address", schemas=("page",)),
+    "codes": (
+        *HTTP, "unexpected_body", "invalid_query", "unknown_cursor", "unknown_wallet_address", *SIGNED,
+        "wallet_addresses_unavailable", *OUTAGES,
+    ),
+    "parameters": (
+        a_query("wallet-address", "The URL of the wallet address.", _REQUESTED_URL, required=True),
+        a_query("cursor", "`startCursor` or `endCursor` of a page: the list continues there.", _CURSOR),
+        a_query("first", "How many payments the page has at most, after the cursor.", _PAGE_SIZE),
+        a_query("last", "The same, before the cursor. It needs a cursor, and excludes `first`.", _PAGE_SIZE),
+    ),
+}  # fmt: skip
 _GET: Final = {
     "path": COLLECTION_PATH + "/{id}",
     "success": Success(
@@ -363,6 +417,21 @@ OPERATIONS: Final = (
             "inactive_wallet_address", "wallet_addresses_unavailable", *OUTAGES,
         ),
         body="create-incoming-payment",
+    ),
+    Operation(
+        id="list-incoming-payments",
+        method="get",
+        summary="List the incoming payments of a wallet address",
+        description="The access token needs the action `list`, or `list-all` for payments of other clients.",
+        **_LIST,
+    ),
+    Operation(
+        id="head-incoming-payments",
+        method="head",
+        summary="Get the header fields of a list of incoming payments",
+        description="As `get`, without the content.",
+        has_content=False,
+        **_LIST,
     ),
     Operation(
         id="get-incoming-payment",
@@ -400,6 +469,17 @@ OPERATIONS: Final = (
         codes=(*HTTP, "not_found"),
         parameters=(_ID,),
         security=({},),
+    ),
+    Operation(
+        id="complete-incoming-payment",
+        method="post",
+        path=COLLECTION_PATH + "/{id}/complete",
+        summary="Complete an incoming payment",
+        description="The payment takes no more money. A completed payment does not change, so the request can be "
+        "repeated. The access token needs the action `complete`, and the client is the one that created the payment.",
+        success=Success(text="The incoming payment is completed", schemas=("incoming-payment-summary",)),
+        codes=(*HTTP, "unexpected_body", *SIGNED, "payment_not_found", "payment_expired", *OUTAGES),
+        parameters=(_ID,),
     ),
 )  # fmt: skip
 
@@ -492,7 +572,7 @@ def document() -> Schema:
         "servers": [{"url": "https://bank.example"}],
         "paths": paths,
         "components": {
-            "schemas": {**schemas(), "empty": {"type": "object", "maxProperties": 0}},
+            "schemas": schemas(),
             "responses": dict(sorted(shared.items())),
             "securitySchemes": {
                 "access-token": {

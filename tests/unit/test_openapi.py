@@ -41,7 +41,6 @@ from kits.service_kit import (
     OTHER_SHOP,
     Client,
     Service,
-    Unused,
     a_right,
     document,
     id_of,
@@ -49,6 +48,7 @@ from kits.service_kit import (
 )
 
 SOURCE: Final = Path(incoming_payments.__file__).parent
+ALL: Final = ("create", "read", "list", "complete")
 USD_25: Final = {"value": "2500", "assetCode": "USD", "assetScale": 2}
 
 
@@ -132,17 +132,17 @@ def test_every_code_is_documented() -> None:
     assert documented == codes_in_the_source()
 
 
-class Raising(Unused):
+class Raising:
     """Every port at once. Each call raises `error`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def insert(self, *_: object) -> Any:
-        """Raise the error."""
+    def _raise(self, *_: object) -> Any:
         raise self._error
 
-    load = update = events = find_expired = find = introspect = use = allocate = insert
+    def __getattr__(self, _: str) -> Any:
+        return self._raise
 
 
 @frozen
@@ -158,21 +158,28 @@ class Call:
     def of(cls, operation: Documented, **policy: Any) -> "Call":
         """Return a call at a new service."""
         service = Service(**policy)
-        client = service.client(a_right("create", "read"))
+        client = service.client(a_right(*ALL))
         return cls(operation, service, client, client.creates())
 
     def request(self, *headers: tuple[str, str], body: Mapping[str, object] | None = None, **changes: Any) -> Request:
         """Return the request, unsigned."""
-        path, content = self.operation.path.replace("{id}", self.id), b""
+        path, query, content = self.operation.path.replace("{id}", self.id), "", b""
         if self.operation.id == "create-incoming-payment":
             content = json.dumps({"walletAddress": ALICE.url, **(body or {})}).encode()
             headers = (JSON, ("Content-Length", str(len(content))), *headers)
-        return evolve(Request(self.operation.method, path, headers=headers, body=content), **changes)
+        elif self.is_list:
+            query = f"wallet-address={ALICE.url}"
+        return evolve(Request(self.operation.method, path, query, headers, content), **changes)
 
     @property
     def is_signed(self) -> bool:
         """Return whether the operation takes a signed request."""
         return self.operation.method != "OPTIONS"
+
+    @property
+    def is_list(self) -> bool:
+        """Return whether the operation lists payments."""
+        return self.operation.id.endswith("payments")
 
     def send(self, request: Request, client: Client | None = None, **options: Any) -> Response:
         """Send `request`, signed unless it is a preflight request."""
@@ -186,7 +193,7 @@ class Call:
 
     def by(self, **client: Any) -> Response:
         """Send the request by another client."""
-        rights = client.pop("rights", [a_right("create", "read")])
+        rights = client.pop("rights", [a_right(*ALL)])
         return self.send(self.request(), self.service.client(*rights, **client))
 
     def twice(self, **options: Any) -> Response:
@@ -246,13 +253,13 @@ class Keyless:
 
     def introspect(self, _: object) -> AccessTokenInfo:
         """Return an active token without its key."""
-        return AccessTokenInfo(OTHER_SHOP, None, [a_right("create", "read")])
+        return AccessTokenInfo(OTHER_SHOP, None, [a_right(*ALL)])
 
 
 def forbidden(call: Call) -> Response:
     """Use a token for another wallet address, or that of another client."""
-    on = BOB if call.operation.id == "create-incoming-payment" else ALICE
-    return call.by(rights=[a_right("create", "read", on=on)], name=OTHER_SHOP)
+    is_read = "{id}" in call.operation.path
+    return call.by(rights=[a_right(*ALL, on=ALICE if is_read else BOB)], name=OTHER_SHOP)
 
 
 def inactive(call: Call) -> Response:
@@ -263,8 +270,11 @@ def inactive(call: Call) -> Response:
 
 def unknown_wallet_address(call: Call) -> Response:
     """Name a wallet address that is not hosted, with a token for all of them."""
-    request = call.request(body={"walletAddress": "https://bank.example/eve"})
-    return call.send(request, call.service.client(a_right("create", on=None)))
+    url = "https://bank.example/eve"
+    request = call.request(body={"walletAddress": url})
+    if call.is_list:
+        request = evolve(request, query=f"wallet-address={url}")
+    return call.send(request, call.service.client(a_right("create", "list", on=None)))
 
 
 def repeated(call: Call) -> Response:
@@ -282,8 +292,24 @@ def unlisted(call: Call) -> Response:
     """Look up the wallet address, which a signed read does not need, without an answer."""
     error = errors.WalletAddressesUnavailable("no answer")
     call.service.replace(wallet_addresses=Raising(error))
-    is_read = call.operation.id != "create-incoming-payment"
-    return call.service.handle(call.request()) if is_read else call.send(call.request())
+    is_public = "{id}" in call.operation.path
+    return call.service.handle(call.request()) if is_public else call.send(call.request())
+
+
+def refused_by_policy(call: Call) -> Response:
+    """Let a port of the host refuse: one that the operation calls."""
+    port = {"create": "methods", "complete": "store"}.get(call.operation.id.partition("-")[0], "wallet_addresses")
+    call.service.replace(**{port: Raising(errors.PolicyRefused("not today"))})
+    is_public = call.operation.id in {"get-incoming-payment", "head-incoming-payment"}
+    return call.service.handle(call.request()) if is_public else call.send(call.request())
+
+
+def expired(call: Call) -> Response:
+    """Complete a payment that has expired."""
+    id = call.client.creates(expiresAt=(call.service.now + timedelta(seconds=1)).isoformat())
+    call.service.clock.advance(2)
+    expired = evolve(call, id=id)
+    return expired.send(expired.request())
 
 
 # How to get each code. A request of the wrong form, or a port that refuses.
@@ -305,7 +331,7 @@ PROVOKED: Final[Mapping[str, Callable[[Call], Response]]] = {
     "token_missing": lambda call: call.service.handle(call.request(("Signature", ""))),
     "invalid_token": lambda call: call.service.handle(call.request(("Authorization", "GNAP UNKNOWN"))),
     "token_expired": lambda call: call.by(expires_at=NOW - timedelta(seconds=1)),
-    "insufficient_rights": lambda call: call.by(rights=[a_right("complete")]),
+    "insufficient_rights": lambda call: call.by(rights=[a_right("read" if "complete" in call.operation.id or call.is_list else "complete")]),
     "key_unusable": lambda call: call.by(jwk={"kty": "x"}),
     "nonce_used": lambda call: call.twice(nonce="a-nonce"),
     "nonce_unsupported": lambda call: call.to("nonces", None),
@@ -317,7 +343,10 @@ PROVOKED: Final[Mapping[str, Callable[[Call], Response]]] = {
     "invalid_terms": lambda call: call.send(call.request(body={"incomingAmount": {**USD_25, "value": "0"}})),
     "forbidden": forbidden,
     "inactive_wallet_address": inactive,
-    "refused_by_policy": lambda call: call.to("methods", errors.PolicyRefused("not today")),
+    "refused_by_policy": refused_by_policy,
+    "invalid_query": lambda call: call.send(call.request(query="first=0")),
+    "unknown_cursor": lambda call: call.send(evolve(call.request(), query=f"{call.request().query}&cursor=x")),
+    "payment_expired": expired,
     "payment_not_found": lambda call: evolve(call, id=NOBODYS_ID).send(evolve(call, id=NOBODYS_ID).request()),
     "internal_error": internal,
     "port_unavailable": lambda call: call.to("store", errors.PortUnavailable("down")),
@@ -348,14 +377,19 @@ def test_resources_have_the_documented_members() -> None:
     The methods and the amounts have all their members, too.
     """
     service = Service()
-    client = service.client()
+    client = service.client(a_right(*ALL))
     later = (NOW + timedelta(hours=1)).isoformat()
     created = client.create(incomingAmount=USD_25, expiresAt=later, metadata={"ref": [1, None]})
     shown = document(created, 201)
     public = document(service.handle(Request("GET", f"/incoming-payments/{id_of(created)}")))
+    page = document(client.send(client.sign(Request("GET", "/incoming-payments", f"wallet-address={ALICE.url}"))))
+    completed = document(client.send(client.sign(Request("POST", f"/incoming-payments/{id_of(created)}/complete"))))
     schemas = DOCUMENT["components"]["schemas"]
+    assert list(schemas["page"]["properties"]["pagination"]["properties"]) == list(page["pagination"])
     for name, members in {
         "incoming-payment": shown,
+        "page": page,
+        "incoming-payment-summary": completed,
         "public-incoming-payment": public,
         "amount": shown["incomingAmount"],
         "ilp-payment-method": shown["methods"][0],

@@ -180,6 +180,10 @@ class Campaign:
         """Let most requests be about a payment and a wallet address that exist. A wrong value in them stays wrong."""
         if "id" in case.path_parameters and self._draw.random() < 0.7:
             case.path_parameters["id"] = self._draw.choice(self._ids)
+        if "wallet-address" in case.query and self._draw.random() < 0.9 and _is_listed(case.query["wallet-address"]):
+            case.query["wallet-address"] = f"{self._client.base_url}/alice"
+        if isinstance(case.query.get("cursor"), str) and case.query["cursor"] and self._draw.random() < 0.8:
+            case.query["cursor"] = self._draw.choice(self._ids)
         if isinstance(case.body, dict) and case.method == "POST" and self._draw.random() < 0.9:
             body = copy.deepcopy(case.body) | {"walletAddress": f"{self._client.base_url}/alice"}
             amount = body.get("incomingAmount")
@@ -190,6 +194,10 @@ class Campaign:
             is_valid = validator("#/components/schemas/create-incoming-payment").is_valid
             if is_valid(case.body) == is_valid(body):
                 case.body = body
+
+
+def _is_listed(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("http")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -20,6 +20,9 @@ REACHED: Final = {
     ("POST /incoming-payments", 401, "token_missing"),
     ("GET /incoming-payments/{id}", 200, ""),
     ("GET /incoming-payments/{id}", 404, "payment_not_found"),
+    ("GET /incoming-payments", 200, ""),
+    ("GET /incoming-payments", 400, "invalid_query"),
+    ("POST /incoming-payments/{id}/complete", 200, ""),
 }
 
 
