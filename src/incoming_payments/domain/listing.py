@@ -75,11 +75,15 @@ class PaymentQuery:
         if newer_than is not None and self.older_than is not None:
             raise InvalidValue("a page lies on one side of a place: pass older_than or newer_than", member="newer_than")
 
+    def is_of(self, payment: IncomingPayment) -> bool:
+        """Return whether the list is of the wallet address and the client of `payment`, which never change."""
+        terms = payment.terms
+        return self.wallet_address in (None, terms.wallet_address) and self.client in (None, terms.client)
+
     def admits(self, payment: IncomingPayment) -> bool:
         """Return whether `payment` meets the filters. Its place does not matter."""
         return (
-            self.wallet_address in (None, payment.wallet_address)
-            and self.client in (None, payment.client)
+            self.is_of(payment)
             and (self.created_from is None or payment.created_at >= self.created_from)
             and (self.created_before is None or payment.created_at < self.created_before)
             and self.state in (None, state_of(payment, self.now))

@@ -5,7 +5,7 @@ from datetime import datetime
 from attrs import evolve
 
 from incoming_payments.domain.listing import PaymentPage, PaymentQuery, Place
-from incoming_payments.domain.payment import HOST, PaymentId, client_id, wallet_address_url
+from incoming_payments.domain.payment import HOST, IncomingPayment, PaymentId, client_id, wallet_address_url
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import (
     CursorNotFound,
@@ -50,8 +50,8 @@ def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, no
         text = "this service does not host the wallet address: check the URL"
         raise WalletAddressNotFound(text, member="wallet-address")
     client = caller.client if allowance.reach(url) == "own" else None
-    filters = PaymentQuery(now=now, limit=wanted.limit, wallet_address=url, client=client)
-    page = yield from _page(filters, wanted.cursor, backwards=wanted.backwards)
+    every = PaymentQuery(now=now, limit=wanted.limit + 1, wallet_address=url, client=client)
+    page = yield from _page(every, wanted.cursor, backwards=wanted.backwards)
     return page_view(page, policy, now)
 
 
@@ -79,16 +79,17 @@ def list_for_host(
     """Return a page of the payments that meet every filter, for the host's own app. See `IncomingPayments.list`."""
     if last is not None and (first is not None or cursor is None):
         raise InvalidValue("pass last with a cursor, and without first", member="last")
-    filters = PaymentQuery(
+    size = _size(last=last) if last is not None else _size(first=PAGE_PAYMENTS_MAX if first is None else first)
+    every = PaymentQuery(
         now=now,
-        limit=_size(last=last) if last is not None else _size(first=PAGE_PAYMENTS_MAX if first is None else first),
+        limit=size + 1,
         wallet_address=None if wallet_address is None else wallet_address_url(wallet_address),
         state=state,
         client=None if client is None else HOST if client == HOST else client_id(client),
         created_from=created_from,
         created_before=created_before,
     )
-    return (yield from _page(filters, cursor, backwards=last is not None))
+    return (yield from _page(every, cursor, backwards=last is not None))
 
 
 def _size(**named: int) -> int:
@@ -98,33 +99,37 @@ def _size(**named: int) -> int:
     return size
 
 
-def _page(filters: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> Flow[PaymentPage]:
-    """Return the page of `filters` that follows the payment `cursor`, or with `backwards` the page that precedes it."""
-    place, cursor_is_listed = yield from _look_up(filters, cursor)
-    below, above = (None, place) if backwards else (place, None)
-    found = yield from FindPayments(evolve(filters, limit=filters.limit + 1, older_than=below, newer_than=above))
-    is_cut = len(found) > filters.limit
-    payments = tuple(found[-filters.limit :] if backwards else found[: filters.limit])
-    # The cursor itself lies on the other side of the page. If it is not listed, because it is in another state, look.
-    others = cursor_is_listed
-    if place is not None and not cursor_is_listed:
-        others = bool((yield from FindPayments(evolve(filters, limit=1, older_than=above, newer_than=below))))
+def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> Flow[PaymentPage]:
+    """Return the page of `query` that follows the payment `cursor`, or with `backwards` the page that precedes it.
+
+    The limit of `query` is one more than the size of the page, to see whether other payments follow.
+    """
+    size, place, others = query.limit - 1, None, False
+    if cursor is not None:
+        payment = yield from _listed(query, cursor)
+        place, others = Place.of(payment), query.admits(payment)
+        query = evolve(query, newer_than=place) if backwards else evolve(query, older_than=place)
+    found = yield from FindPayments(query)
+    payments = tuple(found[-size:] if backwards else found[:size])
+    # The cursor itself lies on the other side of the page. If it is in another state now, look for its neighbour.
+    if place is not None and not others:
+        other_side = evolve(query, limit=1, older_than=query.newer_than, newer_than=query.older_than)
+        others = bool((yield from FindPayments(other_side)))
+    is_cut = len(found) > size
     has_next, has_previous = (others, is_cut) if backwards else (is_cut, others)
     return PaymentPage(payments, has_next=has_next, has_previous=has_previous)
 
 
-def _look_up(filters: PaymentQuery, cursor: PaymentId | None) -> Flow[tuple[Place | None, bool]]:
-    """Return the place of the payment `cursor`, and whether it is in the list.
+def _listed(query: PaymentQuery, cursor: PaymentId) -> Flow[IncomingPayment]:
+    """Return the payment `cursor`. Raises `CursorNotFound` unless it has the wallet address and the client of the list.
 
-    The payment must have the wallet address and the client of the list, so no cursor leads into another list, or shows
-    that a payment exists there. These never change, unlike the state: a cursor never becomes invalid.
+    So no cursor leads into another list, or shows that a payment exists there. A signature of the cursor would add
+    nothing. Neither part ever changes, so a cursor never becomes invalid.
     """
-    if cursor is None:
-        return None, False
     try:
         payment = yield from LoadPayment(cursor)
     except PaymentNotFound:
         raise cursor_not_found() from None
-    if not evolve(filters, state=None, created_from=None, created_before=None).admits(payment):
+    if not query.is_of(payment):
         raise cursor_not_found()
-    return Place.of(payment), filters.admits(payment)
+    return payment

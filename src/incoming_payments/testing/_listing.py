@@ -99,9 +99,10 @@ class ListingContract(StoreHooks):
         places = [None, *(Place.of(store.load(id)) for id in ids)]
         payments = [store.load(id) for id in ids]
         for first, end, place in product(range(7), range(7), places):
-            times = {"created_from": NOW + first * _SECOND, "created_before": NOW + end * _SECOND}
+            filters: dict[str, Any] = {"created_from": NOW + first * _SECOND, "created_before": NOW + end * _SECOND}
             for side in ("older_than", "newer_than"):
-                query = PaymentQuery(now=NOW, limit=2, **times, **{side: place})
+                filters |= {"older_than": None, "newer_than": None, side: place}
+                query = PaymentQuery(now=NOW, limit=2, **filters)
                 assert query.page_of(payments) == list(store.find_payments(query))
 
     def test_the_largest_page(self, store: PaymentStore) -> None:

@@ -53,6 +53,28 @@ const results = {
   forgedCreate: await outcome(forger.incomingPayment.create(server, given.wanted))
 }
 
+// Two payments exist. Lists are read from page to page, and then one payment is completed twice.
+const { walletAddress } = given.wanted
+const list = (accessToken, pagination) =>
+  outcome(mine.incomingPayment.list({ ...server, accessToken, walletAddress }, pagination))
+const complete = () => outcome(mine.incomingPayment.complete({ url, accessToken: given.manageToken }))
+results.list = await list(given.manageToken)
+results.firstPage = await list(given.manageToken, { first: 1 })
+const { endCursor } = results.firstPage.answer?.pagination ?? {}
+results.nextPage = await list(given.manageToken, { first: 1, cursor: endCursor })
+results.emptyPage = await list(given.manageToken, { cursor: results.nextPage.answer?.pagination.endCursor })
+results.previousPage = await list(given.manageToken, {
+  last: 1,
+  cursor: results.nextPage.answer?.pagination.startCursor
+})
+results.foreignList = await list(given.token)
+results.foreignCursor = await list(given.manageToken, { first: 1, cursor: given.unknownPayment })
+results.bothDirections = await list(given.manageToken, { first: 1, last: 1, cursor: endCursor })
+results.completed = await complete()
+results.completedAgain = await complete()
+results.listCompleted = await list(given.manageToken)
+results.completedWithoutRight = await outcome(mine.incomingPayment.complete({ url, accessToken: given.token }))
+
 // Checks that the validation is on: the client must refuse a response that the OpenAPI forbids.
 const wrong = createServer((_, response) => {
   response.setHeader('content-type', 'application/json')

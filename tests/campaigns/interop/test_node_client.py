@@ -17,6 +17,7 @@ PACKAGE: Final = "@interledger/open-payments"
 VERSION: Final = "7.4.0"
 SCRIPT: Final = Path(__file__).with_name("node_client.mjs")
 READ_ONLY_TOKEN: Final = "READ-ONLY-TOKEN"
+MANAGE_TOKEN: Final = "MANAGE-TOKEN"
 UNKNOWN_ID: Final = "019b76da-a800-7000-8000-000000000000"
 
 
@@ -32,10 +33,11 @@ def results(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     folder, port = tmp_path_factory.mktemp("service"), free_port()
     assert run_command("init", folder, "--port", str(port)).returncode == 0
     with (folder / CONFIGURATION).open("a", encoding="utf-8") as configuration:
-        configuration.write(
-            f'[[token]]\nvalue = "{READ_ONLY_TOKEN}"\nclient = "https://shop.example/"\njwk_file = "{CLIENT_JWK}"\n'
-            'rights = [{ actions = ["read"] }]\n'
-        )
+        for token, actions in ((READ_ONLY_TOKEN, '"read"'), (MANAGE_TOKEN, '"complete", "list"')):
+            configuration.write(
+                f'[[token]]\nvalue = "{token}"\njwk_file = "{CLIENT_JWK}"\n'
+                f'client = "http://127.0.0.1:{port}/a-client"\nrights = [{{ actions = [{actions}] }}]\n'
+            )
     client = HttpClient.of(folder, f"http://127.0.0.1:{port}")
     wanted = a_request(client, "USD")
     given = {
@@ -47,6 +49,7 @@ def results(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         "forgedKey": PrivateKey.generate_ed25519(client.key.kid).to_pem().decode(),
         "token": client.token,
         "readOnlyToken": READ_ONLY_TOKEN,
+        "manageToken": MANAGE_TOKEN,
         "wanted": wanted,
         "wrongAsset": a_request(client, "EUR"),
         "unknownPayment": f"{client.base_url}/incoming-payments/{UNKNOWN_ID}",
@@ -108,12 +111,50 @@ def test_it_reads_a_payment_publicly(results: dict[str, Any]) -> None:
     assert public == answer(results, "readPublicly")
 
 
+def test_it_lists_payments(results: dict[str, Any]) -> None:
+    """The client accepts each page, and goes from page to page by the cursors."""
+    newest, oldest = answer(results, "least")["id"], answer(results, "created")["id"]
+    pages = {
+        name: ([item["id"] for item in answer(results, name)["result"]], answer(results, name)["pagination"])
+        for name in ("list", "firstPage", "nextPage", "previousPage", "emptyPage")
+    }
+    first, last = (id.rpartition("/")[2] for id in (newest, oldest))
+    assert pages == {
+        "list": ([newest, oldest], pagination(first, last)),
+        "firstPage": ([newest], pagination(first, first, has_next=True)),
+        "nextPage": ([oldest], pagination(last, last, has_previous=True)),
+        "previousPage": ([newest], pagination(first, first, has_next=True)),
+        "emptyPage": ([], {"hasNextPage": False, "hasPreviousPage": True}),
+    }
+
+
+def pagination(start: str, end: str, *, has_next: bool = False, has_previous: bool = False) -> dict[str, object]:
+    """Return the `pagination` of a page."""
+    return {"startCursor": start, "endCursor": end, "hasNextPage": has_next, "hasPreviousPage": has_previous}
+
+
+def test_it_completes_a_payment(results: dict[str, Any]) -> None:
+    """The client accepts the completed payment, also for a repeated request, and finds it completed in the list."""
+    completed = answer(results, "completed")
+    read = answer(results, "created")
+    assert completed == {
+        **{name: value for name, value in read.items() if name not in {"methods", "updatedAt"}},
+        "completed": True,
+    }
+    assert completed == answer(results, "completedAgain")
+    assert completed in answer(results, "listCompleted")["result"]
+
+
 ERRORS: Final = [
     ("wrongAsset", 400, "asset_mismatch", "incomingAmount must be in USD at scale 2"),
     ("missingRight", 401, "insufficient_rights", "the access token has no right to create"),
     ("unknownToken", 401, "invalid_token", "the access token is not active"),
     ("unknownPayment", 404, "payment_not_found", "there is no such incoming payment"),
     ("forgedRead", 401, "signature_invalid", "the signature does not fit the key"),
+    ("foreignList", 401, "insufficient_rights", "the access token has no right to list"),
+    ("foreignCursor", 400, "unknown_cursor", "the cursor is not a payment of this list"),
+    ("bothDirections", 400, "invalid_query", "first and last exclude each other"),
+    ("completedWithoutRight", 401, "insufficient_rights", "the access token has no right to complete"),
     ("forgedCreate", 401, "signature_invalid", "the signature does not fit the key"),
 ]
 

@@ -1,16 +1,16 @@
-"""The operations of clients: create, get, public get and complete."""
+"""The operations of clients: create, get, public get, complete and list."""
 
 # ruff: noqa: ARG002 - all operations have the same signatures, and not every one uses each argument
 
 import json
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from attrs import define
 
-from incoming_payments.domain.payment import IncomingPayment, PaymentId
-from incoming_payments.errors import IncomingPaymentsError, PaymentExists, StoreError
-from incoming_payments.flows.complete import complete
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import CursorNotFound, IncomingPaymentsError, PaymentExists, StoreError
 from incoming_payments.flows.effects import Flow
 from incoming_payments.httpsig import RequestMessage, sign
 from incoming_payments.ilp.stream import StreamKeys
@@ -26,7 +26,9 @@ from incoming_payments.testing.simulation.operation import (
     check_error,
     check_total,
 )
-from incoming_payments.wire import PaymentView, PublicView
+from incoming_payments.wire import PaymentView, PublicView, SummaryView
+
+_AUTHORIZED: Final = (("Authorization", f"GNAP {TOKEN}"),)
 
 
 @define(eq=False)
@@ -44,7 +46,7 @@ class Create(Operation):
             body["incomingAmount"] = {"value": str(self.limit), "assetCode": USD.code, "assetScale": USD.scale}
         if self.expires_at is not None:
             body["expiresAt"] = self.expires_at.isoformat()
-        headers = (("Authorization", f"GNAP {TOKEN}"), ("Content-Type", "application/json"))
+        headers = (*_AUTHORIZED, ("Content-Type", "application/json"))
         request = RequestMessage("POST", f"{POLICY.base_url}/incoming-payments", headers, json.dumps(body).encode())
         now = clock()
         return world.flows.create_payment(sign(request, CLIENT_KEY, created=now, nonce=self.nonce), POLICY, now)
@@ -72,7 +74,7 @@ class Create(Operation):
         return f"create(limit={self.limit}, expires_at={self.expires_at})"
 
 
-def _id_of(view: PaymentView) -> PaymentId:
+def _id_of(view: PaymentView | SummaryView) -> PaymentId:
     return PaymentId(view.id.rpartition("/")[2])
 
 
@@ -83,9 +85,8 @@ class Get(Operation):
     id: PaymentId
 
     def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
-        headers = (("Authorization", f"GNAP {TOKEN}"),)
         now = clock()
-        request = sign(RequestMessage("GET", POLICY.payment_url(self.id), headers), CLIENT_KEY, created=now)
+        request = sign(RequestMessage("GET", POLICY.payment_url(self.id), _AUTHORIZED), CLIENT_KEY, created=now)
         return world.flows.get_payment(request, self.id, POLICY, now)
 
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
@@ -133,8 +134,10 @@ class Complete(Operation):
     wants_answer = True
     reads_clock_in_decision = True
 
-    def start(self, world: World, process: Process, clock: Clock) -> Flow[IncomingPayment]:
-        return complete(self.id, clock=clock)
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[Any]:
+        now, url = clock(), f"{POLICY.payment_url(self.id)}/complete"
+        request = sign(RequestMessage("POST", url, _AUTHORIZED), CLIENT_KEY, created=now)
+        return world.flows.complete_payment(request, self.id, POLICY, now, clock)
 
     def expect(self, ledger: Ledger, now: datetime) -> Expected:
         return ledger.expect_complete(now)
@@ -144,8 +147,52 @@ class Complete(Operation):
             return check_error(task, error)
         ledger = world.state.ledgers.get(self.id)
         require(ledger is not None and ledger.completed, "the answer says completed, but the payment is not")
-        check_total(world, task, self.id, answer.received.value, completed=True)
+        require(answer.completed, "the answer to a complete request says that the payment is not completed")
+        check_total(world, task, self.id, answer.received_amount.value, completed=True)
         return True
 
     def __str__(self) -> str:
         return f"complete({self.id})"
+
+
+@define(eq=False)
+class List(Operation):
+    """A page of a list: of all payments of the client, or for the host of the payments in one state."""
+
+    limit: int
+    cursor: PaymentId | None
+    backwards: bool
+    state: str | None
+
+    def start(self, world: World, process: Process, clock: Clock) -> Flow[Any]:
+        now, size = clock(), {"last" if self.backwards else "first": self.limit}
+        if self.state is not None:
+            return world.flows.list_for_host(state=self.state, cursor=self.cursor, **size, now=now)
+        members = {"wallet-address": WALLET.url, **size, **({"cursor": self.cursor} if self.cursor else {})}
+        query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in members.items())
+        url = f"{POLICY.base_url}/incoming-payments?{query}"
+        request = sign(RequestMessage("GET", url, _AUTHORIZED), CLIENT_KEY, created=now)
+        return world.flows.list_payments(request, query, POLICY, now)
+
+    def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
+        ledgers = world.state.ledgers
+        if isinstance(error, CursorNotFound):
+            require(self.cursor not in ledgers, f"the payment {self.cursor} was refused as a cursor")
+            world.state.count("cursor refused")
+            return True
+        if error is not None:
+            return check_error(task, error)
+        if self.state is not None:
+            ids = [payment.id for payment in answer.payments]
+        else:
+            ids = [_id_of(item) for item in answer.result]
+            ends = (answer.start_cursor, answer.end_cursor)
+            require(ends == ((ids[0], ids[-1]) if ids else (None, None)), f"the cursors {ends} are not those of {ids}")
+        places = [(ledgers[id].created_at, id) for id in ids]
+        require(len(ids) <= self.limit, f"a page of {self.limit} has {len(ids)} payments")
+        require(places == sorted(set(places), reverse=True), f"the page is not in the order of creation: {places}")
+        return True
+
+    def __str__(self) -> str:
+        direction = "before" if self.backwards else "after"
+        return f"list({self.limit} {direction} {self.cursor}, state={self.state})"

@@ -165,7 +165,7 @@ class Commits:
         if len(pairs) > 1:
             pairs.sort(key=lambda pair: order.index(pair[0]) if pair[0] in order else -1)
         for task, outcome in pairs:
-            self._check(task, outcome)
+            self._check(task, outcome, decided=len(pairs) == 1 or task in order)
         store = tasks[0].process.store
         for id in {task.effect.id: None for task in tasks}:
             ledger = self._state.ledgers.get(id)
@@ -174,14 +174,17 @@ class Commits:
                 if ledger.completed or self._state.roll() < 0.1:
                     ledger.compare_events(self._caller.inspect(store.events, id))
 
-    def _check(self, task: Task, outcome: Any) -> None:
-        """Compare the outcome of an update with the required result, and record the update in the ledger."""
+    def _check(self, task: Task, outcome: Any, *, decided: bool) -> None:
+        """Compare the outcome of an update with the required result, and record the update in the ledger.
+
+        An update that failed before it was `decided` is not stored. The same credit may be, by another update.
+        """
         effect = task.effect
         ledger = self._state.ledgers.get(effect.id)
         expected = _NOT_FOUND if ledger is None else _expected(task, ledger)
         if isinstance(outcome, StoreError):
             task.error = outcome
-            if ledger is not None and expected.record is not None and self._has_event(task, ledger):
+            if ledger is not None and expected.record is not None and decided and self._has_event(task, ledger):
                 expected.record(effect.credit_id)
             return
         self._state.count(expected.kind)

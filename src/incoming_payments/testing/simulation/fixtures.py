@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Final
 
 from incoming_payments.domain.amount import Asset
-from incoming_payments.domain.payment import WalletAddress, wallet_address_url
+from incoming_payments.domain.payment import WalletAddress, client_id, wallet_address_url
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
 from incoming_payments.httpsig import PrivateKey, load_private_jwk
@@ -23,6 +23,7 @@ FOREIGN_PEER: Final = Peer("test.bank.abroad", EUR)
 PREPARE_LIFETIME: Final = timedelta(seconds=30)
 MARGIN: Final = timedelta(seconds=1)  # that a Prepare must have left when it is accepted
 
+CLIENT: Final = client_id("https://shop.example/")
 TOKEN: Final = "OS9M2PMHKUR64TB8N6BW7OZB8CDFONP219RP1LT0"  # noqa: S105 - a fixed value, for simulations
 # RFC 8032 §7.1, test 1: a published key, so that a seed gives the same signatures everywhere
 _JWK: Final = {
@@ -38,9 +39,9 @@ INTROSPECTOR: Final = StaticIntrospector(
         (
             AccessToken(TOKEN),
             AccessTokenInfo(
-                client="https://shop.example/",
+                client=CLIENT,
                 jwk=_JWK,
-                rights=[AccessRight(["create", "read"], WALLET.url)],
+                rights=[AccessRight(["create", "read", "complete", "list"], WALLET.url)],
             ),
         )
     ]

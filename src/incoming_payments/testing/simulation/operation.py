@@ -9,19 +9,22 @@ from typing import Any, Protocol
 
 from attrs import define, field, frozen
 
+from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, PaymentId
 from incoming_payments.errors import IncomingPaymentsError, StoreError
+from incoming_payments.flows.complete import complete_payment
 from incoming_payments.flows.create import create_payment
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.get import get_payment, get_public_payment
+from incoming_payments.flows.list import list_for_host, list_payments
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp.stream import StreamKeys
 from incoming_payments.testing.simulation.ledger import Expected, Ledger, require
 from incoming_payments.testing.simulation.state import SimulationState
-from incoming_payments.wire import PaymentView, PublicView
+from incoming_payments.wire import PageView, PaymentView, PublicView, SummaryView
 
 Clock = Callable[[], datetime]
 
@@ -36,6 +39,9 @@ class Flows:
     announce_expired: Callable[..., Flow[int]] = announce_expired
     get_payment: Callable[..., Flow[PaymentView]] = get_payment
     get_public_payment: Callable[..., Flow[PublicView]] = get_public_payment
+    complete_payment: Callable[..., Flow[SummaryView]] = complete_payment
+    list_payments: Callable[..., Flow[PageView]] = list_payments
+    list_for_host: Callable[..., Flow[PaymentPage]] = list_for_host
 
 
 @define(eq=False)

@@ -10,6 +10,7 @@ from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
     FindExpired,
+    FindPayments,
     FindWalletAddress,
     InsertPayment,
     IntrospectToken,
@@ -103,6 +104,8 @@ class FaultyPorts:
             task.answer = WALLET if effect.url == WALLET.url else None
         elif kind is UseNonce:
             task.answer = self._nonces.use(effect.key, effect.until, effect.now)
+        elif kind is FindPayments:
+            self._read(task, self._find_payments)
         else:
             require(kind is FindExpired, f"the simulation does not support the effect {effect!r}")
             self._read(task, self._find_expired)
@@ -164,6 +167,25 @@ class FaultyPorts:
         left = min((at for id, at in due.items() if id not in set(found)), default=None)
         first = left is None or not times or times[-1] <= left
         require(first and times == sorted(times), "find_expired must return payments in the order of expiresAt")
+        task.answer = found
+
+    def _find_payments(self, task: Task) -> None:
+        query = task.effect.query
+        places = sorted(
+            (ledger.created_at, id)
+            for id, ledger in self._state.ledgers.items()
+            if query.state is None or ledger.state(query.now) == query.state
+        )
+        if query.newer_than is not None:
+            page = [place for place in places if place > query.newer_than][: query.limit][::-1]
+        else:
+            page = [place for place in places[::-1] if not query.older_than or place < query.older_than][: query.limit]
+        found = list(self._caller.wait(task.process.store.find_payments(query)))
+        wanted, got = [id for _, id in page], [payment.id for payment in found]
+        require(wanted == got, f"the page should have the payments {wanted}, but has {got}")
+        for payment in found:
+            self._state.ledgers[payment.id].compare(payment)
+        self._state.count("page of a list")
         task.answer = found
 
     # --- writes ------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
     FindExpired,
+    FindPayments,
     FindWalletAddress,
     InsertPayment,
     IntrospectToken,
@@ -27,6 +28,7 @@ _EFFECTS: Final = (
     LoadPayment,
     UpdatePayment,
     FindExpired,
+    FindPayments,
 )
 
 
@@ -49,6 +51,7 @@ def _kinds() -> Iterator[str]:
         yield f"complete: {before} -> completed"
         yield f"expire: {before} -> expired"
     yield from ("complete: already completed", "complete refused: expired", "expire: nothing to announce")
+    yield from ("page of a list", "cursor refused")
     yield from ("created", "create refused: the id exists", "load", "load refused: no such payment")
     yield from (f"packet answered {code}" for code in ("fulfilled", "F01", "F02", "F03", "F06", "F07", "F08", "F99"))
     yield from ("packet answered R00", "packet answered T00", "packet answered T00 although it was credited")

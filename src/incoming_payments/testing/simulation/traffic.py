@@ -9,6 +9,7 @@ from attrs import evolve
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, PaymentId, new_payment_id
+from incoming_payments.domain.transitions import State
 from incoming_payments.ilp.packet import PacketType, Prepare, encode
 from incoming_payments.ilp.stream import (
     NONCE_BYTES,
@@ -21,7 +22,7 @@ from incoming_payments.ilp.stream import (
 )
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.testing.replies import ildcp_request
-from incoming_payments.testing.simulation.clients import Complete, Create, Get, GetPublic
+from incoming_payments.testing.simulation.clients import Complete, Create, Get, GetPublic, List
 from incoming_payments.testing.simulation.fixtures import EUR, FOREIGN_PEER, METHODS, PEER, PREPARE_LIFETIME, USD
 from incoming_payments.testing.simulation.host import Receive, Sweep
 from incoming_payments.testing.simulation.operation import Account, Operation, Task
@@ -91,12 +92,10 @@ class Traffic:
             return self._receive(account)
         if roll < 0.88:
             return self._repeat_receive(account)
-        if roll < 0.90:
-            return Complete(account.id)
         if roll < 0.92:
-            return Sweep(1 + self._state.below(5))
-        if roll < 0.94:
-            return Get(account.id)
+            return Complete(account.id) if roll < 0.90 else Sweep(1 + self._state.below(5))
+        if roll < 0.95:
+            return Get(account.id) if roll < 0.935 else self._list(account)
         return GetPublic(account.id if roll < 0.99 else self._unknown_account().id)
 
     def _pick_account(self) -> Account:
@@ -121,6 +120,13 @@ class Traffic:
             expires_at = self._state.now + timedelta(microseconds=2_100_000 + self._state.below(30_000_000))
         nonce = f"n{self._state.steps}" if self._state.roll() < 0.3 else None
         return Create(limit, expires_at, nonce, uses=20 + self._state.below(60))
+
+    def _list(self, account: Account) -> List:
+        roll = self._state.roll()
+        cursor = self._unknown_account().id if roll < 0.05 else account.id if roll < 0.7 else None
+        state = (None, None, *State)[self._state.below(6)]
+        backwards = cursor is not None and self._state.roll() < 0.4
+        return List(1 + self._state.below(6), cursor, backwards=backwards, state=state)
 
     def _amount(self, id: PaymentId) -> int:
         """Return an amount near a boundary: part of the remainder, all of it, slightly or far too much."""
