@@ -13,7 +13,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from attrs import field, fields, frozen
 
-from incoming_payments import limits
+from incoming_payments import errors, limits
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN, SHARED_SECRET_PATTERN, IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl
@@ -83,8 +83,14 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "inactive_wallet_address": (403, "the wallet address takes no new payments"),
     "refused_by_policy": (403, "a rule of the account servicing entity refuses, with its own description"),
     "payment_not_found": (404, "no such payment, or it belongs to a wallet address that the token does not cover"),
+    "invalid_idempotency_key": (400, "`Idempotency-Key` is not one string in double quotes, or is too long"),
+    "idempotency_key_reused": (422, "the client used this `Idempotency-Key` before for another request"),
+    "too_many_requests": (429, "the client has sent too many requests"),
+    "too_many_unpaid_payments": (429, "the client has too many unpaid payments"),
     # outages
     "internal_error": (500, "a part of the service failed; no request can cause this"),
+    "approval_pending": (503, "the account servicing entity has not decided yet: repeat the request"),
+    "acceptance_unavailable": (503, "the account servicing entity cannot decide now"),
     "port_unavailable": (503, "another system of the service does not answer now"),
     "authorization_server_unavailable": (503, "the token could not be introspected, and may still be valid"),
     "client_keys_unavailable": (503, "the keys of the client cannot be read now"),
@@ -92,6 +98,16 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "store_unavailable": (503, "the store cannot answer now"),
     "store_stopped": (503, "the store has stopped until an operator acts"),
 }
+# The codes of error classes that this version does not have.
+_CLASSES: Final = {
+    "invalid_idempotency_key": "MalformedIdempotencyKey",
+    "idempotency_key_reused": "IdempotencyKeyReused",
+    "too_many_requests": "QuotaExceeded",
+    "too_many_unpaid_payments": "QuotaExceeded",
+    "approval_pending": "ApprovalPending",
+    "acceptance_unavailable": "AcceptanceUnavailable",
+}
+ABSENT: Final = {code for code, name in _CLASSES.items() if not hasattr(errors, name)}
 STATUS_TEXTS: Final = {
     400: "The request is malformed",
     401: "The access token or the signature is missing or refused",
@@ -105,6 +121,8 @@ STATUS_TEXTS: Final = {
     413: "The body is too large",
     414: "The target is too long",
     415: "The media type or the coding of the body is not supported",
+    422: "The content contradicts an earlier request",
+    429: "The client has used up a quota",
     431: "The header fields are too large",
     500: "The service failed",
     503: "The service cannot answer now",
@@ -124,7 +142,7 @@ SIGNATURE: Final = (
 )
 SIGNED: Final = (
     *TOKEN, *SIGNATURE, "forbidden", "refused_by_policy", "authorization_server_unavailable",
-    "client_keys_unavailable",
+    "client_keys_unavailable", "too_many_requests",
 )  # fmt: skip
 OUTAGES: Final = ("internal_error", "port_unavailable", "store_unavailable", "store_stopped")
 
@@ -138,6 +156,7 @@ OPEN: Final[Mapping[int, str]] = {
 HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     401: {"WWW-Authenticate": "`GNAP as_uri=<URI>`: the authorization server, where clients request a grant."},
     405: {"Allow": "The methods of this path."},
+    429: {"Retry-After": "After how many seconds the client may repeat the request."},
     503: {"Retry-After": "After how many seconds the client may repeat the request."},
 }
 OPTIONAL_HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
@@ -371,6 +390,24 @@ _ID: Final = {
     "description": "The last segment of the payment's URL.",
     "schema": {"type": "string", "minLength": 1},
 }
+_IDEMPOTENCY: Final = (
+    (
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": "A string of the client's choice, in double quotes. A retry with the same key gets the "
+            "payment that the first request created. The signature has to cover it.",
+            "schema": {
+                "type": "string",
+                "pattern": r'^"([ !#-\[\]-~]|\\["\\])+"$',
+                "maxLength": limits.IDEMPOTENCY_KEY_CHARS_MAX + 2,
+            },
+        },
+    )
+    if "idempotency_key_reused" not in ABSENT
+    else ()
+)
 _LIST: Final = {
     "path": COLLECTION_PATH,
     "success": Success(text="A page of the payments of the wallet address", schemas=("page",)),
@@ -414,8 +451,11 @@ OPERATIONS: Final = (
         ),
         codes=(
             *HTTP, *WITH_BODY, "invalid_body", "unknown_wallet_address", "asset_mismatch", "invalid_terms", *SIGNED,
-            "inactive_wallet_address", "wallet_addresses_unavailable", *OUTAGES,
+            "inactive_wallet_address", "invalid_idempotency_key", "idempotency_key_reused",
+            "too_many_unpaid_payments", "approval_pending", "acceptance_unavailable", "wallet_addresses_unavailable",
+            *OUTAGES,
         ),
+        parameters=_IDEMPOTENCY,
         body="create-incoming-payment",
     ),
     Operation(
@@ -536,7 +576,7 @@ def document() -> Schema:
     paths: dict[str, Schema] = {}
     for operation in OPERATIONS:
         by_status: dict[int, list[str]] = {}
-        for code in operation.codes:
+        for code in (code for code in operation.codes if code not in ABSENT):
             by_status.setdefault(CODES[code][0], []).append(code)
         responses = {str(operation.success.status): _success(operation)}
         for status, codes in sorted(by_status.items()):

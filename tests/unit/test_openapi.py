@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import importlib
 import importlib.util
 import json
 import re
@@ -121,6 +122,8 @@ def codes_in_the_source() -> set[tuple[int, str]]:
                 found.add((values[0], values[1]))
             elif called & {"TokenRefused", "SignatureRefused"} and values and re.fullmatch("[a-z_]+", values[0]):
                 found.add((401, values[0]))
+            elif "QuotaExceeded" in called and values:
+                found.add((429, values[0]))
             elif "_response" in called and values and values[0] >= 400:
                 found.add((values[0], "internal_error"))
     return found
@@ -312,6 +315,47 @@ def expired(call: Call) -> Response:
     return expired.send(expired.request())
 
 
+def reused_key(call: Call) -> Response:
+    """Use an idempotency key for two requests that differ."""
+    key = ("Idempotency-Key", '"a-key"')
+    call.send(call.request(key))
+    return call.send(call.request(key, body={"metadata": {}}))
+
+
+class UsedUp:
+    """The quotas of a client that has used up one of them."""
+
+    def __init__(self, *, requests: bool) -> None:
+        self._requests = requests
+
+    def admit(self, *_: object) -> float | None:
+        """Return the seconds until the next request."""
+        return 5.0 if self._requests else None
+
+    def reserve(self, *_: object) -> list[str]:
+        """Return the unpaid payments, which are too many."""
+        return [NOBODYS_ID]
+
+    def release(self, *_: object) -> None:
+        """Ignore the payment."""
+
+
+class Undecided:
+    """A host that has not decided."""
+
+    def accept_payment(self, _: object) -> Any:
+        """Return that the decision is pending."""
+        return importlib.import_module("incoming_payments.acceptance").Approval.PENDING
+
+    accept_credit = accept_payment
+
+
+def at(call: Call, **ports: Any) -> Response:
+    """Send the request to a service with these ports."""
+    call.service.replace(**ports)
+    return call.send(call.request())
+
+
 # How to get each code. A request of the wrong form, or a port that refuses.
 PROVOKED: Final[Mapping[str, Callable[[Call], Response]]] = {
     "invalid_http": lambda call: by_asgi(call, call.request(("Transfer-Encoding", "chunked"), ("Content-Length", "1"))),
@@ -348,6 +392,12 @@ PROVOKED: Final[Mapping[str, Callable[[Call], Response]]] = {
     "unknown_cursor": lambda call: call.send(evolve(call.request(), query=f"{call.request().query}&cursor=x")),
     "payment_expired": expired,
     "payment_not_found": lambda call: evolve(call, id=NOBODYS_ID).send(evolve(call, id=NOBODYS_ID).request()),
+    "invalid_idempotency_key": lambda call: call.send(call.request(("Idempotency-Key", "unquoted"))),
+    "idempotency_key_reused": reused_key,
+    "too_many_requests": lambda call: at(call, quotas=UsedUp(requests=True)),
+    "too_many_unpaid_payments": lambda call: at(call, quotas=UsedUp(requests=False)),
+    "approval_pending": lambda call: at(call, acceptance=Undecided()),
+    "acceptance_unavailable": lambda call: at(call, acceptance=Raising(RuntimeError("broken"))),
     "internal_error": internal,
     "port_unavailable": lambda call: call.to("store", errors.PortUnavailable("down")),
     "authorization_server_unavailable": lambda call: call.to("introspector", TimeoutError("no answer")),
