@@ -26,7 +26,14 @@ from attrs import field, frozen
 from hypothesis import HealthCheck, Phase
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import load_all_checks, not_a_server_error
-from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
+from schemathesis.config import (
+    ChecksConfig,
+    GenerationConfig,
+    ProjectConfig,
+    ProjectsConfig,
+    SchemathesisConfig,
+)
+from schemathesis.config._checks import NegativeDataRejectionConfig
 from schemathesis.specs.openapi import checks
 
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
@@ -45,6 +52,7 @@ CHECKS: Final = [
     checks.missing_required_header,
     checks.allow_header_conformance,
 ]
+REFUSED: Final = ["400", "401", "403", "404", "405", "406", "409", "413", "414", "415", "422", "429", "431"]
 MODES: Final = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 _ACTIONS: Final = '"create", "read-all", "complete", "list-all"'
 _TOKENS: Final = """
@@ -128,7 +136,9 @@ class Campaign:
         self._signer = Signer(client, self._draw)
         self._ids = [client.create().json()["id"].rpartition("/")[2] for _ in range(3)]
         generation = GenerationConfig(with_security_parameters=False)  # the signer adds them
-        config = SchemathesisConfig(projects=ProjectsConfig(default=ProjectConfig(generation=generation)))
+        rules = ChecksConfig(negative_data_rejection=NegativeDataRejectionConfig(expected_statuses=REFUSED))
+        project = ProjectConfig(generation=generation, checks=rules)
+        config = SchemathesisConfig(projects=ProjectsConfig(default=project))
         document = document or self._session.get(f"{client.base_url}/openapi.json", timeout=60).json()
         self._schema = schemathesis.openapi.from_dict(document, config=config)
         self._operations = [found.ok() for found in self._schema.get_all_operations()]
