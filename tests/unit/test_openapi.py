@@ -83,9 +83,8 @@ def test_document_follows_the_policy() -> None:
     """Without the public view, each request is signed. Without sharing across origins, there is no preflight."""
     path, signed = "/incoming-payments/{id}", DOCUMENT["paths"]["/incoming-payments"]["post"]["security"]
     policy = Service().policy
-    private, unshared = (
-        openapi_document(evolve(policy, **{name: False}))["paths"][path] for name in ("public_get", "public_cors")
-    )
+    private = openapi_document(evolve(policy, public_get=False))["paths"][path]
+    unshared = openapi_document(evolve(policy, public_cors=False))["paths"][path]
     shared = openapi_document(policy)["paths"][path]
     assert [view["get"]["security"] for view in (shared, unshared, private)] == [[*signed, {}], [*signed, {}], signed]
     assert ["options" in view for view in (shared, unshared, private)] == [True, False, False]
@@ -116,7 +115,7 @@ def codes_in_the_source() -> set[tuple[int, str]]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(node, ast.Call):
                 continue
-            values = [one.value for one in node.args if isinstance(one, ast.Constant)]
+            values: list[Any] = [one.value for one in node.args if isinstance(one, ast.Constant)]
             called = {one.id for one in ast.walk(node.func) if isinstance(one, ast.Name)}
             if called & {"HttpRefused", "NothingRead"} and len(values) > 1:
                 found.add((values[0], values[1]))
@@ -315,6 +314,11 @@ def expired(call: Call) -> Response:
     return expired.send(expired.request())
 
 
+def refusing(code: str) -> Callable[[Call], Response]:
+    """Return a way to get this code of a refused signature."""
+    return lambda call: call.to("introspector", SignatureRefused(code, "refused"))
+
+
 def reused_key(call: Call) -> Response:
     """Use an idempotency key for two requests that differ."""
     key = ("Idempotency-Key", '"a-key"')
@@ -380,7 +384,7 @@ PROVOKED: Final[Mapping[str, Callable[[Call], Response]]] = {
     "nonce_used": lambda call: call.twice(nonce="a-nonce"),
     "nonce_unsupported": lambda call: call.to("nonces", None),
     "request_repeated": repeated,
-    **{code.value: lambda call, code=code: call.to("introspector", SignatureRefused(code, "refused")) for code in Code},
+    **{code.value: refusing(code) for code in Code},
     "invalid_body": lambda call: call.send(call.request(body={"id": 1})),
     "unknown_wallet_address": unknown_wallet_address,
     "asset_mismatch": lambda call: call.send(call.request(body={"incomingAmount": {**USD_25, "assetCode": "EUR"}})),
@@ -448,7 +452,7 @@ def test_resources_have_the_documented_members() -> None:
         assert schemas[name]["additionalProperties"] is False
 
 
-REQUESTS: Final[list[tuple[dict[str, object], bool]]] = [
+REQUESTS: Final[list[tuple[dict[str, Any], bool]]] = [
     ({}, True),
     ({"walletAddress": "HTTP://bank.example:8080/alice?a=b"}, True),
     ({"walletAddress": "ftp://bank.example/alice"}, False),

@@ -141,7 +141,8 @@ class Campaign:
         config = SchemathesisConfig(projects=ProjectsConfig(default=project))
         document = document or self._session.get(f"{client.base_url}/openapi.json", timeout=60).json()
         self._schema = schemathesis.openapi.from_dict(document, config=config)
-        self._operations = [found.ok() for found in self._schema.get_all_operations()]
+        found: Any = self._schema.get_all_operations()
+        self._operations = [one.ok() for one in found]
 
     def run(self, cases: int) -> None:
         """Send at least `cases` requests. Raises the failure of the first check that does not hold."""
@@ -169,13 +170,13 @@ class Campaign:
             suppress_health_check=list(HealthCheck),
         )
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-        def send(case: Case) -> None:
+        def send(case: "Case[Any]") -> None:
             self._send(case)
 
         with suppress(hypothesis.errors.Unsatisfiable):  # not every operation has invalid requests
             send()
 
-    def _send(self, case: Case) -> None:
+    def _send(self, case: "Case[Any]") -> None:
         self._direct(case)
         answer = case.call_and_validate(
             base_url=self._client.base_url, session=self._session, auth=self._signer, checks=CHECKS, timeout=60
@@ -186,7 +187,7 @@ class Campaign:
         if answer.status_code == 201 and len(self._ids) < 200:
             self._ids.append(json.loads(body)["id"].rpartition("/")[2])
 
-    def _direct(self, case: Case) -> None:
+    def _direct(self, case: "Case[Any]") -> None:
         """Let most requests be about a payment and a wallet address that exist. A wrong value in them stays wrong."""
         if "id" in case.path_parameters and self._draw.random() < 0.7:
             case.path_parameters["id"] = self._draw.choice(self._ids)

@@ -1,6 +1,8 @@
 """The short form of the campaign, and that it can fail."""
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +71,7 @@ def test_command_prints_the_answers(
     """The command prints the number of each answer, and the number of all of them."""
 
     class Done:
-        answers = campaign.Counter({("POST /incoming-payments", 201, ""): 7})
+        answers = Counter({("POST /incoming-payments", 201, ""): 7})
 
         def __init__(self, *_: object) -> None:
             pass
@@ -77,7 +79,7 @@ def test_command_prints_the_answers(
         def run(self, cases: int) -> None:
             assert cases == 5
 
-    @campaign.contextmanager
+    @contextmanager
     def running(_: Path) -> Iterator[HttpClient]:
         yield client
 

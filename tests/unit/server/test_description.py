@@ -55,7 +55,13 @@ def test_lifespan_reaches_the_application() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(with_document(behind, Service().policy, None)({"type": "lifespan"}, send, send))
+    async def receive() -> Any:
+        return {"type": "lifespan.startup"}
+
+    async def live() -> None:
+        await with_document(behind, Service().policy, None)({"type": "lifespan"}, receive, send)
+
+    asyncio.run(live())
     assert sent[1]["body"] == b"behind"
 
 
