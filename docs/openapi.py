@@ -34,8 +34,10 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     # HTTP itself
     "invalid_http": (
         400,
-        "ASGI only: the request has both `Content-Length` and `Transfer-Encoding`, or a transfer coding other than "
-        "`chunked`",
+        (
+            "ASGI only: the request has both `Content-Length` and `Transfer-Encoding`, or a transfer coding other than "
+            "`chunked`"
+        ),
     ),
     "invalid_content_length": (400, "`Content-Length` is not a number of bytes"),
     "incomplete_body": (
@@ -48,8 +50,10 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "not_acceptable": (406, "`Accept` excludes JSON"),
     "body_timeout": (
         408,
-        f"ASGI only: the body did not begin within {limits.BODY_START_S_MAX} seconds, or did not end within "
-        f"{limits.BODY_S_MAX}",
+        (
+            f"ASGI only: the body did not begin within {limits.BODY_START_S_MAX} seconds, or did not end within "
+            f"{limits.BODY_S_MAX}"
+        ),
     ),
     "length_required": (411, "a chunked body, where the WSGI server does not decode it"),
     "body_too_large": (413, f"the body has more than {limits.BODY_BYTES_MAX} bytes"),
@@ -58,8 +62,10 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "unsupported_encoding": (415, "the body has a `Content-Encoding`"),
     "headers_too_large": (
         431,
-        f"more than {limits.HEADERS_MAX} header fields, more than {limits.HEADERS_BYTES_MAX} bytes of them, or more "
-        f"than {limits.HEADER_BYTES_MAX} bytes in one",
+        (
+            f"more than {limits.HEADERS_MAX} header fields, more than {limits.HEADERS_BYTES_MAX} bytes of them, or more "
+            f"than {limits.HEADER_BYTES_MAX} bytes in one"
+        ),
     ),
     # the token and the signature
     "token_missing": (401, "the request has no `Authorization`"),
@@ -167,7 +173,7 @@ OPTIONAL_HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
 
 _DATE_TIME: Final = {"type": "string", "format": "date-time"}
 _URL: Final = {"type": "string", "format": "uri", "maxLength": limits.URL_CHARS_MAX}
-_URLS: Final = {name: _URL for name in ("id", "walletAddress", "authServer")}
+_URLS: Final = dict.fromkeys(("id", "walletAddress", "authServer"), _URL)
 _REQUESTED_URL: Final = {**_URL, "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://[!-~]+$"}
 SCHEMAS_OF_TYPES: Final[Mapping[object, Schema]] = {
     str: {"type": "string", "minLength": 1},
@@ -197,7 +203,7 @@ MEMBERS: Final[Mapping[str, str]] = {
     "receivedAmount": "The total that the payment has received.",
     "expiresAt": "The time after which the payment takes no more money. In a request it is in the future, with an "
     "offset, and no leap second. The service may set it when the request has no `incomingAmount`.",
-    "metadata": "Data of the client, such as an invoice reference. The service limits its size and depth, by default to "
+    "metadata": "Data of the client, such as an invoice reference. The service limits size and depth, by default to "
     f"{limits.METADATA_BYTES_MAX} bytes of compact JSON and to {limits.METADATA_DEPTH_MAX} levels.",
     "createdAt": "When the payment was created.",
     "updatedAt": "When the payment last changed.",

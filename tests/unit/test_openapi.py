@@ -379,7 +379,7 @@ PROVOKED: Final[Mapping[str, Callable[[Call], Response]]] = {
     "token_missing": lambda call: call.service.handle(call.request(("Signature", ""))),
     "invalid_token": lambda call: call.service.handle(call.request(("Authorization", "GNAP UNKNOWN"))),
     "token_expired": lambda call: call.by(expires_at=NOW - timedelta(seconds=1)),
-    "insufficient_rights": lambda call: call.by(rights=[a_right("read" if "complete" in call.operation.id or call.is_list else "complete")]),
+    "insufficient_rights": lambda call: call.by(rights=[a_right("read" if call.is_list else "list")]),
     "key_unusable": lambda call: call.by(jwk={"kty": "x"}),
     "nonce_used": lambda call: call.twice(nonce="a-nonce"),
     "nonce_unsupported": lambda call: call.to("nonces", None),
