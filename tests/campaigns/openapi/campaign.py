@@ -24,6 +24,7 @@ import requests
 import schemathesis
 from attrs import field, frozen
 from hypothesis import HealthCheck, Phase
+from requests.auth import AuthBase
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import load_all_checks, not_a_server_error
 from schemathesis.config import (
@@ -76,7 +77,7 @@ expires_at = 2026-01-01T00:00:00Z
 
 
 @frozen
-class Signer(requests.auth.AuthBase):
+class Signer(AuthBase):
     """Sign a request on its final bytes, as its client. A part of the requests is refused, each for its own reason."""
 
     client: HttpClient
