@@ -139,7 +139,7 @@ class PostgresStore:
         # Only constants are in the text of the statement.
         statement = f"SELECT * FROM payments WHERE {where} ORDER BY created_at {order}, id {order} LIMIT %(limit)s"  # noqa: S608
         with self._transaction() as connection:
-            rows = connection.execute(statement, {**asdict(query, recurse=False), **places}).fetchall()
+            rows = connection.execute(statement.encode(), {**asdict(query, recurse=False), **places}).fetchall()
         page = [_payment(row, row["id"]) for row in rows]
         return page if query.newer_than is None else page[::-1]
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import httpx
 from attrs import frozen
@@ -104,6 +105,15 @@ class HttpClient:
     def get(self, url: str) -> httpx.Response:
         """Read the payment at `url` by a signed request."""
         return self.send("GET", url.removeprefix(self.base_url))
+
+    def complete(self, url: str) -> httpx.Response:
+        """Complete the payment at `url` by a signed request."""
+        return self.send("POST", f"{url.removeprefix(self.base_url)}/complete")
+
+    def list(self, **members: object) -> httpx.Response:
+        """Read a page of the client's own payments at Alice's wallet address by a signed request."""
+        query = urlencode({"wallet-address": f"{self.base_url}/alice", **members})
+        return self.send("GET", f"/incoming-payments?{query}")
 
     def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, nonce: str | None = None

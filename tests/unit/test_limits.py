@@ -49,6 +49,7 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
         ("METADATA_DEPTH_MAX: Final = 33", "33 must not be more than 32: metadata is part of the body"),
         ("HEADER_BYTES_MAX: Final = 65537", "65537 must not be more than 65536: one field is part of all fields"),
         ("TOKEN_CHARS_MAX: Final = 16385", "16385 must not be more than 16384: a header field holds the token"),
+        ("PAGE_PAYMENTS_MAX: Final = 101", "101 must not be more than 100: the default page must be a valid page"),
         ("SIGNATURES_MAX: Final = 33", "33 must not be more than 32: each signature is a member"),
         ("EXPLAIN_VALUE_CHARS_MAX: Final = 8193", "8193 must not be more than 8192: a diagnosis holds the value"),
         ("CLOCK_SKEW_S_MAX: Final = 301", "301 must not be more than 300: the age limit must allow for the skew"),

@@ -475,3 +475,40 @@ def test_both_classes_have_the_same_methods() -> None:
         assert (one.__name__, one.__doc__, inspect.signature(one)) == (name, other.__doc__, inspect.signature(other))
     assert inspect.signature(IncomingPayments.create).return_annotation is IncomingPayment
     assert inspect.signature(AsyncIncomingPayments.handle).return_annotation is Response
+
+
+# --- lists -------------------------------------------------------------------------------------------
+
+
+def test_list_has_every_filter(driven: Driven) -> None:
+    """The filters, the cursor and the clock of the service reach the store. The cursor may be a URL."""
+    began = driven.kit.now
+    hosts = [driven.create(wallet_address=ALICE.url, expires_at=began + timedelta(seconds=60)).id for _ in range(3)]
+    driven.kit.clock.advance(30)
+    shops = driven.create(wallet_address=ALICE.url, client="https://shop.example/").id
+    newest_first = sorted(hosts, reverse=True)
+    page = driven.list(wallet_address=ALICE.url, client=HOST, first=2)
+    assert ([one.id for one in page.payments], page.has_next, page.has_previous) == (newest_first[:2], True, False)
+    cursor = driven.kit.policy.payment_url(page.payments[-1].id)
+    page = driven.list(wallet_address=ALICE.url, client=HOST, cursor=cursor)
+    assert ([one.id for one in page.payments], page.has_next, page.has_previous) == (newest_first[2:], False, True)
+    page = driven.list(cursor=cursor, last=2)
+    assert [one.id for one in page.payments] == [shops, newest_first[0]]
+    assert [one.id for one in driven.list(created_from=driven.kit.now).payments] == [shops]
+    assert [one.id for one in driven.list(created_before=driven.kit.now).payments] == newest_first
+    assert driven.list(state="expired").payments == ()
+    driven.kit.clock.advance(31)
+    assert [one.id for one in driven.list(state=State.EXPIRED).payments] == newest_first
+
+
+def test_clients_list_and_complete(driven: Driven) -> None:
+    """`handle` answers both requests of a client. The clock of the service decides about a completion."""
+    client = driven.kit.client(a_right("create", "complete", "list"))
+    client.send = driven.handle
+    id = client.creates()
+    query = "wallet-address=https%3A%2F%2Fbank.example%2Falice"
+    listed = document(client.send(client.sign(Request("GET", PATH, query))))
+    assert [item["id"] for item in listed["result"]] == [f"{BASE_URL}{PATH}/{id}"]
+    driven.kit.clock.advance(60)
+    assert document(client.send(client.sign(Request("POST", f"{PATH}/{id}/complete"))))["completed"] is True
+    assert driven.get(id).closed_at == driven.kit.now

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import asdict, field, frozen
 
-from campaigns.crash.records import CALL, CREATE, NO_ANSWER, PACKET, RETRIED, SentRequest, entries_in
+from campaigns.crash.records import CALL, COMPLETE, CREATE, NO_ANSWER, PACKET, RETRIED, SentRequest, entries_in
 
 Row = Mapping[str, Any]
 Violation = tuple[str, str]  # the broken promise, and the detail
@@ -36,6 +36,7 @@ class Figures:
     creates: int  # with an answer
     payments: int  # in the file
     completed: int
+    closed: int  # of them by their client, before they were full
     credits: int
 
 
@@ -60,6 +61,7 @@ class Records:
     answers: Mapping[str, Sequence[str]]  # in order
     created: Sequence[str]  # the payments in the answers to create requests
     money: Mapping[str, Mapping[str, SentRequest]]  # the packets and calls, by payment and credit id
+    closing: frozenset[str]  # the payments with a complete request
 
 
 @frozen
@@ -104,6 +106,7 @@ def check(database: Path, paths: Iterable[Path], *, settled: bool = True) -> Rep
     violations: list[Violation] = [("the file is sound", line) for line in sound if line != "ok"]
     violations += [("no credit without its payment", id) for id in {*credits_of, *events_of}]
     violations += _check_answers(records, found)
+    violations += _check_closing(records, found)
     if settled:
         violations += [("every request is settled", key) for key in records.requests if not _final_answer(records, key)]
     for payment in found.values():
@@ -129,7 +132,8 @@ def read_records(paths: Iterable[Path]) -> Records:
     for one in requests.values():
         if one.kind in {PACKET, CALL}:
             money[one.payment][credit_id_of(one)] = one
-    return Records(requests, answers, created, money)
+    closing = frozenset(one.payment for one in requests.values() if one.kind == COMPLETE)
+    return Records(requests, answers, created, money, closing)
 
 
 def credit_id_of(request: SentRequest) -> str:
@@ -163,6 +167,17 @@ def _check_answers(records: Records, payments: Mapping[str, Payment]) -> Iterato
             yield "refused money is not credited", f"{request.key} of {request.payment}: {answer}"
         if set(records.answers.get(request.key, ())) - RETRIED - {answer}:
             yield "an answer stays the same", f"{request.key}: {records.answers[request.key]}"
+
+
+def _check_closing(records: Records, payments: Mapping[str, Payment]) -> Iterator[Violation]:
+    """Compare the answers to complete requests with the database."""
+    for request in (one for one in records.requests.values() if one.kind == COMPLETE):
+        payment, answer = payments.get(request.payment), _final_answer(records, request.key)
+        closed = payment is not None and any(event["kind"] == "completed" for event in payment.events)
+        if answer == "completed" and not closed:
+            yield "a completed payment stays completed", request.payment
+        if answer == "payment_expired" and closed:
+            yield "an expired payment is not completed", request.payment
 
 
 # --- the rules about each payment --------------------------------------------------------------------
@@ -204,11 +219,14 @@ def the_events_are_complete(payment: Payment) -> Iterator[Violation]:
 
 
 def a_payment_completes_when_full(payment: Payment) -> Iterator[Violation]:
-    """A payment is completed exactly when it is full, with one event, the last, and one completing credit."""
+    """A payment completes once, as its last event: when one credit fills it, or when its client completes it."""
     full = payment.limit is not None and payment.total >= payment.limit
     completed = [event["version"] for event in payment.events if event["kind"] == "completed"]
     completing = [credit for credit in payment.credits.values() if credit["completes"]]
-    if (completed or completing) and not full:
+    closed = payment.row["closed_at"] is not None
+    if closed and payment.row["id"] not in payment.records.closing:
+        yield "not completed without a request", payment.row["id"]
+    if (completed and not (full or closed)) or (completing and not full):
         yield "not completed early", f"{payment.row['id']}: {payment.total} of {payment.limit}"
     if full and not (completed and completing):
         yield "completed when full", f"{payment.row['id']}: {payment.total} of {payment.limit}"
@@ -263,6 +281,7 @@ def _figures(records: Records, payments: Mapping[str, Payment]) -> Figures:
         creates=len(records.created),
         payments=len(payments),
         completed=sum(any(event["kind"] == "completed" for event in one.events) for one in payments.values()),
+        closed=sum(one.row["closed_at"] is not None for one in payments.values()),
         credits=sum(len(payment.credits) for payment in payments.values()),
     )
 

@@ -2,10 +2,10 @@
 
     python -m campaigns.crash.clients ROLE FOLDER RECORD SEED        with PYTHONPATH=tests
 
-`ROLE` is `sender` (pays by STREAM packets over HTTP), `creator` (creates payments by signed HTTP requests) or `banking`
-(credits money by `receive` on the database file). When the file `END` is in the folder, each client finishes its
-requests and ends. A client that was killed is started again with the same record. It repeats each request without a
-final answer, and continues.
+`ROLE` is `sender` (pays by STREAM packets over HTTP), `creator` (creates, lists and completes payments by signed HTTP
+requests) or `banking` (credits money by `receive` on the database file). When the file `END` is in the folder, each
+client finishes its requests and ends. A client that was killed is started again with the same record. It repeats each
+request without a final answer, and continues.
 """
 
 import base64
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,6 +28,7 @@ from attrs import frozen
 
 from campaigns.crash.records import (
     CALL,
+    COMPLETE,
     CREATE,
     NO_ANSWER,
     PACKET,
@@ -58,6 +60,7 @@ END: Final = "end"
 USD: Final = Asset("USD", 2)
 _PAUSE_S: Final = 0.01  # before the same request is sent again
 _PACKETS_EXPIRE_AFTER: Final = timedelta(hours=1)  # so that no packet expires during the campaign
+_COMPLETED_EVERY: Final = 3  # create requests, until the next complete request
 _OPEN_MAX: Final = 6  # payments that are paid at a time: few, so that packets compete for them
 _F08: Final = struct.Struct(">QQ")  # the amount that arrived, and the amount that remains
 
@@ -214,12 +217,12 @@ def new_packet(record: ClientRecord, payable: Payable, amount: int, sequence: in
 
 
 def create(folder: Path, record_path: Path, seed: int) -> None:
-    """Create payments with various terms, one after the other."""
+    """Create payments with various terms, one after the other. List each, and complete some that may be open."""
     port = _port(folder)
     client = HttpClient.of(folder, f"http://127.0.0.1:{port}")
     entries = list(entries_in(record_path))
     record = ClientRecord(record_path)
-    choose = random.Random(f"{seed} {len(entries)}")
+    choose, payables = random.Random(f"{seed} {len(entries)}"), Payables(folder / CREATED)
     for number in range(len(entries), sys.maxsize):
         if _is_ending(folder):
             return
@@ -227,6 +230,12 @@ def create(folder: Path, record_path: Path, seed: int) -> None:
         terms = _terms(choose)
         while not _create_once(client, record, request, terms):
             time.sleep(_PAUSE_S)
+        _list_once(client, folder)
+        if number % _COMPLETED_EVERY == 0 and (payable := payables.some(choose)) is not None:
+            request = record.sent(kind=COMPLETE, key=f"complete-{number}", payment=payable.id)
+            while not _complete_once(client, record, request):
+                time.sleep(_PAUSE_S)
+            payables.drop(payable.id)
         time.sleep(choose.uniform(0.01, 0.05))
 
 
@@ -262,6 +271,39 @@ def _create_once(client: HttpClient, record: ClientRecord, request: SentRequest,
     id = body["id"].rpartition("/")[2]
     record.answered(request.key, "created", payment=id, address=method["ilpAddress"], secret=method["sharedSecret"])
     return True
+
+
+def _list_once(client: HttpClient, folder: Path) -> None:
+    """Read the newest payments. The page must begin with the payments that the client knows to be created."""
+    created = [
+        one.details["payment"]
+        for one in entries_in(folder / CREATED)
+        if isinstance(one, ReceivedAnswer) and one.answer == "created"
+    ]
+    try:
+        response = client.list(first=100)
+    except httpx.TransportError:
+        return
+    if response.status_code == HTTPStatus.OK:
+        listed = [item["id"].rpartition("/")[2] for item in response.json()["result"]]
+        missing = set(created[-20:]) - set(listed)  # some of those above have no answer yet
+        assert not missing, f"the list does not hold {missing}"
+        assert listed == sorted(set(listed), reverse=True), "the list is not in the order of creation"
+
+
+def _complete_once(client: HttpClient, record: ClientRecord, request: SentRequest) -> bool:
+    """Send the request, and return whether the answer is final."""
+    try:
+        response = client.complete(f"{client.base_url}/incoming-payments/{request.payment}")
+    except httpx.ConnectError:
+        return False  # no request was sent
+    except httpx.TransportError:
+        record.answered(request.key, NO_ANSWER)
+        return False
+    body = response.json()
+    answer = "completed" if response.status_code == HTTPStatus.OK else body["error"]["code"]
+    record.answered(request.key, answer)
+    return answer not in RETRIED
 
 
 # --- crediting -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from attrs import field, frozen
 PACKET: Final = "packet"
 CALL: Final = "call"
 CREATE: Final = "create"
+COMPLETE: Final = "complete"
 NO_ANSWER: Final = "no_answer"  # the connection was refused or closed
 RETRIED: Final = frozenset({NO_ANSWER, "T00", "store_unavailable"})  # the client repeats the request after these
 
@@ -34,7 +35,7 @@ class SentRequest:
 
 @frozen
 class ReceivedAnswer:
-    """The answer to a request: `fulfilled`, `credited`, `created`, or the code of a refusal."""
+    """The answer to a request: `fulfilled`, `credited`, `created`, `completed`, or the code of a refusal."""
 
     key: str
     answer: str

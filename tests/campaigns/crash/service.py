@@ -52,6 +52,11 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(["init", str(folder), "--port", str(self.port)]) == 0
+            configuration = folder / CONFIGURATION
+            rights = configuration.read_text("utf-8").replace(
+                '["create", "read"]', '["create", "read", "complete", "list"]'
+            )
+            configuration.write_text(rights, "utf-8")
 
     @property
     def database(self) -> Path:

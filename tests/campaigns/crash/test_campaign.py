@@ -22,4 +22,5 @@ def assert_busy(report: Report) -> None:
     figures = report.figures
     assert figures.fulfilled > KILLS
     assert min(figures.repeated, figures.fulfilled_late, figures.calls_credited, figures.creates, figures.completed) > 0
+    assert figures.closed > 0
     assert figures.credits == figures.fulfilled + figures.calls_credited

@@ -11,7 +11,7 @@ import pytest
 from campaigns.crash.campaign import run_campaign
 from campaigns.crash.check import Report, check
 from campaigns.crash.payer import Payer
-from campaigns.crash.records import ClientRecord, entries_in
+from campaigns.crash.records import COMPLETE, ClientRecord, entries_in
 from campaigns.crash.service import Service
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing.steps import together
@@ -45,6 +45,19 @@ def test_correct_database_has_no_violation(payer: Payer) -> None:
     assert (figures.creates, figures.payments, figures.completed, figures.credits) == (1, 1, 1, 3)
 
 
+def test_answered_completion_lasts(payer: Payer) -> None:
+    """A payment that its client has completed stays completed. The refusal of an expired payment changes nothing."""
+    payer.record.sent(kind=COMPLETE, key="complete-1", payment=payer.id)
+    assert checked(payer).kinds == {"every request is settled"}
+    payer.record.answered("complete-1", "completed")
+    assert checked(payer).violations == []
+    payer.record.sent(kind=COMPLETE, key="complete-2", payment=payer.id)
+    payer.record.answered("complete-2", "payment_expired")
+    assert checked(payer).kinds == {"an expired payment is not completed"}
+    edit(payer.service.database, "UPDATE events SET kind = 'expired' WHERE kind = 'completed'")
+    assert "a completed payment stays completed" in checked(payer).kinds
+
+
 ANOTHER: Final = (
     "CREATE TEMP TABLE more AS SELECT * FROM payments; UPDATE more SET id = 'other'; "
     "INSERT INTO payments SELECT * FROM more"
@@ -67,6 +80,7 @@ EDITS: Final = [
     ("one event for the creation", "UPDATE events SET kind = 'expired' WHERE version = 1"),
     ("one event for each credit", "UPDATE events SET kind = 'expired' WHERE version = 2"),
     ("one event for each credit", "UPDATE events SET credit_id = 'wire-3' WHERE version = 2"),
+    ("not completed without a request", "UPDATE payments SET closed_at = updated_at"),
     ("not completed early", "UPDATE payments SET incoming_amount = '106'"),
     ("completed when full", "UPDATE events SET kind = 'expired' WHERE version = 5"),
     ("completed when full", "UPDATE credits SET completes = 0"),

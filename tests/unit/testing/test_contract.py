@@ -14,6 +14,7 @@ from incoming_payments.errors import BrokenDecision, CreditIdReused, InvalidValu
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing.contract import StoreContract
 from kits import broken_sqlite as broken
+from kits.broken_lists import WRONG_LISTS, ListsWrongly
 from kits.broken_stores import (
     DecidesBeforeLoading,
     EventsNewestFirst,
@@ -68,6 +69,7 @@ CAUGHT_BY: list[tuple[type[ReferenceStore], Callable[..., None], Any]] = [
     (broken.FindsTooMany, StoreContract.test_find_expired_returns_the_earliest_expiry_first, FAILED),
     (broken.FindsTooEarly, StoreContract.test_find_expired_returns_the_earliest_expiry_first, FAILED),
     (broken.FindsCompletedPayments, StoreContract.test_find_expired_omits_completed_payments, FAILED),
+    *((ListsWrongly.by(change), getattr(StoreContract, f"test_{test}"), FAILED) for change, test in WRONG_LISTS),
     (broken.IgnoresCase, StoreContract.test_credit_ids_are_compared_exactly, CreditIdReused),
     (broken.RoundsAmounts, StoreContract.test_amounts_use_all_64_bits, InvalidValue),
     (broken.KeepsSignedAmounts, StoreContract.test_amounts_use_all_64_bits, OverflowError),
