@@ -5,8 +5,9 @@ created them in turns. Then three readers request pages of 20 payments, in turns
 reads its own payments, a client with the right `list-all`, and the host by `service.list`. The requests of the clients
 are signed, and their time includes the checks of the token and the signature.
 
-`flatness` is the time of page 10,000 in relation to that of page 1, for the reader with the worst ratio. It writes
-5 GB to the folder for temporary files, and removes them.
+`flatness` is the time of page 10,000 in relation to that of page 1, for the client with the worse ratio. `flatness_of`
+has the ratio of `service.list` too. Each page but the first includes a look-up of its cursor, which takes 50
+microseconds at every depth. The benchmark writes 5 GB to the folder for temporary files, and removes them.
 
     nox -s bench -- list [--json] [--payments N] [--turns N]
 """
@@ -191,7 +192,7 @@ def main() -> None:
     head = ["microseconds a page", *(f"page {page:,}" for page in pages), "flatness"]
     table("one page of 20 payments (the median)", head, rows)
     figures = {
-        "flatness": max(ratios.values()),
+        "flatness": max(ratios[action] for action in TOKENS),
         "flatness_of": ratios,
         "payments": options.payments,
         "pages": pages,

@@ -11,19 +11,23 @@ from attrs import evolve
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import PaymentNotFound, PaymentRefused, StoreError
+from incoming_payments.errors import PaymentExpired, PaymentNotFound, PaymentRefused, StoreError
 from incoming_payments.flows.effects import DrawRandomness, Flow, LoadEvents, LoadPayment, UpdatePayment
-from incoming_payments.flows.get import get_payment, get_public_payment
+from incoming_payments.flows.get import find_for_client, get_payment, get_public_payment
+from incoming_payments.flows.list import list_for_host, list_payments
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
+from incoming_payments.flows.views import summary_of
+from incoming_payments.gnap.access import Action
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Reply, encode
 from incoming_payments.ilp.receive import Arrival, Receiver, open_packet
 from incoming_payments.ilp.stream import NONCE_BYTES
 from incoming_payments.limits import UINT64_MAX
-from incoming_payments.wire import PaymentView, PublicView
+from incoming_payments.wire import PageView, PaymentView, PublicView, SummaryView
 from kits.changed_payments import changed
 
 Clock = Callable[[], datetime]
@@ -131,6 +135,34 @@ def receive_that_doubles(id: PaymentId, *, credit: str, amount: Amount, clock: C
 
 
 _calls = itertools.count()
+
+
+def complete_without_expiry(
+    request: RequestMessage, id: PaymentId, policy: ServicePolicy, now: datetime, clock: Clock
+) -> Flow[SummaryView]:
+    """Complete an expired payment as of its creation."""
+
+    def decide(payment: IncomingPayment, _: Credit | None) -> Decision[IncomingPayment]:
+        try:
+            return lifecycle.complete(payment, now=clock())
+        except PaymentExpired:
+            return lifecycle.complete(payment, now=payment.created_at)
+
+    yield from find_for_client(request, id, Action.COMPLETE, policy, now)
+    completed = yield from UpdatePayment(id, decide)
+    return summary_of(completed, policy.payment_url(id), now)
+
+
+def list_the_last_twice(request: RequestMessage, query: str, policy: ServicePolicy, now: datetime) -> Flow[PageView]:
+    """Repeat the last payment of the page."""
+    view = yield from list_payments(request, query, policy, now)
+    return evolve(view, result=[*view.result, *view.result[-1:]])
+
+
+def list_in_reverse(**filters: Any) -> Flow[PaymentPage]:
+    """Return the page upside down."""
+    page = yield from list_for_host(**filters)
+    return evolve(page, payments=page.payments[::-1])
 
 
 def _decides_impurely(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:

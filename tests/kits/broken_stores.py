@@ -153,6 +153,14 @@ class RejectsNewIds(MemoryStore):
         super().insert(decision)
 
 
+class ListsAllStates(MemoryStore):
+    """Ignores the state in `find_payments`."""
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Return the page without that filter."""
+        return super().find_payments(evolve(query, state=None))
+
+
 class FindsLastExpiredFirst(MemoryStore):
     """Returns the right payments from `find_expired` in the wrong order."""
 

@@ -14,7 +14,10 @@ from kits.service_kit import JSON, NOBODYS_ID, PATH, Client, Service, document, 
 
 ID_PATH: Final = f"{PATH}/{NOBODYS_ID}"
 REFUSALS: Final = [
-    ("GET", PATH, (405, "method_not_allowed")),
+    ("DELETE", PATH, (405, "method_not_allowed")),
+    ("GET", PATH, (401, "token_missing")),
+    ("POST", f"{ID_PATH}/complete", (401, "token_missing")),
+    ("GET", f"{ID_PATH}/complete", (405, "method_not_allowed")),
     ("OPTIONS", PATH, (405, "method_not_allowed")),
     ("PUT", ID_PATH, (405, "method_not_allowed")),
     ("PURGE", ID_PATH, (405, "method_not_allowed")),

@@ -19,6 +19,7 @@ from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.simulation import KINDS, Flows, Report, SimulationFailed, StoreFactory, simulate
+from incoming_payments.testing.simulation.clients import List
 from incoming_payments.testing.simulation.host import Sweep
 from incoming_payments.testing.simulation.ledger import Ledger, Mismatch
 from kits import broken_flows
@@ -33,6 +34,7 @@ from kits.broken_stores import (
     FindsLastExpiredFirst,
     IgnoresEarlierCredits,
     InventsPayments,
+    ListsAllStates,
     LoadsThenSaves,
     LosesPayments,
     OverwritesOnInsert,
@@ -182,6 +184,7 @@ BROKEN_STORES: Final[dict[str, Callable[[], StoreFactory]]] = {
             LosesPayments,
             RejectsNewIds,
             FindsLastExpiredFirst,
+            ListsAllStates,
         )
     },
     "AnswersBeforeDurable": lambda: SharedStore(AnswersBeforeDurable).open,
@@ -208,10 +211,26 @@ def test_a_credit_after_the_expiry_is_detected() -> None:
     assert first_failure(lambda seed: simulate(seed, STEPS, flows=flows)) is not None
 
 
+def test_a_completion_after_the_expiry_is_detected() -> None:
+    """The expiry is final for clients too."""
+    flows = Flows(complete_payment=broken_flows.complete_without_expiry)
+    failure = first_failure(lambda seed: simulate(seed, STEPS, flows=flows))
+    assert failure is not None
+    assert "the update should be 'complete refused: expired', but the store answered" in str(failure)
+
+
 OTHER_FLOWS: Final[dict[str, tuple[Flows, str]]] = {
     "a read that changes the payment": (
         Flows(get_payment=broken_flows.get_that_completes),
         "no update: get(",
+    ),
+    "a payment that is listed twice": (
+        Flows(list_payments=broken_flows.list_the_last_twice),
+        "page",
+    ),
+    "a page of the host in the wrong order": (
+        Flows(list_for_host=broken_flows.list_in_reverse),
+        "the page is not in the order of creation",
     ),
     "a wrong amount in the answer": (
         Flows(receive=broken_flows.receive_that_doubles),
@@ -250,6 +269,7 @@ def test_the_ledger_accepts_a_credit_id_once() -> None:
 def test_a_sweep_has_a_readable_form() -> None:
     """The trace of a failure prints operations as calls."""
     assert str(Sweep(3)) == "announce_expired(limit=3)"
+    assert str(List(2, None, backwards=False, state="expired")) == "list(2 after None, state=expired)"
 
 
 def test_a_failure_can_be_repeated() -> None:
