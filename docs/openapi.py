@@ -104,7 +104,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "store_unavailable": (503, "the store cannot answer now"),
     "store_stopped": (503, "the store has stopped until an operator acts"),
 }
-# The codes of error classes that this version does not have.
+# The error classes of codes that the document has as soon as the code has the class.
 _CLASSES: Final = {
     "invalid_idempotency_key": "MalformedIdempotencyKey",
     "idempotency_key_reused": "IdempotencyKeyReused",

@@ -28,7 +28,7 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def responses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Return a response of `serve` of each kind that is no refusal of ours alone."""
+    """Return responses of `serve`, of each kind that the published document describes."""
     with service(tmp_path_factory.mktemp("service")) as client:
         query = f"{COLLECTION}?wallet-address={client.base_url}/alice"
         asset = {"assetCode": "USD", "assetScale": 2}
