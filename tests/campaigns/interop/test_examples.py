@@ -117,13 +117,19 @@ def test_preflight_is_answered_by_the_service(client: HttpClient) -> None:
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS"])
+@pytest.mark.parametrize("method", ["DELETE", "PUT", "OPTIONS"])
 def test_unknown_method_of_the_collection_is_refused(client: HttpClient, method: str) -> None:
-    """Payments can be created and not listed."""
+    """Payments can be created and listed, and nothing else."""
     refused = unsigned(method, f"{client.base_url}/incoming-payments")
 
     assert code_of(refused) == (405, "method_not_allowed")
-    assert refused.headers["allow"] == "POST"
+    assert refused.headers["allow"] == "POST, GET, HEAD"
+
+
+def test_list_needs_its_right(client: HttpClient) -> None:
+    """The example passes the query on: without a token the list is refused, and with one that lacks the right too."""
+    assert code_of(unsigned("GET", f"{client.base_url}/incoming-payments")) == (401, "token_missing")
+    assert code_of(client.list(first=5)) == (401, "insufficient_rights")
 
 
 @pytest.mark.parametrize("id", ["019b76da-a800-7000-8000-000000000000", "1", "019b76da/b", "%2e%2e"])
