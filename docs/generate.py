@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # `attacks`
 sys.path.append(str(Path(__file__).resolve().parent))  # for `openapi`
 
 import openapi
+
 from campaigns.attacks.everything import all_rows
 from campaigns.attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import api, errors

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from attrs import field, fields, frozen
 
-from incoming_payments import errors, limits
+from incoming_payments import limits
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN, SHARED_SECRET_PATTERN, IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl
@@ -63,8 +63,8 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "headers_too_large": (
         431,
         (
-            f"more than {limits.HEADERS_MAX} header fields, more than {limits.HEADERS_BYTES_MAX} bytes of them, or more "
-            f"than {limits.HEADER_BYTES_MAX} bytes in one"
+            f"more than {limits.HEADERS_MAX} header fields, more than {limits.HEADERS_BYTES_MAX} bytes of them, or "
+            f"more than {limits.HEADER_BYTES_MAX} bytes in one"
         ),
     ),
     # the token and the signature
@@ -104,16 +104,6 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "store_unavailable": (503, "the store cannot answer now"),
     "store_stopped": (503, "the store has stopped until an operator acts"),
 }
-# The error classes of codes that the document has as soon as the code has the class.
-_CLASSES: Final = {
-    "invalid_idempotency_key": "MalformedIdempotencyKey",
-    "idempotency_key_reused": "IdempotencyKeyReused",
-    "too_many_requests": "QuotaExceeded",
-    "too_many_unpaid_payments": "QuotaExceeded",
-    "approval_pending": "ApprovalPending",
-    "acceptance_unavailable": "AcceptanceUnavailable",
-}
-ABSENT: Final = {code for code, name in _CLASSES.items() if not hasattr(errors, name)}
 STATUS_TEXTS: Final = {
     400: "The request is malformed",
     401: "The access token or the signature is missing or refused",
@@ -397,22 +387,18 @@ _ID: Final = {
     "schema": {"type": "string", "minLength": 1},
 }
 _IDEMPOTENCY: Final = (
-    (
-        {
-            "name": "Idempotency-Key",
-            "in": "header",
-            "required": False,
-            "description": "A string of the client's choice, in double quotes. A retry with the same key gets the "
-            "payment that the first request created. The signature has to cover it.",
-            "schema": {
-                "type": "string",
-                "pattern": r'^"([ !#-\[\]-~]|\\["\\])+"$',
-                "maxLength": limits.IDEMPOTENCY_KEY_CHARS_MAX + 2,
-            },
+    {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "required": False,
+        "description": "A string of the client's choice, in double quotes. A retry with the same key gets the "
+        "payment that the first request created. The signature has to cover it.",
+        "schema": {
+            "type": "string",
+            "pattern": r'^"([ !#-\[\]-~]|\\["\\])+"$',
+            "maxLength": limits.IDEMPOTENCY_KEY_CHARS_MAX + 2,
         },
-    )
-    if "idempotency_key_reused" not in ABSENT
-    else ()
+    },
 )
 _LIST: Final = {
     "path": COLLECTION_PATH,
@@ -582,7 +568,7 @@ def document() -> Schema:
     paths: dict[str, Schema] = {}
     for operation in OPERATIONS:
         by_status: dict[int, list[str]] = {}
-        for code in (code for code in operation.codes if code not in ABSENT):
+        for code in operation.codes:
             by_status.setdefault(CODES[code][0], []).append(code)
         responses = {str(operation.success.status): _success(operation)}
         for status, codes in sorted(by_status.items()):
