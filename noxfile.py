@@ -10,6 +10,7 @@ nox -s edge              measure an honest peer's rate behind nginx during attac
 nox -s fuzz              fuzz the parsers, the verification and the service, a minute for each target: [-- --help]
 nox -s interop           cross-check signatures with other implementations: [-- --rounds N --seed N]
 nox -s mutants           measure how many small changes of the code the tests notice: [-- PACKAGE...]
+nox -s openapi           check the answers to 10,000 requests against the OpenAPI document: [-- --cases N --seed S]
 nox -s simulate          simulate the service for a million steps; `-- --seed S --steps N` runs one seed
 """
 
@@ -145,6 +146,13 @@ def edge(session: nox.Session) -> None:
     """Attack `serve` behind nginx, and print the rate of an honest peer: `nox -s edge [-- --seconds S --turns N]`."""
     _install(session, "tests")
     session.run("python", "-m", "campaigns.edge.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
+def openapi(session: nox.Session) -> None:
+    """Let schemathesis test `serve` with signed requests: `nox -s openapi [-- --cases N --seed S]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "campaigns.openapi.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session

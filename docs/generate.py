@@ -14,12 +14,15 @@ from typing import Any
 from attrs import evolve
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # `attacks` is a package of the tests
+sys.path.append(str(Path(__file__).resolve().parent))  # for `openapi`
+
+import openapi
 
 from campaigns.attacks.everything import all_rows
 from campaigns.attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import api, errors
 from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row
-from incoming_payments.httpsig import Evidence, Policy, PrivateKey, RequestMessage, sign, verify
+from incoming_payments.httpsig import Code, Evidence, Policy, PrivateKey, RequestMessage, sign, verify
 from incoming_payments.httpsig.explain import HYPOTHESES, explain
 from incoming_payments.ilp import receive
 from incoming_payments.log import LogEvent
@@ -74,6 +77,17 @@ def status_table() -> str:
         reasons = "its `code`" if cls in {errors.TokenRefused, errors.SignatureRefused} else f"`{cls.code}`"
         lines.append(f"| {status} | `{cls.__name__}` | {reasons} |")
     return "\n".join(lines)
+
+
+def http_codes() -> str:
+    """Return the codes of HTTP itself."""
+    codes = {*openapi.HTTP, *openapi.WITH_BODY, "unexpected_body", "not_found"}
+    return openapi.code_table(sorted(codes))
+
+
+def token_codes() -> str:
+    """Return the codes of a refused token or signature that are not in `httpsig.Code`."""
+    return openapi.code_table([code for code in (*openapi.TOKEN, *openapi.SIGNATURE) if code not in list(Code)])
 
 
 def packet_table() -> str:
@@ -185,6 +199,8 @@ PARTS = {
     "state diagram": state_diagram,
     "transitions": transition_table,
     "statuses": status_table,
+    "http codes": http_codes,
+    "token codes": token_codes,
     "packet refusals": packet_table,
     "attacks": attack_table,
     "early answers": early_answers,
@@ -211,12 +227,15 @@ def regenerate(text: str) -> str:
 
 
 def main() -> int:
-    """Rewrite every page that is out of date."""
+    """Rewrite every page, and the OpenAPI document, if it is out of date."""
     for page in sorted(DOCS.glob("*.md")):
         text = page.read_text("utf-8")
         if (made := regenerate(text)) != text:
             page.write_text(made, "utf-8")
             print(f"wrote {page.name}")
+    if openapi.FILE.read_text("utf-8") != openapi.text():
+        openapi.FILE.write_text(openapi.text(), "utf-8")
+        print(f"wrote {openapi.FILE.name}")
     return 0
 
 

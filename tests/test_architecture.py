@@ -23,7 +23,7 @@ TESTS: Final = Path(__file__).parent / "unit"
 
 # limits -> log -> clients; ports, log -> observers -> {stores, service}: both report to the same observers
 # errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
-# hosts -> server; clock -> service
+# hosts -> server; clock -> service; flows -> openapi -> server
 # bounded -> acceptance; domain, gnap, acceptance -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
@@ -32,6 +32,7 @@ LIBRARY: Final = FLOWS | {
     "flows",
     "api",
     "ilp_http",
+    "openapi",
     "clock",
     "service",
     "stores",
@@ -57,6 +58,7 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "flows": FLOWS,
     "api": {*FLOWS, "flows"},
     "ilp_http": {*FLOWS, "flows", "api"},
+    "openapi": {*FLOWS, "flows"},
     "observers": {*CORE, "ports", "log"},
     "service": {*FLOWS, "flows", "api", "ilp_http", "clock", "log", "observers"},
     "stores": {*CORE, "gnap", "ports", "log", "observers"},
@@ -91,6 +93,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "flows": {"attrs"},
     "api": {"attrs"},
     "ilp_http": {"attrs"},
+    "openapi": set(),
     "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
     "clients": {"aiohttp", "attrs", "urllib3", "yarl"},

@@ -479,6 +479,14 @@ def test_introspector_of_the_ports_page_survives_every_answer(
     assert answered == ((201, None) if response.status == 201 else refusal(response))
 
 
+def test_conformance_page_names_existing_tests() -> None:
+    """Each test that the page about conformance names exists."""
+    named = set(re.findall(r"`(test_\w+)`", PAGES["docs/conformance.md"].read_text("utf-8")))
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(named) > 15
+    assert [name for name in sorted(named) if f"def {name}(" not in source] == []
+
+
 def test_recipes_name_existing_files() -> None:
     """Every path on the page about extending exists, except the files that the reader adds."""
     named = re.findall(r"`((?:src|tests|docs)/[^`]+|\w+\.toml)`", PAGES["docs/extending.md"].read_text("utf-8"))

@@ -44,6 +44,7 @@ def main() -> None:
             importlib.import_module(module.name)
     files = {str(path) for path in importlib.metadata.files("incoming-payments") or ()}
     assert "incoming_payments/py.typed" in files
+    assert "incoming_payments/openapi.json" in files
     assert any(path.endswith("licenses/LICENSE") for path in files), files
     command = [sys.executable, "-m", "incoming_payments.server.command", "--help"]
     assert "serve" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -115,13 +115,21 @@ def handle(
     """
     try:
         check_head(request)
+    except HttpRefused as error:
+        return http_refusal(error)
+    return (yield from answer(request, policy, now, clock or (lambda: now)))
+
+
+def answer(request: Request, policy: ServicePolicy, now: datetime, clock: Callable[[], datetime]) -> Flow[Response]:
+    """Answer a request that has passed `check_head`. See `handle`."""
+    try:
         if len(request.body) > limits.BODY_BYTES_MAX:
             raise body_too_large()
-        answer, id = _route(request, policy)
+        respond, id = _route(request, policy)
         if not (request.values("authorization") or request.method == "OPTIONS" or _is_public(request, policy)):
             parse_authorization(())  # raises 401 before 406 and 415 are checked, so that every client learns `as_uri`
         _require_acceptable(request)
-        return (yield from answer(request, id, policy, now, clock or (lambda: now)))
+        return (yield from respond(request, id, policy, now, clock))
     except tuple(STATUS) as error:
         return _refusal(error, policy)
     except HttpRefused as error:

@@ -32,6 +32,7 @@ from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ports import Observation, Ports
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
 from incoming_payments.testing import FakeClock
+from kits.openapi_kit import check
 
 T = TypeVar("T")
 Send = Callable[[Request], Response]
@@ -146,8 +147,10 @@ class Service:
         return run(flow, self.ports)
 
     def handle(self, request: Request) -> Response:
-        """Return the response to `request`, without a host."""
-        return self.run(handle(request, policy=self.policy, now=self.now))
+        """Return the response to `request`, without a host. The OpenAPI document must have this response."""
+        response = self.run(handle(request, policy=self.policy, now=self.now))
+        check(request.method, request.path, response)
+        return response
 
     def receive(self, id: str, value: int, *, credit: str = "wire-1", asset: Asset = USD) -> Credit:
         """Credit `value` minor units to the payment `id`."""

@@ -4,7 +4,7 @@ Each decision is a pure function with time as an argument. It follows the rows t
 trigger and the state of the payment, and returns a `Decision` or raises the refusal of the row.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import evolve, frozen
@@ -96,12 +96,16 @@ def create(
     metadata: MetadataJson | None,
     now: datetime,
     expiry_s_max: int = EXPIRY_S_MAX,
+    default_expiry_s: int | None = None,
 ) -> Decision[IncomingPayment]:
     """Create a payment into `wallet_address` with nothing received. Spec section 4.1.
 
+    A payment without `limit` and `expires_at` expires `default_expiry_s` seconds after `now`, if that is not `None`.
     Raises `AssetMismatch` when `limit` is not in the wallet address's asset. Raises `TermsRefused` when `limit` is
     zero, when `expires_at` is not in the future, or when it is more than `expiry_s_max` seconds ahead.
     """
+    if limit is None and expires_at is None and default_expiry_s is not None:
+        expires_at = now + timedelta(seconds=default_expiry_s)
     move = follow(CREATE, wallet_address, Creation(limit, expires_at, now), expiry_s_max)
     terms = Terms(id, wallet_address.url, client, wallet_address.asset, now, limit, expires_at, metadata)
     payment = IncomingPayment(terms, Progress(Amount(0, wallet_address.asset), now))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 
 from attrs import evolve, frozen
 
@@ -29,6 +30,7 @@ from incoming_payments.httpsig import (
     replay_key,
     verify,
 )
+from incoming_payments.limits import TOKEN_KEYS_REMEMBERED_MAX
 
 
 @frozen
@@ -119,11 +121,19 @@ def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None
 
 def _load_key(jwk: Mapping[str, object]) -> PublicKey:
     try:
-        return load_jwk(jwk)
+        try:
+            return _load_remembered(tuple(jwk.items()))
+        except TypeError:  # a list or an object is a member, such as `key_ops`
+            return load_jwk(jwk)
     except MalformedKey as error:
         raise SignatureRefused(
             "key_unusable", f"the key that is bound to the access token cannot be used: {error}"
         ) from error
+
+
+@lru_cache(TOKEN_KEYS_REMEMBERED_MAX)  # each answer of the introspector brings the key again
+def _load_remembered(members: tuple[tuple[str, object], ...]) -> PublicKey:
+    return load_jwk(dict(members))
 
 
 def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:

@@ -223,6 +223,7 @@ def _decide(
         metadata=creation.metadata,
         now=now,
         expiry_s_max=policy.expiry_s_max,
+        default_expiry_s=policy.default_expiry_s,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Literal, get_args
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 
 from incoming_payments import limits
 from incoming_payments.domain.checks import instance, integer, name_of
@@ -53,6 +53,8 @@ class ServicePolicy:
       or that sign twice within one second, send identical requests.
     - `expiry_s_max`: how far `expiresAt` may lie in the future, in seconds.
     - `idempotency_key_s`: how long the service keeps the `Idempotency-Key` of a created payment, in seconds.
+    - `default_expiry_s`: the seconds until a payment expires that has neither `incomingAmount` nor `expiresAt`, at most
+      `expiry_s_max`. `None` means never. The client reads the time in `expiresAt`.
     - `metadata_bytes_max` and `metadata_depth_max`: limits of the metadata, as compact JSON.
     - `wording`: `"web-monetization"` gives refusals the descriptions that the browser extension compares. Codes and
       statuses stay.
@@ -68,6 +70,7 @@ class ServicePolicy:
     idempotency_key_s: int = field(
         default=limits.IDEMPOTENCY_KEY_S_MAX, validator=integer(1, limits.IDEMPOTENCY_KEY_SETTING_S_MAX)
     )
+    default_expiry_s: int | None = field(default=None)
     metadata_bytes_max: int = field(default=limits.METADATA_BYTES_MAX, validator=integer(2, 32 * 1024))
     metadata_depth_max: int = field(default=limits.METADATA_DEPTH_MAX, validator=integer(1, limits.JSON_DEPTH_MAX - 1))
 
@@ -77,6 +80,11 @@ class ServicePolicy:
     def _check_wording(self, _: object, wording: object) -> None:
         if wording not in get_args(Wording):
             raise InvalidValue(f"wording must be {' or '.join(get_args(Wording))}", member="wording")
+
+    @default_expiry_s.validator
+    def _check_default_expiry(self, attribute: "Attribute[int]", seconds: object) -> None:
+        if seconds is not None:
+            integer(1, self.expiry_s_max)(self, attribute, seconds)
 
     @signature.validator
     def _check_required(self, _: object, signature: SignaturePolicy) -> None:

@@ -251,6 +251,14 @@ LIMITS: Final = TableOf(
             usual=(600, 31 * IDEMPOTENCY_KEY_S_MAX),
             unusual="it is in seconds, and a retry after that time creates a second payment",
         ),
+        Setting(
+            "default_expiry_s",
+            int,
+            "after how many seconds a payment without `incomingAmount` and `expiresAt` expires, at most `expiry_s_max`",
+            None,
+            "never",
+            written="2592000",
+        ),
         Setting("metadata_bytes_max", int, "the size of `metadata` as compact JSON, in bytes", METADATA_BYTES_MAX),
         Setting("metadata_depth_max", int, "the depth of `metadata`", METADATA_DEPTH_MAX),
         Setting(

@@ -16,6 +16,7 @@ from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, 
 from incoming_payments.ports import AsyncPorts, Observer
 from incoming_payments.server.authorization import Connections, connect
 from incoming_payments.server.backup import naming_database
+from incoming_payments.server.description import with_document
 from incoming_payments.server.health import Application, with_health
 from incoming_payments.server.log_filter import LineLimitFilter
 from incoming_payments.server.metrics import start_metrics
@@ -152,7 +153,8 @@ def build(
     application = AsgiApplication(
         service, mount=settings.mount, explain_refusals=settings.explain_signatures, on_shutdown=close
     )
-    return with_health(application, service) if settings.health else application
+    described = with_document(application, settings.policy, settings.mount)
+    return with_health(described, service) if settings.health else described
 
 
 def open_listener(host: str, port: int) -> socket.socket:

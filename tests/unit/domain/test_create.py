@@ -29,6 +29,7 @@ def create(
     expires_at: datetime | None = None,
     metadata: MetadataJson | None = None,
     expiry_s_max: int = 3600,
+    default_expiry_s: int | None = None,
 ) -> Decision[IncomingPayment]:
     return lifecycle.create(
         id=PaymentId("019b76da-a800-7000-8000-000000000000"),
@@ -39,7 +40,26 @@ def create(
         metadata=metadata,
         now=NOW,
         expiry_s_max=expiry_s_max,
+        default_expiry_s=default_expiry_s,
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "expires_at", "expected"),
+    [
+        (None, None, NOW + timedelta(seconds=600)),
+        (None, EXPIRY, EXPIRY),
+        (Amount(1, USD), None, None),
+        (Amount(1, USD), EXPIRY, EXPIRY),
+    ],
+)
+def test_default_expiry_applies_to_payments_without_amount_and_expiry(
+    limit: Amount | None, expires_at: datetime | None, expected: datetime | None
+) -> None:
+    """Such a payment could stay open forever. An expiry that the client requests stays, and so does an amount."""
+    payment = create(limit=limit, expires_at=expires_at, default_expiry_s=600).answer
+    assert payment.expires_at == expected
+    assert create(limit=limit, expires_at=expires_at).answer.expires_at == expires_at
 
 
 def test_spec_3_newly_created() -> None:

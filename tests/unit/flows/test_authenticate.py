@@ -157,6 +157,18 @@ def test_lost_connection_of_the_introspector_is_an_outage(error: Exception) -> N
     assert f"{type(error).__name__}: {error}" in str(refused.value)
 
 
+@pytest.mark.parametrize("more", [{}, {"x5t": 1}, {"key_ops": ["verify"]}, {"vendor": {"a": 1}}])
+def test_key_of_a_token_may_have_other_members(more: dict[str, Any]) -> None:
+    """The service keeps keys that it has loaded, but not those with lists or objects as members."""
+    service = Service()
+    client = service.client()
+    for _ in range(2):
+        flow = authenticate(a_get(client), service.policy, NOW)
+        next(flow)
+        caller = finish(flow, an_info(jwk={**ed25519_key().public_jwk(), **more}))
+        assert caller.proof.key_id == "ed25519-key"
+
+
 def test_refusal_of_a_key_does_not_show_the_key() -> None:
     """The refusal of a private or shared key, registered by mistake, does not contain the key."""
     flow = authenticate(a_get(Service().client()), Service().policy, NOW)

@@ -23,6 +23,7 @@ from incoming_payments.errors import (
     IncomingPaymentsError,
     MalformedJson,
     PaymentExists,
+    PaymentExpired,
     PaymentNotFound,
     PolicyRefused,
     SignatureRefused,
@@ -32,7 +33,7 @@ from incoming_payments.errors import (
     WalletAddressesUnavailable,
     WalletAddressNotFound,
 )
-from incoming_payments.flows.create import create_payment
+from incoming_payments.flows.create import create_for_host, create_payment
 from incoming_payments.flows.effects import (
     AllocateMethods,
     CountRequest,
@@ -60,6 +61,7 @@ from kits.service_kit import (
     Tokens,
     a_right,
     admitted,
+    document,
     ed25519_key,
     finish,
     refusal,
@@ -339,6 +341,24 @@ def test_policy_limits_apply() -> None:
     for members in refused:
         with pytest.raises((TermsRefused, MalformedJson)):
             service.run(creation_flow(service, client.creation({"walletAddress": ALICE.url, **members})))
+
+
+def test_default_expiry_of_the_policy() -> None:
+    """A payment without amount and expiry expires at the default, and the client reads when. So does one of the host.
+
+    After that time the payment takes no money.
+    """
+    service = Service(default_expiry_s=600)
+    expected = (NOW + timedelta(seconds=600)).isoformat().replace("+00:00", "Z")
+    created = document(service.client().create(), 201)
+    assert created["expiresAt"] == expected
+    amount = {"value": "5", "assetCode": "USD", "assetScale": 2}
+    assert "expiresAt" not in document(service.client().create(incomingAmount=amount), 201)
+    of_host = service.run(create_for_host(wallet_address=ALICE.url, policy=service.policy, now=NOW))
+    assert of_host.expires_at == NOW + timedelta(seconds=600)
+    service.clock.advance(seconds=601)
+    with pytest.raises(PaymentExpired):
+        service.receive(of_host.id, 1)
 
 
 @pytest.mark.parametrize(

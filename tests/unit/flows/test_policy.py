@@ -39,10 +39,11 @@ def test_defaults() -> None:
         policy.allow_identical,
         policy.expiry_s_max,
         policy.idempotency_key_s,
+        policy.default_expiry_s,
         policy.metadata_bytes_max,
         policy.metadata_depth_max,
         policy.wording,
-    ) == (True, True, True, EXPIRY_S_MAX, 86_400, METADATA_BYTES_MAX, METADATA_DEPTH_MAX, "plain")
+    ) == (True, True, True, EXPIRY_S_MAX, 86_400, None, METADATA_BYTES_MAX, METADATA_DEPTH_MAX, "plain")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,10 @@ def test_payment_url_is_below_the_base_url() -> None:
         ("idempotency_key_s", 0),
         ("idempotency_key_s", 366 * 86_400 + 1),
         ("idempotency_key_s", 60.0),
+        ("default_expiry_s", 0),
+        ("default_expiry_s", EXPIRY_S_MAX + 1),
+        ("default_expiry_s", 60.0),
+        ("default_expiry_s", True),
         ("metadata_bytes_max", 1),
         ("metadata_bytes_max", 32 * 1024 + 1),
         ("metadata_depth_max", 0),
@@ -143,6 +148,8 @@ def test_invalid_setting_is_named(setting: str, value: object) -> None:
         ("expiry_s_max", 100 * EXPIRY_S_MAX),
         ("idempotency_key_s", 1),
         ("idempotency_key_s", 366 * 86_400),
+        ("default_expiry_s", 1),
+        ("default_expiry_s", EXPIRY_S_MAX),
         ("metadata_bytes_max", 2),
         ("metadata_bytes_max", 32 * 1024),
         ("metadata_depth_max", 1),
