@@ -33,7 +33,9 @@ class HostRules:
         if isinstance(effect, RequestApproval):
             self._approve(task)
         elif isinstance(effect, ReserveUnpaid):
-            task.answer = self._quotas.reserve(effect.client, effect.id)
+            # At the quota, a create loads every unpaid payment. At the end, the host has no quota, because a store that
+            # fails by itself at times would hardly ever answer all these calls.
+            task.answer = self._quotas.reserve(effect.client, effect.id) if self._state.injects_faults else ()
         elif isinstance(effect, ReleaseUnpaid):
             self._quotas.release(effect.client, effect.id)
         elif self._state.injects_faults and self._state.roll() < 0.02:
