@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import incoming_payments
+from incoming_payments.openapi import openapi_document
 
 OPTIONAL = [
     "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "opentelemetry",
@@ -48,7 +49,7 @@ def main() -> None:
     assert "incoming_payments/py.typed" in files
     assert "incoming_payments/openapi.json" in files
     policy = incoming_payments.ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
-    assert incoming_payments.openapi_document(policy)["servers"] == [{"url": "https://bank.example"}]
+    assert openapi_document(policy)["servers"] == [{"url": "https://bank.example"}]
     assert any(path.endswith("licenses/LICENSE") for path in files), files
     command = [sys.executable, "-m", "incoming_payments.server.command", "--help"]
     assert "serve" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
