@@ -209,6 +209,7 @@ def test_a_request_in_the_body_of_another_is_not_answered(running: int, name: st
             connection.sendall(head)
             time.sleep(pause_s)
             connection.sendall(HIDDEN)
+            time.sleep(0.1)  # at the end of the input, uvloop drops a request that waits behind another
             connection.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError):
             while piece := connection.recv(65536):
