@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import incoming_payments
+from incoming_payments.openapi import openapi_document
 
 OPTIONAL = [
     "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "opentelemetry",
@@ -25,6 +26,8 @@ NEED_MORE = {
     "incoming_payments.observers.prometheus",
     "incoming_payments.testing._concurrency",  # pytest
     "incoming_payments.testing._hooks",  # pytest
+    "incoming_payments.testing._keys",  # pytest
+    "incoming_payments.testing._listing",  # pytest
     "incoming_payments.testing._sharing",  # pytest
     "incoming_payments.testing.contract",  # pytest
     "incoming_payments.testing.machine",  # Hypothesis
@@ -45,6 +48,8 @@ def main() -> None:
     files = {str(path) for path in importlib.metadata.files("incoming-payments") or ()}
     assert "incoming_payments/py.typed" in files
     assert "incoming_payments/openapi.json" in files
+    policy = incoming_payments.ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
+    assert openapi_document(policy)["servers"] == [{"url": "https://bank.example"}]
     assert any(path.endswith("licenses/LICENSE") for path in files), files
     command = [sys.executable, "-m", "incoming_payments.server.command", "--help"]
     assert "serve" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
