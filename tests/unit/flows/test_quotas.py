@@ -20,6 +20,7 @@ from incoming_payments.flows.create import create_for_host
 from incoming_payments.limits import QUOTA_RESERVED_S_MAX
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.service import AsyncIncomingPayments
+from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.stores.quotas import MemoryQuotas
 from kits.service_kit import (
     ALICE,
@@ -80,6 +81,19 @@ def test_refused_callers_use_up_no_quota() -> None:
     assert client.send(client.creation(created=service.now - timedelta(days=1))).status == 401
     assert client.create().status == 201
     assert refusal(narrow.create()) == (401, "insufficient_rights")  # at the quota too
+
+
+def test_client_beyond_its_quota_uses_up_no_nonces() -> None:
+    """All clients share the capacity for nonces, so neither a quota that is used up nor a missing right may take it."""
+    service = service_with(requests_per_minute=1)
+    service.replace(nonces=MemoryNonces(capacity=2))
+    client, narrow = service.client(), service.client(a_right("read"))
+    assert client.send(client.creation(nonce="first")).status == 201
+    for number in range(3):
+        assert refusal(client.send(client.creation(nonce=f"{number}"))) == (429, "too_many_requests")
+        assert refusal(narrow.send(narrow.creation(nonce=f"{number}"))) == (401, "insufficient_rights")
+    other = service.client(name=OTHER_SHOP)
+    assert other.send(other.creation(nonce="first")).status == 201
 
 
 def test_lists_and_complete_requests_count() -> None:
