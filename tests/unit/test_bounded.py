@@ -83,7 +83,7 @@ def test_exception_of_a_sync_port_reaches_the_caller(call: Callable[..., Any]) -
 
 @both
 def test_sync_port_that_hangs_ends_at_the_bound(call: Callable[..., Any], gate: threading.Event) -> None:
-    """The caller gets `TimeoutError`. The answer that comes later goes nowhere."""
+    """The caller gets `TimeoutError`. A later answer is dropped."""
     began_s = time.monotonic()
     with pytest.raises(TimeoutError):
         call(lambda _: gate.wait(PATIENCE_S), BOUND_S)
@@ -116,7 +116,7 @@ def test_async_port_that_hangs_is_cancelled() -> None:
 
 @pytest.mark.parametrize("end", ["late answer", "late exception"])
 def test_async_port_that_ignores_its_cancellation_is_dropped(end: str) -> None:
-    """The caller does not wait for the coroutine, and its late answer or exception goes nowhere."""
+    """The caller does not wait for the coroutine, and its late answer or exception is dropped."""
 
     async def call() -> float:
         release = asyncio.Event()

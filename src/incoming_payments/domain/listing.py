@@ -73,7 +73,7 @@ class PaymentQuery:
     @newer_than.validator
     def _one_direction(self, _: object, newer_than: Place | None) -> None:
         if newer_than is not None and self.older_than is not None:
-            raise InvalidValue("a page lies on one side of a place: pass older_than or newer_than", member="newer_than")
+            raise InvalidValue("older_than and newer_than exclude each other: pass one", member="newer_than")
 
     def is_of(self, payment: IncomingPayment) -> bool:
         """Return whether the list is of the wallet address and the client of `payment`, which never change."""

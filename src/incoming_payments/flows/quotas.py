@@ -24,7 +24,7 @@ def admit(client: ClientId, now: datetime) -> Flow[None]:
 def reserve(payment: IncomingPayment, now: datetime) -> Flow[None]:
     """Count `payment`, which is not stored yet, as unpaid. Raises `QuotaExceeded`.
 
-    At the quota, look for a counted payment that is not unpaid any more, oldest first, and count `payment` in its
+    At the quota, look for a counted payment that is no longer unpaid, oldest first, and count `payment` in its
     place. So no credit has to release its payment, and a lost release cannot lock a client out.
     """
     counted = yield from ReserveUnpaid(payment.client, payment.id)
@@ -42,7 +42,7 @@ def reserve(payment: IncomingPayment, now: datetime) -> Flow[None]:
 
 
 def release(payment: IncomingPayment) -> Flow[None]:
-    """Do not count `payment`, which was not stored."""
+    """Stop counting `payment`, which was not stored."""
     yield from ReleaseUnpaid(payment.client, payment.id)
 
 

@@ -48,7 +48,7 @@ WALLET_ADDRESSES: Final = TableOf(
         Setting(
             "max_age_s",
             int,
-            "after how many seconds a document is fetched again: a closed wallet address stays usable for so long",
+            "after how many seconds a document is fetched again: a closed wallet address stays usable for that long",
             int(DOCUMENT_AGE_S_MAX),
             bounds=(int(DOCUMENT_COOL_DOWN_S_MIN), int(DOCUMENT_STALE_S_MAX)),
         ),
@@ -117,7 +117,7 @@ AUTHORIZATION_SERVER: Final = TableOf(
         Setting(
             "cache_s",
             int,
-            "for how many seconds an active token is remembered: a revoked token stays usable for so long",
+            "for how many seconds an active token is remembered: a revoked token stays usable for that long",
             0,
             bounds=(0, int(INTROSPECTION_CACHE_S_MAX)),
         ),

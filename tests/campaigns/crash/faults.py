@@ -360,7 +360,7 @@ class UnsteadyRules:
     """A host that approves most requests. It delays the others, fails, or hangs until after the bound."""
 
     async def accept_payment(self, _: object) -> Approval:
-        """Approve, mostly."""
+        """Usually approve."""
         roll = secrets.randbelow(100)
         if roll < 3:
             raise RuntimeError("the acceptance port is broken")

@@ -117,7 +117,7 @@ def test_unknown_wallet_address(wallets: Lookups, peer: Peer, clock: Clock) -> N
 
 
 def test_inactive_wallet_address(wallets: Lookups, peer: Peer) -> None:
-    """The flag in the document, or the status 410."""
+    """The flag in the document, or the status 410, makes a wallet address inactive."""
     peer.publish({"id": alice(peer), "active": False})
     assert wallets.find(alice(peer)) == InactiveWalletAddress(alice(peer))
     peer.publish({}, 410)
