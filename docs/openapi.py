@@ -81,7 +81,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_body": (400, "the body is not JSON, or has a missing, unknown or wrong member, which `member` names"),
     "unknown_wallet_address": (400, "this service does not host the wallet address"),
     "asset_mismatch": (400, "`incomingAmount` is not in the asset of the wallet address"),
-    "invalid_terms": (400, "`incomingAmount` is zero, or `expiresAt` is not ahead or too far ahead"),
+    "invalid_terms": (400, "`incomingAmount` is zero, or `expiresAt` is in the past or too far ahead"),
     "invalid_query": (400, "a parameter is missing, unknown, repeated or wrong, which `member` names"),
     "unknown_cursor": (400, "the cursor names no payment of this list"),
     "payment_expired": (409, "the payment has expired, so it cannot be completed"),
@@ -291,7 +291,7 @@ def schemas() -> Schema:
                     "description": {
                         "type": "string",
                         "minLength": 1,
-                        "description": "For people: which change helps. It may change.",
+                        "description": "A text for people, with the fault and its remedy. The text may change.",
                     },
                     "details": {
                         "type": "object",
@@ -508,7 +508,7 @@ OPERATIONS: Final = (
         path=COLLECTION_PATH + "/{id}/complete",
         summary="Complete an incoming payment",
         description="The payment takes no more money. A completed payment does not change, so the request can be "
-        "repeated. The access token needs the action `complete`, and the client is the one that created the payment.",
+        "repeated. The access token needs the action `complete`, and the client must have created the payment.",
         success=Success(text="The incoming payment is completed", schemas=("incoming-payment-summary",)),
         codes=(*HTTP, "unexpected_body", *SIGNED, "payment_not_found", "payment_expired", *OUTAGES),
         parameters=(_ID,),

@@ -49,9 +49,9 @@ class PaymentStore(Protocol):
         """Store a new payment with its events and `decision.keyed`, if there is one, in one transaction.
 
         Return `None`. If the store has a record with the client and the key of `decision.keyed`, return that record and
-        store nothing, unless its `until` is before the `created_at` of the new payment: then replace the record. While
-        another transaction inserts a payment under the key, wait for its end. Otherwise raise `PaymentExists` when a
-        payment with this id exists.
+        store nothing. But replace a record if its `until` is before the `created_at` of the new payment. While another
+        transaction inserts a payment under the key, wait for its end. Otherwise raise `PaymentExists` when a payment
+        with this id exists.
         """
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:

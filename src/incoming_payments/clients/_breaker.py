@@ -95,7 +95,7 @@ class SingleFlight(Generic[T]):
             self._end(key).set_exception(error)
             raise
         except BaseException:
-            self._end(key).set_exception(PortUnavailable("the thread that worked for several requests was stopped"))
+            self._end(key).set_exception(PortUnavailable("the thread for several waiting requests was stopped"))
             raise
         self._end(key).set_result(result)
         return result

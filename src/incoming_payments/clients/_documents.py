@@ -36,7 +36,7 @@ logger: Final = logging.getLogger("incoming_payments.clients")
 
 _HEADERS: Final = (("Accept", "application/json"),)
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")  # RFC 4291 §2.4
-# Parts of the IANA special-purpose registries that some supported versions of Python take for global
+# Special-purpose addresses (IANA) that some supported versions of Python call global
 _SPECIAL: Final = tuple(
     map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "2001:db8::/32", "3fff::/20"))
 )

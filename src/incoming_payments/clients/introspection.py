@@ -300,7 +300,9 @@ def _check_url(url: str, *, allow_http: bool) -> None:
     except InvalidValue as error:
         raise ConfigurationError(error.description, setting="url") from None
     if scheme != "https" and not allow_http:
-        raise _wrong("url", "must be an https URL: over http, the network sees the tokens (allow_http permits that)")
+        raise _wrong(
+            "url", "must be an https URL, because http shows the tokens to the network; allow_http permits http"
+        )
 
 
 def _check_number(name: str, value: float, least: float, most: float) -> None:

@@ -137,7 +137,7 @@ def _read(url: str, answer: HttpAnswer, _: Found | None) -> Found | None:
         if active is False:
             return InactiveWalletAddress(url)
         if active is not True:
-            raise InvalidValue("active must be true or false, if it is there", member="active")
+            raise InvalidValue("active must be true or false, or be left out", member="active")
         asset = Asset(members.get("assetCode", ""), members.get("assetScale", -1))
         return WalletAddress(url, asset, members.get("authServer", ""))
     except InvalidValue as error:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def require_approval(proposal: Proposal) -> Flow[None]:
-    """Return when the host approves `proposal`.
+    """Return once the host approves `proposal`.
 
     Raises `PolicyRefused` with the words of the host, `ApprovalPending`, or `AcceptanceUnavailable` when the port fails
     in any way: a failure never approves.
@@ -54,7 +54,7 @@ def approved(flow: Flow[T]) -> Flow[T]:
 
 
 def _require_approval(update: UpdatePayment[object], arrival: Arrival) -> Flow[None]:
-    """Return when the host approves the money of `arrival`, or when it is credited already.
+    """Return once the host approves the money of `arrival`, or if the money is credited already.
 
     The payment refuses packets first, so the host decides only about packets that the payment would take.
     """

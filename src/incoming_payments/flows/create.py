@@ -105,7 +105,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
 
 
 def _reserve_approved(payment: IncomingPayment, now: datetime) -> Flow[None]:
-    """Count `payment` as unpaid, and return when the host approves it. If the host does not, release the payment."""
+    """Count `payment` as unpaid, and return once the host approves it. If the host does not, release the payment."""
     yield from reserve(payment, now)
     try:
         yield from require_approval(ProposedPayment(payment))

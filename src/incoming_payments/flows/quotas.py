@@ -49,7 +49,7 @@ def release(payment: IncomingPayment) -> Flow[None]:
 def _unpaid_s(id: PaymentId, now: datetime) -> Flow[float | None]:
     """Return how many seconds the payment can stay unpaid, or `None` if it is paid, closed, expired or not stored.
 
-    A payment that is not stored may be about to be stored. Its id says when the create began.
+    A payment that is not stored yet may be stored soon. Its id says when the create began.
     """
     try:
         payment = yield from LoadPayment(id)

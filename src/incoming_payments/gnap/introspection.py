@@ -115,7 +115,7 @@ def read_introspection(
     Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
     large, not a JSON object, has a member twice, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises
     `TokenRefused` with `key_unusable` when the token is not bound to a public key, given by value, for HTTP message
-    signatures, and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name
+    signatures. Raises `TokenRefused` with `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name
     `audience`.
 
     >>> read_introspection(b'{"active": false}')

@@ -124,14 +124,14 @@ AUTHORIZATION_SERVER: Final = TableOf(
         Setting(
             "client_keys",
             bool,
-            "whether the key of a client, if the token does not bring it, is read from `jwks.json` below the wallet "
-            "address of the client",
+            "whether the service reads the key of a client from `jwks.json` below the wallet address of the client, if "
+            "the token does not carry it",
             True,
         ),
         Setting(
             "allow_http",
             bool,
-            "whether `url` may be an http URL, over which the network sees the tokens",
+            "whether `url` may be an http URL, which shows the tokens to the network",
             False,
             written="true",
         ),
