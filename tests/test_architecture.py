@@ -23,7 +23,7 @@ TESTS: Final = Path(__file__).parent / "unit"
 
 # limits -> log -> clients; ports, log -> observers -> {stores, service}: both report to the same observers
 # errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
-# hosts -> server; clock -> service; flows -> openapi -> server
+# hosts -> server -> __main__; clock -> service; flows -> openapi -> server
 # bounded -> acceptance; domain, gnap, acceptance -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
@@ -67,6 +67,7 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "server": {*LIBRARY, "hosts"},
     "testing": {*LIBRARY, "hosts"},
     PACKAGE: {*FLOWS, "flows", "api", "ilp_http", "service"},  # the public names
+    "__main__": {"server"},
 }
 # Exceptions: parts that a single module may import in addition to the table above.
 MAY_ALSO_IMPORT: Final = {f"{PACKAGE}.server.demo": {"testing"}}  # the demo pays by the sender for tests
@@ -101,6 +102,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "server": {"attrs", "httptools", "prometheus_client", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
+    "__main__": set(),
 }
 # The modules for one framework or one metrics library each, with its distributions. Only their users need them.
 FRAMEWORKS: Final[dict[str, set[str]]] = {
@@ -323,7 +325,7 @@ NEEDS_NO_EXTRA: Final = [
     *(
         name.removesuffix(".__init__")
         for name in ALL
-        if part_of(name) in {"clients", "hosts", "log", "observers", "server", "service", "stores"}
+        if part_of(name) in {"__main__", "clients", "hosts", "log", "observers", "server", "service", "stores"}
         and name not in {*FRAMEWORKS, *HTTP_LIBRARIES}
     ),
     f"{PACKAGE}.testing.sender",

@@ -8,6 +8,7 @@ import contextvars
 import inspect
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -29,11 +30,13 @@ class BoundedCall:
 
     def wait(self) -> Any:
         """Call the port in a thread of its own, and return its answer. Raises its exceptions."""
+        deadline_s = time.monotonic() + self._bound_s
         future = self._threads.submit(self._method, self._argument)
         try:
             answer = future.result(self._bound_s)
         finally:
             future.cancel()  # the caller no longer needs a call that has not begun
+        _check_in_time(deadline_s)
         if inspect.iscoroutine(answer):
             answer.close()  # otherwise Python warns that the coroutine was never awaited
             raise PortMissing("the port is async: use arun, or AsyncIncomingPayments")
@@ -44,6 +47,7 @@ class BoundedCall:
 
     async def _bounded(self) -> Any:
         # Not `asyncio.wait_for`: it waits for ever for a coroutine that ignores its cancellation.
+        deadline_s = time.monotonic() + self._bound_s
         task = asyncio.ensure_future(self._answer())
         try:
             await asyncio.wait({task}, timeout=self._bound_s)
@@ -53,13 +57,21 @@ class BoundedCall:
                 task.cancel()
         if not task.done() or task.cancelled():
             raise TimeoutError
-        return task.result()
+        answer = task.result()
+        _check_in_time(deadline_s)
+        return answer
 
     async def _answer(self) -> Any:
         if inspect.iscoroutinefunction(self._method):
             return await self._method(self._argument)
         answer = await asyncio.wrap_future(self._threads.submit(self._method, self._argument))
         return await answer if inspect.isawaitable(answer) else answer
+
+
+def _check_in_time(deadline_s: float) -> None:
+    """Raise `TimeoutError` after the deadline. A port that blocks the loop or the interpreter also blocks the timer."""
+    if time.monotonic() > deadline_s:
+        raise TimeoutError
 
 
 def _ignore(task: "asyncio.Future[Any]") -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,25 @@ def test_exception_of_a_sync_port_reaches_the_caller(call: Callable[..., Any]) -
     """The exception is raised as it is."""
     with pytest.raises(RuntimeError, match="the port is broken"):
         call(failing)
+
+
+def test_async_port_that_blocks_the_loop_is_too_late() -> None:
+    """A port that blocks the event loop blocks the timer too. Its late answer is dropped."""
+
+    async def blocking(_: object) -> str:
+        time.sleep(2 * BOUND_S)  # noqa: ASYNC251 - the mistake of the port
+        return "too late"
+
+    with pytest.raises(TimeoutError):
+        by_await(blocking, BOUND_S)
+
+
+def test_sync_port_that_blocks_the_interpreter_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller may wake up long after the bound with an answer. That answer is dropped."""
+    times = iter([0.0, 2 * PATIENCE_S])
+    monkeypatch.setattr(bounded, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    with pytest.raises(TimeoutError):
+        by_wait(lambda argument: argument)
 
 
 @both

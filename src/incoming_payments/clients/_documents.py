@@ -19,6 +19,7 @@ from attrs import Factory, define, field, frozen
 
 from incoming_payments import strict
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address
+from incoming_payments.clients._settings import check_number, check_types
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import (
@@ -27,6 +28,7 @@ from incoming_payments.limits import (
     DOCUMENT_STALE_S_MAX,
     DOCUMENTS_MAX,
     FIRST_FETCHES_MAX,
+    INTROSPECTION_SETTING_S_MAX,
 )
 from incoming_payments.log import LineLimit, LogEvent, log_event
 
@@ -179,6 +181,14 @@ _INTERRUPTED: Final = HttpFailed("the fetch was interrupted")
 _SLACK_S: Final = 1.0  # a fetch in flight ends on its own, unless its thread or loop has stopped
 
 
+def _check(documents: Documents[T], timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None) -> None:
+    """Raise `ConfigurationError` for a wrong setting."""
+    check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
+    check_number("max_age_s", documents.max_age_s, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX)
+    check_types(bool, {"allow_private": allow_private})
+    check_types(ssl.SSLContext, {"tls": tls})
+
+
 class Fetcher(Generic[T]):
     """Looks up documents over HTTP, in the thread of the caller."""
 
@@ -187,6 +197,7 @@ class Fetcher(Generic[T]):
     ) -> None:
         from incoming_payments.clients._urllib3 import HttpClient
 
+        _check(documents, timeout_s, allow_private, tls)
         self._documents = documents
         self._timeout_s = timeout_s
         self._http = HttpClient(
@@ -227,6 +238,7 @@ class AsyncFetcher(Generic[T]):
     ) -> None:
         from incoming_payments.clients._aiohttp import AsyncHttpClient
 
+        _check(documents, timeout_s, allow_private, tls)
         self._documents = documents
         self._timeout_s = timeout_s
         self._http = AsyncHttpClient(

@@ -37,7 +37,7 @@ class HttpClientKeys:
     `clock` returns seconds and never goes back; change it only in tests. Close the port with `close`.
 
     `allow_private` is for development: it also allows http, a port in the URL, and IP addresses that are not public,
-    such as loopback.
+    such as loopback. Raises `ConfigurationError` for a wrong setting.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from typing import Any, Final, get_args
 
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import CONNECTIONS_MAX, AnswerTooLarge, HttpAnswer, HttpFailed
+from incoming_payments.clients._settings import check_number, check_types, wrong
 from incoming_payments.clock import utc_now
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
@@ -55,21 +56,25 @@ class _Introspector:
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         """Raise `ConfigurationError` for a setting that is missing or wrong. See the class for the settings."""
+        check_types(bool, {"allow_http": allow_http})
+        check_types(str, {"issuer": issuer, "audience": audience, "resource_server": resource_server})
+        check_types(PrivateKey, {"key": key})
+        check_types(ssl.SSLContext, {"tls": tls})
         _check_url(url, allow_http=allow_http)
         if dialect not in get_args(Dialect):
-            raise _wrong("dialect", f"must be one of {', '.join(get_args(Dialect))}, not {dialect!r}")
+            raise wrong("dialect", f"must be one of {', '.join(get_args(Dialect))}, not {dialect!r}")
         if dialect == "rfc9767" and issuer is None:
-            raise _wrong("issuer", "is missing: set the grant endpoint URL of the authorization server (RFC 9767 §3.3)")
+            raise wrong("issuer", "is missing: set the grant endpoint URL of the authorization server (RFC 9767 §3.3)")
         if dialect == "rafiki" and issuer is not None:
-            raise _wrong("issuer", "must not be set: the answers of Rafiki have no iss")
+            raise wrong("issuer", "must not be set: the answers of Rafiki have no iss")
         if dialect == "rfc9767" and resource_server is None and key is None:
             text = "is missing: set the name of this service at the authorization server, or a key (RFC 9767 §3.3)"
-            raise _wrong("resource_server", text)
-        _check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
-        _check_number("cache_s", cache_s, 0, INTROSPECTION_CACHE_S_MAX)
+            raise wrong("resource_server", text)
+        check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
+        check_number("cache_s", cache_s, 0, INTROSPECTION_CACHE_S_MAX)
         for name, count in (("connections", connections), ("cache_tokens", cache_tokens)):
             if type(count) is not int or count < 1:
-                raise _wrong(name, "must be a whole number of at least 1")
+                raise wrong(name, "must be a whole number of at least 1")
         self._url = url
         self._dialect: Dialect = dialect
         self._issuer = issuer
@@ -300,15 +305,6 @@ def _check_url(url: str, *, allow_http: bool) -> None:
     except InvalidValue as error:
         raise ConfigurationError(error.description, setting="url") from None
     if scheme != "https" and not allow_http:
-        raise _wrong(
+        raise wrong(
             "url", "must be an https URL, because http shows the tokens to the network; allow_http permits http"
         )
-
-
-def _check_number(name: str, value: float, least: float, most: float) -> None:
-    if type(value) not in (int, float) or not least <= value <= most:
-        raise _wrong(name, f"must be a number from {least:g} to {most:g}")
-
-
-def _wrong(name: str, why: str) -> ConfigurationError:
-    return ConfigurationError(f"{name} {why}", setting=name)

@@ -14,6 +14,7 @@ from typing import Final
 
 from incoming_payments.clients._documents import AsyncFetcher, Documents, Fetcher, read_object
 from incoming_payments.clients._http import HttpAnswer, HttpFailed
+from incoming_payments.clients._settings import check_types
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.checks import all_of
 from incoming_payments.domain.payment import (
@@ -104,6 +105,7 @@ class AsyncHttpWalletAddresses:
 
 def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ...]:
     """Return base URLs in their canonical spelling. Raises `ConfigurationError` or `InvalidValue` for a wrong one."""
+    check_types(bool, {"allow_private": allow_http})
     bases = tuple(canonical_url(url, member="base_urls") for url in all_of(str, urls, member="base_urls"))
     if not bases or any("?" in base for base in bases):
         text = "base_urls must name at least one URL without a query, below which your wallet addresses lie"

@@ -115,6 +115,7 @@ def create_request() -> Iterator[bytes]:
 # --- requests ----------------------------------------------------------------------------------
 
 SHAPES: Final = 6  # the policy that accepts the forms of the SDKs
+KEYED: Final = 7  # the policy that requires Idempotency-Key to be covered
 # One signature over every kind of component
 EVERYTHING: Final = (
     b's\0*x=("@method" "@target-uri" "@authority" "@scheme" "@request-target" "@path" "@query" "@query-param";name="a"'
@@ -194,6 +195,9 @@ def _signed(target: bytes) -> Iterator[bytes]:
     yield script(2, 0, b"r\3sha-256=:AQ==:", b"s\0")
     yield script(2, 0, b"r\3md5=:AQ==:", b"s\0")
     yield script(1, 0, b"hContent-Digest:undefined", b"s\0")
+    for policy in (0, KEYED):
+        yield script(2, policy, b'hIdempotency-Key:"k"', b"s\0")
+        yield script(2, policy, b"s\0", b'hIdempotency-Key:"k"')  # the key is not covered
     plain = b'("@method" "@target-uri" "authorization" "content-digest");created=%d' % NOW_S
     yield script(2, 0, b"d\3", b"s\0a=" + plain + b';keyid="key-1"')
     yield script(2, 0, b"s\0" + b", ".join([b'%c=%b;keyid="key-1"' % (label, plain) for label in b"abcde"]))
@@ -217,7 +221,7 @@ SEEDS: Final[Mapping[str, Callable[[], Iterator[bytes]]]] = {
 # Words that a mutation may insert as a whole
 _FIELDS: Final = (
     "Authorization", "Signature", "Signature-Input", "Content-Digest", "Content-Length", "Content-Type", "Accept",
-    "Host", "GNAP ", "{sha-512}", "{sha-256}",
+    "Host", "Idempotency-Key", "GNAP ", "{sha-512}", "{sha-256}",
 )  # fmt: skip
 _JSON: Final = (
     '"walletAddress":', '"incomingAmount":', '"expiresAt":', '"metadata":', '"value":', '"assetCode":', '"USD"',

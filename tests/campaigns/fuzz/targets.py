@@ -42,6 +42,7 @@ from incoming_payments.errors import (
 from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import (
+    IDEMPOTENCY_KEY,
     Algorithm,
     Code,
     Evidence,
@@ -305,13 +306,14 @@ POLICIES: Final = (
     Policy(required=("x-a", "@authority", "@query")),
     Policy(max_age_s=1, clock_skew_s=0),
     Policy(shapes=Shape),
+    Policy(required=(*Policy().required, IDEMPOTENCY_KEY)),
 )
 
 
-def _requirements_of(policy: Policy) -> Requirements:
+def _requirements_of(policy: Policy, *covered: str) -> Requirements:
     shapes = bool(policy.shapes)
     return Requirements(
-        policy.required, policy.max_age_s, policy.clock_skew_s, policy.nonce_required, policy.tag, shapes
+        (*policy.required, *covered), policy.max_age_s, policy.clock_skew_s, policy.nonce_required, policy.tag, shapes
     )
 
 
@@ -484,7 +486,8 @@ def _check_allowed(service: Service, draft: Draft, response: api.Response) -> No
     """Check that a client with a key and a right sent exactly this request; with a nonce, only once."""
     [authorization] = draft.values("authorization")
     info = TOKENS[authorization.rpartition(" ")[2]]
-    requirements, kids = _requirements_of(service.policy.signature), {str((info.jwk or {})["kid"])}
+    covered = [IDEMPOTENCY_KEY] if response.status == 201 and draft.values(IDEMPOTENCY_KEY) else []
+    requirements, kids = _requirements_of(service.policy.signature, *covered), {str((info.jwk or {})["kid"])}
     good = [
         given for given in received(draft, requirements).values() if not list(faults(draft, given, requirements, kids))
     ]

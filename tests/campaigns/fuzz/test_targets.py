@@ -1,6 +1,7 @@
 """The fuzz targets without a fuzzer: they pass for their seeds and for similar bytes, and each can fail."""
 
 import sys
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from campaigns.fuzz.seeds import DICTIONARY, SEEDS, dictionary
 from campaigns.fuzz.targets import GOOD, REFUSED, TARGETS
 from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.gnap.access import AccessRight, Allowance
 from incoming_payments.httpsig import Algorithm, Code
 from incoming_payments.httpsig.base import Coverage
 
@@ -108,6 +110,11 @@ def broken(*_: object, **__: object) -> None:
     raise LookupError
 
 
+def all_actions(rights: Iterable[AccessRight], _: object) -> Allowance:
+    """Allow every action on the wallet addresses of `rights`."""
+    return Allowance(tuple(rights), tuple(rights))
+
+
 def one_cent(*_: object, **__: object) -> Any:
     """Read every amount as 0.01 USD."""
     return Amount(1, Asset("USD", 2))
@@ -132,9 +139,9 @@ BUGS: Final[list[tuple[str, str, str, object]]] = [
     ("jwk", f"{HTTPSIG}.keys", "_PRIVATE", ()),
     ("authorization", "incoming_payments.gnap.token.AccessToken", "__repr__", lambda token: token.value),
     ("authorization", "incoming_payments.gnap.token", "AccessToken", broken),
-    ("create-request", "incoming_payments.wire.Amount", "parse", one_cent),
-    ("create-request", "incoming_payments.wire", "_check_tree", nothing),
-    ("create-request", "incoming_payments.wire", "isoparse", broken),
+    ("create-request", "incoming_payments.domain.amount.Amount", "parse", one_cent),
+    ("create-request", "incoming_payments.wire._json", "_is_sound", yes),
+    ("create-request", "incoming_payments.wire._values", "isoparse", broken),
     ("verify", f"{HTTPSIG}.keys.PublicKey", "verify", yes),
     ("verify", f"{HTTPSIG}.verify", "_check_coverage", nothing),
     ("verify", f"{HTTPSIG}.verify", "_check_times", nothing),
@@ -148,7 +155,8 @@ BUGS: Final[list[tuple[str, str, str, object]]] = [
     ("explanation", f"{HTTPSIG}.explain._case", "MalformedField", KeyError),
     ("service", "incoming_payments.flows.authenticate", "verify", broken),
     ("service", "incoming_payments.flows.create", "require_wallet_address", nothing),
-    ("service", "incoming_payments.flows.create", "authorize", nothing),
+    ("service", "incoming_payments.flows.create", "IDEMPOTENCY_KEY", "x-other"),
+    ("service", "incoming_payments.flows.authenticate", "authorize", all_actions),
     ("service", "incoming_payments.api", "require_content", nothing),
     ("service", "incoming_payments.stores.memory.MemoryNonces", "use", yes),
     ("service", f"{HTTPSIG}.keys.PublicKey", "verify", yes),

@@ -15,7 +15,7 @@ from incoming_payments.clients import _documents
 from incoming_payments.clients._documents import is_public
 from incoming_payments.clients.client_keys import AsyncHttpClientKeys, HttpClientKeys
 from incoming_payments.domain.payment import ClientId
-from incoming_payments.errors import ClientKeysUnavailable
+from incoming_payments.errors import ClientKeysUnavailable, ConfigurationError
 from incoming_payments.gnap import read_introspection
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import (
@@ -640,3 +640,23 @@ def test_fetch_of_a_loop_that_has_ended_is_not_awaited(
     assert asyncio.run(again()) == OLD
     for task in left:
         task._log_destroy_pending = False  # type: ignore[attr-defined] # the test leaves it on purpose
+
+
+@pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"timeout_s": "3"}, "timeout_s must be a number from 0.01 to 30"),
+        ({"timeout_s": 0}, "timeout_s must be a number from 0.01 to 30"),
+        ({"timeout_s": float("nan")}, "timeout_s must be a number from 0.01 to 30"),
+        ({"max_age_s": 9}, "max_age_s must be a number from 10 to 86400"),
+        ({"max_age_s": float("inf")}, "max_age_s must be a number from 10 to 86400"),
+        ({"allow_private": "no"}, "allow_private must be True or False, not of the type str"),
+        ({"tls": True}, "tls must be an ssl.SSLContext, not of the type bool"),
+    ],
+)
+def test_wrong_settings_are_refused(cls: type, settings: dict[str, Any], text: str) -> None:
+    """A wrong setting is named when the port is made, and not at the first request."""
+    with pytest.raises(ConfigurationError, match=text) as raised:
+        cls(**settings)
+    assert raised.value.details == {"setting": next(iter(settings))}

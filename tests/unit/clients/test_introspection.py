@@ -840,6 +840,10 @@ def test_large_answer_is_not_cached(connect: Open) -> None:
         ({"cache_tokens": 1.5}, "cache_tokens", "must be a whole number of at least 1"),
         ({"connections": 0}, "connections", "must be a whole number of at least 1"),
         ({"connections": True}, "connections", "must be a whole number of at least 1"),
+        ({"allow_http": "no"}, "allow_http", "must be True or False, not of the type str"),
+        ({"audience": 3}, "audience", "must be a string, not of the type int"),
+        ({"key": {"kty": "OKP"}}, "key", "must be of the type PrivateKey, not of the type dict"),
+        ({"tls": True}, "tls", "must be an ssl.SSLContext, not of the type bool"),
     ],
 )
 @pytest.mark.parametrize("introspector", [HttpIntrospector, AsyncHttpIntrospector])

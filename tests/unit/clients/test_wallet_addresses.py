@@ -234,3 +234,11 @@ def test_outage_of_the_wallet_addresses_is_503(cls: type, peer: Peer) -> None:
         assert refusal(response) == (503, "wallet_addresses_unavailable")
         assert b"500" not in response.body
     assert "answered 500" in str(response.cause)
+
+
+@pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.parametrize("base", ["https://bank.example", "http://bank.example"])
+def test_setting_of_the_wrong_type_is_refused(cls: type, base: str) -> None:
+    """A text is no answer to the question whether private addresses are allowed, not even `"no"`."""
+    with pytest.raises(ConfigurationError, match="allow_private must be True or False, not of the type str"):
+        cls([base], allow_private="no")

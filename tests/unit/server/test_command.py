@@ -1,6 +1,9 @@
 """The command line: its help, its version, and its exit statuses."""
 
+import importlib
 import importlib.metadata
+import subprocess
+import sys
 
 import pytest
 
@@ -36,6 +39,14 @@ def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str])
         main(["--version"])
     assert ended.value.code == 0
     assert f"incoming-payments {importlib.metadata.version('incoming-payments')}\n" == capsys.readouterr().out
+
+
+def test_python_m_runs_the_command() -> None:
+    """`python -m incoming_payments` is the command, with its exit status, and importing the module runs nothing."""
+    run = [sys.executable, "-m", "incoming_payments"]
+    assert subprocess.check_output([*run, "--version"], text=True, timeout=60).startswith("incoming-payments ")
+    assert subprocess.run([*run, "serve", "--config", "absent"], capture_output=True, timeout=60).returncode == 1
+    importlib.import_module("incoming_payments.__main__")
 
 
 @pytest.mark.parametrize("arguments", [[], ["sereve"], ["init"], ["init", "x", "--port", "http"], ["serve", "x"]])

@@ -146,11 +146,11 @@ def test_refused_payer_ends_the_demo(monkeypatch: pytest.MonkeyPatch, capfd: pyt
     """When the service refuses the payer's packets, the demo prints the refusal and exits with status 1."""
     run = processes.run_command
 
-    def spoil(command: str, folder: str, *more: str) -> None:
+    def change_token(command: str, folder: str, *more: str) -> None:
         run(command, folder, *more)
         monkeypatch.setattr(demo._Story, "_token", lambda _: "another-token-than-that")
 
-    monkeypatch.setattr(demo, "run_command", spoil)
+    monkeypatch.setattr(demo, "run_command", change_token)
 
     assert demo.main() == 1
     output = capfd.readouterr()
@@ -199,18 +199,18 @@ def test_service_that_does_not_start_ends_the_demo(
     """When the service ends at once, the demo prints its log, and exits with status 1 and no traceback."""
     run = processes.run_command
 
-    def spoil(command: str, folder: str, *more: str) -> None:
+    def break_settings(command: str, folder: str, *more: str) -> None:
         run(command, folder, *more)
         with (Path(folder) / "incoming-payments.toml").open("a", encoding="utf-8") as file:
             file.write("colour = 'blue'\n")
 
-    monkeypatch.setattr(demo, "run_command", spoil)
+    monkeypatch.setattr(demo, "run_command", break_settings)
 
     assert demo.main() == 1
     output = capfd.readouterr()
     assert " 2  " not in output.out
     assert "The service did not start:\n" in output.err
-    assert "limits.colour is not a setting" in output.err
+    assert "quotas.colour is not a setting" in output.err
     assert "Traceback" not in output.err
 
 

@@ -209,6 +209,7 @@ def test_a_request_in_the_body_of_another_is_not_answered(running: int, name: st
             connection.sendall(head)
             time.sleep(pause_s)
             connection.sendall(HIDDEN)
+            time.sleep(0.1)  # at the end of the input, uvloop drops a request that waits behind another
             connection.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError):
             while piece := connection.recv(65536):
@@ -239,7 +240,7 @@ def test_serve_below_a_path(tmp_path: Path) -> None:
 
     assert created.status_code == 201
     assert created.json()["id"].startswith(f"{base_url}/incoming-payments/")
-    assert code_of(above) == (405, "method_not_allowed")
+    assert code_of(above) == (401, "token_missing")
 
 
 def test_wrong_mount_is_explained_in_the_log(tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ def test_wrong_mount_is_explained_in_the_log(tmp_path: Path) -> None:
             statuses = {unsigned("GET", f"{url}/op/incoming-payments").status_code for _ in range(12)}
         logs.append((statuses, log.read_text("utf-8")))
     (wrong, hints), (right, none) = logs
-    assert (wrong, right) == ({404}, {405})
+    assert (wrong, right) == ({404}, {401})
     found = [line for line in hints.splitlines() if "'/op/incoming-payments'" in line]
     assert len(found) == LOGGED_A_MINUTE_MAX
     assert all("'/proxied/incoming-payments'" in line for line in found)

@@ -1,0 +1,8 @@
+"""`python -m incoming_payments` is the command `incoming-payments`."""
+
+import sys
+
+from incoming_payments.server.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

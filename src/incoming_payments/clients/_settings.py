@@ -1,0 +1,26 @@
+"""The checks of the settings that the clients share."""
+
+from collections.abc import Mapping
+
+from incoming_payments.errors import ConfigurationError
+
+_NAMES = {"bool": "True or False", "str": "a string", "SSLContext": "an ssl.SSLContext"}
+
+
+def check_number(name: str, value: float, least: float, most: float) -> None:
+    """Raise `ConfigurationError` unless the setting `name` is a number in these bounds."""
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise wrong(name, f"must be a number from {least:.15g} to {most:.15g}")
+
+
+def check_types(kind: type, values: Mapping[str, object]) -> None:
+    """Raise `ConfigurationError` unless each setting in `values` is a `kind`, or `None`."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, kind):
+            named = _NAMES.get(kind.__name__, f"of the type {kind.__name__}")
+            raise wrong(name, f"must be {named}, not of the type {type(value).__name__}")
+
+
+def wrong(name: str, why: str) -> ConfigurationError:
+    """Return the error for the setting `name`."""
+    return ConfigurationError(f"{name} {why}", setting=name)
