@@ -45,7 +45,7 @@ class Caller:
 def authorized(
     request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, *, covered: tuple[str, ...] = ()
 ) -> Flow[tuple[Caller, Allowance]]:
-    """Return the caller of `request`, and what its token allows for the action of `query`. Count the request.
+    """Return the caller of `request`, and the rights of its token for the action of `query`. Count the request.
 
     Raises the exceptions of `authenticate`, `TokenRefused` for a token without the right, and `QuotaExceeded`. The
     nonce is stored last: all clients share the capacity for nonces, so each one can use it up to its quota only.

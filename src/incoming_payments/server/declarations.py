@@ -84,8 +84,8 @@ LISTEN: Final = TableOf(
         Setting(
             "health",
             bool,
-            "whether `GET /healthz` (the process answers) and `GET /readyz` (the store answers) have a response, which "
-            "has no body",
+            "whether `GET /healthz` (the process answers) and `GET /readyz` (the store answers) are served, without "
+            "a body",
             True,
         ),
         Setting(

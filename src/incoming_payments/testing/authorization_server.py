@@ -117,7 +117,7 @@ class AuthorizationServer:
         return f"{self.base_url}/{name}"
 
     def fail(self, fault: Fault | None, *, seconds: float = 0.0) -> None:
-        """Fail each later request in this way, or, with `None`, no longer.
+        """Let each later request fail in the way of `fault`. `None` ends the failures.
 
         `delay` answers correctly after `seconds`, `error` answers 500, `garbage` answers no JSON, `huge` answers 5 MB,
         `redirect` answers 307 to another path that would answer correctly, and `close` answers nothing.
@@ -243,7 +243,7 @@ def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run an authorization server that is told what to do on standard input, until its end."""
+    """Run an authorization server with the commands on standard input, until the input ends."""
     parser = argparse.ArgumentParser(description=str(main.__doc__))
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767")

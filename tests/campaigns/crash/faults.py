@@ -367,11 +367,11 @@ class UnsteadyRules:
         self._payments, self._credits = itertools.count(), itertools.count()
 
     async def accept_payment(self, _: object) -> Approval:
-        """Approve, mostly."""
+        """Usually approve."""
         return await self._answer(next(self._payments))
 
     async def accept_credit(self, _: object) -> Approval:
-        """Approve, mostly."""
+        """Usually approve."""
         return await self._answer(next(self._credits))
 
     async def _answer(self, number: int) -> Approval:

@@ -162,7 +162,7 @@ def expire(service: Service, _: PaymentId) -> None:
 @pytest.mark.parametrize("end", [pay, close, expire])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_payment_that_is_not_unpaid_any_more_makes_room(end: Any, place: int) -> None:
-    """A payment with money, a completed one and an expired one do not count, whichever it is."""
+    """A payment with money, a completed one and an expired one do not count, in any order."""
     service = service_with(unpaid_payments=3)
     client = service.client()
     ids = [client.creates(**EXPIRES) for _ in range(3)]
@@ -211,7 +211,7 @@ class Rules:
     "answer", [PolicyRefused("no"), Approval.PENDING, RuntimeError("broken"), PortUnavailable("down")]
 )
 def test_payment_that_is_not_approved_does_not_count(answer: Approval | Exception) -> None:
-    """A create that the host refuses stores nothing, so it uses up no place."""
+    """A create that the host refuses stores nothing, so it does not count."""
     service = service_with(unpaid_payments=1)
     rules = Rules(answer)
     service.replace(acceptance=rules)
@@ -222,7 +222,7 @@ def test_payment_that_is_not_approved_does_not_count(answer: Approval | Exceptio
 
 
 def test_quota_comes_before_the_approval() -> None:
-    """The host is not asked about a create that exceeds the quota."""
+    """A create that exceeds the quota is refused before the host decides."""
     service = service_with(unpaid_payments=1)
     rules = Rules(Approval.APPROVED)
     service.replace(acceptance=rules)
@@ -233,7 +233,7 @@ def test_quota_comes_before_the_approval() -> None:
 
 
 def test_insert_with_an_unknown_outcome_counts_for_a_minute() -> None:
-    """The payment may have been stored, so its place is kept. If it never appears, the place is free after a minute."""
+    """The payment may have been stored, so it counts. If it never appears, it stops counting after a minute."""
     service = service_with(unpaid_payments=1)
     store, client = service.store, service.client()
 
@@ -324,7 +324,7 @@ class Shared:
         return self.memory.reserve(client, id)
 
     async def release(self, client: ClientId, id: PaymentId) -> None:
-        """Count a payment no more."""
+        """Stop counting a payment."""
         await asyncio.sleep(0)
         self.memory.release(client, id)
 

@@ -234,7 +234,7 @@ def test_service_without_peers_accepts_no_packets(load: Load) -> None:
 
 
 def test_quotas_are_loaded(load: Load) -> None:
-    """Each quota may be set alone. The quotas of a configuration that is read again are equal, but count anew."""
+    """Each quota may be set alone. The quotas of a configuration that is read again are equal, but count from zero."""
     assert load(FULL).quotas == MemoryQuotas(requests_per_minute=600, unpaid_payments=50)
     assert load(LEAST + "[quotas]\nunpaid_payments = 7").quotas == MemoryQuotas(unpaid_payments=7)
     assert load(LEAST + "[quotas]").quotas is None

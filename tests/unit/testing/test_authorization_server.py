@@ -62,7 +62,7 @@ def test_token_expires() -> None:
 
 
 def test_dialect_of_rafiki() -> None:
-    """It answers only for the access in the request, with the wallet address or the key of the client."""
+    """The answer has only the access in the request, with the wallet address or the key of the client."""
     with AuthorizationServer(dialect="rafiki") as server:
         client = introspector(server, "rafiki")
         server.issue("T", actions=["create"], identifier=QUERY.wallet_address, client=server.publish("shop", []))
