@@ -19,7 +19,7 @@ from attrs import Factory, define, field, frozen
 
 from incoming_payments import strict
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address
-from incoming_payments.clients._settings import check_number, check_types
+from incoming_payments.clients._settings import check_number, check_types, extra
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import (
@@ -195,7 +195,8 @@ class Fetcher(Generic[T]):
     def __init__(
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
     ) -> None:
-        from incoming_payments.clients._urllib3 import HttpClient
+        with extra():
+            from incoming_payments.clients._urllib3 import HttpClient
 
         _check(documents, timeout_s, allow_private, tls)
         self._documents = documents
@@ -236,7 +237,8 @@ class AsyncFetcher(Generic[T]):
     def __init__(
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
     ) -> None:
-        from incoming_payments.clients._aiohttp import AsyncHttpClient
+        with extra():
+            from incoming_payments.clients._aiohttp import AsyncHttpClient
 
         _check(documents, timeout_s, allow_private, tls)
         self._documents = documents

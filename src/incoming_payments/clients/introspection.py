@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import CONNECTIONS_MAX, AnswerTooLarge, HttpAnswer, HttpFailed
-from incoming_payments.clients._settings import check_number, check_types, wrong
+from incoming_payments.clients._settings import check_number, check_types, extra, wrong
 from incoming_payments.clock import utc_now
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
@@ -145,7 +145,8 @@ class HttpIntrospector(_Introspector):
     """
 
     def _open(self, **options: Any) -> Any:
-        from incoming_payments.clients._urllib3 import HttpClient
+        with extra():
+            from incoming_payments.clients._urllib3 import HttpClient
 
         self._flights: SingleFlight[bytes] = SingleFlight()
         return HttpClient(**options)
@@ -179,7 +180,8 @@ class AsyncHttpIntrospector(_Introspector):
     """The `AsyncIntrospector` port over HTTP. It has the settings of `HttpIntrospector`. Close it with `aclose`."""
 
     def _open(self, **options: Any) -> Any:
-        from incoming_payments.clients._aiohttp import AsyncHttpClient
+        with extra():
+            from incoming_payments.clients._aiohttp import AsyncHttpClient
 
         self._flights: AsyncSingleFlight[bytes] = AsyncSingleFlight()
         return AsyncHttpClient(**options)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
@@ -660,3 +661,14 @@ def test_wrong_settings_are_refused(cls: type, settings: dict[str, Any], text: s
     with pytest.raises(ConfigurationError, match=text) as raised:
         cls(**settings)
     assert raised.value.details == {"setting": next(iter(settings))}
+
+
+@pytest.mark.parametrize(("cls", "package"), [(HttpClientKeys, "urllib3"), (AsyncHttpClientKeys, "aiohttp")])
+def test_missing_extra_is_named(cls: type, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which extra to install."""
+    monkeypatch.delitem(sys.modules, f"incoming_payments.clients._{package}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"^{package} is not installed: pip install 'incoming-payments\[clients\]'"
+    ):
+        cls()

@@ -582,8 +582,14 @@ def test_table_instead_of_an_array_is_refused(load: Load) -> None:
     ("text", "says"),
     [
         (LEAST.replace("[[wallet_address]]", "[[wallet_adress]]"), "(wallet_adress is not a setting: is it misspelt?)"),
-        (LEAST[: LEAST.index("[[wallet")] + LEAST[LEAST.index("[ilp]") :], "give at least one, as [[wallet_address]]"),
-        ("wallet_address = []\n" + LEAST[: LEAST.index("[[wallet")], "give at least one, as [[wallet_address]]"),
+        (
+            LEAST[: LEAST.index("[[wallet")] + LEAST[LEAST.index("[ilp]") :],
+            "give at least one, as [[wallet_address]], or give [wallet_addresses]",
+        ),
+        (
+            "wallet_address = []\n" + LEAST[: LEAST.index("[[wallet")],
+            "give at least one, as [[wallet_address]], or give [wallet_addresses]",
+        ),
     ],
 )
 def test_configuration_without_a_wallet_address_is_refused(load: Load, text: str, says: str) -> None:
