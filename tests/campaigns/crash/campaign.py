@@ -25,10 +25,11 @@ from attrs import asdict
 
 from campaigns.crash.check import Report, check
 from campaigns.crash.clients import CREATED, END
-from campaigns.crash.records import ReceivedAnswer, entries_in
+from campaigns.crash.records import COMPLETE, RETRIED, Entry, ReceivedAnswer, entries_in
 from campaigns.crash.service import Service, start
 
 SENDERS: Final = 2
+_COMPLETED_MIN: Final = 5  # answers to complete requests, also on a machine so busy that each life has few requests
 _END_S_MAX: Final = 120.0
 _SERVING_S_MAX: Final = 0.3  # from listening to the kill
 _STARTING_S_MAX: Final = 0.5  # from the start to a kill that does not wait until the service listens
@@ -69,7 +70,8 @@ def run_campaign(folder: Path, *, kills: int, seed: int, faults: Sequence[str] =
         service = stack.enter_context(Service(folder))
         senders = [Client("sender", f"sender-{number}", folder, seed + number) for number in range(SENDERS)]
         banking = Client("banking", "banking-1", folder, seed)
-        clients = [Client("creator", CREATED.removesuffix(".record"), folder, seed), banking, *senders]
+        creator = Client("creator", CREATED.removesuffix(".record"), folder, seed)
+        clients = [creator, banking, *senders]
         for client in clients:
             stack.callback(client.kill)
         service.start(*faults)
@@ -94,6 +96,7 @@ def run_campaign(folder: Path, *, kills: int, seed: int, faults: Sequence[str] =
         service.up(*faults)
         for client in clients:
             client.run()
+        _await_completions(service, creator)
         (folder / END).touch()
         for client in clients:
             client.end()
@@ -107,6 +110,18 @@ def _await_money(service: Service, senders: Sequence[Client]) -> None:
     while not all(any(isinstance(entry, ReceivedAnswer) for entry in entries_in(sender.record)) for sender in senders):
         assert time.monotonic() < deadline, service.log_text()
         time.sleep(0.05)
+
+
+def _await_completions(service: Service, creator: Client) -> None:
+    """Wait until enough complete requests have an answer."""
+    deadline = time.monotonic() + _END_S_MAX
+    while sum(_is_completed(entry) for entry in entries_in(creator.record)) < _COMPLETED_MIN:
+        assert time.monotonic() < deadline, service.log_text()
+        time.sleep(0.05)
+
+
+def _is_completed(entry: Entry) -> bool:
+    return isinstance(entry, ReceivedAnswer) and entry.key.startswith(COMPLETE) and entry.answer not in RETRIED
 
 
 def _other_victims(choose: random.Random, banking: Client, senders: Sequence[Client]) -> Iterator[Client]:
