@@ -79,7 +79,7 @@ class Bank:
 
 
 def serve(folder: Path, port: int, asked: int, *, cache_s: float, is_timed: bool) -> None:
-    """Run the service on uvicorn as `serve` configures it. It asks the authorization server at the port `asked`."""
+    """Run the service on uvicorn as `serve` configures it. It introspects tokens at the port `asked`."""
     import uvicorn
 
     store = (TimedStore if is_timed else AsyncSqliteStore)(folder / DATABASE)

@@ -81,9 +81,9 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_body": (400, "the body is not JSON, or has a missing, unknown or wrong member, which `member` names"),
     "unknown_wallet_address": (400, "this service does not host the wallet address"),
     "asset_mismatch": (400, "`incomingAmount` is not in the asset of the wallet address"),
-    "invalid_terms": (400, "`incomingAmount` is zero, or `expiresAt` is not ahead or too far ahead"),
+    "invalid_terms": (400, "`incomingAmount` is zero, or `expiresAt` is in the past or too far ahead"),
     "invalid_query": (400, "a parameter is missing, unknown, repeated or wrong, which `member` names"),
-    "unknown_cursor": (400, "the cursor is no payment of this list"),
+    "unknown_cursor": (400, "the cursor names no payment of this list"),
     "payment_expired": (409, "the payment has expired, so it cannot be completed"),
     "forbidden": (403, "the token has the right, but not for this wallet address or for another client's payment"),
     "inactive_wallet_address": (403, "the wallet address takes no new payments"),
@@ -291,7 +291,7 @@ def schemas() -> Schema:
                     "description": {
                         "type": "string",
                         "minLength": 1,
-                        "description": "For people: which change helps. It may change.",
+                        "description": "A text for people, with the fault and its remedy. The text may change.",
                     },
                     "details": {
                         "type": "object",
@@ -321,7 +321,7 @@ def schemas() -> Schema:
 
 
 def _page() -> Schema:
-    """Return the schema of a page, whose cursors and flags are in an object of their own."""
+    """Return the schema of a page. Its cursors and flags are in an object of their own."""
     flat = an_object(PageView)
     result = flat["properties"].pop("result")
     flat["required"].remove("result")
@@ -486,7 +486,7 @@ OPERATIONS: Final = (
         id="preflight-incoming-payment",
         method="options",
         path=COLLECTION_PATH + "/{id}",
-        summary="Ask whether a script of another website may read the public part",
+        summary="Check whether a script of another website may read the public part",
         description="The preflight request of a browser. The service may forbid it.",
         success=Success(
             text="Scripts of any website may read the public part",
@@ -508,7 +508,7 @@ OPERATIONS: Final = (
         path=COLLECTION_PATH + "/{id}/complete",
         summary="Complete an incoming payment",
         description="The payment takes no more money. A completed payment does not change, so the request can be "
-        "repeated. The access token needs the action `complete`, and the client is the one that created the payment.",
+        "repeated. The access token needs the action `complete`, and the client must have created the payment.",
         success=Success(text="The incoming payment is completed", schemas=("incoming-payment-summary",)),
         codes=(*HTTP, "unexpected_body", *SIGNED, "payment_not_found", "payment_expired", *OUTAGES),
         parameters=(_ID,),

@@ -47,7 +47,7 @@ class ProposedCredit:
 
     `peer` is the ILP address of the peer that sent the packet. `expires_at` is the time at which the packet expires.
     `data` are the bytes in the `StreamData` frames of the packet for stream 1, joined in the order of their offsets.
-    The sender chooses them, so they prove nothing.
+    The sender chooses these bytes, so they prove nothing.
     """
 
     payment: IncomingPayment
@@ -74,14 +74,14 @@ class Acceptance(Protocol):
     """The rules of the host for create requests of clients, and for packets.
 
     Each method returns an `Approval`, or raises `PolicyRefused` with the words for the client or the sender. Any other
-    exception, any other answer and a late answer refuse for now, and never approve.
+    exception, any other answer and a late answer count as an outage, and never as an approval.
     """
 
     def accept_payment(self, proposed: ProposedPayment) -> Approval:
         """Decide about a payment before it is stored."""
 
     def accept_credit(self, proposed: ProposedCredit) -> Approval:
-        """Decide about the money of a packet before it is credited. A packet that is credited is not asked about."""
+        """Decide about the money of a packet. The service calls this method only before it credits the packet."""
 
 
 class AsyncAcceptance(Protocol):
@@ -92,7 +92,7 @@ class AsyncAcceptance(Protocol):
 
 
 class Approvals:
-    """The calls of `port`, each answered within `bound_s` seconds or not at all."""
+    """The calls of `port`. Each one ends after `bound_s` seconds at the latest."""
 
     def __init__(self, port: Acceptance | AsyncAcceptance, bound_s: float) -> None:
         self._port = port
@@ -100,6 +100,6 @@ class Approvals:
         self._threads = Threads()
 
     def request(self, proposal: Proposal) -> BoundedCall:
-        """Return the call of the port about `proposal`. It has not begun."""
+        """Return a call of the port about `proposal`, which has not begun."""
         method = self._port.accept_payment if isinstance(proposal, ProposedPayment) else self._port.accept_credit
         return BoundedCall(self._threads, method, proposal, self._bound_s)

@@ -101,8 +101,8 @@ def handle(
 ) -> Flow[Response]:
     """Answer one request to the service. Spec section 4.
 
-    `clock` returns the time of decisions that the store makes later than `now`, which is the time of all others. By
-    default, they have the time `now` too.
+    `now` is the time of the request. `clock` returns the time of the decisions that the store makes later. By default,
+    that is `now` too.
 
     A refusal is a response too. An exception, such as `PortMissing` or `StoreUnusable`, is never the fault of a client.
 

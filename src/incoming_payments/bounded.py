@@ -35,10 +35,10 @@ class BoundedCall:
         try:
             answer = future.result(self._bound_s)
         finally:
-            future.cancel()  # a call that has not begun is not needed any more
+            future.cancel()  # the caller no longer needs a call that has not begun
         _check_in_time(deadline_s)
         if inspect.iscoroutine(answer):
-            answer.close()  # otherwise Python warns that it was never awaited
+            answer.close()  # otherwise Python warns that the coroutine was never awaited
             raise PortMissing("the port is async: use arun, or AsyncIncomingPayments")
         return answer
 
@@ -83,7 +83,7 @@ def _ignore(task: "asyncio.Future[Any]") -> None:
 class Threads:
     """Daemon threads for calls that may hang: they do not keep the process from ending, and their number is limited.
 
-    `ThreadPoolExecutor` waits for its threads when the process ends.
+    A `ThreadPoolExecutor` would wait for its threads when the process ends.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Threads:
         context = contextvars.copy_context()
         with self._lock:
             if self._calls.qsize() >= PORT_THREADS_MAX:
-                raise TimeoutError(f"{self._started} calls of the port have no answer yet, and as many wait")
+                raise TimeoutError(f"{self._started} calls of the port have no answer yet, and as many more wait")
             if not self._idle.acquire(blocking=False) and self._started < PORT_THREADS_MAX:
                 name = "incoming-payments-port"
                 threading.Thread(target=self._work, args=(self._calls,), name=name, daemon=True).start()
@@ -123,7 +123,7 @@ class Threads:
                     future.set_exception(error)
                 else:
                     future.set_result(answer)
-            del future, call  # an idle thread keeps no argument
+            del future, call  # so that an idle thread keeps no argument alive
             self._idle.release()
 
 

@@ -26,7 +26,7 @@ IncomingPaymentsError              has a code, a description and details
 │   │   └── CreditIdReused
 │   ├── PaymentNotFound
 │   ├── IdempotencyKeyReused       the key was used before for another request
-│   ├── CursorNotFound             the cursor is no payment of the list
+│   ├── CursorNotFound             the cursor names no payment of the list
 │   ├── PacketExpired              the packet waited too long for the store
 │   ├── ApprovalPending            the host has not decided yet: repeat the request
 │   ├── QuotaExceeded              the client has used up a quota
@@ -214,7 +214,7 @@ class IdempotencyKeyReused(Refused, code="idempotency_key_reused"):
 
 
 class CursorNotFound(Refused, code="unknown_cursor"):
-    """The cursor is no payment of the list, or the caller may not know that it is one."""
+    """The cursor names no payment of the list, or a payment that the caller may not know of."""
 
 
 class PacketExpired(Refused, code="packet_expired"):
@@ -228,7 +228,7 @@ class ApprovalPending(Refused, code="approval_pending"):
 class QuotaExceeded(Refused, code="too_many_requests"):
     """The client has used up a quota: `too_many_requests` or `too_many_unpaid_payments`.
 
-    `retry_after_s` are the seconds after which a request may succeed.
+    `retry_after_s` is the number of seconds after which a request may succeed.
     """
 
     def __init__(self, code: str, description: str, *, retry_after_s: float) -> None:
@@ -242,7 +242,7 @@ class WalletAddressNotFound(Refused, code="unknown_wallet_address"):
 
 
 class WalletAddressInactive(Refused, code="inactive_wallet_address"):
-    """The wallet address takes no new payments. The payments that it has still receive money."""
+    """The wallet address takes no new payments. Its existing payments still receive money."""
 
 
 class HttpRefused(Refused, code="http_error"):

@@ -103,7 +103,7 @@ INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that 
 # --- clients that reach other systems over HTTP ---
 INTROSPECTION_S_MAX: Final = 3.0  # the default for one introspection with its retries: a client waits 10 s or more
 INTROSPECTION_SETTING_S_MAX: Final = 30.0  # the largest setting: the clients have given up by then
-INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable as long
+INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable that long
 INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: usually 2 KB each, and 20 KB at most
 INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
 CLIENT_RETRIES_MAX: Final = 2  # after a failed connection: a kept connection may be closed, and a server restarts
@@ -111,8 +111,8 @@ CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, dou
 LOOK_UPS_MAX: Final = 16  # of names at the same time, by one client: each takes a thread until the resolver answers
 CLIENT_CONNECTIONS_MAX: Final = 256  # of one async client to all hosts: the rest of the process needs descriptors too
 BREAKER_FAILURES_MAX: Final = 5  # in a row, before a client stops sending: fewer may be a coincidence
-BREAKER_OPEN_S_MIN: Final = 0.5  # the first time without requests
-BREAKER_OPEN_S_MAX: Final = 8.0  # the longest: service resumes so much later than the other system at most
+BREAKER_OPEN_S_MIN: Final = 0.5  # the first pause without requests
+BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause: the service resumes at most this much later than the other system
 
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
@@ -124,7 +124,7 @@ DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: lon
 DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # between two fetches of one document: the longest wait for a new key
 
 # --- approval and quotas ---
-APPROVAL_S_MAX: Final = 1.5  # the default for one approval: Rafiki's, and a packet has some seconds left on arrival
+APPROVAL_S_MAX: Final = 1.5  # the default for one approval, as in Rafiki: a packet has some seconds left on arrival
 APPROVAL_SETTING_S_MAX: Final = 30.0  # the largest setting: a packet has expired by then
 PORT_THREADS_MAX: Final = 64  # of one sync port: more calls at once wait, and each thread needs memory
 REFUSAL_CHARS_MAX: Final = 1000  # of the host's words in a reply: a few sentences; the rest is cut off
@@ -181,7 +181,7 @@ for _smaller, _larger, _why in (
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
     (APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX, "the default bound must be a valid setting"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
-    (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "an answer in the cache is an answer"),
+    (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_MAX, INTROSPECTION_SETTING_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest"),
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),

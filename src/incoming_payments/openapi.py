@@ -12,8 +12,8 @@ _TEXT: Final = files(__package__).joinpath("openapi.json")
 def openapi_document(policy: ServicePolicy) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of a service with this `policy`, for a host to serve as JSON.
 
-    Its only server is `policy.base_url`. It leaves out the reading of the public view if `policy` forbids it, and the
-    preflight request of browsers likewise.
+    Its only server is `policy.base_url`. It leaves out the public view and the preflight request of browsers if
+    `policy` forbids them.
 
     >>> policy = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
     >>> openapi_document(policy)["servers"]

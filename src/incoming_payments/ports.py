@@ -49,9 +49,9 @@ class PaymentStore(Protocol):
         """Store a new payment with its events and `decision.keyed`, if there is one, in one transaction.
 
         Return `None`. If the store has a record with the client and the key of `decision.keyed`, return that record and
-        store nothing, unless its `until` is before the `created_at` of the new payment: then replace the record. While
-        another transaction inserts a payment under the key, wait for its end. Otherwise raise `PaymentExists` when a
-        payment with this id exists.
+        store nothing. But replace a record if its `until` is before the `created_at` of the new payment. While another
+        transaction inserts a payment under the key, wait for its end. Otherwise raise `PaymentExists` when a payment
+        with this id exists.
         """
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
@@ -112,7 +112,7 @@ class WalletAddresses(Protocol):
     def find(self, url: WalletAddressUrl) -> WalletAddress | InactiveWalletAddress | None:
         """Return the wallet address with this URL (as `wallet_address_url` writes it), or `None`.
 
-        Return an `InactiveWalletAddress` if it takes no new payments, but may still have payments that receive money.
+        Return an `InactiveWalletAddress` if it takes no new payments. Its existing payments still receive money.
         """
 
 
@@ -193,7 +193,7 @@ class AsyncMethodAllocator(Protocol):
 
 
 class Quotas(Protocol):
-    """The quotas of clients. Processes that serve the same URL must share them. `stores.quotas` has one for a process.
+    """The quotas of clients. Processes that serve the same URL must share them. `stores.quotas` is for one process.
 
     Each method is one atomic step.
     """
@@ -205,11 +205,11 @@ class Quotas(Protocol):
         """Count `id`, a new unpaid payment of `client`, and return `()`.
 
         If that exceeds the quota, change nothing, and return the unpaid payments that are counted, oldest first and at
-        most `limits.QUOTA_UNPAID_MAX`. The service releases payments that are not unpaid any more, and tries again.
+        most `limits.QUOTA_UNPAID_MAX`. The service releases payments that are no longer unpaid, and tries again.
         """
 
     def release(self, client: ClientId, id: PaymentId) -> None:
-        """Do not count the payment `id` of `client` any more. It may not be counted."""
+        """Stop counting the payment `id` of `client`. Do nothing if it is not counted."""
 
 
 class AsyncQuotas(Protocol):
@@ -274,12 +274,12 @@ Observation = RequestAnswered | PacketAnswered | CreditDecided | TokenIntrospect
 class Observer(Protocol):
     """A receiver of observations, for metrics. `incoming_payments.observers` has two.
 
-    It is called in the thread of the request or of the store, so it must be thread-safe, fast, and must not call the
+    It is called in the thread of the request or of the store, so it must be thread-safe and fast, and must not call the
     service. An exception is logged and breaks nothing.
     """
 
     def observe(self, observation: Observation) -> None:
-        """Take note of `observation`. Its text is of a small set of values, fit for labels, and never a secret."""
+        """Take note of `observation`. Its texts come from small sets of values, fit for labels, and hold no secret."""
 
 
 def _port(protocol: type, *, is_sync: bool = False) -> Validator:

@@ -52,7 +52,7 @@ def read_object(text: bytes) -> dict[str, Any]:
 
 
 class _Ambiguous(Exception):
-    """The text is no JSON on which all readers agree."""
+    """The text is no JSON, or two readers could read it differently."""
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

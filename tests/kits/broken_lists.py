@@ -14,7 +14,7 @@ Change = Callable[[PaymentQuery, list[IncomingPayment]], Sequence[IncomingPaymen
 
 
 class ListsWrongly(ReferenceStore):
-    """Answers another query than the one that was asked, or answers it from other payments."""
+    """Answers another query, or answers the query from other payments."""
 
     change: Change
 

@@ -68,7 +68,7 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 class Peer:
-    """What the server answers, and what it was asked. Tests change `body`, `status`, `headers` and `answer`."""
+    """The answers of the server, and its requests. Tests change `body`, `status`, `headers` and `answer`."""
 
     def __init__(self, port: int) -> None:
         self.port = port

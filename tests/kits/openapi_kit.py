@@ -62,7 +62,7 @@ def validator(pointer: str) -> Draft202012Validator:
 
 
 def operation_of(method: str, path: str) -> Documented | None:
-    """Return the operation with this method and path, or another one of the path, whose 405 is the same."""
+    """Return the operation with this method and path, or another one of the path, which has the same 405."""
     found = None
     for operation in OPERATIONS.values():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", operation.path), path):

@@ -22,11 +22,11 @@ class Rules:
     """An acceptance port that returns its method and its argument."""
 
     def accept_payment(self, proposed: ProposedPayment) -> Approval:
-        """Return what this method got."""
+        """Return the name and the argument of this method."""
         return ("payment", proposed)  # type: ignore[return-value] # for the test
 
     def accept_credit(self, proposed: ProposedCredit) -> Approval:
-        """Return what this method got."""
+        """Return the name and the argument of this method."""
         return ("credit", proposed)  # type: ignore[return-value] # for the test
 
 

@@ -103,7 +103,7 @@ def test_sync_port_that_blocks_the_interpreter_is_too_late(monkeypatch: pytest.M
 
 @both
 def test_sync_port_that_hangs_ends_at_the_bound(call: Callable[..., Any], gate: threading.Event) -> None:
-    """The caller gets `TimeoutError`. The answer that comes later goes nowhere."""
+    """The caller gets `TimeoutError`. A later answer is dropped."""
     began_s = time.monotonic()
     with pytest.raises(TimeoutError):
         call(lambda _: gate.wait(PATIENCE_S), BOUND_S)
@@ -136,7 +136,7 @@ def test_async_port_that_hangs_is_cancelled() -> None:
 
 @pytest.mark.parametrize("end", ["late answer", "late exception"])
 def test_async_port_that_ignores_its_cancellation_is_dropped(end: str) -> None:
-    """The caller does not wait for the coroutine, and its late answer or exception goes nowhere."""
+    """The caller does not wait for the coroutine, and its late answer or exception is dropped."""
 
     async def call() -> float:
         release = asyncio.Event()

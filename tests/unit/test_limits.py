@@ -84,7 +84,7 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
         ),
         (
             "INTROSPECTION_CACHED_BYTES_MAX: Final = 65537",
-            "65537 must not be more than 65536: an answer in the cache is an answer",
+            "65537 must not be more than 65536: the largest cached answer must be a valid answer",
         ),
         (
             "INTROSPECTION_S_MAX: Final = 31.0",

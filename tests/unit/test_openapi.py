@@ -244,7 +244,7 @@ def internal(call: Call) -> Response:
 
 
 def unread_keys(call: Call) -> Response:
-    """Send a request whose token does not carry its key, while the keys of the client cannot be read."""
+    """Send a request with a token that does not carry its key, while the keys of the client cannot be read."""
     error = errors.ClientKeysUnavailable("no answer")
     call.service.replace(client_keys=Raising(error), introspector=Keyless())
     return call.send(call.request())

@@ -25,7 +25,7 @@ from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
 
 _LEAST_S: Final = 0.001  # to aiohttp, a total of 0 or less is no limit at all
-_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: thousands of interim responses would fit into more
+_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: a larger buffer holds thousands of interim responses
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
@@ -113,7 +113,7 @@ class AsyncHttpClient:
 
 
 class _Resolver(AbstractResolver):
-    """Looks up names outside of the threads of the event loop, which other parts of the process need."""
+    """Looks up names in threads of its own, because other parts of the process need those of the event loop."""
 
     def __init__(self, look_ups: LookUps) -> None:
         self._look_ups = look_ups
@@ -145,7 +145,7 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 
 
 def _abort(response: aiohttp.ClientResponse) -> None:
-    """Drop the connection. To close it would wait for the peer to read: for 30 s, if the peer sends instead."""
+    """Drop the connection. A close would wait until the peer reads: 30 s if the peer only sends."""
     with suppress(AttributeError):  # the whole body has arrived, and so the connection is already free
         response.connection.transport.abort()  # type: ignore[union-attr]
 

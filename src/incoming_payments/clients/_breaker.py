@@ -18,7 +18,7 @@ class Breaker:
 
     After `limits.BREAKER_FAILURES_MAX` failures in a row, one caller probes the server. If the probe fails, no request
     is sent for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. The time doubles with each failed probe, to
-    `limits.BREAKER_OPEN_S_MAX` at most. Any answer of the server ends this.
+    `limits.BREAKER_OPEN_S_MAX` at most. Any answer of the server ends the pause.
 
     A client chooses the content of its requests, and a server may fail to answer some content. So requests of clients
     only raise the suspicion, and a probe with content of its own decides.
@@ -57,15 +57,15 @@ class Breaker:
                 self._reset()
 
     def failed(self, begin_s: float) -> None:
-        """Record that the server did not answer a request of `begin_s`.
+        """Record that the server did not answer a request that began at `begin_s`.
 
-        That is no failure of the server if it has answered another request since then.
+        This is no failure if the server has answered another request since then.
         """
         with self._lock:
             self._failures += begin_s >= self._answered_at
 
     def probe_failed(self, now: float, begin_s: float) -> None:
-        """Record that the server did not answer a probe of `begin_s`. See `failed`."""
+        """Record that the server did not answer a probe that began at `begin_s`. See `failed`."""
         with self._lock:
             if begin_s >= self._answered_at:
                 self._is_open = True
@@ -81,7 +81,7 @@ class SingleFlight(Generic[T]):
         self._flights: dict[Hashable, Future[T]] = {}
 
     def run(self, key: Hashable, work: Callable[[], T], *, timeout_s: float) -> T:
-        """Return the result of `work`, or that of the same `key` in flight. Its `PortUnavailable` is for all."""
+        """Return the result of `work`, or of the call of `key` in flight. All its callers get its `PortUnavailable`."""
         with self._lock:
             flight = self._flights.get(key)
             mine: Future[T] = Future()
@@ -95,7 +95,7 @@ class SingleFlight(Generic[T]):
             self._end(key).set_exception(error)
             raise
         except BaseException:
-            self._end(key).set_exception(PortUnavailable("the thread that worked for several requests was stopped"))
+            self._end(key).set_exception(PortUnavailable("the thread for several waiting requests was stopped"))
             raise
         self._end(key).set_result(result)
         return result
@@ -106,13 +106,13 @@ class SingleFlight(Generic[T]):
 
 
 class AsyncSingleFlight(Generic[T]):
-    """Let tasks that need the same result wait for one task. It goes on when a waiting task is cancelled."""
+    """Let tasks that need the same result wait for one task, which goes on when a waiting task is cancelled."""
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, asyncio.Task[T]] = {}
 
     def run(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
-        """Return the result of `work`, or that of the same `key` in flight."""
+        """Return the result of `work`, or of the call of `key` in flight."""
         flight = self._flights.get(key)
         if flight is None or flight.get_loop() is not asyncio.get_running_loop():  # another loop may have ended
             flight = self._flights[key] = asyncio.create_task(work())

@@ -1,8 +1,8 @@
 """A bounded cache of JSON documents of other services, and its fetches over HTTP, sync and async.
 
-The cache decides, and `Fetcher` and `AsyncFetcher` only wait. For each URL at most one fetch is in flight, and one
-starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. At most `limits.FIRST_FETCHES_MAX` fetches of unknown documents are
-in flight. A fetch that fails leaves the known document in use.
+The cache decides, and `Fetcher` and `AsyncFetcher` only wait. For each URL, at most one fetch is in flight, and at most
+one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. At most `limits.FIRST_FETCHES_MAX` fetches of unknown documents
+are in flight. A fetch that fails leaves the known document in use.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from attrs import Factory, define, field, frozen
 
 from incoming_payments import strict
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address
-from incoming_payments.clients._settings import check_number, check_types
+from incoming_payments.clients._settings import check_number, check_types, extra
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import (
@@ -38,7 +38,7 @@ logger: Final = logging.getLogger("incoming_payments.clients")
 
 _HEADERS: Final = (("Accept", "application/json"),)
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")  # RFC 4291 §2.4
-# Parts of the IANA special-purpose registries that some supported versions of Python take for global
+# Special-purpose addresses (IANA) that some supported versions of Python call global
 _SPECIAL: Final = tuple(
     map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "2001:db8::/32", "3fff::/20"))
 )
@@ -104,7 +104,7 @@ class Documents(Generic[T]):
     def begin(self, url: str, suffices: Callable[[T], bool]) -> tuple[Entry[T], "Future[None] | None", bool]:
         """Return the entry of `url`, the fetch to wait for, if any, and whether the caller has to do that fetch.
 
-        There is a fetch when the document is unknown or too old, or does not suffice, unless the last one was just now.
+        A fetch is due when the document is unknown, too old or not sufficient, unless the last fetch was just now.
         Raises `unavailable` for an unknown document while too many others are fetched. The cache does not change then.
         """
         with self._lock:
@@ -125,7 +125,7 @@ class Documents(Generic[T]):
             entry.flight = Future()
             if begins_first:
                 self._first.add(entry.flight)
-            entry.flight.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it for the others
+            entry.flight.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the fetch
             return entry, entry.flight, True
 
     def end(self, entry: Entry[T], flight: "Future[None]", outcome: HttpAnswer | HttpFailed) -> None:
@@ -150,7 +150,7 @@ class Documents(Generic[T]):
             log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
-        """Return the document, or `None` if there is none. Raises `unavailable` when that is not known now."""
+        """Return the document, or `None` if there is none. Raises `unavailable` when the document is not known now."""
         with self._lock:
             document, failure = entry.document, entry.failure
             age_s = self.clock() - entry.fetched_at
@@ -165,9 +165,9 @@ class Documents(Generic[T]):
         return self.unavailable(f"the fetch of {url} does not end")
 
     def _keep(self, entry: Entry[T]) -> None:
-        """Make `entry` the latest one used. A full cache drops one without a document first.
+        """Make `entry` the most recently used one. A full cache first drops an entry without a document.
 
-        It drops one with a fetch in flight last, because a second fetch of that URL could begin.
+        It drops an entry with a fetch in flight last, because a second fetch of that URL could begin.
         """
         self._entries.pop(entry.url, None)
         if len(self._entries) >= DOCUMENTS_MAX:
@@ -178,7 +178,7 @@ class Documents(Generic[T]):
 
 
 _INTERRUPTED: Final = HttpFailed("the fetch was interrupted")
-_SLACK_S: Final = 1.0  # a fetch in flight ends on its own; this is for one whose thread or loop has stopped
+_SLACK_S: Final = 1.0  # a fetch in flight ends on its own, unless its thread or loop has stopped
 
 
 def _check(documents: Documents[T], timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None) -> None:
@@ -195,7 +195,8 @@ class Fetcher(Generic[T]):
     def __init__(
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
     ) -> None:
-        from incoming_payments.clients._urllib3 import HttpClient
+        with extra():
+            from incoming_payments.clients._urllib3 import HttpClient
 
         _check(documents, timeout_s, allow_private, tls)
         self._documents = documents
@@ -236,7 +237,8 @@ class AsyncFetcher(Generic[T]):
     def __init__(
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
     ) -> None:
-        from incoming_payments.clients._aiohttp import AsyncHttpClient
+        with extra():
+            from incoming_payments.clients._aiohttp import AsyncHttpClient
 
         _check(documents, timeout_s, allow_private, tls)
         self._documents = documents
@@ -244,7 +246,7 @@ class AsyncFetcher(Generic[T]):
         self._http = AsyncHttpClient(
             bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=any_address if allow_private else is_public
         )
-        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}  # the loop does not keep its tasks
+        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}  # the loop has only weak references
 
     async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
@@ -253,7 +255,7 @@ class AsyncFetcher(Generic[T]):
         entry, flight, is_mine = self._documents.begin(url, suffices)
         if flight is not None:
             if is_mine:
-                task = asyncio.create_task(self._fetch(entry, flight))  # it goes on when this caller is cancelled
+                task = asyncio.create_task(self._fetch(entry, flight))  # goes on when this caller is cancelled
                 self._work[task] = entry, flight
                 task.add_done_callback(self._end)
             try:
@@ -272,7 +274,7 @@ class AsyncFetcher(Generic[T]):
         self._documents.end(entry, flight, outcome)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
-        """Forget a task that has ended. Wake its callers if it was interrupted, also by the end of its loop."""
+        """Forget a task that has ended. Wake its callers if the task was interrupted, even by the end of its loop."""
         entry, flight = self._work.pop(task)
         if not flight.done():
             self._documents.end(entry, flight, _INTERRUPTED)

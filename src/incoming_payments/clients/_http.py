@@ -23,7 +23,7 @@ from incoming_payments.errors import PortUnavailable
 from incoming_payments.limits import LOOK_UPS_MAX
 
 CONNECTIONS_MAX: Final = 32  # the default for one client: the connections to one host, in use or kept
-_ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of the server, which may have 64 KB
+_ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of 64 KB from the server
 HOSTS_MAX: Final = 64  # hosts to which a sync client keeps connections
 
 MayConnect = Callable[[IPv4Address | IPv6Address], bool]
@@ -39,7 +39,7 @@ class HttpAnswer:
 
 
 class HttpFailed(PortUnavailable):
-    """A server gave no answer: no connection, not in time, too large, or not HTTP.
+    """A server gave no usable answer: no connection, too late, too large, or no HTTP.
 
     `is_connection` is true when the connection failed before any byte of an answer, so that a retry may help.
     """
@@ -88,7 +88,7 @@ class LookUps:
             if len(self._in_progress) >= LOOK_UPS_MAX:
                 raise OSError(errno.EAGAIN, f"{LOOK_UPS_MAX} other names are being looked up")
             answer = self._in_progress[key] = Future()
-            answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it for the others
+            answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the look-up
         try:
             threading.Thread(target=self._look_up, args=key, daemon=True, name=f"look up {host}").start()
         except RuntimeError as error:  # the system has no more threads

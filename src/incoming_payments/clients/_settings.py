@@ -1,6 +1,7 @@
-"""The checks of the settings that the clients share."""
+"""The checks of the settings that the clients share, and of the packages that they need."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from incoming_payments.errors import ConfigurationError
 
@@ -19,6 +20,16 @@ def check_types(kind: type, values: Mapping[str, object]) -> None:
         if value is not None and not isinstance(value, kind):
             named = _NAMES.get(kind.__name__, f"of the type {kind.__name__}")
             raise wrong(name, f"must be {named}, not of the type {type(value).__name__}")
+
+
+@contextmanager
+def extra() -> Iterator[None]:
+    """Let the error of an import within name the extra to install. It stays a `ModuleNotFoundError`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        text = f"{error.name} is not installed: pip install 'incoming-payments[clients]'"
+        raise ModuleNotFoundError(text, name=error.name) from error
 
 
 def wrong(name: str, why: str) -> ConfigurationError:

@@ -32,7 +32,7 @@ from incoming_payments.clients._http import (
 from incoming_payments.httpsig import RequestMessage
 
 _LEAST_S: Final = 0.001  # a socket with the timeout 0 would not wait at all
-_TARGET: Final = ":path"  # takes the target past urllib3, which changes its percent-encoding. The server never sees it
+_TARGET: Final = ":path"  # a private name for the target, because urllib3 would change its percent-encoding
 
 
 class HttpClient:
@@ -78,7 +78,7 @@ class HttpClient:
                 response.close()
                 response.release_conn()
                 raise too_large(url, self._bytes_max)
-            response.read(1)  # it raises an error if the body was cut off
+            response.read(1)  # raises an error if the body was cut off
             return HttpAnswer(response.status, response.headers, body)
         except (HTTPError, OSError, ValueError) as error:
             if isinstance(error, TooLate | EmptyPoolError) and not isinstance(error, NewConnectionError):
@@ -96,7 +96,7 @@ def _is_connection(error: Exception) -> bool:
 
 
 class _Deadline(urllib3.Timeout):
-    """A timeout that ends at one time, whether the exchange waits for a connection, for the head or for the body."""
+    """A timeout with one deadline for the whole exchange: the wait for a connection, the head and the body."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _Deadline(urllib3.Timeout):
 
 
 class _TimedReader(io.RawIOBase):
-    """The bytes of a socket until its timeout, counted from now, has passed."""
+    """The bytes that arrive at a socket before its timeout, which begins now."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -167,7 +167,7 @@ def _pool_classes(may_connect: MayConnect) -> dict[str, type[urllib3.HTTPConnect
                 raise NewConnectionError(self, str(error)) from error
 
         def request(self, method: str, url: str, body: Any = None, headers: Any = None, **options: Any) -> None:
-            url = headers.pop(_TARGET)  # the one of urllib3 may differ
+            url = headers.pop(_TARGET)  # urllib3 may have changed `url`
             super().request(method, url, body, headers, **options)
 
     class Tls(Plain, HTTPSConnection):

@@ -60,7 +60,7 @@ class HttpClientKeys:
     def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
         """Return the public JWK of `client` with this `kid`, or `None` if there is no such key.
 
-        A client without a wallet address, such as a thumbprint, has none. Raises `ClientKeysUnavailable`.
+        A client that is not a wallet address, such as a thumbprint, has no such key. Raises `ClientKeysUnavailable`.
         """
         url = _url(client, self._is_development)
         keys = None if url is None else self._fetcher.look_up(url, lambda known: key_id in known)
@@ -105,7 +105,7 @@ class AsyncHttpClientKeys:
 def _url(client: ClientId, is_development: bool) -> str | None:
     """Return the URL of the key set of `client`, or `None` if its identifier is not the URL of a wallet address.
 
-    Wallet addresses are https URLs without a port and a query. So a client cannot choose another service of a host.
+    Wallet addresses are https URLs without a port and a query. So a client cannot choose another service on a host.
     """
     try:
         url = canonical_url(client, member="client")
@@ -120,8 +120,8 @@ def _url(client: ClientId, is_development: bool) -> str | None:
 def _read(_: str, answer: HttpAnswer, known: KeySet | None) -> KeySet | None:
     """Return the good keys of a key set. The first key with a `kid` counts. RFC 7517 §5: ignore the others.
 
-    410 says that the key set was withdrawn for good (RFC 9110 §15.5.11), so the known keys go. 404 can be a mistake of
-    a server that is being changed, and drops none.
+    410 says that the key set was withdrawn for good (RFC 9110 §15.5.11), so the known keys are dropped. A 404 may be a
+    mistake during a deployment, so the known keys stay.
     """
     if answer.status == _GONE or (answer.status == _NOT_FOUND and known is None):
         return None

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import CONNECTIONS_MAX, AnswerTooLarge, HttpAnswer, HttpFailed
-from incoming_payments.clients._settings import check_number, check_types, wrong
+from incoming_payments.clients._settings import check_number, check_types, extra, wrong
 from incoming_payments.clock import utc_now
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
@@ -32,7 +32,7 @@ from incoming_payments.limits import (
 
 _HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
 _SIGNED: Final = ("@method", "@target-uri", "content-digest", "content-type")  # RFC 9635 §7.3.1
-_GATEWAY: Final = {502, 503, 504}  # a proxy answers for a server that does not
+_GATEWAY: Final = {502, 503, 504}  # the answers of a proxy in front of a server that does not answer
 
 
 class _Introspector:
@@ -134,18 +134,19 @@ class HttpIntrospector(_Introspector):
     - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_SETTING_S_MAX`.
     - `connections` is the number of connections to the authorization server.
     - `cache_s` is the time for which an active token is remembered, at most `limits.INTROSPECTION_CACHE_S_MAX` seconds
-      and never beyond its `exp`. A revoked token stays usable for so long. 0 turns the cache off. `cache_tokens` is its
-      size.
+      and never beyond its `exp`. A revoked token stays usable for that long. 0 turns the cache off. `cache_tokens` is
+      its size.
 
     `introspect` raises `TokenRefused`, as `read_introspection` does, and `AuthorizationServerUnavailable`. Threads that
-    ask the same at the same time share one request. A failed connection is tried again at most
+    need the same answer at the same time share one request. A failed connection is tried again at most
     `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly, also for a probe with a random token, gets no
     requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong
     setting. Close it with `close`.
     """
 
     def _open(self, **options: Any) -> Any:
-        from incoming_payments.clients._urllib3 import HttpClient
+        with extra():
+            from incoming_payments.clients._urllib3 import HttpClient
 
         self._flights: SingleFlight[bytes] = SingleFlight()
         return HttpClient(**options)
@@ -179,7 +180,8 @@ class AsyncHttpIntrospector(_Introspector):
     """The `AsyncIntrospector` port over HTTP. It has the settings of `HttpIntrospector`. Close it with `aclose`."""
 
     def _open(self, **options: Any) -> Any:
-        from incoming_payments.clients._aiohttp import AsyncHttpClient
+        with extra():
+            from incoming_payments.clients._aiohttp import AsyncHttpClient
 
         self._flights: AsyncSingleFlight[bytes] = AsyncSingleFlight()
         return AsyncHttpClient(**options)
@@ -236,7 +238,7 @@ class _Attempt:
         return pause_s
 
     def probed(self, answer: HttpAnswer) -> None:
-        """Take the answer to the probe. Any answer of the server itself will do."""
+        """Take the answer to the probe. Any answer of the server itself is enough."""
         if answer.status in _GATEWAY:
             raise HttpFailed(f"it answered {answer.status}")
         self._breaker.succeeded(time.monotonic())
@@ -305,4 +307,6 @@ def _check_url(url: str, *, allow_http: bool) -> None:
     except InvalidValue as error:
         raise ConfigurationError(error.description, setting="url") from None
     if scheme != "https" and not allow_http:
-        raise wrong("url", "must be an https URL: over http, the network sees the tokens (allow_http permits that)")
+        raise wrong(
+            "url", "must be an https URL, because http shows the tokens to the network; allow_http permits http"
+        )

@@ -35,7 +35,7 @@ class HttpWalletAddresses:
     """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share it.
 
     `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address elsewhere, or with a
-    query, is not hosted here, and nothing is fetched for it. The other arguments are those of `HttpClientKeys`. Set
+    query, is not hosted here, and causes no fetch. The other arguments are those of `HttpClientKeys`. Set
     `allow_private` also if the service for wallet addresses has a private IP address. Close the port with `close`.
 
     A wallet address is inactive if its document has `"active": false`, or the answer is 410. It is unknown if the
@@ -116,7 +116,7 @@ def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ..
 
 
 def is_below(url: str, bases: tuple[str, ...]) -> bool:
-    """Return whether `url` may be one of the ASE's. The URL of a wallet address has no query."""
+    """Return whether `url` may be a wallet address of this ASE. Such a URL has no query."""
     return "?" not in url and any(url == base or url.startswith(f"{base}/") for base in bases)
 
 
@@ -139,7 +139,7 @@ def _read(url: str, answer: HttpAnswer, _: Found | None) -> Found | None:
         if active is False:
             return InactiveWalletAddress(url)
         if active is not True:
-            raise InvalidValue("active must be true or false, if it is there", member="active")
+            raise InvalidValue("active must be true or false, or be left out", member="active")
         asset = Asset(members.get("assetCode", ""), members.get("assetScale", -1))
         return WalletAddress(url, asset, members.get("authServer", ""))
     except InvalidValue as error:

@@ -113,7 +113,7 @@ def create(
 
 
 def as_created(payment: IncomingPayment) -> IncomingPayment:
-    """Return `payment` in the state of its creation. Its terms never change, so nothing else has to be kept for it."""
+    """Return `payment` in the state of its creation. Its terms never change, so the store need not keep this state."""
     return IncomingPayment(payment.terms, Progress(Amount(0, payment.asset), payment.created_at))
 
 

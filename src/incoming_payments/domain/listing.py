@@ -5,8 +5,8 @@ times are equal. Both never change, so a payment never moves in the list. A new 
 behind it if the clock of its process lags behind. So a reader that goes from page to page meets no payment twice, and
 misses none that the list held when it read the first page.
 
-The state of a payment depends on the time. A list of the payments in one state looks at each payment when it reads the
-page. A payment that leaves or enters the state meanwhile may or may not be on a later page, but never on two.
+The state of a payment depends on the time. The service checks the state of each payment when it reads the page. A
+payment that leaves or enters the state meanwhile may or may not be on a later page, but never on two.
 """
 
 from collections.abc import Iterable
@@ -73,7 +73,7 @@ class PaymentQuery:
     @newer_than.validator
     def _one_direction(self, _: object, newer_than: Place | None) -> None:
         if newer_than is not None and self.older_than is not None:
-            raise InvalidValue("a page lies on one side of a place: pass older_than or newer_than", member="newer_than")
+            raise InvalidValue("older_than and newer_than exclude each other: pass one", member="newer_than")
 
     def is_of(self, payment: IncomingPayment) -> bool:
         """Return whether the list is of the wallet address and the client of `payment`, which never change."""

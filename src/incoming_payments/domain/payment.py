@@ -138,7 +138,7 @@ class WalletAddress:
 
 @frozen
 class InactiveWalletAddress:
-    """A wallet address that takes no new payments. The payments that it has still receive money.
+    """A wallet address that takes no new payments. Its existing payments still receive money.
 
     Raises `InvalidValue` unless `url` has the spelling of `wallet_address_url`.
     """

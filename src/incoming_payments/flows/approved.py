@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def require_approval(proposal: Proposal) -> Flow[None]:
-    """Return when the host approves `proposal`.
+    """Return once the host approves `proposal`.
 
     Raises `PolicyRefused` with the words of the host, `ApprovalPending`, or `AcceptanceUnavailable` when the port fails
     in any way: a failure never approves.
@@ -54,16 +54,16 @@ def approved(flow: Flow[T]) -> Flow[T]:
 
 
 def _require_approval(update: UpdatePayment[object], arrival: Arrival) -> Flow[None]:
-    """Return when the host approves the money of `arrival`, or when it is credited already.
+    """Return once the host approves the money of `arrival`, or if the money is credited already.
 
-    The host is not asked about a packet that the payment would refuse anyway.
+    The payment refuses packets first, so the host decides only about packets that the payment would take.
     """
     id = CreditId(arrival.credit_id)
     if (yield from FindCredit(update.id, id)) is not None:
         return
     try:
         payment = yield from LoadPayment(update.id)
-        update.decide(payment, None)  # it raises the refusals of the payment, and of an expired packet
+        update.decide(payment, None)  # raises the refusals of the payment, and of an expired packet
         proposal = ProposedCredit(
             payment=payment,
             amount=arrival.amount,

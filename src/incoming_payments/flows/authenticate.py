@@ -45,22 +45,20 @@ class Caller:
 def authorized(
     request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, *, covered: tuple[str, ...] = ()
 ) -> Flow[tuple[Caller, Allowance]]:
-    """Return the caller of `request`, and what its token allows for the action of `query`. Count the request.
+    """Return the caller of `request`, and the rights of its token for the action of `query`. Count the request.
 
-    Raises the exceptions of `authenticate`, `TokenRefused` for a token without the right, and `QuotaExceeded`.
+    Raises the exceptions of `authenticate`, `TokenRefused` for a token without the right, and `QuotaExceeded`. The
+    nonce is stored last: all clients share the capacity for nonces, so each one can use it up to its quota only.
     """
-    caller = yield from authenticate(request, query, policy, now, covered=covered)
+    caller, evidence = yield from _verified(request, query, policy, now, covered)
     allowance = authorize(caller.rights, query.action)
     yield from admit(caller.client, now)
+    yield from _require_new(caller, evidence, policy, now)
     return caller, allowance
 
 
-def authenticate(
-    request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, *, covered: tuple[str, ...] = ()
-) -> Flow[Caller]:
+def authenticate(request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
     """Return the caller of `request`, which has the token of `query`. Spec section 5.
-
-    The signature must cover what the policy requires, and the header fields `covered`.
 
     Raises `TokenRefused`, `SignatureRefused` with its `evidence`, `StoreUnavailable` when no further nonce can be
     stored, `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
@@ -69,6 +67,15 @@ def authenticate(
     chooses among the keys of the token's client. A nonce is stored only after the signature is verified, so a client
     without the key cannot use up nonces.
     """
+    caller, evidence = yield from _verified(request, query, policy, now, ())
+    yield from _require_new(caller, evidence, policy, now)
+    return caller
+
+
+def _verified(
+    request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, covered: tuple[str, ...]
+) -> Flow[tuple[Caller, Evidence]]:
+    """Return the caller of `request`, which may be a replay. The signature must also cover the fields `covered`."""
     info = require_active((yield from _introspect(query)), now)
     keys: dict[str, PublicKey] = {}
     signature = policy.signature
@@ -77,12 +84,10 @@ def authenticate(
     try:
         yield from _find_keys(request, info, policy, keys)
         caller = Caller(info.client, info.rights, verify(request, keys, policy=signature, now=now))
-        if caller.proof.signature_input.nonce is not None or not policy.allow_identical:
-            yield from _require_new(caller, policy, now)
     except SignatureRefused as refusal:
         refusal.evidence = Evidence(request, keys, signature, now)
         raise
-    return caller
+    return caller, Evidence(request, keys, signature, now)
 
 
 def _introspect(query: TokenQuery) -> Flow[AccessTokenInfo | None]:
@@ -136,8 +141,18 @@ def _load_remembered(members: tuple[tuple[str, object], ...]) -> PublicKey:
     return load_jwk(dict(members))
 
 
-def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:
+def _require_new(caller: Caller, evidence: Evidence, policy: ServicePolicy, now: datetime) -> Flow[None]:
+    try:
+        yield from _use_nonce(caller, policy, now)
+    except SignatureRefused as refusal:
+        refusal.evidence = evidence
+        raise
+
+
+def _use_nonce(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:
     nonce = caller.proof.signature_input.nonce
+    if nonce is None and policy.allow_identical:
+        return
     try:
         is_new = yield from UseNonce(
             replay_key(caller.proof, caller.client), fresh_until(caller.proof, policy.signature), now

@@ -66,12 +66,12 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     """Create the payment that the signed `request` describes, and return the resource.
 
     The authorization server may decide by the wallet address, so the body is read before the token is introspected.
-    What the body and the look-up reveal is raised only after the caller is authenticated. The quota of unpaid payments
+    Errors in the body or in the look-up are raised only after the caller is authenticated. The quota of unpaid payments
     comes next, and the approval of the host is last, so that the host decides only about payments that would be stored.
 
-    A retry with the same `Idempotency-Key` gets the payment that the first request created, in the state of its
-    creation, also when the wallet address takes no new payments by then, or cannot be looked up. Such a retry counts as
-    a request, but it needs no approval, and does not count as an unpaid payment.
+    A retry with the same `Idempotency-Key` gets the payment of the first request, in the state of its creation. This
+    holds even if the wallet address now takes no new payments, or cannot be looked up. Such a retry counts as a
+    request, but it needs no approval, and does not count as an unpaid payment.
 
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
     methods, which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
@@ -105,7 +105,7 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
 
 
 def _reserve_approved(payment: IncomingPayment, now: datetime) -> Flow[None]:
-    """Count `payment` as unpaid, and return when the host approves it. If the host does not, release the payment."""
+    """Count `payment` as unpaid, and return once the host approves it. If the host does not, release the payment."""
     yield from reserve(payment, now)
     try:
         yield from require_approval(ProposedPayment(payment))
@@ -233,7 +233,7 @@ def _insert(
     """Store the new payment, and return it with its payment methods.
 
     If a concurrent request with the same idempotency key was faster, return its payment instead. The new payment is
-    then not stored, so a payment that is `reserved` in the quota of its client does not count any longer.
+    then not stored. If it is `reserved` in the quota of its client, release it.
     """
     created = yield from _with_methods(decision.answer)
     first = yield from InsertPayment(with_key(decision, keyed, idempotency_key_s=policy.idempotency_key_s))

@@ -232,7 +232,7 @@ class CountRequest(Effect[float | None]):
 
 @frozen
 class ReserveUnpaid(Effect[Sequence[PaymentId]]):
-    """Count the new unpaid payment `id`. The answer is empty, or has the payments that use up the quota."""
+    """Count the new unpaid payment `id`. The answer is empty, or lists the payments that use up the quota."""
 
     client: ClientId
     id: PaymentId
@@ -240,7 +240,7 @@ class ReserveUnpaid(Effect[Sequence[PaymentId]]):
 
 @frozen
 class ReleaseUnpaid(Effect[None]):
-    """Do not count the payment `id` as unpaid any more."""
+    """Stop counting the payment `id` as unpaid."""
 
     client: ClientId
     id: PaymentId

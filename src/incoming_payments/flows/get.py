@@ -68,7 +68,7 @@ def _find(id: PaymentId) -> Flow[IncomingPayment | None]:
 
 
 def _existing(payment: IncomingPayment | None) -> IncomingPayment:
-    """Return the payment. Replace the store's `PaymentNotFound`, so that a refusal does not reveal why it happened."""
+    """Return the payment. Replace the store's `PaymentNotFound`, so that a refusal does not reveal its reason."""
     if payment is None:
         raise payment_not_found()
     return payment

@@ -40,7 +40,7 @@ def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, no
     """Return the page that the `query` of the signed `request` describes.
 
     With the right `list`, the list has the payments that the client itself created; with `list-all`, those of all
-    clients. What the query and the look-ups reveal is raised only after the caller is authenticated. Raises
+    clients. Errors in the query or in the look-ups are raised only after the caller is authenticated. Raises
     `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `MalformedQuery`, `CursorNotFound`, `AccessForbidden`,
     `WalletAddressNotFound`.
     """
@@ -145,7 +145,7 @@ def _listed(query: PaymentQuery, cursor: PaymentId) -> Flow[IncomingPayment]:
     """Return the payment `cursor`. Raises `CursorNotFound` unless it has the wallet address and the client of the list.
 
     So no cursor leads into another list, or shows that a payment exists there. A signature of the cursor would add
-    nothing. Neither part ever changes, so a cursor never becomes invalid.
+    nothing. The wallet address and the client never change, so a cursor never becomes invalid.
     """
     try:
         payment = yield from LoadPayment(cursor)

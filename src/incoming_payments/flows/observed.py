@@ -40,6 +40,6 @@ def _report(
 
 
 def _code(error: Exception) -> str:
-    if isinstance(error, ConnectionError | TimeoutError):  # of an introspector: `flows.authenticate` maps them too
+    if isinstance(error, ConnectionError | TimeoutError):  # `flows.authenticate` maps these too
         return AuthorizationServerUnavailable.code
     return error.code if isinstance(error, IncomingPaymentsError) else "internal_error"

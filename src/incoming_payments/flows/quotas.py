@@ -24,7 +24,7 @@ def admit(client: ClientId, now: datetime) -> Flow[None]:
 def reserve(payment: IncomingPayment, now: datetime) -> Flow[None]:
     """Count `payment`, which is not stored yet, as unpaid. Raises `QuotaExceeded`.
 
-    At the quota, look for a counted payment that is not unpaid any more, oldest first, and count `payment` in its
+    At the quota, look for a counted payment that is no longer unpaid, oldest first, and count `payment` in its
     place. So no credit has to release its payment, and a lost release cannot lock a client out.
     """
     counted = yield from ReserveUnpaid(payment.client, payment.id)
@@ -42,14 +42,14 @@ def reserve(payment: IncomingPayment, now: datetime) -> Flow[None]:
 
 
 def release(payment: IncomingPayment) -> Flow[None]:
-    """Do not count `payment`, which was not stored."""
+    """Stop counting `payment`, which was not stored."""
     yield from ReleaseUnpaid(payment.client, payment.id)
 
 
 def _unpaid_s(id: PaymentId, now: datetime) -> Flow[float | None]:
     """Return how many seconds the payment can stay unpaid, or `None` if it is paid, closed, expired or not stored.
 
-    A payment that is not stored may be about to be stored. Its id says when the create began.
+    A payment that is not stored yet may be stored soon. Its id says when the create began.
     """
     try:
         payment = yield from LoadPayment(id)

@@ -42,7 +42,7 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
     effects.FindPayments: ("store", lambda port, effect: port.find_payments(effect.query)),
 }
-# The answers of ports that a host need not have: without them, all is approved, and there is no limit.
+# The answers in place of optional ports: without them, every request is approved, and no limit applies.
 _WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {
     effects.RequestApproval: Approval.APPROVED,
     effects.CountRequest: None,
@@ -135,7 +135,7 @@ def _waited(answer: Any, effect: effects.Effect[Any]) -> Any:
     if isinstance(answer, BoundedCall):
         return answer.wait()
     if inspect.iscoroutine(answer):
-        answer.close()  # otherwise Python warns that it was never awaited
+        answer.close()  # otherwise Python warns that the coroutine was never awaited
     raise PortMissing(f"the port for {type(effect).__name__} is async: use arun, or AsyncIncomingPayments")
 
 

@@ -41,7 +41,7 @@ def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMeth
 
 
 def summary_of(payment: IncomingPayment, url: str, now: datetime) -> SummaryView:
-    """Return the resource as a list, or the response to a complete request, has it: without methods and `updatedAt`."""
+    """Return the resource for a list, or for a complete request: without methods and `updatedAt`."""
     return SummaryView(
         id=url,
         wallet_address=payment.wallet_address,

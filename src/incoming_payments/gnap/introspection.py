@@ -110,12 +110,12 @@ def read_introspection(
     The client is the first of `client`, `instance_id` and the thumbprint of the key (RFC 7638) that is a valid
     identifier. If `client` is an object, its `walletAddress` counts. URLs get the spelling of wallet addresses.
     `read_access` reads the rights. In the dialect `rafiki`, the key is the `jwk` of the `client` if there is no `key`.
-    Without that too, the `jwk` of the result is `None`.
+    If both are missing, the `jwk` of the result is `None`.
 
     Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
     large, not a JSON object, has a member twice, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises
-    `TokenRefused` with `key_unusable` when the token is not bound to a public key by value that proves itself by HTTP
-    message signatures, and with `invalid_token` when its `iss` is not `issuer`, if given, or its `aud` does not name
+    `TokenRefused` with `key_unusable` when the token is not bound to a public key, given by value, for HTTP message
+    signatures. Raises `TokenRefused` with `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name
     `audience`.
 
     >>> read_introspection(b'{"active": false}')
@@ -204,7 +204,7 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
 
 
 def _one_spelling(name: Any) -> Any:
-    """Return the URL of a wallet address in its only spelling, so that a client keeps its payments, or `name`."""
+    """Return the only spelling of `name` if it is a wallet address, so that a client keeps its payments."""
     try:
         return canonical_url(name, member="client")
     except InvalidValue:

@@ -283,7 +283,7 @@ class Arrival:
 
 
 def _words(words: str) -> list[Frame]:
-    """Return the frames that end the connection with the words of the host, as data of stream 1, where Rafiki has them.
+    """Return the frames that end the connection with the words of the host. Rafiki uses data of stream 1 too.
 
     The words may hold any text, so they are shortened, and characters that UTF-8 lacks are replaced.
     """

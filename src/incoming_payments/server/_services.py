@@ -48,7 +48,7 @@ WALLET_ADDRESSES: Final = TableOf(
         Setting(
             "max_age_s",
             int,
-            "after how many seconds a document is fetched again: a closed wallet address stays usable for so long",
+            "after how many seconds a document is fetched again: a closed wallet address stays usable for that long",
             int(DOCUMENT_AGE_S_MAX),
             bounds=(int(DOCUMENT_COOL_DOWN_S_MIN), int(DOCUMENT_STALE_S_MAX)),
         ),
@@ -117,21 +117,21 @@ AUTHORIZATION_SERVER: Final = TableOf(
         Setting(
             "cache_s",
             int,
-            "for how many seconds an active token is remembered: a revoked token stays usable for so long",
+            "for how many seconds an active token is remembered: a revoked token stays usable for that long",
             0,
             bounds=(0, int(INTROSPECTION_CACHE_S_MAX)),
         ),
         Setting(
             "client_keys",
             bool,
-            "whether the key of a client, if the token does not bring it, is read from `jwks.json` below the wallet "
-            "address of the client",
+            "whether the service reads the key of a client from `jwks.json` below the wallet address of the client, if "
+            "the token does not carry it",
             True,
         ),
         Setting(
             "allow_http",
             bool,
-            "whether `url` may be an http URL, over which the network sees the tokens",
+            "whether `url` may be an http URL, which shows the tokens to the network",
             False,
             written="true",
         ),

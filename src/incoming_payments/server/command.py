@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--authorization-server", metavar="URL", help="its introspection endpoint, in place of a development token"
     )
-    command.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767", help="its answers (rfc9767)")
+    command.add_argument("--dialect", choices=get_args(Dialect), help="its answers (rfc9767)")
     command.set_defaults(run=lambda given: init(given.folder, given.port, given.authorization_server, given.dialect))
     command = commands.add_parser("serve", help="serve incoming payments over HTTP")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")

@@ -84,8 +84,8 @@ LISTEN: Final = TableOf(
         Setting(
             "health",
             bool,
-            "whether `GET /healthz` (the process answers) and `GET /readyz` (the store answers) have a response, which "
-            "has no body",
+            "whether `GET /healthz` (the process answers) and `GET /readyz` (the store answers) are served, without "
+            "a body",
             True,
         ),
         Setting(
@@ -299,11 +299,19 @@ QUOTAS: Final = TableOf(
     "[quotas]",
     "The quotas of each client, counted in this process. A client that exceeds one gets 429.",
     (
-        Setting("requests_per_minute", int, "its requests", None, "no quota", (1, QUOTA_REQUESTS_MAX), written="600"),
+        Setting(
+            "requests_per_minute",
+            int,
+            "the requests of one client",
+            None,
+            "no quota",
+            (1, QUOTA_REQUESTS_MAX),
+            written="600",
+        ),
         Setting(
             "unpaid_payments",
             int,
-            "its payments that are neither paid nor completed nor expired",
+            "the payments of one client that have received nothing, and are neither completed nor expired",
             None,
             "no quota",
             (1, QUOTA_UNPAID_MAX),

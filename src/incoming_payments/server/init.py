@@ -26,17 +26,21 @@ _SERVICE_KEY_ID: Final = "service-key-1"
 PEER_TOKEN: Final = "peer-token.txt"  # noqa: S105 - the name of a file
 
 
-def init(folder: Path, port: int, introspection: str | None = None, dialect: Dialect = "rfc9767") -> int:
+def init(folder: Path, port: int, introspection: str | None = None, dialect: Dialect | None = None) -> int:
     """Write the files for a service on `port` to `folder`, and return the exit status.
 
-    `introspection` is the introspection endpoint of the authorization server. Without it, the service has a token for
-    development.
+    `introspection` is the introspection endpoint of the authorization server, with `rfc9767` as its default dialect.
+    Without it, the service has a token for development.
 
-    Raises `ConfigurationError` when the port is out of range, the endpoint is no URL, a file exists, or a file cannot
-    be written. Then no new file remains.
+    Raises `ConfigurationError` when the port is out of range, the endpoint is no URL, there is a dialect without an
+    endpoint, a file exists, or a file cannot be written. Then no new file remains.
     """
     if not 1 <= port <= 65535:
         raise ConfigurationError(f"--port must be from 1 to 65535, not {port}", setting="port")
+    if dialect is not None and introspection is None:
+        text = "--dialect needs --authorization-server: give the introspection endpoint too, or leave the dialect out"
+        raise ConfigurationError(text, setting="dialect")
+    dialect = dialect or "rfc9767"
     base_url = f"http://127.0.0.1:{port}"
     secret_files = {
         SERVER_SECRET: secrets.token_hex(SERVER_SECRET_BYTES_MIN),

@@ -41,8 +41,8 @@ def hangups() -> "SimpleQueue[int]":
 class ReloadableApplication:
     """An ASGI application for the newest settings.
 
-    `build` makes the application for settings. A request keeps the application with which it began, so none is lost.
-    Raises what `build` raises.
+    `build` makes the application for settings. A request keeps the application with which it began, so a reload loses
+    no request. Raises what `build` raises.
     """
 
     def __init__(self, settings: Settings, build: Callable[[Settings], Application]) -> None:

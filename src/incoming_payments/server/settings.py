@@ -48,6 +48,7 @@ _TOML_HINTS: Final = {  # the hints, by the start of a message of `tomllib`
     "Cannot overwrite": "the setting is given twice",
     "Cannot declare": "the table is given twice: put its settings under one header",
 }
+_LISTED: Final = "[[wallet_address]], or give [wallet_addresses]"
 _PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
 
 
@@ -140,7 +141,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
         text = "and authorization_server exclude each other: remove one, because a listed token needs no introspection"
         raise table.wrong("token", text)
     service_table = table.table("wallet_addresses") if table.has("wallet_addresses") else None
-    listed_tables = table.tables("wallet_address", least=None if service_table else "[[wallet_address]]")
+    listed_tables = table.tables("wallet_address", least=None if service_table else _LISTED)
     if listed_tables and service_table:
         reason = "because the other service could not close a listed wallet address"
         text = f"and wallet_addresses exclude each other: remove one, {reason}"

@@ -117,8 +117,8 @@ def _list(
     payment of the list, it has the `first` payments after it, or the `last` payments before it. A cursor stays valid
     when the state of its payment changes.
 
-    A page costs the same at every depth, except with a state, or a client without a wallet address: then the store
-    skips the payments between two that match.
+    A page costs the same at every depth, except with a state, or with a client alone. Then the store reads and skips
+    the payments that do not match.
 
     Raises `CursorNotFound` for a cursor of another wallet address or client, and `InvalidValue`.
     """

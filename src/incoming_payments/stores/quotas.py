@@ -17,7 +17,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 @define
 class _Usage:
-    """What one client has used. At `full_at` none of its requests will count any more."""
+    """The use of one client. From `full_at` on, none of its requests counts."""
 
     full_at: datetime | None = None
     unpaid: dict[PaymentId, None] = field(factory=dict)
@@ -86,7 +86,7 @@ class MemoryQuotas:
             return ()
 
     def release(self, client: ClientId, id: PaymentId) -> None:
-        """Do not count the payment `id` any more."""
+        """Stop counting the payment `id`."""
         with self._lock:
             if client in self._used:
                 self._used[client].unpaid.pop(id, None)

@@ -55,7 +55,7 @@ class ConcurrencyContract(StoreHooks):
         check_credits(store, id, credits.values())
 
     def test_of_concurrent_inserts_with_one_id_one_succeeds(self, store: PaymentStore) -> None:
-        """The store contains the payment whose insert succeeded."""
+        """The store contains the payment of the successful insert."""
         insert_at_once([store] * self.threads)
 
     def test_concurrent_callers_get_their_own_results(self, store: PaymentStore) -> None:

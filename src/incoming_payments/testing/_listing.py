@@ -39,7 +39,7 @@ class ListingContract(StoreHooks):
         assert sorted(ids, reverse=True) == _ids(store) == _walk(store, limit=1)
 
     def test_a_page_begins_beside_its_place(self, store: PaymentStore) -> None:
-        """It holds the nearest payments on either side, and not the payment of the place itself."""
+        """The page holds the nearest payments on one side, and not the payment of the place itself."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(6)][::-1]
         place = Place.of(store.load(ids[3]))
         assert ids[4:] == _ids(store, older_than=place)
@@ -48,7 +48,7 @@ class ListingContract(StoreHooks):
         assert ids[1:3] == _ids(store, newer_than=place, limit=2)
 
     def test_new_payments_do_not_move_the_pages(self, store: PaymentStore) -> None:
-        """Payments are created before and behind the reader. The pages hold every payment of the beginning, once."""
+        """Payments are created before and behind the reader. The pages hold each earlier payment once."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(10)][::-1]
         late = iter([timedelta(hours=hours) for hours in (1, -1, 2, -2)])
 
@@ -62,7 +62,7 @@ class ListingContract(StoreHooks):
         assert len(set(walked)) == len(walked)
 
     def test_lists_are_of_one_wallet_address_and_one_client(self, store: PaymentStore) -> None:
-        """Both are compared exactly, alone and together. The host itself is a client too."""
+        """The store compares both exactly, alone and together. The host itself is a client too."""
         wallets = (_ALICE, _BOB, a_wallet_address("https://bank.example/Alice"))
         clients = (client_id("https://shop.example/"), client_id("https://shop.example/b"), HOST)
         ids = {
@@ -94,7 +94,7 @@ class ListingContract(StoreHooks):
                 assert expected == _ids(store, state=state, now=now) == _walk(store, limit=1, state=state, now=now)
 
     def test_lists_are_of_one_time_of_creation(self, store: PaymentStore) -> None:
-        """The first time is inclusive, and the second one exclusive. A place outside of them bounds nothing."""
+        """The first time is inclusive, and the second one exclusive. A place outside of these times bounds nothing."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(6)]
         places = [None, *(Place.of(store.load(id)) for id in ids)]
         payments = [store.load(id) for id in ids]

@@ -31,6 +31,7 @@ from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
 Fault = Literal["delay", "error", "garbage", "huge", "redirect", "close"]
 
 _PATH: Final = "/introspect"
+_EXAMPLE: Final = '{"do": "issue", "token": "T", "actions": ["create"], "jwk": {...}}'
 _HUGE_BYTES: Final = 5_000_000
 _COVERED: Final = ("@method", "@target-uri", "content-digest")  # RFC 9635 §7.3.1
 
@@ -117,7 +118,7 @@ class AuthorizationServer:
         return f"{self.base_url}/{name}"
 
     def fail(self, fault: Fault | None, *, seconds: float = 0.0) -> None:
-        """Fail each later request in this way, or, with `None`, no longer.
+        """Let each later request fail in the way of `fault`. `None` ends the failures.
 
         `delay` answers correctly after `seconds`, `error` answers 500, `garbage` answers no JSON, `huge` answers 5 MB,
         `redirect` answers 307 to another path that would answer correctly, and `close` answers nothing.
@@ -193,7 +194,10 @@ class AuthorizationServer:
         return {"active": True, "grant": "a-grant", "access": [granted] if wanted else [], "client": client}
 
     def run(self, lines: Iterable[str]) -> Iterable[str]:
-        """Do what each line says, and yield the base URL and a confirmation for each line."""
+        """Do what each line says, and yield the base URL and a confirmation for each line.
+
+        Raises `ValueError` for a line that cannot be done.
+        """
         methods: dict[str, Callable[..., object]] = {
             "issue": self.issue,
             "revoke": self.revoke,
@@ -203,8 +207,12 @@ class AuthorizationServer:
         }
         yield self.base_url
         for line in lines:
-            arguments = json.loads(line)
-            yield json.dumps(methods[arguments.pop("do")](**arguments))
+            try:
+                arguments = json.loads(line)
+                done = methods[arguments.pop("do")](**arguments)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise ValueError(f"{line.strip()!r} cannot be done: {error}; write lines such as {_EXAMPLE}") from error
+            yield json.dumps(done)
 
 
 def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
@@ -243,19 +251,29 @@ def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run an authorization server that is told what to do on standard input, until its end."""
-    parser = argparse.ArgumentParser(description=str(main.__doc__))
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767")
-    parser.add_argument("--issuer")
-    parser.add_argument("--service-jwk", type=Path)
+    """Run an authorization server that reads commands from standard input, until its end. Return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m incoming_payments.testing.authorization_server",
+        description="Run an authorization server for tests on loopback. It reads commands from standard input.",
+        epilog=f"Each command is a line of JSON, such as {_EXAMPLE}. Others: revoke, publish, fail, requests.",
+    )
+    parser.add_argument("--port", type=int, default=0, help="the port (a free one)")
+    parser.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767", help="its answers (rfc9767)")
+    parser.add_argument("--issuer", help="the iss of its answers (its own URL)")
+    parser.add_argument("--service-jwk", type=Path, help="a file with the public key that must sign introspections")
     options = parser.parse_args(arguments)
-    jwk = None if options.service_jwk is None else json.loads(options.service_jwk.read_bytes())
-    with AuthorizationServer(
-        port=options.port, dialect=options.dialect, issuer=options.issuer, service_jwk=jwk
-    ) as server:
-        for line in server.run(sys.stdin):
-            print(line, flush=True)
+    try:
+        jwk = None if options.service_jwk is None else json.loads(options.service_jwk.read_bytes())
+        with AuthorizationServer(
+            port=options.port, dialect=options.dialect, issuer=options.issuer, service_jwk=jwk
+        ) as server:
+            for line in server.run(sys.stdin):
+                print(line, flush=True)
+    except (OSError, ValueError) as error:
+        print(f"authorization server: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130  # 128 + SIGINT, as shells report it
     return 0
 
 

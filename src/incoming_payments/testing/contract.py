@@ -228,7 +228,7 @@ class StoreContract(ConcurrencyContract, IdempotencyContract, ListingContract, S
         assert before == (store.load(id), list(store.events(id)))
 
     def test_find_credit_returns_the_stored_credit(self, store: PaymentStore) -> None:
-        """It finds the credit after the payment has completed too, and no credit with another id or payment."""
+        """`find_credit` finds a credit of a completed payment too, and no credit with another id or payment."""
         id, other = create(store, a_creation(limit=1000)), create(store)
         assert store.find_credit(id, CreditId("wire-1")) is None
         credited = credit(store, id, "wire-1", 300)

@@ -94,9 +94,9 @@ def check_crashes(
     `factory` is the name of a callable, `module:callable`. `factory(argument)` returns the store. The kit kills a
     worker at each of `moments` chosen moments of an update, of an insert, and of an insert under an idempotency key:
     directly after its answer, and directly after each of its slowest calls, which are the reads, writes and commits.
-    Then come `rounds` rounds, in which `workers` processes credit one payment at the same time, ten processes insert
-    payments under the same idempotency keys, and all are killed at random. `seed` repeats the random choices of a run,
-    but not the speed of its processes.
+    Then come `rounds` rounds. In each one, `workers` processes credit one payment at the same time, and ten processes
+    insert payments under the same idempotency keys. The kit kills all of them at random. `seed` repeats the random
+    choices of a run, but not the speed of its processes.
 
     Raises `CrashFailed` when an acknowledged credit or payment is missing, when a credit is doubled or a key has two
     payments, also when all calls are repeated after the crash, when payment, credits and events disagree, or when a

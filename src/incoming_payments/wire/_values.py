@@ -85,7 +85,7 @@ class PaymentView:
 
 @frozen
 class SummaryView:
-    """A payment in a list, or when its client has completed it: without its payment methods and its last update.
+    """A payment in a list, or in the response to a complete request: without its payment methods and its last update.
 
     The schema that clients validate responses with refuses both members there.
     """

@@ -14,7 +14,18 @@ from typing import Any, Final
 
 from attrs import asdict, field, frozen
 
-from campaigns.crash.records import CALL, COMPLETE, CREATE, NO_ANSWER, ORDER, PACKET, RETRIED, SentRequest, entries_in
+from campaigns.crash.records import (
+    CALL,
+    COMPLETE,
+    CREATE,
+    LIST,
+    NO_ANSWER,
+    ORDER,
+    PACKET,
+    RETRIED,
+    SentRequest,
+    entries_in,
+)
 
 Row = Mapping[str, Any]
 Violation = tuple[str, str]  # the broken promise, and the detail
@@ -63,6 +74,7 @@ class Records:
     created: Sequence[str]  # the payments in the answers to create requests
     money: Mapping[str, Mapping[str, SentRequest]]  # the packets and calls, by payment and credit id
     closing: frozenset[str]  # the payments with a complete request
+    wrong_lists: Sequence[str]
 
 
 @frozen
@@ -121,10 +133,14 @@ def read_records(paths: Iterable[Path]) -> Records:
     requests: dict[str, SentRequest] = {}
     answers = defaultdict[str, list[str]](list)
     created: list[str] = []
+    wrong_lists: list[str] = []
     for path in paths:
         for entry in entries_in(path):
             if isinstance(entry, SentRequest):
                 requests[entry.key] = entry
+                continue
+            if entry.key == LIST:
+                wrong_lists.append(str(entry.details))
                 continue
             answers[entry.key].append(entry.answer)
             if entry.answer == "created":
@@ -134,7 +150,7 @@ def read_records(paths: Iterable[Path]) -> Records:
         if one.kind in {PACKET, CALL}:
             money[one.payment][credit_id_of(one)] = one
     closing = frozenset(one.payment for one in requests.values() if one.kind == COMPLETE)
-    return Records(requests, answers, created, money, closing)
+    return Records(requests, answers, created, money, closing, wrong_lists)
 
 
 def credit_id_of(request: SentRequest) -> str:
@@ -154,6 +170,7 @@ def _check_answers(records: Records, payments: Mapping[str, Payment]) -> Iterato
     for id in records.created:
         if id not in payments:
             yield "an answered payment exists", id
+    yield from (("a list has every payment in order", detail) for detail in records.wrong_lists)
     orders = Counter(payment.row["metadata"] for payment in payments.values() if payment.row["metadata"] is not None)
     yield from (("an order has one payment", f"{order}: {count}") for order, count in orders.items() if count > 1)
     attempts = sum(

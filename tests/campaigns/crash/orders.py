@@ -84,7 +84,7 @@ def main(folder: Path, seed: int, rounds: int) -> None:
     record = os.open(folder / "answers", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     killed = sum(_run_round(folder, key, record, choose) for key in keys)
     answers = [tuple(line.split()) for line in (folder / "answers").read_text("ascii").splitlines()]
-    with SqliteStore(folder / "payments.db") as store:  # a client whose request had no answer repeats it
+    with SqliteStore(folder / "payments.db") as store:  # a client without an answer repeats its request
         for key in keys:
             payment = _service(store).create(wallet_address=_ALICE, metadata={"order": key}, idempotency_key=key)
             answers.append((key, payment.id))

@@ -18,6 +18,7 @@ CALL: Final = "call"
 CREATE: Final = "create"
 ORDER: Final = "order"  # a create with an idempotency key, which is also in the metadata
 COMPLETE: Final = "complete"
+LIST: Final = "list"  # the key of each wrong answer to a list request. Right answers are not recorded.
 NO_ANSWER: Final = "no_answer"  # the connection was refused or closed
 _NOT_NOW: Final = ("T00", "T99", "store_unavailable", "acceptance_unavailable", "approval_pending")
 RETRIED: Final = frozenset({NO_ANSWER, *_NOT_NOW})  # the client repeats the request after these

@@ -11,7 +11,7 @@ import pytest
 from campaigns.crash.campaign import run_campaign
 from campaigns.crash.check import Report, check
 from campaigns.crash.payer import Payer
-from campaigns.crash.records import COMPLETE, ClientRecord, entries_in
+from campaigns.crash.records import COMPLETE, LIST, ClientRecord, entries_in
 from campaigns.crash.service import Service
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing.steps import together
@@ -56,6 +56,12 @@ def test_answered_completion_lasts(payer: Payer) -> None:
     assert checked(payer).kinds == {"an expired payment is not completed"}
     edit(payer.service.database, "UPDATE events SET kind = 'expired' WHERE kind = 'completed'")
     assert "a completed payment stays completed" in checked(payer).kinds
+
+
+def test_recorded_list_is_a_violation(payer: Payer) -> None:
+    """A list without a created payment is a broken promise."""
+    payer.record.answered(LIST, "wrong", missing=[payer.id], listed=[])
+    assert checked(payer).kinds == {"a list has every payment in order"}
 
 
 ANOTHER: Final = (

@@ -84,7 +84,7 @@ def test_responses_are_as_published(installed: Path, responses: dict[str, dict[s
 
 
 def test_published_document_does_refuse(installed: Path, responses: dict[str, dict[str, Any]]) -> None:
-    """The published document refuses a response with a changed member, so the validation is on."""
+    """The published document refuses a response with a changed member, so the validation works."""
     wrong = []
     for name in ("least", "read", "page", "completed"):
         changed = json.loads(json.dumps(responses[name]))

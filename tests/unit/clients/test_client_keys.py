@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
@@ -172,7 +173,7 @@ def test_storm_of_unknown_ids_costs_one_fetch(keys: Lookups, peer: Peer, clock: 
 
 
 def test_one_fetch_is_in_flight_for_one_client(keys: Lookups, peer: Peer) -> None:
-    """All that wait get the answer of the fetch, and other clients have a fetch of their own."""
+    """All waiting callers get the answer of the fetch. Another client has a fetch of its own."""
     peer.delay_s = 0.1
     calls = [(client(peer, name), "old") for name in ("/a", "/b") * 20]
     assert keys.find_all(calls) == [OLD] * 40
@@ -180,7 +181,7 @@ def test_one_fetch_is_in_flight_for_one_client(keys: Lookups, peer: Peer) -> Non
 
 
 def test_full_cache_keeps_the_clients_with_keys(keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients without keys do not drop the keys of others. Of those with keys, the one not used for longest goes."""
+    """Clients without keys do not drop the keys of others. The least recently used client with keys is dropped."""
     monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
     keys.find(client(peer, "/a"), "old")
     keys.find(client(peer, "/b"), "old")
@@ -454,7 +455,7 @@ def test_name_of_a_private_address_gets_no_connection(cls: type, address: str, m
     "host", ["127.0.0.1", "[::1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "2130706433", "0x7f.1", "0", "localhost"]
 )
 def test_private_address_in_the_url_gets_no_connection(cls: type, host: str) -> None:
-    """Neither do other spellings of a loopback address."""
+    """Other spellings of a loopback address are refused too."""
     text = "may not connect|canonical IPv4"  # aiohttp refuses other spellings of IPv4 addresses itself
     with looking_up(cls, allow_private=False) as keys, pytest.raises(ClientKeysUnavailable, match=text):
         keys.find(ClientId(f"https://{host}/alice"), "old")
@@ -542,7 +543,7 @@ def test_unknown_authority_is_refused(cls: type, peer: Peer) -> None:
 
 @pytest.mark.parametrize("cls", BOTH)
 def test_http_is_for_development(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that came over http could be anyone's. `allow_private` allows it."""
+    """An attacker on the network could replace a key that comes over http. `allow_private` allows http."""
     with https_peer(tls=False) as plain, looking_up(cls) as development, looking_up(cls, allow_private=False) as keys:
         plain.publish({"keys": [OLD]})
         assert development.find(client(plain, scheme="http"), "old") == OLD
@@ -660,3 +661,14 @@ def test_wrong_settings_are_refused(cls: type, settings: dict[str, Any], text: s
     with pytest.raises(ConfigurationError, match=text) as raised:
         cls(**settings)
     assert raised.value.details == {"setting": next(iter(settings))}
+
+
+@pytest.mark.parametrize(("cls", "package"), [(HttpClientKeys, "urllib3"), (AsyncHttpClientKeys, "aiohttp")])
+def test_missing_extra_is_named(cls: type, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which extra to install."""
+    monkeypatch.delitem(sys.modules, f"incoming_payments.clients._{package}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"^{package} is not installed: pip install 'incoming-payments\[clients\]'"
+    ):
+        cls()

@@ -37,7 +37,7 @@ Script = Callable[[Exchange, int], None]
 
 
 class SharedClient:
-    """A sync HTTP client whose requests are sent at the same time."""
+    """A sync HTTP client that sends its requests at the same time."""
 
     def __init__(self, **settings: Any) -> None:
         self._client = HttpClient(**settings)
@@ -204,7 +204,7 @@ def says(content: bytes) -> Script:
 
 
 def test_request_of_rfc_9767(connect: Open) -> None:
-    """The request names the token, the proof and the resource server, and asks for no access: all of it is answered."""
+    """The request names the token, the proof and the resource server, and no access: the answer has all of it."""
     with scripted_server(active) as server:
         info = connect(server.url).introspect()
     assert info is not None
@@ -373,7 +373,7 @@ def test_answer_that_cannot_be_used(kind: Kind, script: Script, text: str) -> No
 
 
 def test_redirects_cookies_and_codings_are_left_alone(kind: Kind) -> None:
-    """The answer is that of the server, as it is. A cookie is not sent back."""
+    """The client returns the answer unchanged. It sends no cookie back."""
     fields = "Location: http://127.0.0.1:1/", "Set-Cookie: a=b", "Content-Encoding: gzip"
     with scripted_server(lambda exchange, _: exchange.answer(b"not gzip", 307, *fields)) as server:
         answer = kind.send(RequestMessage("GET", f"{server.url}?q=%2F", ()), times=2)
@@ -500,7 +500,7 @@ def test_text_of_a_server_stays_in_its_line_of_the_log(kind: Kind) -> None:
 
 
 def test_look_up_of_a_name_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may take long to find no address. The sync client waits for its own time only."""
+    """A look-up may take long to fail. The sync client waits only until its own deadline."""
     ended = threading.Event()
 
     def look_up(*_: Any, **_options: Any) -> list[Any]:
@@ -570,7 +570,7 @@ def test_one_request_is_in_flight_for_one_token(connect: Open) -> None:
 
 
 def test_rafiki_gets_a_request_for_each_access(connect: Open) -> None:
-    """Its answer for one wallet address or action does not answer for another."""
+    """An answer of Rafiki for one wallet address or action is not used for another."""
     with scripted_server(active) as server:
         introspector = connect(server.url, **RAFIKI, cache_s=60)
         for query in (QUERY, QUERY, TokenQuery(QUERY.token, "read", ALICE.url), TokenQuery(QUERY.token, "create")):
@@ -930,7 +930,7 @@ def test_time_that_is_over_ends_the_request(timeout_s: float) -> None:
 
 
 def test_answer_that_is_too_large_does_not_open_the_breaker(connect: Open) -> None:
-    """The server has answered. Otherwise the client of one large grant could stop all others."""
+    """An answer that is too large is an answer. Otherwise the client of one large grant could stop all others."""
 
     def answer(exchange: Exchange, _: int) -> None:
         if exchange.json()["access_token"] == "LARGE":

@@ -117,7 +117,7 @@ def test_unknown_wallet_address(wallets: Lookups, peer: Peer, clock: Clock) -> N
 
 
 def test_inactive_wallet_address(wallets: Lookups, peer: Peer) -> None:
-    """The flag in the document, or the status 410."""
+    """The flag in the document, or the status 410, makes a wallet address inactive."""
     peer.publish({"id": alice(peer), "active": False})
     assert wallets.find(alice(peer)) == InactiveWalletAddress(alice(peer))
     peer.publish({}, 410)
@@ -239,6 +239,6 @@ def test_outage_of_the_wallet_addresses_is_503(cls: type, peer: Peer) -> None:
 @pytest.mark.parametrize("cls", BOTH)
 @pytest.mark.parametrize("base", ["https://bank.example", "http://bank.example"])
 def test_setting_of_the_wrong_type_is_refused(cls: type, base: str) -> None:
-    """A text is no answer to the question whether private addresses are allowed, not even `"no"`."""
+    """A text is no value of `allow_private`, not even `"no"`."""
     with pytest.raises(ConfigurationError, match="allow_private must be True or False, not of the type str"):
         cls([base], allow_private="no")

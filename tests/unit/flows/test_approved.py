@@ -247,7 +247,7 @@ def test_approval_after_the_payment_has_completed_credits_nothing() -> None:
 
 
 def test_credited_packet_is_not_asked_about_again() -> None:
-    """It is fulfilled again and credited once, even if the host would refuse it now, and after its expiry."""
+    """The packet is fulfilled again and credited once, even if the host would refuse it now, and after its expiry."""
     service, rules = with_rules()
     prepare = service.sender.prepare(400)
     assert service.send(prepare).code == "fulfilled"
@@ -261,7 +261,7 @@ def test_credited_packet_is_not_asked_about_again() -> None:
 
 
 def test_copy_of_a_credited_packet_with_another_amount_is_refused() -> None:
-    """No approval is requested for it, and the refusal stays F03."""
+    """Such a packet needs no approval, and the refusal stays F03."""
     service, rules = with_rules()
     prepare = service.sender.prepare(400)
     assert service.send(prepare).code == "fulfilled"
@@ -318,7 +318,7 @@ def test_copy_that_completes_the_payment_during_the_look_up_is_fulfilled() -> No
     ],
 )
 def test_packet_that_cannot_be_credited_needs_no_approval(make: Callable[[Service], Prepare], code: str) -> None:
-    """The host is not asked about a packet that brings no money, or that the payment refuses anyway."""
+    """The host does not decide about a packet without money, or one that the payment refuses anyway."""
     service, rules = with_rules()
     assert service.send(make(service)).code == code
     assert rules.proposals == []
@@ -345,7 +345,7 @@ class FailingLookUp(MemoryStore):
 
 
 def test_failing_look_up_of_the_credit_refuses_for_now() -> None:
-    """Without the look-up, the host is not asked, and nothing is credited."""
+    """Without the look-up, the host does not decide, and nothing is credited."""
     service, rules = with_rules()
     store = FailingLookUp()
     store._rows = service.store._rows
@@ -356,7 +356,7 @@ def test_failing_look_up_of_the_credit_refuses_for_now() -> None:
 
 
 def test_quote_is_unchanged() -> None:
-    """A sender that only asks for the rate gets the totals of the payment as without the port."""
+    """A sender that only probes the rate gets the totals of the payment as without the port."""
     service, _ = with_rules(raising(PolicyRefused("no")))
     assert service.send(service.sender.probe(400)).frames == (StreamMaxMoney(1, 1000, 0),)
 
@@ -546,7 +546,7 @@ def test_create_with_a_port_that_hangs_is_503(gate: threading.Event) -> None:
     ],
 )
 def test_host_decides_last_about_a_create(members: dict[str, object], status: int) -> None:
-    """The host is not asked about a create request that is refused anyway."""
+    """The host does not decide about a create request that is refused anyway."""
     service, rules = http_service(lambda _: APPROVED)
     assert service.client().create(**members).status == status
     assert service.client(service_kit.a_right("read")).create().status == 401

@@ -35,7 +35,7 @@ LATER = NOW + timedelta(minutes=1)
 
 
 class Waiting(MemoryStore):
-    """A store whose transaction begins after the `clock` has advanced by a minute."""
+    """A store with transactions that begin after the `clock` has advanced by a minute."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def test_other_payments_are_not_completed(rights: list[AccessRight], owner: str,
 
 
 def test_bad_complete_requests_are_refused() -> None:
-    """Each has its status and code. A refused request changes nothing."""
+    """Each refusal has its status and code, and changes nothing."""
     service = Service()
     id = service.client().creates()
     client = service.client(a_right("complete"))

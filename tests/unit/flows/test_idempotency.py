@@ -436,7 +436,7 @@ class LosesAnswers(MemoryStore):
 
 
 def test_retry_after_an_ambiguous_commit_creates_one_payment() -> None:
-    """The client gets 503, repeats the request, and gets the payment of the transaction whose answer was lost."""
+    """The client gets 503, repeats the request, and gets the payment of the transaction that lost its answer."""
     service = Service()
     service.store = LosesAnswers()
     service.replace(store=service.store)
@@ -503,7 +503,7 @@ class Rules:
 
 
 def test_retry_needs_no_approval_and_no_quota() -> None:
-    """The host is asked once, and one payment counts. The retry succeeds at the quota, and after a change of mind."""
+    """The host decides once, and one payment counts. The retry succeeds at the quota, and after a change of mind."""
     service, rules = Service(), Rules()
     service.replace(acceptance=rules, quotas=MemoryQuotas(unpaid_payments=1))
     client = service.client()
@@ -646,7 +646,7 @@ def test_invalid_key_of_the_host_is_refused(key: Any) -> None:
 
 
 def test_first_call_of_the_host_needs_an_active_wallet_address() -> None:
-    """Only a repeated call does without one."""
+    """Only a repeated call succeeds without it."""
     kit = Service()
     service = a_service(kit)
     kit.hosted.addresses[ALICE.url] = InactiveWalletAddress(ALICE.url)
@@ -657,7 +657,7 @@ def test_first_call_of_the_host_needs_an_active_wallet_address() -> None:
 
 
 def test_keys_of_the_host_and_of_clients_are_separate() -> None:
-    """A client cannot find a payment of the host by its key, also not a payment that the host made for this client."""
+    """A client cannot find a payment of the host by its key, not even a payment that the host made for this client."""
     kit = Service()
     service = a_service(kit)
     client = kit.client()

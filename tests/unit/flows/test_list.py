@@ -294,7 +294,7 @@ def test_failed_look_up_is_for_authenticated_clients(failure: Exception, expecte
 
 
 def test_query_of_the_introspection() -> None:
-    """The authorization server is asked for `list` on the wallet address, or on none if it is unknown."""
+    """The introspection names `list` and the wallet address, or no wallet address if it is unknown."""
     service = Service()
     for query, url in ((query_of(), ALICE.url), (query_of("https://bank.example/x"), None), ("x", None)):
         request = service.client(LIST).sign(Request("GET", PATH, query))
@@ -404,7 +404,7 @@ def test_wrong_filters_are_refused(filters: dict[str, Any], member: str) -> None
 
 
 def test_effects_of_a_page() -> None:
-    """A page takes one look-up of the cursor and one query, which asks for one payment more than the page has."""
+    """A page takes one look-up of the cursor and one query for one payment more than the page has."""
     service = Service()
     [old, *_] = created(service, 2)
     seen: list[Effect[Any]] = []

@@ -20,6 +20,7 @@ from incoming_payments.flows.create import create_for_host
 from incoming_payments.limits import QUOTA_RESERVED_S_MAX
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.service import AsyncIncomingPayments
+from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.stores.quotas import MemoryQuotas
 from kits.service_kit import (
     ALICE,
@@ -80,6 +81,19 @@ def test_refused_callers_use_up_no_quota() -> None:
     assert client.send(client.creation(created=service.now - timedelta(days=1))).status == 401
     assert client.create().status == 201
     assert refusal(narrow.create()) == (401, "insufficient_rights")  # at the quota too
+
+
+def test_client_beyond_its_quota_uses_up_no_nonces() -> None:
+    """All clients share the capacity for nonces, so neither a quota that is used up nor a missing right may take it."""
+    service = service_with(requests_per_minute=1)
+    service.replace(nonces=MemoryNonces(capacity=2))
+    client, narrow = service.client(), service.client(a_right("read"))
+    assert client.send(client.creation(nonce="first")).status == 201
+    for number in range(3):
+        assert refusal(client.send(client.creation(nonce=f"{number}"))) == (429, "too_many_requests")
+        assert refusal(narrow.send(narrow.creation(nonce=f"{number}"))) == (401, "insufficient_rights")
+    other = service.client(name=OTHER_SHOP)
+    assert other.send(other.creation(nonce="first")).status == 201
 
 
 def test_lists_and_complete_requests_count() -> None:
@@ -148,7 +162,7 @@ def expire(service: Service, _: PaymentId) -> None:
 @pytest.mark.parametrize("end", [pay, close, expire])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_payment_that_is_not_unpaid_any_more_makes_room(end: Any, place: int) -> None:
-    """A payment with money, a completed one and an expired one do not count, whichever it is."""
+    """A payment with money, a completed one and an expired one do not count, in any order."""
     service = service_with(unpaid_payments=3)
     client = service.client()
     ids = [client.creates(**EXPIRES) for _ in range(3)]
@@ -197,7 +211,7 @@ class Rules:
     "answer", [PolicyRefused("no"), Approval.PENDING, RuntimeError("broken"), PortUnavailable("down")]
 )
 def test_payment_that_is_not_approved_does_not_count(answer: Approval | Exception) -> None:
-    """A create that the host refuses stores nothing, so it uses up no place."""
+    """A create that the host refuses stores nothing, so it does not count."""
     service = service_with(unpaid_payments=1)
     rules = Rules(answer)
     service.replace(acceptance=rules)
@@ -208,7 +222,7 @@ def test_payment_that_is_not_approved_does_not_count(answer: Approval | Exceptio
 
 
 def test_quota_comes_before_the_approval() -> None:
-    """The host is not asked about a create that exceeds the quota."""
+    """A create that exceeds the quota is refused before the host decides."""
     service = service_with(unpaid_payments=1)
     rules = Rules(Approval.APPROVED)
     service.replace(acceptance=rules)
@@ -219,7 +233,7 @@ def test_quota_comes_before_the_approval() -> None:
 
 
 def test_insert_with_an_unknown_outcome_counts_for_a_minute() -> None:
-    """The payment may have been stored, so its place is kept. If it never appears, the place is free after a minute."""
+    """The payment may have been stored, so it counts. If it never appears, it stops counting after a minute."""
     service = service_with(unpaid_payments=1)
     store, client = service.store, service.client()
 
@@ -310,7 +324,7 @@ class Shared:
         return self.memory.reserve(client, id)
 
     async def release(self, client: ClientId, id: PaymentId) -> None:
-        """Count a payment no more."""
+        """Stop counting a payment."""
         await asyncio.sleep(0)
         self.memory.release(client, id)
 

@@ -37,7 +37,7 @@ def test_labels_of_http_follow_the_convention(observation: Observation, expected
 
 
 def test_other_kinds_have_their_outcome() -> None:
-    """One label is enough for them."""
+    """One label is enough for these observations."""
     assert labels(StoreBatch(size=2, outcome="committed", duration_s=0.5)) == {"outcome": "committed"}
 
 

@@ -1,4 +1,4 @@
-"""What a service reports to its observer, through its methods and through both adapters."""
+"""The observations that a service reports, through its methods and through both adapters."""
 
 import asyncio
 import inspect
@@ -260,7 +260,7 @@ def test_failing_observer_breaks_no_request(observed: Observed, caplog: pytest.L
 
 
 def test_wrong_observer_is_refused() -> None:
-    """It is found when the service is built."""
+    """The error is raised when the service is built."""
     with pytest.raises(ConfigurationError, match="observer must be"):
         Observed("sync", observer=object()).service.policy  # noqa: B018 - the property builds the service
 

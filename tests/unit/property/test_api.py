@@ -104,7 +104,7 @@ bodies = st.one_of(
 
 
 def check(response: Response) -> None:
-    """Everything that is promised of any answer, whatever was asked."""
+    """Check the promises about every answer, whatever the request."""
     assert response.status in GOOD | REFUSED
     assert header(response, "Content-Type") == "application/json"
     assert header(response, "Cache-Control") == "no-store"

@@ -1,4 +1,4 @@
-"""The health endpoints of `serve`: their responses, and what they tell strangers."""
+"""The health endpoints of `serve`: their responses, which reveal nothing else to strangers."""
 
 import asyncio
 from pathlib import Path

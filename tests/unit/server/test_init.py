@@ -176,3 +176,10 @@ def test_init_with_a_port_out_of_range_is_refused(
     assert main(["init", str(tmp_path / "folder"), f"--port={port}"]) == 1
     assert f"incoming-payments: --port must be from 1 to 65535, not {port}\n" == capsys.readouterr().err
     assert not (tmp_path / "folder").exists()
+
+
+def test_init_with_a_dialect_alone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dialect without an authorization server is a mistake, which a token for development would hide."""
+    assert main(["init", str(tmp_path / "new"), "--dialect", "rafiki"]) == 1
+    assert "--dialect needs --authorization-server: give the introspection endpoint" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

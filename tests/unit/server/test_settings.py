@@ -234,7 +234,7 @@ def test_service_without_peers_accepts_no_packets(load: Load) -> None:
 
 
 def test_quotas_are_loaded(load: Load) -> None:
-    """Each quota may be set alone. The quotas of a configuration that is read again are equal, but count anew."""
+    """Each quota may be set alone. The quotas of a configuration that is read again are equal, but count from zero."""
     assert load(FULL).quotas == MemoryQuotas(requests_per_minute=600, unpaid_payments=50)
     assert load(LEAST + "[quotas]\nunpaid_payments = 7").quotas == MemoryQuotas(unpaid_payments=7)
     assert load(LEAST + "[quotas]").quotas is None
@@ -582,8 +582,14 @@ def test_table_instead_of_an_array_is_refused(load: Load) -> None:
     ("text", "says"),
     [
         (LEAST.replace("[[wallet_address]]", "[[wallet_adress]]"), "(wallet_adress is not a setting: is it misspelt?)"),
-        (LEAST[: LEAST.index("[[wallet")] + LEAST[LEAST.index("[ilp]") :], "give at least one, as [[wallet_address]]"),
-        ("wallet_address = []\n" + LEAST[: LEAST.index("[[wallet")], "give at least one, as [[wallet_address]]"),
+        (
+            LEAST[: LEAST.index("[[wallet")] + LEAST[LEAST.index("[ilp]") :],
+            "give at least one, as [[wallet_address]], or give [wallet_addresses]",
+        ),
+        (
+            "wallet_address = []\n" + LEAST[: LEAST.index("[[wallet")],
+            "give at least one, as [[wallet_address]], or give [wallet_addresses]",
+        ),
     ],
 )
 def test_configuration_without_a_wallet_address_is_refused(load: Load, text: str, says: str) -> None:

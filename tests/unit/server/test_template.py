@@ -1,4 +1,4 @@
-"""The settings as text. Everything that is generated from the declarations agrees with the reader."""
+"""The settings as text. All text that is generated from the declarations agrees with the reader."""
 
 import tomllib
 from typing import Any, Final

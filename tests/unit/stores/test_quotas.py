@@ -21,7 +21,7 @@ def later(seconds: float) -> timedelta:
 
 
 def test_requests_up_to_the_quota_are_admitted_at_once() -> None:
-    """The next one has to wait until the share of one request has passed, and a refused one does not count."""
+    """The next request has to wait until the share of one request has passed. A refused request does not count."""
     quotas = MemoryQuotas(requests_per_minute=6)
     assert [quotas.admit(SHOP, NOW) for _ in range(8)] == [None] * 6 + [10.0, 10.0]
     assert quotas.admit(SHOP, NOW + later(9)) == 1.0

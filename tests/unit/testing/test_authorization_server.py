@@ -4,7 +4,7 @@ import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import httpx
 import pytest
@@ -62,7 +62,7 @@ def test_token_expires() -> None:
 
 
 def test_dialect_of_rafiki() -> None:
-    """It answers only for the access in the request, with the wallet address or the key of the client."""
+    """The answer has only the access in the request, with the wallet address or the key of the client."""
     with AuthorizationServer(dialect="rafiki") as server:
         client = introspector(server, "rafiki")
         server.issue("T", actions=["create"], identifier=QUERY.wallet_address, client=server.publish("shop", []))
@@ -171,3 +171,43 @@ def test_lines_of_the_process(
     assert answers == ["null", f'"{url}/shop"', "0", "null", "null"]
     monkeypatch.setattr(sys, "stdin", iter([]))
     assert authorization_server.main(["--dialect", "rafiki"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("revoke T", "Expecting value"),
+        ("[]", "cannot be done"),
+        ('"revoke"', "cannot be done"),
+        ('{"do": "renew"}', "'renew'"),
+        ('{"do": "issue"}', "missing 1 required positional argument: 'token'"),
+        ('{"do": "fail", "fault": "bang"}', "fault must be one of delay"),
+    ],
+)
+def test_wrong_line_ends_the_process_with_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, reason: str
+) -> None:
+    """A line that cannot be done ends the process, and the message repeats it, has the reason and shows a good one."""
+    monkeypatch.setattr(sys, "stdin", iter([line]))
+    assert authorization_server.main([]) == 1
+    [error] = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"authorization server: {line!r} cannot be done: ")
+    assert reason in error
+    assert error.endswith('write lines such as {"do": "issue", "token": "T", "actions": ["create"], "jwk": {...}}')
+
+
+def test_missing_key_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message names the file, and there is no traceback."""
+    assert authorization_server.main(["--service-jwk", str(tmp_path / "absent.jwk")]) == 1
+    [error] = capsys.readouterr().err.splitlines()
+    assert "absent.jwk" in error
+
+
+def test_ctrl_c_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends the process with the status that shells expect, and without a traceback."""
+
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AuthorizationServer, "run", interrupted)
+    assert authorization_server.main([]) == 130

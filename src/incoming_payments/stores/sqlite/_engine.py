@@ -62,9 +62,10 @@ class Engine:
             jobs.put(job)
 
     def read(self, query: Callable[[Rows], T]) -> T:
-        """Return the answer of `query` on a connection of its own. Raises its exceptions, SQLite's as `StoreError`.
+        """Return the answer of `query` on a connection of its own.
 
-        `query` is repeated while another process holds the file.
+        Raises the exceptions of `query`, and those of SQLite as `StoreError`. Repeats `query` while another process
+        holds the file.
         """
         with self._state_changed:
             self._await_open()

@@ -28,7 +28,7 @@ STATEMENTS: Final = (
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX payments_to_sweep ON payments (sweep_at, id) WHERE sweep_at IS NOT NULL",
-    # For lists, whose order is by time of creation and id. `_list` names one of these indexes in each query.
+    # For lists, which are in the order of creation time and id. `_list` names one of these indexes in each query.
     "CREATE INDEX payments_created ON payments (created_at, id)",
     "CREATE INDEX payments_of_wallet ON payments (wallet_address, created_at, id)",
     "CREATE INDEX payments_of_client ON payments (wallet_address, client, created_at, id)",

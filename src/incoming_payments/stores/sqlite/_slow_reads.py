@@ -6,9 +6,10 @@ from incoming_payments.limits import STORE_SLOW_READ_S_MIN, STORE_SLOW_READS_S_M
 class SlowReads:
     """The slow reads of event loops. Times are seconds of a monotonic clock.
 
-    Only a read that has ended is known to be slow. After it, reads have to use other threads until the slow reads are
-    at most the limit again: `limits.STORE_SLOW_READS_SHARE_MAX` of the time, in `limits.STORE_SLOW_READS_S_MAX` and one
-    read at once. A disk that does not answer stops a loop once, until it answers.
+    After slow reads, the next reads have to use other threads for some time. So slow reads take at most
+    `limits.STORE_SLOW_READS_SHARE_MAX` of the time of a loop, and at most `limits.STORE_SLOW_READS_S_MAX` and one read
+    at once. A read is known to be slow only when it has ended. So a disk that does not answer stops a loop once, until
+    it answers.
     """
 
     def __init__(self) -> None:

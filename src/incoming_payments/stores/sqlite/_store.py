@@ -112,8 +112,8 @@ class SqliteStore(_Store):
     def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
         """Return the page that `query` describes, newest first.
 
-        A page costs the same at every depth if the query has a wallet address, with or without a client, or neither,
-        and has no state. With a state, or a client alone, the store reads and skips the payments that do not match.
+        A page costs the same at every depth, except with a state, or with a client alone. Then the store reads and
+        skips the payments that do not match.
         """
         return self._engine.read(lambda rows: page(rows, query))
 

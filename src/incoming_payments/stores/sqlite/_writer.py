@@ -47,8 +47,8 @@ def serve(file: DatabaseFile, jobs: Jobs, report: Reporter | None = None) -> Non
         batch = jobs.take(patiently=crowded)
         serving = batch[-1] is not None
         writer.run([job for job in batch if job is not None])
-        # Also for a loop: creates whose tokens are introspected over HTTP come in different turns. With it, 16 of them
-        # in flight make 1.1 to 1.3 times as many a second (nox -s bench -- http).
+        # Also for a loop: creates with tokens that are introspected over HTTP come in different turns. With it, 16
+        # creates in flight make 1.1 to 1.3 times as many a second (nox -s bench -- http).
         crowded = len(batch) > 1
         del batch  # keep no caller's values alive while waiting
     writer.disconnect()

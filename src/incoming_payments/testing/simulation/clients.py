@@ -204,7 +204,7 @@ class Complete(Operation):
 
 @define(eq=False)
 class List(Operation):
-    """A page of a list: of all payments of the client, or for the host of the payments in one state."""
+    """A page of a list: all payments of the client, or, for the host, the payments in one state."""
 
     limit: int
     cursor: PaymentId | None
@@ -224,7 +224,7 @@ class List(Operation):
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
         ledgers = world.state.ledgers
         if isinstance(error, CursorNotFound):
-            require(self.cursor not in ledgers, f"the payment {self.cursor} was refused as a cursor")
+            require(self.cursor not in ledgers, f"the payment {self.cursor} was refused as the cursor of a list")
             world.state.count("cursor refused")
             return True
         if error is not None:

@@ -170,7 +170,7 @@ class FaultyPorts:
         self._state.count("key found" if task.answer is not None else "key not found")
 
     def _find_credit(self, task: Task) -> None:
-        """Look up the credit of a packet, before the host is asked and after it has not approved."""
+        """Look up the credit of a packet, before the host decides and after it has not approved."""
         id, operation = task.effect.id, task.operation
         ledger = self._state.ledgers.get(id)
         try:

@@ -103,7 +103,7 @@ def test_each_insert_removes_a_few_ended_keys(store: SqliteStore, path: Path) ->
 
 
 def test_sweep_and_look_up_use_an_index(store: SqliteStore, path: Path) -> None:
-    """Neither reads the whole table."""
+    """Neither statement reads the whole table."""
     store.insert(a_creation())
     search = "SEARCH idempotency_keys USING PRIMARY KEY (client=? AND key=?)"
     assert [row[3] for row in rows(path, f"EXPLAIN QUERY PLAN {_keys._SELECT.replace('?', '0')}")] == [search]

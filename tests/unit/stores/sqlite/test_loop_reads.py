@@ -159,7 +159,7 @@ def test_load_after_slow_loads_reads_in_another_thread(
 def test_slow_reads_pause_the_reads_of_the_loop(
     milliseconds: list[float], pause_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow reads may take 40 ms at once and a tenth of the time. The next read has to wait for so many seconds."""
+    """Slow reads may take 40 ms at once and a tenth of the time. The next read has to wait for `pause_s`."""
     monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S_MIN", 0.001)
     monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_S_MAX", 0.04)
     monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_SHARE_MAX", 0.1)

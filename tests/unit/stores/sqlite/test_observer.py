@@ -58,7 +58,7 @@ def test_failures_are_reported(tmp_path: Path) -> None:
 
 
 def test_failing_observer_breaks_no_commit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The store works on, and the log has the failure."""
+    """The store continues, and the log has the failure."""
     created = a_creation()
     with SqliteStore(tmp_path / "payments.db", observer=BrokenObserver()) as store:
         store.insert(created)
@@ -68,7 +68,7 @@ def test_failing_observer_breaks_no_commit(tmp_path: Path, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("kind", [SqliteStore, AsyncSqliteStore])
 def test_wrong_observer_is_refused(tmp_path: Path, kind: type[SqliteStore | AsyncSqliteStore]) -> None:
-    """It is found before a file is created."""
+    """The error is raised before a file is created."""
     with pytest.raises(ConfigurationError, match="observer must be"):
         kind(tmp_path / "payments.db", observer=object())  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
