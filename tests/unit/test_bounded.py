@@ -272,9 +272,10 @@ def test_calls_work_after_a_fork() -> None:
         "call = BoundedCall(threads, lambda argument: argument, 'answer', 5)\n"
         "call.wait(); time.sleep(0.05)\n"  # the thread of the parent is idle
         "child = os.fork()\n"
-        "print(call.wait(), flush=True)\n"
-        "if child: os.waitpid(child, 0)\n"
-        "else: os._exit(0)"
+        "answer = call.wait()\n"
+        "if child: os.waitpid(child, 0)\n"  # two processes that print at the same time mix their lines
+        "print(answer, flush=True)\n"
+        "if not child: os._exit(0)"
     )
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

@@ -301,7 +301,7 @@ OTHER_FLOWS: Final[dict[str, tuple[Flows, str]]] = {
 def test_another_broken_flow_is_detected(name: str) -> None:
     """The failure names the difference that was found."""
     flows, text = OTHER_FLOWS[name]
-    failure = first_failure(lambda seed: simulate(seed, 1000, flows=flows))
+    failure = first_failure(lambda seed: simulate(seed, 3000, flows=flows))
     assert failure is not None
     assert text in str(failure)
 
