@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from secrets import randbelow
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,16 +15,17 @@ from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import StoreUnavailable
+from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable
+from incoming_payments.flows.effects import InsertPayment
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_update
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation
-from incoming_payments.testing.simulation import KINDS, Flows, Report, SimulationFailed, StoreFactory, simulate
-from incoming_payments.testing.simulation.clients import List
+from incoming_payments.testing.simulation import KINDS, Flows, Report, SimulationFailed, StoreFactory, commits, simulate
+from incoming_payments.testing.simulation.clients import Create, List
 from incoming_payments.testing.simulation.host import Sweep
-from incoming_payments.testing.simulation.ledger import Ledger, Mismatch
+from incoming_payments.testing.simulation.ledger import Expected, Ledger, Mismatch
 from kits import broken_flows
 from kits.broken_stores import (
     AltersEvents,
@@ -337,3 +339,20 @@ def test_a_failure_can_be_repeated() -> None:
     assert f"in step {first.step} of simulate({first.seed}, ...)" in str(first)
     assert 0 < len(first.trace) <= 40
     assert first.trace[-1].startswith(f"{first.step}: ")
+
+
+def test_second_payment_with_one_id_is_detected() -> None:
+    """Few simulations meet such a store, so this test gives its answer to the check."""
+    created = a_creation()
+    state = Mock(ledgers={created.answer.id: Mock()}, keys={})
+    caller = Mock(wait=lambda _: None)  # the store has inserted the payment
+    task = Mock(effect=InsertPayment(created), operation=Mock(spec=Create, idempotency_key=None))
+    with pytest.raises(Mismatch, match="a second payment with the id"):
+        commits.Commits(state, caller, []).commit(task)
+
+
+@pytest.mark.parametrize("outcome", ["an answer", PaymentExists("another refusal")])
+def test_another_outcome_than_the_required_refusal_is_detected(outcome: object) -> None:
+    """Few simulations meet such a store, so this test gives its answer to the check."""
+    with pytest.raises(Mismatch, match="the update should be 'no such payment', but the store"):
+        commits._required_error(Expected("no such payment", PaymentNotFound), outcome)
