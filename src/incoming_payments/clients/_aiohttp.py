@@ -147,7 +147,7 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 def _abort(response: aiohttp.ClientResponse) -> None:
     """Drop the connection. A close would wait until the peer reads: 30 s if the peer only sends."""
     with suppress(AttributeError):  # the whole body has arrived, and so the connection is already free
-        response.connection.transport.abort()  # type: ignore[union-attr]
+        response.connection.transport.abort()  # type: ignore[union-attr] # None raises, see above
 
 
 def _is_connection(error: Exception) -> bool:

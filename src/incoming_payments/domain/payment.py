@@ -229,7 +229,7 @@ class _Part(property, Generic[T]):
 
     if TYPE_CHECKING:
 
-        def __get__(self, payment: "IncomingPayment", _: type, /) -> T:  # type: ignore[override]
+        def __get__(self, payment: "IncomingPayment", _: type, /) -> T:  # type: ignore[override] # one payment only
             """Return the attribute."""
 
 

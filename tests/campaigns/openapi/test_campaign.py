@@ -15,7 +15,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.openapi import openapi_document
 from kits.processes import HttpClient
 
-# What a run must reach, so that it checks more than refusals.
+# A run must reach these answers, so that it checks more than refusals.
 REACHED: Final = {
     ("POST /incoming-payments", 201, ""),
     ("POST /incoming-payments", 400, "invalid_body"),
