@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 
 import http_sf
-from attrs import Factory, field, frozen
+from attrs import frozen
 from http_sf.types import BareItemType
 
 from incoming_payments import limits
@@ -35,30 +35,20 @@ _BYTE_SEQUENCES: Final = re.compile(
 )
 
 
-def _parameter(name: str) -> Any:
-    value = Factory(lambda given: given.values.get(name), takes_self=True)  # `signature_input` checks the type
-    return field(init=False, repr=False, eq=False, default=value)
-
-
 @frozen
 class SignatureInput:
     """One member of `Signature-Input`: the components that a signature covers, and its parameters. RFC 9421 §2.3.
 
     `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
     the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
-    form, in the order sent. The other attributes are the known parameters; an absent parameter is None.
+    form, in the order sent. The properties after `parameters` are the known ones; an absent parameter is None. Their
+    types are checked by `signature_input`.
     """
 
     label: str
     coverage: Coverage
-    values: Mapping[str, BareItemType]
+    values: Mapping[str, Any]
     signature_params: str
-    created: int | None = _parameter("created")  # the time of signing, a POSIX time in seconds
-    expires: int | None = _parameter("expires")  # a POSIX time in seconds
-    key_id: str | None = _parameter("keyid")
-    alg: str | None = _parameter("alg")  # a name in the registry of RFC 9421 §6.2
-    nonce: str | None = _parameter("nonce")
-    tag: str | None = _parameter("tag")  # the application that the signature is for
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -69,6 +59,36 @@ class SignatureInput:
     def parameters(self) -> Parameters:
         """All parameters, in the order sent."""
         return tuple(self.values.items())
+
+    @property
+    def created(self) -> int | None:
+        """The time of signing, a POSIX time in seconds."""
+        return self.values.get("created")
+
+    @property
+    def expires(self) -> int | None:
+        """The time at which the signature expires, a POSIX time in seconds."""
+        return self.values.get("expires")
+
+    @property
+    def key_id(self) -> str | None:
+        """The name of the key."""
+        return self.values.get("keyid")
+
+    @property
+    def alg(self) -> str | None:
+        """The algorithm, a name in the registry of RFC 9421 §6.2."""
+        return self.values.get("alg")
+
+    @property
+    def nonce(self) -> str | None:
+        """The text that is unique to this signature."""
+        return self.values.get("nonce")
+
+    @property
+    def tag(self) -> str | None:
+        """The application that the signature is for."""
+        return self.values.get("tag")
 
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
