@@ -63,6 +63,9 @@ DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@query": lambda request: request.target.query or "?",  # §2.2.7
 }
 REQUEST_COMPONENTS: Final = frozenset(DERIVED)
+# One line of a signature base: its start, its component, how to derive the value of a component without parameters (or
+# None), and whether the component is a field without parameters
+Line = tuple[str, "Component", Callable[[RequestMessage], str] | None, bool]
 
 
 @frozen
@@ -112,8 +115,8 @@ class Coverage:
         return f"({' '.join([component.identifier for component in self.components])})"
 
     @cached_property
-    def lines(self) -> tuple[tuple[str, Component], ...]:
-        """The start of each line of a signature base, and the component of that line.
+    def lines(self) -> tuple[Line, ...]:
+        """The lines of a signature base, as far as they do not depend on a message.
 
         Raises `MalformedField` with a `Code` when there are too many components or one is repeated.
         """
@@ -128,7 +131,9 @@ class Coverage:
             if key in unique:
                 _refuse(component, Code.COMPONENT_REPEATED, "is covered twice: cover it once (RFC 9421 §2.5)")
             unique.add(key)
-            lines.append((f"{component.identifier}: ", component))
+            derive = None if component.parameters else DERIVED.get(component.name)
+            is_plain_field = component.is_field and not component.parameters
+            lines.append((f"{component.identifier}: ", component, derive, is_plain_field))
         return tuple(lines)
 
 
@@ -180,7 +185,7 @@ class BaseBuilder:
 
     def build(self, coverage: Coverage, signature_params: str) -> bytes:
         """Return the signature base, as `signature_base` does. `signature_params` is the value of its last line."""
-        lines = [f"{start}{self.value(component)}\n" for start, component in coverage.lines]
+        lines = [f"{start}{self.value(component)}\n" for start, component, *_ in coverage.lines]
         return f'{"".join(lines)}"@signature-params": {signature_params}'.encode("ascii")
 
     def value(self, component: Component) -> str:
