@@ -21,6 +21,7 @@ else:
     BACKEND = "PyNaCl"
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493
+_ORDER_TOP: Final = ORDER >> 248  # its highest byte: a smaller highest byte belongs to a smaller number
 P: Final = 2**255 - 19
 D: Final = -121665 * pow(121666, -1, P) % P
 _Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
@@ -50,7 +51,8 @@ def verify(key: Any, signature: bytes, data: bytes) -> None:
     """Raise `InvalidSignature` unless `signature` is by `key` over `data`, in its only encoding."""
     # Refuse an R of small order, which an honest signer never produces: libsodium refuses it, OpenSSL does not.
     # RFC 8032 §5.1.7: refuse S >= L, or each signature would have a second encoding.
-    r, s = signature[:32], int.from_bytes(signature[32:], "little")
-    if len(signature) != 64 or r in _SMALL_ORDER or s >= ORDER:
+    if len(signature) != 64 or signature[:32] in _SMALL_ORDER:
+        raise InvalidSignature
+    if signature[63] >= _ORDER_TOP and int.from_bytes(signature[32:], "little") >= ORDER:
         raise InvalidSignature
     key.verify(signature, data)
