@@ -15,14 +15,26 @@ from incoming_payments.httpsig import base, digest, fields
 from incoming_payments.httpsig.base import SF_KEY, Component, Coverage
 from incoming_payments.httpsig.fields import SignatureInput
 from incoming_payments.httpsig.message import RequestMessage
-from incoming_payments.limits import COMPONENTS_MAX, COVERAGES_REMEMBERED_MAX, HEADER_BYTES_MAX, SF_PARAMETERS_MAX
+from incoming_payments.limits import (
+    COMPONENTS_MAX,
+    COVERAGES_REMEMBERED_MAX,
+    HEADER_BYTES_MAX,
+    KEY_ID_CHARS_MAX,
+    NONCE_CHARS_MAX,
+)
 
 # No text matches one of these in two ways, so the time is linear.
 _KEY: Final = SF_KEY.pattern
-_STRING: Final = r'"[ !#-\[\]-~]*"'  # without escapes
+_CHARACTER: Final = r"[ !#-\[\]-~]"  # of a string without escapes
+_STRING: Final = f'"{_CHARACTER}*"'
 _SIGNATURE: Final = re.compile(rf"({_KEY})=:([A-Za-z0-9+/]*(?:[AEIMQUYcgkosw048]=|[AQgw]==)?):")  # canonical base64
 _COVERAGE: Final = re.compile(rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})")
-_PARAMETER: Final = re.compile(rf";({_KEY})=(?:({_STRING})|(0|[1-9][0-9]{{0,14}}))|([\s\S]+)")
+# A parameter of RFC 9421 §2.3 with a value of its type: a time before the year 5000, or a string within its bound
+_PARAMETER: Final = re.compile(
+    r";(?:(created|expires)=(0|[1-9][0-9]{0,10})"
+    rf'|(keyid|alg|nonce|tag)="({_CHARACTER}{{0,{min(KEY_ID_CHARS_MAX, NONCE_CHARS_MAX)}}})")'
+    r"|([\s\S]+)"
+)
 
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
@@ -36,13 +48,13 @@ def _one_input(lines: Sequence[str]) -> dict[str, SignatureInput] | None:
     head, closing, rest = lines[0].partition(")")
     known = _head(head) if closing else None
     pairs = _PARAMETER.findall(rest)
-    if known is None or len(pairs) > SF_PARAMETERS_MAX or (pairs and pairs[-1][3]):  # there is more than parameters
+    if known is None or (pairs and pairs[-1][4]):  # there is more than these parameters
         return None
-    parameters = {key: int(digits) if digits else string[1:-1] for key, string, digits, _ in pairs}
+    parameters = {time or name: int(digits) if time else string for time, digits, name, string, _ in pairs}
     if len(parameters) < len(pairs):  # a parameter is repeated
         return None
     label, coverage = known
-    return {label: fields.signature_input(label, coverage, parameters, f"{coverage.inner_list}{rest}")}
+    return {label: SignatureInput(label, coverage, parameters, f"{coverage.inner_list}{rest}")}
 
 
 @lru_cache(maxsize=COVERAGES_REMEMBERED_MAX)  # same components each time; without it: 1.6 times as long
@@ -58,9 +70,10 @@ def _head(head: str) -> tuple[str, Coverage] | None:
 def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
     """Return the signatures of a `Signature` field; fast for one signature in canonical base64."""
     match = _SIGNATURE.fullmatch(lines[0]) if len(lines) == 1 and len(lines[0]) <= HEADER_BYTES_MAX else None
-    if match is None or len(match[2]) % 4:
+    if match is None:
         return fields.parse_signature(lines)
-    return {match[1]: a2b_base64(match[2])}  # without it: 1.2 times as long
+    label, base64 = match.groups()
+    return {label: a2b_base64(base64)} if len(base64) % 4 == 0 else fields.parse_signature(lines)
 
 
 def verify_digest(header_values: Sequence[str], body: bytes) -> None:
@@ -76,8 +89,8 @@ def build_base(builder: base.BaseBuilder, coverage: Coverage, signature_params: 
     """Return the signature base; fast for fields of one line of printable ASCII, and parts of the target URI."""
     text, message = "", builder.message
     values_of, request = message.fields, message if isinstance(message, RequestMessage) else None
-    for start, component, derive, is_plain_field in coverage.lines:
-        values = values_of.get(component.name) if is_plain_field else None
+    for start, component, name, derive in coverage.lines:
+        values = None if name is None else values_of.get(name)
         if (
             values is not None
             and len(values) == 1

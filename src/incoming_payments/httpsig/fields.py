@@ -42,7 +42,7 @@ class SignatureInput:
     `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
     the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
     form, in the order sent. The properties after `parameters` are the known ones; an absent parameter is None. Their
-    types are checked by `signature_input`.
+    types are checked when the field is parsed.
     """
 
     label: str
@@ -188,20 +188,17 @@ def _member(label: str, member: Member) -> SignatureInput:
     _check_count(parameters)
     coverage = Coverage(tuple([_component(*item) for item in items]))
     text = coverage.inner_list + serialise_parameters(tuple(parameters.items()))
-    return signature_input(label, coverage, parameters, text)
+    _check_types(parameters)
+    return SignatureInput(label, coverage, parameters, text)
 
 
-def signature_input(
-    label: str, coverage: Coverage, parameters: Mapping[str, BareItemType], signature_params: str
-) -> SignatureInput:
-    """Return a member of `Signature-Input`. Raises `MalformedField` when a parameter is not of its type."""
+def _check_types(parameters: Mapping[str, BareItemType]) -> None:
     for name, value in parameters.items():
         if name in _STRINGS:
             if type(value) is not str or len(value) > _STRINGS[name]:
                 raise _malformed(f"{name} must be a string in double quotes of at most {_STRINGS[name]} characters")
         elif name in _TIMES and (type(value) is not int or not 0 <= value <= POSIX_TIME_MAX):  # `type`: True is an int
             raise _malformed(f"{name} must be a whole number of seconds since 1970, written without quotes")
-    return SignatureInput(label, coverage, parameters, signature_params)
 
 
 def _component(name: BareItemType, parameters: Mapping[str, BareItemType]) -> Component:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qsl, quote
 
@@ -76,7 +76,7 @@ class RequestMessage:
         uri = self.target_uri
         return _remembered_target(uri) if len(uri) <= URL_CHARS_MAX else _parse_target(uri)
 
-    @cached_property
+    @property  # a cached one would slow down each access to an attribute: attrs would add `__getattr__` to the class
     def query_parameters(self) -> Mapping[str, list[str]]:
         """Encoded values by encoded name, RFC 9421 §2.2.8. Raises `MalformedField` when the query is not UTF-8."""
         try:

@@ -124,7 +124,7 @@ HTTPSIG: Final = "incoming_payments.httpsig"
 
 # Bugs put into the library: the target that must notice, the module or class, the name, and its replacement.
 BUGS: Final[list[tuple[str, str, str, object]]] = [
-    ("signature-input", f"{HTTPSIG}.fields", "signature_input", broken),
+    ("signature-input", f"{HTTPSIG}.fields", "_check_types", broken),
     ("signature-input", f"{HTTPSIG}.fields", "_TIMES", ()),
     ("signature-input", f"{HTTPSIG}.fast", "_head", lambda _: ("a", Coverage(()))),
     ("signature", f"{HTTPSIG}.fast", "a2b_base64", lambda _: b""),
