@@ -30,6 +30,7 @@ from incoming_payments.httpsig import (
     replay_key,
     verify,
 )
+from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.limits import TOKEN_KEYS_REMEMBERED_MAX
 
 
@@ -42,6 +43,10 @@ class Caller:
     proof: Proof
 
 
+# The arguments of one call of `verify`, from which a refusal gets its `Evidence`
+_Verified = tuple[RequestMessage, Mapping[str, PublicKey], SignaturePolicy, datetime]
+
+
 def authorized(
     request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, *, covered: tuple[str, ...] = ()
 ) -> Flow[tuple[Caller, Allowance]]:
@@ -50,10 +55,10 @@ def authorized(
     Raises the exceptions of `authenticate`, `TokenRefused` for a token without the right, and `QuotaExceeded`. The
     nonce is stored last: all clients share the capacity for nonces, so each one can use it up to its quota only.
     """
-    caller, evidence = yield from _verified(request, query, policy, now, covered)
+    caller, verified = yield from _verified(request, query, policy, now, covered)
     allowance = authorize(caller.rights, query.action)
     yield from admit(caller.client, now)
-    yield from _require_new(caller, evidence, policy, now)
+    yield from _require_new(caller, verified, policy, now)
     return caller, allowance
 
 
@@ -67,27 +72,32 @@ def authenticate(request: RequestMessage, query: TokenQuery, policy: ServicePoli
     chooses among the keys of the token's client. A nonce is stored only after the signature is verified, so a client
     without the key cannot use up nonces.
     """
-    caller, evidence = yield from _verified(request, query, policy, now, ())
-    yield from _require_new(caller, evidence, policy, now)
+    caller, verified = yield from _verified(request, query, policy, now, ())
+    yield from _require_new(caller, verified, policy, now)
     return caller
 
 
 def _verified(
     request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, covered: tuple[str, ...]
-) -> Flow[tuple[Caller, Evidence]]:
+) -> Flow[tuple[Caller, _Verified]]:
     """Return the caller of `request`, which may be a replay. The signature must also cover the fields `covered`."""
     info = require_active((yield from _introspect(query)), now)
     keys: dict[str, PublicKey] = {}
-    signature = policy.signature
-    if more := [name for name in covered if name not in signature.required]:
-        signature = evolve(signature, required=(*signature.required, *more))
+    signature = _covering(policy.signature, covered) if covered else policy.signature
     try:
         yield from _find_keys(request, info, policy, keys)
         caller = Caller(info.client, info.rights, verify(request, keys, policy=signature, now=now))
     except SignatureRefused as refusal:
         refusal.evidence = Evidence(request, keys, signature, now)
         raise
-    return caller, Evidence(request, keys, signature, now)
+    return caller, (request, keys, signature, now)
+
+
+@lru_cache(4)  # a service has one policy, and requires Idempotency-Key when it is sent
+def _covering(signature: SignaturePolicy, covered: tuple[str, ...]) -> SignaturePolicy:
+    """Return the policy `signature`, which also requires the components `covered`."""
+    more = [name for name in covered if name not in signature.required]
+    return evolve(signature, required=(*signature.required, *more))
 
 
 def _introspect(query: TokenQuery) -> Flow[AccessTokenInfo | None]:
@@ -141,18 +151,18 @@ def _load_remembered(members: tuple[tuple[str, object], ...]) -> PublicKey:
     return load_jwk(dict(members))
 
 
-def _require_new(caller: Caller, evidence: Evidence, policy: ServicePolicy, now: datetime) -> Flow[None]:
-    try:
-        yield from _use_nonce(caller, policy, now)
-    except SignatureRefused as refusal:
-        refusal.evidence = evidence
-        raise
-
-
-def _use_nonce(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:
+def _require_new(caller: Caller, verified: _Verified, policy: ServicePolicy, now: datetime) -> Flow[None]:
     nonce = caller.proof.signature_input.nonce
     if nonce is None and policy.allow_identical:
         return
+    try:
+        yield from _use_nonce(caller, nonce, policy, now)
+    except SignatureRefused as refusal:
+        refusal.evidence = Evidence(*verified)
+        raise
+
+
+def _use_nonce(caller: Caller, nonce: str | None, policy: ServicePolicy, now: datetime) -> Flow[None]:
     try:
         is_new = yield from UseNonce(
             replay_key(caller.proof, caller.client), fresh_until(caller.proof, policy.signature), now

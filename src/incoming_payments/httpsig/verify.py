@@ -26,6 +26,10 @@ from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGN
 _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
 
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(names or ())  # also of a list, which would have no hash
+
+
 def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
     return frozenset(shapes)
 
@@ -44,7 +48,7 @@ class Policy:
     integer in range, or an unknown shape.
     """
 
-    required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"))
+    required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"), converter=_names)
     max_age_s: int = field(default=SIGNATURE_AGE_S_MAX)
     clock_skew_s: int = field(default=CLOCK_SKEW_S_MAX)
     nonce_required: bool = field(default=False)

@@ -458,6 +458,15 @@ def test_uncovered_idempotency_key_has_a_code_of_its_own() -> None:
         assert (caught.value.code, caught.value.details["component"]) == (expected, named)
 
 
+def test_policy_with_a_list_of_components() -> None:
+    """A list of components becomes a tuple, so that a policy has a hash and does not change with the list."""
+    names = ["@method", "x-a"]
+    policy = Policy(required=names)
+    names.append("x-b")
+    assert policy == Policy(required=("@method", "x-a"))
+    assert hash(policy) == hash(Policy(required=("@method", "x-a")))
+
+
 def test_policy_with_a_tag() -> None:
     """A policy with a tag refuses a signature without that tag."""
     policy = Policy(tag="pay")
