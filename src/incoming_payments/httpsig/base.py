@@ -95,7 +95,7 @@ class Component:
             _refuse(self, Code.COMPONENT_UNSUPPORTED, f"cannot be written: {error.description}")
 
 
-@frozen
+@frozen(slots=False)  # with slots, attrs adds `__getattr__`, and a verification takes 0.3 us longer
 class Coverage:
     """The components that a signature covers, in order, and the properties that do not depend on a message."""
 

@@ -54,7 +54,7 @@ def _one_input(lines: Sequence[str]) -> dict[str, SignatureInput] | None:
     if len(parameters) < len(pairs):  # a parameter is repeated
         return None
     label, coverage = known
-    return {label: SignatureInput(label, coverage, parameters, f"{coverage.inner_list}{rest}")}
+    return {label: SignatureInput(label, coverage, parameters, lines[0][len(label) + 1 :])}
 
 
 @lru_cache(maxsize=COVERAGES_REMEMBERED_MAX)  # same components each time; without it: 1.6 times as long
