@@ -33,6 +33,8 @@ class Action(enum.StrEnum):
     LIST = "list"
     LIST_ALL = "list-all"
 
+    __hash__ = str.__hash__  # in C; that of `Enum` runs in Python
+
 
 def _actions(actions: Iterable[str]) -> frozenset[Action]:
     try:
@@ -123,8 +125,8 @@ def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
     """Return what `rights` allow for `action`. Raises `TokenRefused` (`insufficient_rights`) if they do not name it."""
     rights = tuple(rights)
     wide = _ALL_FORM.get(action)
-    own = tuple(right for right in rights if action in right.actions)
-    every = tuple(right for right in rights if wide in right.actions)
+    own = tuple([right for right in rights if action in right.actions])
+    every = tuple([right for right in rights if wide in right.actions])
     if not own and not every:
         text = f"the access token has no right to {action}: request a grant with that action"
         raise TokenRefused("insufficient_rights", text, action=str(action))
