@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, get_args
 
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
@@ -154,12 +155,14 @@ class HttpIntrospector(_Introspector):
     def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Return the information about the token, or `None` when it is not active."""
         name = self._name(query)
-        if info := self._cache.get(name, time.monotonic()):
+        now_s = time.monotonic()
+        if info := self._cache.get(name, now_s):
             return info
-        return self._read(name, self._flights.run(name, lambda: self._fetch(query), timeout_s=self._timeout_s))
+        fetch = partial(self._fetch, query, now_s + self._timeout_s)
+        return self._read(name, self._flights.run(name, fetch, timeout_s=self._timeout_s))
 
-    def _fetch(self, query: TokenQuery) -> bytes:
-        attempt = _Attempt(self._url, self._breaker, self._timeout_s)
+    def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
+        attempt = _Attempt(self._url, self._breaker, deadline)
         if attempt.must_probe:
             try:
                 attempt.probed(self._http.send(self._request(_probe()), timeout_s=attempt.left_s()))
@@ -189,12 +192,14 @@ class AsyncHttpIntrospector(_Introspector):
     async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Return the information about the token, or `None` when it is not active."""
         name = self._name(query)
-        if info := self._cache.get(name, time.monotonic()):
+        now_s = time.monotonic()
+        if info := self._cache.get(name, now_s):
             return info
-        return self._read(name, await self._flights.run(name, lambda: self._fetch(query)))
+        fetch = partial(self._fetch, query, now_s + self._timeout_s)
+        return self._read(name, await self._flights.run(name, fetch))
 
-    async def _fetch(self, query: TokenQuery) -> bytes:
-        attempt = _Attempt(self._url, self._breaker, self._timeout_s)
+    async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
+        attempt = _Attempt(self._url, self._breaker, deadline)
         if attempt.must_probe:
             try:
                 attempt.probed(await self._http.send(self._request(_probe()), timeout_s=attempt.left_s()))
@@ -214,12 +219,12 @@ class AsyncHttpIntrospector(_Introspector):
 class _Attempt:
     """One introspection with its retries, until its deadline. Raises `AuthorizationServerUnavailable`."""
 
-    def __init__(self, url: str, breaker: Breaker, timeout_s: float) -> None:
+    def __init__(self, url: str, breaker: Breaker, deadline: float) -> None:
         self._url = url
         self._breaker = breaker
+        self._deadline = deadline
         self._retries = 0
         self._begin_s = time.monotonic()
-        self._deadline = self._begin_s + timeout_s
         self.must_probe = breaker.takes_probe(self._begin_s)
         if not self.must_probe and (wait_s := breaker.wait_s(self._begin_s)):
             raise self._outage(f"failed repeatedly: no request is sent to it for {wait_s:.1f} s")
