@@ -106,6 +106,7 @@ INTROSPECTION_SETTING_S_MAX: Final = 30.0  # the largest setting: the clients ha
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable that long
 INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: usually 2 KB each, and 20 KB at most
 INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
+ANSWERS_REMEMBERED_MAX: Final = 256  # of one introspector: usually 2 KB each, and 20 KB at most
 CLIENT_RETRIES_MAX: Final = 2  # after a failed connection: a kept connection may be closed, and a server restarts
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
 LOOK_UPS_MAX: Final = 16  # of names at the same time, by one client: each takes a thread until the resolver answers

@@ -41,7 +41,7 @@ def read_object(text: bytes) -> dict[str, Any]:
     ValueError: has the member active twice
     """
     try:
-        value = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = _DECODER.decode(text.decode())
     except _Ambiguous as error:
         raise ValueError(str(error)) from None
     except (ValueError, RecursionError):
@@ -66,3 +66,6 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _no_constant(name: str) -> NoReturn:
     raise _Ambiguous(f"has {name}, which is not JSON")
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

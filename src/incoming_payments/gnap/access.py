@@ -11,7 +11,7 @@ A right with an `identifier` applies to that wallet address only. Without it, a 
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, Literal
 
@@ -36,14 +36,17 @@ class Action(enum.StrEnum):
     __hash__ = str.__hash__  # in C; that of `Enum` runs in Python
 
 
+# To look an action up takes a quarter of the time of a call of the enum.
+_ACTIONS: Final[Mapping[str, Action]] = {str(action): action for action in Action}
+
+
 def _actions(actions: Iterable[str]) -> frozenset[Action]:
     try:
-        return frozenset(Action(action) for action in actions)
-    except (ValueError, TypeError):
+        return frozenset([_ACTIONS[action] for action in actions])
+    except (KeyError, TypeError):
         raise InvalidValue(f"actions must be among {', '.join(Action)}", member="actions") from None
 
 
-_KNOWN: Final = frozenset(map(str, Action))
 _TYPE: Final = "incoming-payment"
 # These members narrow a right in ways that this service does not know: RFC 9635 §8, and `limits` of Open Payments.
 _NARROWING: Final = frozenset({"locations", "datatypes", "privileges", "limits"})
@@ -94,7 +97,7 @@ def _read_right(right: object) -> AccessRight | None:
         return None
     if not _NARROWING.isdisjoint(right):
         return None
-    actions = [action for action in right["actions"] if isinstance(action, str) and action in _KNOWN]
+    actions = [action for action in right["actions"] if isinstance(action, str) and action in _ACTIONS]
     try:
         return AccessRight(actions, right.get("identifier"))
     except InvalidValue:

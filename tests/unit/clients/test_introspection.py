@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import re
 import socket
@@ -431,6 +432,7 @@ def test_request_is_sent_once(kind: Kind, method: str) -> None:
             with pytest.raises(HttpFailed) as failed:
                 kind.send(RequestMessage(method, server.url, (), b"{}" if method == "POST" else b""), times=times)
             assert failed.value.is_connection
+            assert ": ClientConnectionError: " in str(failed.value) or kind is Sync
     assert len(server.requests) == 3
 
 
@@ -592,32 +594,63 @@ def test_failure_is_shared_too(connect: Open) -> None:
     assert [getattr(outcome, "code", None) for outcome in outcomes] == ["authorization_server_unavailable"] * 2
 
 
-def test_cancelled_query_leaves_the_request_to_the_others() -> None:
-    """The request goes on for the tasks that still wait, and its failure is not reported as unretrieved."""
+def test_cancelled_query_does_not_fail_the_others() -> None:
+    """When the query with the request is cancelled, one of the waiting queries sends its own, and the rest share it."""
 
-    def slow(exchange: Exchange, number: int) -> None:
+    def slow(exchange: Exchange, _: int) -> None:
         exchange.ended.wait(0.2)
-        exchange.answer(an_answer() if number == 0 else b"", 200 if number == 0 else 500)
+        active(exchange)
 
-    async def main(url: str) -> AccessTokenInfo | None:
+    async def main(url: str) -> list[object]:
         introspector = AsyncHttpIntrospector(url, allow_http=True, **RFC)  # type: ignore[arg-type] # a mapping of settings
-        first, second = (asyncio.create_task(introspector.introspect(QUERY)) for _ in range(2))
-        await asyncio.sleep(0.05)
-        first.cancel()
-        info = await second
-        alone = asyncio.create_task(introspector.introspect(QUERY))
-        await asyncio.sleep(0.05)
-        alone.cancel()
-        await asyncio.sleep(0.3)
-        pending = asyncio.create_task(introspector.introspect(QUERY))
-        await asyncio.sleep(0.05)
-        pending.cancel()
+        calls = [asyncio.create_task(introspector.introspect(QUERY)) for _ in range(5)]
+        for cancelled in (calls[0], calls[3]):  # the one with the request, and one that waits
+            await asyncio.sleep(0.05)
+            cancelled.cancel()
+        outcomes: list[object] = [*await asyncio.gather(*calls, return_exceptions=True)]
         await introspector.aclose()
-        return info
+        return outcomes
 
     with scripted_server(slow) as server:
-        assert asyncio.run(main(server.url)) is not None
-        assert len(server.requests) == 3
+        outcomes = asyncio.run(main(server.url))
+        assert len(server.requests) == 2
+    stopped = asyncio.CancelledError
+    kinds = [type(outcome) for outcome in outcomes]
+    assert kinds == [stopped, AccessTokenInfo, AccessTokenInfo, stopped, AccessTokenInfo]
+
+
+def test_query_that_sends_a_second_request_keeps_its_deadline() -> None:
+    """A query waits no longer than its time, also when the query before it was cancelled."""
+
+    async def main(url: str) -> float:
+        introspector = AsyncHttpIntrospector(url, allow_http=True, timeout_s=0.5, **RFC)  # type: ignore[arg-type] # see above
+        begin = time.monotonic()
+        calls = [asyncio.create_task(introspector.introspect(QUERY)) for _ in range(2)]
+        await asyncio.sleep(0.4)
+        calls[0].cancel()
+        with pytest.raises(AuthorizationServerUnavailable):
+            await calls[1]
+        await introspector.aclose()
+        return time.monotonic() - begin
+
+    with scripted_server(silent) as server:
+        assert asyncio.run(main(server.url)) < 0.85
+        assert len(server.requests) == 2
+
+
+def test_failure_without_a_waiting_query_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Asyncio does not log the failure of a shared request as unretrieved."""
+
+    async def fail() -> int:
+        raise PortUnavailable("the other system is down")
+
+    async def main() -> None:
+        with pytest.raises(PortUnavailable):
+            await AsyncSingleFlight[int]().run("key", fail)
+        gc.collect()
+
+    asyncio.run(main())
+    assert not caplog.records
 
 
 def test_stopped_thread_does_not_stop_the_others() -> None:
@@ -812,6 +845,20 @@ def test_cache_is_bounded(connect: Open) -> None:
     assert [request.json()["access_token"] for request in server.requests] == ["A", "B", "C", "A"]
 
 
+def test_equal_answer_is_read_once(connect: Open) -> None:
+    """Without the cache, the server is asked each time, but bytes that it sent before are not parsed again."""
+    answers = [an_answer(), an_answer(), {"active": False}, an_answer(iss="https://other.example")]
+    with scripted_server(lambda exchange, number: exchange.answer(answers[number])) as server:
+        introspector = connect(server.url)
+        info = introspector.introspect()
+        assert info is not None
+        assert introspector.introspect() is info
+        assert introspector.introspect() is None
+        with pytest.raises(TokenRefused):
+            introspector.introspect()
+    assert len(server.requests) == 4
+
+
 def test_large_answer_is_not_cached(connect: Open) -> None:
     """A client that gets a token with very many rights cannot fill the memory with its tokens."""
     large = an_answer(flags=["x" * 8000])
@@ -973,18 +1020,17 @@ def test_work_of_a_loop_that_has_ended_is_not_awaited() -> None:
     async def work() -> int:
         return 2
 
-    async def begin() -> None:
-        flights.run("name", wait)
+    async def begin() -> "asyncio.Task[int]":
+        task = asyncio.create_task(flights.run("name", wait))
         await asyncio.sleep(0)
+        return task
 
     async def go_on() -> int:
         return await asyncio.wait_for(flights.run("name", work), 5)
 
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(begin())
-    left = asyncio.all_tasks(loop)
+    left = loop.run_until_complete(begin())
     assert asyncio.run(go_on()) == 2
-    for task in left:
-        task.cancel()
-    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    left.cancel()
+    loop.run_until_complete(asyncio.gather(left, return_exceptions=True))
     loop.close()
