@@ -18,10 +18,10 @@ from incoming_payments.errors import IncomingPaymentsError, StoreUnavailable, St
 from incoming_payments.limits import STORE_QUEUE_MAX, STORE_READERS_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.stores.sqlite._file import DatabaseFile
-from incoming_payments.stores.sqlite._queue import Job, Jobs
+from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.stores.sqlite._slow_reads import SlowReads
-from incoming_payments.stores.sqlite._writer import serve
+from incoming_payments.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
 
@@ -45,7 +45,8 @@ class Engine:
         self._fork_pending = False
         self.is_paused = False  # nothing is open, and nothing can be opened
         self._reading = 0  # connections in use
-        self._writer: tuple[threading.Thread, Jobs] | None = None
+        self._own: set[Job[Any]] = set()  # that their callers do in their own threads
+        self._writer: tuple[threading.Thread, Writer] | None = None
         self._idle: list[Rows] = []
         self._slow_reads = SlowReads()
         self._executor: ThreadPoolExecutor | None = None
@@ -53,13 +54,37 @@ class Engine:
     def submit(self, job: Job[Any]) -> None:
         """Queue `job`. Raises `StoreUnavailable` when too many jobs wait, `StoreUnusable` when the store is closed."""
         with self._lock:
-            self._await_open()
-            if self._writer is None:
-                self._writer = self._start_writer()
-            _, jobs = self._writer
-            if len(jobs) >= STORE_QUEUE_MAX:
-                raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: repeat the call later")
-            jobs.put(job)
+            self._queue(self._running_writer(), job)
+
+    def write(self, job: Job[T]) -> T:
+        """Do `job`, in this thread if the writer is idle, and return or raise its outcome. Raises as `submit`."""
+        try:
+            with self._lock:
+                writer = self._running_writer()
+                if writer.is_idle:
+                    self._own.add(job)
+                else:
+                    self._queue(writer, job)
+            if job in self._own:
+                writer.run([job])
+        finally:
+            self._own.discard(job)  # an interrupt cannot prevent this call, and Python handles the interrupt after it
+            if self._fork_pending or self._closed:
+                with self._lock:
+                    self._state_changed.notify_all()
+        return job.wait()
+
+    def _running_writer(self) -> Writer:
+        """Return the writer. Its thread runs even if callers do all jobs: it makes the checkpoints."""
+        self._await_open()
+        if self._writer is None:
+            self._writer = self._start_writer()
+        return self._writer[1]
+
+    def _queue(self, writer: Writer, job: Job[Any]) -> None:
+        if len(writer.jobs) >= STORE_QUEUE_MAX:
+            raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: repeat the call later")
+        writer.jobs.put(job)
 
     def read(self, query: Callable[[Rows], T]) -> T:
         """Return the answer of `query` on a connection of its own.
@@ -67,7 +92,7 @@ class Engine:
         Raises the exceptions of `query`, and those of SQLite as `StoreError`. Repeats `query` while another process
         holds the file.
         """
-        with self._state_changed:
+        with self._lock:
             self._await_open()
             rows = self._take_idle()
         return self._read(rows, lambda rows: self._file.patiently(lambda: query(rows)))
@@ -79,7 +104,7 @@ class Engine:
         and after slow reads: see `SlowReads`. Otherwise the loop waits for one read.
         """
         began_s = time.monotonic()
-        with self._state_changed:
+        with self._lock:
             if self._closed or self._fork_pending or not self._idle or not self._slow_reads.may_read(began_s):
                 return None
             rows = self._take_idle()
@@ -112,7 +137,7 @@ class Engine:
 
     def read_elsewhere(self, query: Callable[[Rows], T]) -> "Future[T]":
         """Run `read` in another thread. Raises `StoreUnusable` when the store is closed."""
-        with self._state_changed:
+        with self._lock:
             self._await_open()
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(STORE_READERS_MAX, "incoming-payments-read")
@@ -123,27 +148,29 @@ class Engine:
 
         Without `wait`, wait for no other thread except the writer. The garbage collector may call this in any thread.
         """
-        with self._state_changed:
+        with self._lock:
             # A fork in progress closes every connection itself, so without `wait` do not wait for its end.
             self._state_changed.wait_for(lambda: not self._fork_pending or not wait)
             self._closed = True
             self._close_idle()
             writer, executor = self._writer, self._executor
+            # A call that has begun may still open a connection, unless the call itself closes the store.
+            self._state_changed.wait_for(lambda: not self._own or writer is None or _is_this_thread(writer))
         if executor is not None:
             executor.shutdown(wait=wait)
         # The writer closes last: SQLite removes its log with the last connection, but not when two close at once.
         if writer is not None:
             self._end_writer(writer)
         # A store that is dropped in its own writer's thread keeps the lock until the process ends.
-        if writer is None or writer[0] is not threading.current_thread():
-            with self._state_changed:
+        if writer is None or not _is_this_thread(writer):
+            with self._lock:
                 self._file.watch.close()
 
     def before_fork(self) -> None:
         """Wait until no connection is in use, close them all, and open no other until the fork is done."""
-        with self._state_changed:
+        with self._lock:
             self._fork_pending = True
-            self._state_changed.wait_for(lambda: not self._reading)
+            self._state_changed.wait_for(lambda: not self._reading and not self._own)
             self._close_idle()
         if self._writer is not None:
             self._end_writer(self._writer)
@@ -152,7 +179,7 @@ class Engine:
 
     def after_fork_in_parent(self) -> None:
         """Let calls continue."""
-        with self._state_changed:
+        with self._lock:
             self._fork_pending = self.is_paused = False
             self._state_changed.notify_all()
 
@@ -168,25 +195,23 @@ class Engine:
         if self._closed:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
 
-    def _start_writer(self) -> tuple[threading.Thread, Jobs]:
+    def _start_writer(self) -> tuple[threading.Thread, Writer]:
         # A daemon thread lets a process end without closing the store: acknowledged updates are on the disk.
-        jobs = Jobs()
-        args = (self._file, jobs, self._report)
-        thread = threading.Thread(target=serve, args=args, name="incoming-payments-write", daemon=True)
+        writer = Writer(self._file, self._report)
+        thread = threading.Thread(target=writer.serve, name="incoming-payments-write", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
             raise StoreUnavailable(f"the thread that writes could not be started ({error})") from error
-        return thread, jobs
+        return thread, writer
 
-    def _end_writer(self, writer: tuple[threading.Thread, Jobs]) -> None:
-        thread, jobs = writer
-        jobs.put(None)  # a second `None` does no harm
-        if thread is not threading.current_thread():
-            thread.join()
+    def _end_writer(self, writer: tuple[threading.Thread, Writer]) -> None:
+        writer[1].jobs.put(None)  # a second `None` does no harm
+        if not _is_this_thread(writer):
+            writer[0].join()
 
     def _end_reading(self, rows: Rows | None, *, broken: bool = False) -> None:
-        with self._state_changed:
+        with self._lock:
             if rows is None:
                 pass
             elif broken or self._closed or len(self._idle) >= STORE_READERS_MAX:
@@ -200,6 +225,11 @@ class Engine:
         for rows in self._idle:
             self._file.disconnect(rows.connection)
         self._idle = []
+
+
+def _is_this_thread(writer: tuple[threading.Thread, Writer]) -> bool:
+    """Return whether `writer` works in the calling thread, which would wait for itself."""
+    return writer[0] is threading.current_thread() or writer[1].is_this_thread
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -12,6 +12,7 @@ from incoming_payments.stores.sqlite import _watch
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
+_CLOSED: Final = -1
 _TIMESTAMP_NS_MAX: Final = 2_100_000_000  # between two timestamps of a file system: FAT counts every second second
 
 
@@ -51,9 +52,10 @@ class LogWatch:
         self._check_names()
 
     def close(self) -> None:
-        """Close the descriptor of the log."""
+        """Close the descriptor of the log. A second call does nothing, even if an interrupt ended the first."""
+        log, self._log = self._log, _CLOSED
         with contextlib.suppress(OSError):  # it has written nothing that could be lost
-            os.close(self._log)
+            os.close(log)
 
     def before_write(self) -> bool:
         """Check the log, and return whether it was emptied since the last commit.

@@ -92,7 +92,9 @@ class SqliteStore(_Store):
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Load, decide and store in one transaction, and return the decision's answer when it is on the disk.
 
-        `decide` runs in the thread that writes, so it must not call the store, and may be called more than once.
+        `decide` runs in the transaction, perhaps in another thread. So it must not call the store, and may be called
+        more than once. An interrupt, such as `KeyboardInterrupt`, may end the call before or after the commit: repeat
+        the call then.
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
         return self._write(_updating(id, decide, credit_id), _key(id, credit_id))
@@ -144,9 +146,7 @@ class SqliteStore(_Store):
         self.close()
 
     def _write(self, work: Callable[[Batch], T], credit: CreditKey | None = None) -> T:
-        job = Job(work, credit=credit)
-        self._engine.submit(job)
-        return job.wait()
+        return self._engine.write(Job(work, credit=credit))
 
 
 class AsyncSqliteStore(_Store):
@@ -215,9 +215,9 @@ class AsyncSqliteStore(_Store):
         await self.close()
 
     def _write(self, work: Callable[[Batch], T], credit: CreditKey | None = None) -> "asyncio.Future[T]":
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._engine.submit(Job(work, future, credit=credit))
-        return future
+        job = Job(work, asyncio.get_running_loop(), credit=credit)
+        self._engine.submit(job)
+        return job.future
 
     async def _read(self, query: Callable[[Rows], T]) -> T:
         return await asyncio.wrap_future(self._engine.read_elsewhere(query))

@@ -120,10 +120,10 @@ class FileWatch:
         with self._guard:
             if self._why is not None:
                 return self.refusal()
-            self._why = why
             # If this fails too, the other processes get the same error from the disk.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._lock, _STOPPED_BYTES)
+            self._why = why  # last, so that a call that an interrupt ended can be repeated
         # While the store is opened, the constructor raises the error, and there is no store yet that could stop.
         if self._on_stop is not None and self._database is not None:
             try:

@@ -146,13 +146,13 @@ def test_full_queue_refuses_tasks_at_once(path: Path, monkeypatch: pytest.Monkey
 def test_the_writer_waits_for_more_jobs_after_a_batch_of_several(
     path: Path, monkeypatch: pytest.MonkeyPatch, callers: str
 ) -> None:
-    """After a batch of several callers it waits for more, and after a single one it does not."""
-    takes: list[bool] = []
+    """It expects as many jobs as the last batch had, because their callers may call again."""
+    takes: list[int] = []
     take = Jobs.take
 
-    def note(jobs: Jobs, *, patiently: bool) -> list[Job[Any] | None]:
-        takes.append(patiently)
-        return take(jobs, patiently=patiently)
+    def note(jobs: Jobs, expected: int) -> list[Job[Any] | None]:
+        takes.append(expected)
+        return take(jobs, expected)
 
     monkeypatch.setattr(Jobs, "take", note)
     with SqliteStore(path) as threads:
@@ -176,11 +176,18 @@ def test_the_writer_waits_for_more_jobs_after_a_batch_of_several(
         from_threads()
     else:
         asyncio.run(from_tasks())
-    assert takes == [False, False, True]  # the job that keeps the writer busy, the batch, the end
+    assert takes == [0, 1, 2 if callers == "threads" else 3]  # the job that keeps the writer busy, the batch, the end
 
 
-def test_patient_take_waits_as_long_as_more_jobs_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The jobs that arrive meanwhile are in the same batch. Without `patiently`, the writer takes the queued jobs."""
+@pytest.mark.parametrize(
+    ("expected", "taken", "sleeps_expected"),
+    [(0, 1, 0), (1, 1, 0), (2, 2, 1), (4, 4, 3), (9, 4, 4)],
+    ids=["none expected", "as expected", "one more", "three more", "more than arrive"],
+)
+def test_take_waits_for_the_expected_jobs(
+    monkeypatch: pytest.MonkeyPatch, expected: int, taken: int, sleeps_expected: int
+) -> None:
+    """The jobs that arrive meanwhile are in the same batch. The writer stops waiting when no more arrive."""
     jobs = Jobs()
     sleeps: list[float] = []
 
@@ -190,22 +197,21 @@ def test_patient_take_waits_as_long_as_more_jobs_arrive(monkeypatch: pytest.Monk
             jobs.put(Job(lambda _: None))
 
     monkeypatch.setattr(time, "sleep", sleep)
-    for patiently, expected in ((False, 1), (True, 4)):
-        jobs.put(Job(lambda _: None))
-        assert len(jobs.take(patiently=patiently)) == expected
-    assert sleeps == [0] * 4
+    jobs.put(Job(lambda _: None))
+    assert len(jobs.take(expected)) == taken
+    assert sleeps == [0] * sleeps_expected
 
 
 def test_event_loop_wakes_the_writer_at_the_end_of_its_turn() -> None:
     """The jobs of one turn are in one batch, however long the turn takes."""
     jobs = Jobs()
     batches: list[list[Job[Any] | None]] = []
-    writer = threading.Thread(target=lambda: batches.append(jobs.take(patiently=False)))
+    writer = threading.Thread(target=lambda: batches.append(jobs.take(0)))
 
     async def turn() -> None:
         loop = asyncio.get_running_loop()
         for _ in range(3):
-            jobs.put(Job(lambda _: None, loop.create_future()))
+            jobs.put(Job(lambda _: None, loop))
             time.sleep(0.01)  # noqa: ASYNC251 - a turn that is long enough for the writer
         await asyncio.to_thread(writer.join)
 
@@ -223,7 +229,7 @@ def test_batch_takes_as_many_jobs_as_fit(monkeypatch: pytest.MonkeyPatch) -> Non
     for waiting, batches, sleeps_expected in ((6, [3, 3], 0), (4, [3, 1], 1), (2, [2], 2)):
         for _ in range(waiting):
             jobs.put(Job(lambda _: None))
-        assert [len(jobs.take(patiently=True)) for _ in batches] == batches
+        assert [len(jobs.take(3)) for _ in batches] == batches
         assert len(sleeps) == sleeps_expected
 
 
@@ -288,7 +294,7 @@ def test_calls_of_threads_and_tasks_share_their_statements(path: Path, statement
             for thread in threads:
                 thread.start()
             assert store._engine._writer is not None
-            while len(store._engine._writer[1]) < 2:
+            while len(store._engine._writer[1].jobs) < 2:
                 time.sleep(0.001)
         for thread in threads:
             thread.join()
