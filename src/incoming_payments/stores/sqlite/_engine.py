@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from incoming_payments.errors import IncomingPaymentsError, StoreUnavailable, StoreUnusable
 from incoming_payments.limits import STORE_QUEUE_MAX, STORE_READERS_MAX
@@ -24,6 +24,8 @@ from incoming_payments.stores.sqlite._slow_reads import SlowReads
 from incoming_payments.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
+
+_LOOK_S: Final = 0.1  # between looks for the end of calls
 
 
 class Engine:
@@ -45,7 +47,7 @@ class Engine:
         self._fork_pending = False
         self.is_paused = False  # nothing is open, and nothing can be opened
         self._reading = 0  # connections in use
-        self._own: set[Job[Any]] = set()  # that their callers do in their own threads
+        self._own: dict[Job[Any], int] = {}  # jobs that callers do in their own threads, and the threads' identities
         self._writer: tuple[threading.Thread, Writer] | None = None
         self._idle: list[Rows] = []
         self._slow_reads = SlowReads()
@@ -62,16 +64,19 @@ class Engine:
             with self._lock:
                 writer = self._running_writer()
                 if writer.is_idle:
-                    self._own.add(job)
+                    self._own[job] = threading.get_ident()
+                elif writer.is_this_thread:
+                    raise StoreUnavailable("this thread is in the middle of an update: repeat the call after it")
                 else:
                     self._queue(writer, job)
-            if job in self._own:
-                writer.run([job])
+            is_done = job not in self._own or writer.run_here(job)
         finally:
-            self._own.discard(job)  # an interrupt cannot prevent this call, and Python handles the interrupt after it
+            self._own.pop(job, None)  # an interrupt cannot prevent this call, and Python handles the interrupt after it
             if self._fork_pending or self._closed:
                 with self._lock:
                     self._state_changed.notify_all()
+        if not is_done:  # the call before was interrupted
+            self.submit(job)
         return job.wait()
 
     def _running_writer(self) -> Writer:
@@ -154,8 +159,7 @@ class Engine:
             self._closed = True
             self._close_idle()
             writer, executor = self._writer, self._executor
-            # A call that has begun may still open a connection, unless the call itself closes the store.
-            self._state_changed.wait_for(lambda: not self._own or writer is None or _is_this_thread(writer))
+            self._await_calls(lambda: True)  # a call that has begun may still use the connection
         if executor is not None:
             executor.shutdown(wait=wait)
         # The writer closes last: SQLite removes its log with the last connection, but not when two close at once.
@@ -170,7 +174,7 @@ class Engine:
         """Wait until no connection is in use, close them all, and open no other until the fork is done."""
         with self._lock:
             self._fork_pending = True
-            self._state_changed.wait_for(lambda: not self._reading and not self._own)
+            self._await_calls(lambda: not self._reading)
             self._close_idle()
         if self._writer is not None:
             self._end_writer(self._writer)
@@ -194,6 +198,21 @@ class Engine:
             self._state_changed.wait_for(lambda: not self._fork_pending)
         if self._closed:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
+
+    def _await_calls(self, done: Callable[[], bool]) -> None:
+        """Wait until `done`, and until no other thread does its own job.
+
+        If this thread does one, `decide` or a signal handler has called, and the others wait for this thread.
+        """
+        own, this = self._own, threading.get_ident()
+
+        def are_over() -> bool:
+            is_at_work = self._writer is not None and _is_this_thread(self._writer)
+            return done() and (is_at_work or set(own.values()) <= {this})
+
+        # Look again from time to time: an interrupt may end a call before it notifies.
+        while not self._state_changed.wait_for(are_over, _LOOK_S):
+            pass
 
     def _start_writer(self) -> tuple[threading.Thread, Writer]:
         # A daemon thread lets a process end without closing the store: acknowledged updates are on the disk.

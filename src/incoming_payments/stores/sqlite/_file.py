@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -256,6 +257,15 @@ def blames_the_statement(error: BaseException) -> bool:
         return False
     code = _primary_code(error)
     return code is None or code in _ABOUT_THE_STATEMENT
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether a signal handler has raised `error`: not SQLite, Python, the operating system or this library."""
+    if not isinstance(error, Exception):
+        return True
+    if isinstance(error, OSError):
+        return error.errno is None  # such as `TimeoutError("too late")`
+    return type(error).__module__.partition(".")[0] not in {*sys.stdlib_module_names, "incoming_payments"}
 
 
 def _code(error: BaseException) -> int | None:

@@ -1,6 +1,5 @@
 """Watch SQLite's log around each commit, so that no commit is acknowledged that is not in the file on the disk."""
 
-import contextlib
 import errno
 import os
 import time
@@ -30,6 +29,8 @@ class LogWatch:
         self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
         self._salts = b""  # of the log before the commit in progress
         self._tag = os.urandom(_watch.TAG_BYTES)
+        # Why the store has to stop. It is set before the call of `stop`, which an interrupt may end.
+        self.stops: str | None = None
         try:
             # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
             self._log = os.open(self._path, os.O_RDWR)
@@ -54,8 +55,10 @@ class LogWatch:
     def close(self) -> None:
         """Close the descriptor of the log. A second call does nothing, even if an interrupt ended the first."""
         log, self._log = self._log, _CLOSED
-        with contextlib.suppress(OSError):  # it has written nothing that could be lost
+        try:  # noqa: SIM105 - an interrupt in `suppress` would leave the descriptor open
             os.close(log)
+        except OSError:  # it has written nothing that could be lost
+            pass
 
     def before_write(self) -> bool:
         """Check the log, and return whether it was emptied since the last commit.
@@ -68,12 +71,14 @@ class LogWatch:
         (size_bytes, header), last = self._read(), self._last
         is_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
         if not is_empty and header[:4] not in _LOG_MAGIC:
-            raise self._files.stop(f"{self._path} was emptied while it was open")
+            self.stops = f"{self._path} was emptied while it was open"
+            raise self._files.stop(self.stops)
         if last is None or size_bytes >= last[1]:
             return False
         # SQLite shortens the log when it has begun to write it again, with other salts.
         if not is_empty and self._salts == last[0]:
-            raise self._files.stop(f"{self._path} was shortened while it was open")
+            self.stops = f"{self._path} was shortened while it was open"
+            raise self._files.stop(self.stops)
         return is_empty
 
     def forget(self) -> None:
@@ -93,7 +98,8 @@ class LogWatch:
         # The log is not empty now, unless a checkpoint has emptied it since. If another program emptied the log before,
         # SQLite has written no header.
         if size_bytes and header[:4] not in _LOG_MAGIC:
-            raise self._files.stop(f"{self._path} was emptied while it was open")
+            self.stops = f"{self._path} was emptied while it was open"
+            raise self._files.stop(self.stops)
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
         salts = header[_SALTS]
         self._last = salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES
@@ -109,9 +115,11 @@ class LogWatch:
         index, log = _watch.stat(self._files.index_path), _watch.stat(self._path)
         if index is None or _watch.identity(index) != self._index:
             # A process that opens the database now creates another index, and does not see the locks of this one.
-            raise self._files.stop(f"{self._files.index_path} was removed or replaced while it was open")
+            self.stops = f"{self._files.index_path} was removed or replaced while it was open"
+            raise self._files.stop(self.stops)
         if log is None or _watch.identity(log) != self._file:
-            raise self._files.stop(f"{self._path} was removed or replaced while it was open")
+            self.stops = f"{self._path} was removed or replaced while it was open"
+            raise self._files.stop(self.stops)
         # The next change may get the same timestamp as a recent one.
         is_settled = found is not None and now_ns - found.st_ctime_ns > _TIMESTAMP_NS_MAX
         self._directory = state if is_settled else None

@@ -95,6 +95,7 @@ class SqliteStore(_Store):
         `decide` runs in the transaction, perhaps in another thread. So it must not call the store, and may be called
         more than once. An interrupt, such as `KeyboardInterrupt`, may end the call before or after the commit: repeat
         the call then.
+        A signal handler must not call the store: the interrupted call may hold what the handler needs.
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
         return self._write(_updating(id, decide, credit_id), _key(id, credit_id))

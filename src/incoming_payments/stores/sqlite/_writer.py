@@ -20,12 +20,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from incoming_payments.errors import IncomingPaymentsError, StoreStopped
+from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreStopped, StoreUnavailable
 from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_LOG_FRAMES_MAX, STORE_TRUNCATE_MS_MAX
 from incoming_payments.log import LogEvent, log_event
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import StoreBatch
-from incoming_payments.stores.sqlite._file import DatabaseFile, blames_the_statement
+from incoming_payments.stores.sqlite._file import DatabaseFile, blames_the_statement, is_interrupt
 from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.stores.sqlite._queue import Job, Jobs, deliver
 from incoming_payments.stores.sqlite._rows import Batch
@@ -45,7 +45,8 @@ class Writer:
 
     The thread of `serve` does the jobs of the queue. A thread that waits for its own job may do that job itself while
     no other one waits: see `is_idle`. Then an interrupt, such as `KeyboardInterrupt`, may end `run` at any point. The
-    next call finds that, and drops the connection, which rolls back.
+    next job finds that, and drops the connection, which rolls back. The thread of `serve` does that job and opens the
+    next connection: it handles no signals, so no descriptor stays open.
     """
 
     def __init__(self, file: DatabaseFile, report: Reporter | None = None) -> None:
@@ -53,15 +54,16 @@ class Writer:
         self._file = file
         self._report = report
         self._open: _Connection | None = None
-        self._has_begun = False  # whether a failure can be the fault of one job
+        self._is_at_jobs = False  # whether a failure can be the fault of one job
         self._expected = 0  # the number of jobs in the last batch: their callers may call again
         self._turn = threading.Lock()  # of the thread that works
-        self._at_work: int | None = None  # the identity of that thread
+        self._at_work: int | None = None  # the identity of that thread, also after an interrupt has ended its work
+        self._serving: int | None = None  # the identity of the thread of `serve`
         self._failure: BaseException | None = None  # while it is handled
 
     def serve(self) -> None:
         """Do the jobs of the queue, batch by batch, until a `None`."""
-        serving = True
+        serving, self._serving = True, threading.get_ident()
         while serving:
             # Also for a loop: creates with tokens that are introspected over HTTP come in different turns. With it, 16
             # creates in flight make 1.1 to 1.3 times as many a second (nox -s bench -- http).
@@ -80,8 +82,8 @@ class Writer:
         callers wait, one commit for all is faster. A checkpoint would delay the caller, so it is left to the thread.
         """
         open = self._open
-        is_due = open is not None and open.needs_checkpoint
-        return not (self._turn.locked() or len(self.jobs) or self._expected > 1 or is_due)
+        is_clean = open is not None and self._at_work is None and not open.needs_checkpoint
+        return is_clean and not (len(self.jobs) or self._expected > 1)
 
     @property
     def is_this_thread(self) -> bool:
@@ -89,12 +91,24 @@ class Writer:
         return self._turn.locked() and self._at_work == threading.get_ident()
 
     def run(self, jobs: Sequence[Job[Any]]) -> None:
-        """Commit the work of `jobs`, together if possible, and give each its outcome. Raises only interrupts."""
+        """Commit the work of `jobs`, together if possible, and give each its outcome."""
         with self._turn:
             self._begin_work()
             self._expected = len(jobs)
             self._run(jobs)
             self._at_work = None
+
+    def run_here(self, job: Job[Any]) -> bool:
+        """Do `job` in the thread of its caller, and return whether that was possible. Raises only interrupts."""
+        thread = threading.get_ident()
+        with self._turn:
+            if self._open is None or self._at_work is not None:
+                return False
+            self._at_work = thread  # since it has the turn, CPython has handled no signal: see `is_this_thread`
+            self._expected = 1
+            self._run([job])
+            self._at_work = None
+        return True
 
     def disconnect(self) -> None:
         """Close the connection, if there is one. That rolls back."""
@@ -121,12 +135,14 @@ class Writer:
             explained = self._file.explain(error)
             self._disconnect()
             self._failure = None
-            if not isinstance(error, Exception):
+            if self._at_work != self._serving and is_interrupt(error):
                 raise
-            if self._has_begun and len(jobs) > 1 and blames_the_statement(error):
+            if self._is_at_jobs and len(jobs) > 1 and blames_the_statement(error):
                 for job in jobs:
                     self._run([job])
                 return
+            if not self._is_at_jobs and isinstance(explained, BrokenDecision):  # the commit may have succeeded
+                explained = StoreUnavailable(f"an update ended before its outcome was known ({error!r}): repeat it")
             outcome = explained.code
             for job in jobs:
                 job.error = type(explained)(explained.description)
@@ -138,6 +154,8 @@ class Writer:
 
     def _disconnect(self) -> None:
         if self._open is not None:
+            if self._open.log.stops is not None:  # if an interrupt has ended the first call
+                self._file.watch.stop(self._open.log.stops)
             # This checkpoint reports its errors. SQLite's own checkpoint at the close of the last connection does not.
             if not self._file.watch.is_stopped:
                 self._checkpoint(self._open, "PASSIVE")
@@ -146,7 +164,7 @@ class Writer:
         self._open = None
 
     def _transact(self, jobs: Sequence[Job[Any]]) -> None:
-        self._has_begun = False
+        self._is_at_jobs = False
         if self._open is None:
             self._open = self._connect()
         connection, batch, log = self._open.connection, self._open.batch, self._open.log
@@ -155,7 +173,7 @@ class Writer:
             self._file.check_version(connection)
             batch.forget()
             self._open.data_version = version
-        self._has_begun = True
+        self._is_at_jobs = True
         if len(jobs) > 1:
             batch.prefetch([job.credit for job in jobs if job.credit is not None])
         for job in jobs:
@@ -167,6 +185,7 @@ class Writer:
             except IncomingPaymentsError as error:  # raised before the first write: there is nothing to undo
                 job.error = error
         batch.flush()
+        self._is_at_jobs = False
         self._open.log_bytes = self._file.commit(connection, log)
         self._open.commits += 1
         batch.clear()
@@ -206,6 +225,7 @@ class Writer:
                 open.connection.execute("PRAGMA busy_timeout = 0")
             done = not busy
         except Exception as error:  # noqa: BLE001 - it must not end the thread that all callers need
+            self._failure = error  # first of all, because an interrupt may end this
             if not isinstance(self._file.explain(error), StoreStopped):
                 text = "the log could not be copied into the database: %s"
                 log_event(logger, logging.WARNING, LogEvent.CHECKPOINT_FAILED, text, error)

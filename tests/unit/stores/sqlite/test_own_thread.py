@@ -2,11 +2,12 @@
 
 import dis
 import itertools
+import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.errors import StoreStopped
+from incoming_payments.errors import BrokenDecision, StoreStopped, StoreUnavailable, StoreUnusable
 from incoming_payments.stores.sqlite import SqliteStore, _engine, _writer
+from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.stores.sqlite._queue import Job
+from incoming_payments.stores.sqlite._watch import FileWatch
 from incoming_payments.testing import crediting
 from incoming_payments.testing.steps import create, credit
 from kits.sqlite_jobs import busy_writer, crediting_one, queue
@@ -53,7 +56,8 @@ def thread_of(store: SqliteStore) -> str:
 
 
 def test_call_alone_is_done_in_its_own_thread(store: SqliteStore) -> None:
-    """The hand-over to the writer's thread would take longer than the work."""
+    """The hand-over to the writer's thread would take longer than the work. That thread opens the connection."""
+    assert thread_of(store) == "incoming-payments-write"
     assert thread_of(store) == threading.current_thread().name
 
 
@@ -101,6 +105,7 @@ def test_checkpoint_is_left_to_the_thread_of_the_writer(store: SqliteStore, monk
 def test_update_that_closes_its_store_ends(path: Path) -> None:
     """The store does not wait for the thread that does the update."""
     store = SqliteStore(path)
+    create(store)
     store._write(lambda _: store.close())
     assert thread_of_new_store(path) == threading.current_thread().name
 
@@ -108,22 +113,23 @@ def test_update_that_closes_its_store_ends(path: Path) -> None:
 def thread_of_new_store(path: Path) -> str:
     """Open another store on the file, and return the thread of its update."""
     with SqliteStore(path) as store:
+        create(store)
         return thread_of(store)
 
 
 def test_close_waits_for_a_call_that_has_begun(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call would open the file again after the close."""
     entered, go = threading.Event(), threading.Event()
-    run = _writer.Writer.run
+    run_here = _writer.Writer.run_here
 
-    def pause_and_run(writer: _writer.Writer, jobs: Sequence[Job[Any]]) -> None:
-        if threading.current_thread() is caller:
-            entered.set()
-            assert go.wait(30)
-        run(writer, jobs)
+    def pause_and_run(writer: _writer.Writer, job: Job[Any]) -> bool:
+        entered.set()
+        assert go.wait(30)
+        return run_here(writer, job)
 
-    monkeypatch.setattr(_writer.Writer, "run", pause_and_run)
+    monkeypatch.setattr(_writer.Writer, "run_here", pause_and_run)
     store = SqliteStore(path)
+    create(store)
     answers: list[str] = []
     caller = threading.Thread(target=lambda: answers.append(thread_of(store)), name="caller")
     caller.start()
@@ -170,6 +176,77 @@ def after_fork_in(_: threading.Thread) -> None:
     _engine._forking = threading.RLock()
 
 
+def test_update_inside_an_update_is_refused(store: SqliteStore) -> None:
+    """It would wait for itself, in the thread of the caller and in that of the writer."""
+    threads: list[str] = []
+
+    def work(_: object) -> bool:
+        threads.append(threading.current_thread().name)
+        with pytest.raises(StoreUnavailable, match="in the middle of an update"):
+            create(store)
+        return True
+
+    assert [store._write(work) for _ in range(2)] == [True, True]
+    assert threads == ["incoming-payments-write", threading.current_thread().name]
+
+
+def test_fork_inside_an_update_does_not_wait_for_it(store: SqliteStore) -> None:
+    """The update, and the updates that wait for it, end after the fork."""
+    id = create(store)
+
+    def fork(_: object) -> bool:
+        _engine._before_fork()
+        _engine._after_fork_in_parent()
+        return True
+
+    forked: list[bool] = []
+    thread = threading.Thread(target=lambda: forked.append(store._write(fork)), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert forked == [True]
+    assert credit(store, id, "wire-1", 1).received.value == 1
+
+
+def test_handler_may_close_the_store_before_the_call_has_its_turn(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The close does not wait for the call, which a signal has interrupted. The call is refused then."""
+    run_here = _writer.Writer.run_here
+
+    def close_and_run(writer: _writer.Writer, job: Job[Any]) -> bool:
+        closed.close()
+        return run_here(writer, job)
+
+    monkeypatch.setattr(_writer.Writer, "run_here", close_and_run)
+    closed = SqliteStore(path)
+    create(closed)
+    refused: list[StoreUnusable] = []
+
+    def call() -> None:
+        with pytest.raises(StoreUnusable, match="is closed") as raised:
+            create(closed)
+        refused.append(raised.value)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert refused
+    assert not path.with_name(f"{path.name}-wal").exists()
+
+
+def test_close_finds_the_end_of_a_call_that_could_not_notify(path: Path) -> None:
+    """An interrupt may end a call before it notifies the threads that wait for it."""
+    store = SqliteStore(path)
+    create(store)
+    job = Job(lambda _: None)
+    store._engine._own[job] = 0
+    closing = threading.Thread(target=store.close, daemon=True)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive()
+    store._engine._own.pop(job)
+    closing.join(30)
+    assert not closing.is_alive()
+
+
 # --- interrupts ---
 
 
@@ -212,6 +289,101 @@ def interrupted_at(nth: int) -> Iterator[Interrupter]:
         yield interrupter
     finally:
         sys.settrace(before)
+
+
+class LateError(Exception):
+    """The exception of a program's signal handler."""
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (LateError(), LateError),
+        (TimeoutError("too late"), TimeoutError),
+        (SystemExit(), SystemExit),
+        (RuntimeError(), StoreUnavailable),  # it could be Python's own, so it is explained
+    ],
+)
+def test_interrupt_after_a_commit_denies_no_credit(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, error: BaseException, outcome: type[BaseException]
+) -> None:
+    """The exception of a signal handler reaches the caller. No exception becomes a final refusal, as by a bad value."""
+    id = create(store)
+    after_commit = LogWatch.after_commit
+
+    def interrupted(log: LogWatch) -> int:
+        after_commit(log)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogWatch, "after_commit", interrupted)
+        with pytest.raises(outcome):
+            credit(store, id, "wire-1", 1)
+    assert store.load(id).received.value == 1
+    assert credit(store, id, "wire-1", 1).received.value == 1
+    assert store.load(id).received.value == 1
+
+
+def test_call_after_an_interrupt_is_left_to_the_thread_of_the_writer(store: SqliteStore) -> None:
+    """That thread handles no signals, so it opens a connection without losing a descriptor."""
+    create(store)
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store._write(interrupted)
+    assert thread_of(store) == "incoming-payments-write"
+    assert thread_of(store) == threading.current_thread().name
+
+
+def test_interrupt_does_not_end_the_thread_of_the_writer(store: SqliteStore) -> None:
+    """It fails its batch. Without that thread, every call would wait for ever."""
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    job = Job(interrupted)
+    store._engine.submit(job)
+    with pytest.raises(BrokenDecision):
+        job.wait()
+    assert thread_of(store) == "incoming-payments-write"
+
+
+def test_interrupt_at_any_point_of_a_disconnection_leaks_no_descriptor(store: SqliteStore) -> None:
+    """A second call of `close` must not close a descriptor that belongs to another file by then."""
+    create(store)
+    for nth in itertools.count(1):
+        log = LogWatch(store._engine._file.watch)
+        descriptor = log._log
+        with interrupted_at(nth) as interrupter, suppress(KeyboardInterrupt):
+            log.close()
+        if log._log == descriptor:
+            log.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+        if interrupter.left > 0:
+            break
+
+
+def test_interrupt_hides_no_change_of_the_log(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store stops when its log was shortened, even if an interrupt ends the call that found it."""
+    id = create(store)
+    credit(store, id, "wire-1", 1)
+    log = path.with_name(f"{path.name}-wal")
+    os.truncate(log, log.stat().st_size - 1)
+    stop, interrupts = FileWatch.stop, [KeyboardInterrupt()]
+
+    def interrupted(watch: FileWatch, why: str) -> StoreStopped:
+        if interrupts:
+            raise interrupts.pop()
+        return stop(watch, why)
+
+    monkeypatch.setattr(FileWatch, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        credit(store, id, "wire-2", 1)
+    with pytest.raises(StoreStopped, match="was shortened"):
+        credit(store, id, "wire-2", 1)
 
 
 @pytest.fixture
@@ -304,7 +476,7 @@ def test_interrupt_at_any_point_hides_no_failure_of_the_disk(path: Path, monkeyp
     store.close()
 
 
-def test_interrupted_job_of_the_queue_does_not_run_twice(store: SqliteStore) -> None:
+def test_interrupted_job_does_not_run_twice(store: SqliteStore) -> None:
     """A writer drops the work of a run that an interrupt has ended, before it does the next job."""
     id = create(store)
     writer = _writer.Writer(store._engine._file)
