@@ -25,10 +25,10 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Names = set[bytes]  # of the header fields
+Names = Mapping[bytes, bytes]  # of the header fields, with the last value of each
 
 _BODILESS: Final = {"GET", "HEAD", "OPTIONS"}
-_FRAMING: Final = (b"content-length", b"transfer-encoding")
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 _CLOSE: Final = ("Connection", "close")
 
 
@@ -77,11 +77,11 @@ class AsgiApplication:
         another object than a scope, and nothing else.
         """
         given: object = scope
-        if not isinstance(given, Mapping):
+        if type(given) is not dict and not isinstance(given, Mapping):  # a test for a `Mapping` takes 0.4 us
             text = f"answer() takes the ASGI scope, such as request.scope, not {name_of(given)}"
             raise ConfigurationError(text, setting="scope")
         begin_s = time.perf_counter()
-        names = {name for name, _ in scope["headers"]}
+        names = dict(scope["headers"])
         path, response = await self._answer(scope, receive, names, body)
         self._service.answered(scope["method"], path, response, begin_s)
         if b"upgrade" in names:
@@ -130,7 +130,7 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
     the client disconnects before the end of the body, or when the request has both `Content-Length` and
     `Transfer-Encoding`.
     """
-    names = {name for name, _ in scope["headers"]}
+    names = dict(scope["headers"])
     head = _head(scope, below(_path(scope), mount), names)
     return evolve(head, body=await _body(scope, receive, names, None, BODY_BYTES_MAX))
 
@@ -155,7 +155,7 @@ def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
 
 def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
     _check_framing(scope, names)
-    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+    headers = tuple([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]])
     query = scope.get("query_string", b"").decode("latin-1")
     return Request(method=scope["method"], path=path, query=query, headers=headers)
 
@@ -177,7 +177,7 @@ def _path(scope: Mapping[str, Any]) -> str:
 async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None, limit: int) -> bytes:
     """Return the body of the request: `body`, if the host has read it already."""
     if body is None:
-        if scope["method"] in _BODILESS and scope.get("http_version", "2") < "2" and names.isdisjoint(_FRAMING):
+        if scope["method"] in _BODILESS and scope.get("http_version", "2") < "2" and _FRAMING.isdisjoint(names):
             return b""  # RFC 9112 §6.3. A server would wait for the next message if other code has received the first.
         body = await _receive_body(receive, limit)
     if len(body) > limit:

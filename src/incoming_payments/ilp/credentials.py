@@ -24,7 +24,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from incoming_payments.domain.methods import IlpAddress, IlpPaymentMethod, ilp_address
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, payment_id
 from incoming_payments.errors import InvalidValue, MalformedAddress
-from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, SERVER_SECRET_BYTES_MIN, SERVER_SECRETS_MAX
+from incoming_payments.limits import (
+    ILP_ADDRESS_CHARS_MAX,
+    METHODS_REMEMBERED_MAX,
+    SERVER_SECRET_BYTES_MIN,
+    SERVER_SECRETS_MAX,
+)
 
 _SEGMENT_CHARS: Final = 43  # base64url of 32 bytes: 16 bytes of SIV and 16 bytes of id
 # The purpose of each derived key. A new scheme must use new names, which give it different keys.
@@ -79,13 +84,12 @@ class DerivedMethods:
 
     def allocate(self, payment: IncomingPayment) -> tuple[IlpPaymentMethod, ...]:
         """Return the `ilp` method of `payment` under the newest secret. This is the `MethodAllocator` port."""
-        credentials = self.derive(payment.id)
-        return (IlpPaymentMethod(credentials.ilp_address, _base64url(credentials.shared_secret)),)
+        return _methods(self, payment.id)
 
     def derive(self, id: PaymentId) -> StreamCredentials:
         """Return the credentials of the payment `id` under the newest secret. Raises `InvalidValue` for a bad id."""
         secret = self.secrets[0]
-        sealed = _cipher(secret).encrypt(uuid.UUID(payment_id(id)).bytes, [self.prefix.encode("ascii")])
+        sealed = _cipher(secret).encrypt(bytes.fromhex(payment_id(id).replace("-", "")), [self.prefix.encode("ascii")])
         return self._credentials(secret, id, _base64url(sealed))
 
     def read(self, address: str) -> StreamCredentials:
@@ -105,6 +109,12 @@ class DerivedMethods:
     def _credentials(self, secret: bytes, id: PaymentId, segment: str) -> StreamCredentials:
         shared_secret = hmac.digest(_derived_key(secret, _SHARED_SECRET_KEY), segment.encode("ascii"), hashlib.sha256)
         return StreamCredentials(id, IlpAddress(f"{self.prefix}.{segment}"), shared_secret)
+
+
+@lru_cache(maxsize=METHODS_REMEMBERED_MAX)  # saves 10 us of each get of a payment that was returned before (timeit)
+def _methods(methods: DerivedMethods, id: PaymentId) -> tuple[IlpPaymentMethod, ...]:
+    credentials = methods.derive(id)
+    return (IlpPaymentMethod(credentials.ilp_address, _base64url(credentials.shared_secret)),)
 
 
 @lru_cache(maxsize=SERVER_SECRETS_MAX * 4)  # with the cache below, `read` takes 13 us instead of 21 (timeit)
