@@ -1,6 +1,5 @@
 """The bodies of requests and responses."""
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -122,10 +121,16 @@ class PublicView:
 
 def write_view(view: PaymentView | SummaryView | PageView | PublicView) -> bytes:
     """Return the JSON of `view`. Absent members are left out, because real clients refuse `null`."""
-    document = _WRITERS[type(view)](view)
+    return _view_text(view).encode()
+
+
+def _view_text(view: PaymentView | SummaryView | PageView | PublicView) -> str:
+    text = json_text(_WRITERS[type(view)](view))
     if isinstance(view, PageView):
-        document = {"pagination": document, "result": document.pop("result")}
-    return write_json(document)
+        return f'{{"pagination":{text},"result":[{",".join(map(_view_text, view.result))}]}}'
+    if isinstance(view, PublicView) or view.metadata is None:
+        return text
+    return f'{text[:-1]},"metadata":{view.metadata}}}'  # it is JSON already: saves 3 us of each create (timeit)
 
 
 def write_error(code: str, description: str, details: Mapping[str, object]) -> bytes:
@@ -296,12 +301,13 @@ def _write_methods(methods: Sequence[IlpPaymentMethod]) -> list[dict[str, str]]:
 
 
 def _write_members(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return a cattrs hook that writes `cls` in camelCase, without absent optional members."""
+    """Return a cattrs hook that writes `cls` in camelCase, without absent members and those that `_view_text` adds."""
     names = [field.name for field in fields(cls)]
-    # By member: a hook for the type of the methods takes 1 us more.
-    hooks: dict[str, Callable[[Any], Any]] = {"metadata": json.loads, "methods": _write_methods}
+    hooks = {"methods": _write_methods}  # by member: by type takes 1 us more
+    written_apart = {"metadata", "result"}
     renamed: dict[str, Any] = {
-        name: override(rename=_camel_case(name), unstruct_hook=hooks.get(name)) for name in names
+        name: override(rename=_camel_case(name), unstruct_hook=hooks.get(name), omit=name in written_apart)
+        for name in names
     }
     return make_dict_unstructure_fn(cls, _WRITER, _cattrs_omit_if_default=True, **renamed)
 
@@ -309,5 +315,4 @@ def _write_members(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
 _WRITER: Final = Converter()
 _WRITER.register_unstructure_hook(Amount, _write_amount)
 _WRITER.register_unstructure_hook(datetime, write_date_time)
-_WRITER.register_unstructure_hook(SummaryView, _write_members(SummaryView))
 _WRITERS: Final = {view: _write_members(view) for view in (PaymentView, SummaryView, PageView, PublicView)}
