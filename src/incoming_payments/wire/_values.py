@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from attrs import fields, frozen
+from attrs import define, fields, frozen
 from cattrs import AttributeValidationNote, ClassValidationError, Converter, ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from dateutil.parser import isoparse
@@ -227,7 +227,7 @@ def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[
     return lambda value, _: read(_read_object(value, dict), cls)
 
 
-@frozen
+@define
 class _AmountJson:
     value: str
     asset_code: str
