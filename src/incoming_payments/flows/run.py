@@ -145,11 +145,11 @@ def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
         raise PortMissing(f"no port answers {type(effect).__name__}: yield only the effects of flows.effects")
     name, call = route
     port = getattr(ports, name)
-    if port is None and type(effect) in _WITHOUT_PORT:
+    if port is not None:
+        return call(port, effect)
+    if type(effect) in _WITHOUT_PORT:
         return _WITHOUT_PORT[type(effect)]
-    if port is None:
-        raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")
-    return call(port, effect)
+    raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")
 
 
 def _too_many_effects(effect: effects.Effect[Any]) -> FlowStuck:
