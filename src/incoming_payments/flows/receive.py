@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
@@ -10,6 +11,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import (
     STREAM_CREDITS,
     Credit,
+    CreditId,
     IncomingPayment,
     PaymentId,
     check_amount,
@@ -49,9 +51,13 @@ def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable
             "clock must be a function that returns the time, such as lambda: datetime.now(UTC)", member="clock"
         )
     check_time(clock())  # so that a wrong clock is found without the store
-    check_amount(amount)
-
-    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
-        return lifecycle.credit(payment, earlier, id=name, amount=amount, now=check_time(clock()))
-
+    decide = partial(_decide, name, check_amount(amount), clock)
     return (yield from UpdatePayment(payment_id(id), decide, name))
+
+
+# Not a function in a function: that takes seven objects for each call, and Python collects garbage more often. With
+# those of the store, 64 durable credits take 1.1 times as long (benchmarks/receive.py).
+def _decide(
+    id: CreditId, amount: Amount, clock: Callable[[], datetime], payment: IncomingPayment, earlier: Credit | None
+) -> Decision[Credit]:
+    return lifecycle.credit(payment, earlier, id=id, amount=amount, now=check_time(clock()))

@@ -50,7 +50,7 @@ class StreamCredentials:
     shared_secret: bytes = field(repr=False)
 
 
-@frozen
+@frozen(slots=False)  # with slots, the cached property makes each access to an attribute slower
 class DerivedMethods:
     """The default `MethodAllocator`: derive the `ilp` method of every payment from server secrets.
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from incoming_payments.limits import STORE_BATCH_MAX
+from incoming_payments.errors import StoreUnavailable
+from incoming_payments.limits import STORE_BATCH_MAX, STORE_QUEUE_MAX
 from incoming_payments.stores.sqlite._rows import Batch, CreditKey
 
 T = TypeVar("T")
@@ -21,6 +22,8 @@ class Job(Generic[T]):
     `credit` is the credit that the work looks up, if there is one. The writer sets `answer` or `error` before the
     commit, and settles the job after it.
     """
+
+    __slots__ = ("_unsettled", "answer", "credit", "error", "future", "loop", "work")
 
     answer: T
 
@@ -83,8 +86,12 @@ class Jobs:
         return len(self._waiting)
 
     def put(self, job: Job[Any] | None) -> None:
-        """Add `job`. A job of a loop is added in the thread of that loop."""
-        loop = None if job is None else job.loop
+        """Add `job`. A job of a loop is added in the thread of that loop. Raises `StoreUnavailable` for too many."""
+        loop = None
+        if job is not None:
+            loop = job.loop
+            if len(self._waiting) >= STORE_QUEUE_MAX:
+                raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: repeat the call later")
         if loop is not None and self._loop is not loop:
             loop.call_soon(self._end_turn)
             self._loop = loop  # in this order: an interrupt in between must not silence the loop

@@ -126,7 +126,7 @@ def test_many_loops_and_threads_share_a_store(store: SqliteStore, path: Path) ->
 
 def test_full_queue_refuses_tasks_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call raises `StoreUnavailable` before it waits. The queued updates are committed."""
-    monkeypatch.setattr(_engine, "STORE_QUEUE_MAX", 2)
+    monkeypatch.setattr(_queue, "STORE_QUEUE_MAX", 2)
 
     async def scenario() -> list[int]:
         async with AsyncSqliteStore(path) as store:
