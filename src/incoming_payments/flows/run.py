@@ -66,7 +66,9 @@ def run(flow: effects.Flow[T], ports: Ports) -> T:
         for _ in range(FLOW_STEPS_MAX):
             try:
                 answer = _call_port(effect, ports)
-                if _is_awaitable(answer):
+                # `inspect.isawaitable` adds 2 % to a packet (benchmarks/receive.py). It calls generators of
+                # `types.coroutine` awaitable too.
+                if hasattr(answer, "__await__") or isinstance(answer, GeneratorType):
                     answer = _waited(answer, effect)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
@@ -93,7 +95,7 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
         for _ in range(FLOW_STEPS_MAX):
             try:
                 answer = _call_port(effect, ports)
-                if _is_awaitable(answer):
+                if hasattr(answer, "__await__") or isinstance(answer, GeneratorType):  # as in `run`
                     answer = await answer
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
@@ -123,11 +125,6 @@ def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
             one.close()  # this error is enough: do not also warn that the flow was never run
     found = " and ".join("a flow" if isinstance(one, Generator) else name_of(one) for one in (flow, ports))
     raise ConfigurationError(f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}")
-
-
-def _is_awaitable(answer: object) -> bool:
-    # `inspect.isawaitable` adds 2 % to a packet (benchmarks/receive.py). A generator from `types.coroutine` counts too.
-    return hasattr(answer, "__await__") or isinstance(answer, GeneratorType)
 
 
 def _waited(answer: Any, effect: effects.Effect[Any]) -> Any:
