@@ -14,6 +14,9 @@ ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points 
 
 # --- resource ---
 URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
+ACCEPTS_REMEMBERED_MAX: Final = 64  # cached Accept fields: at most 4 MB
+TIMES_REMEMBERED_MAX: Final = 1024  # cached texts of times: some 200 bytes each
+ASSETS_REMEMBERED_MAX: Final = 256  # cached assets: some 200 bytes each
 URLS_REMEMBERED_MAX: Final = 1024  # cached canonical URLs: at most 4 MB
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # long enough for a hash, a UUID or a core banking reference
@@ -29,6 +32,7 @@ METHODS_MAX: Final = 8  # one for each payment method type; there is one type to
 
 # --- ILP: spec section 2.3, RFC 15 ---
 ILP_ADDRESS_CHARS_MAX: Final = 1023
+METHODS_REMEMBERED_MAX: Final = 1024  # cached payment methods of payments: some 1 KB each
 ILP_ADDRESSES_REMEMBERED_MAX: Final = 1024  # cached valid addresses: at most 2 MB
 ILP_DATA_BYTES_MAX: Final = 32_767  # RFC 27: end-to-end data of one packet
 ILP_MESSAGE_CHARS_MAX: Final = 8191  # RFC 27: the message of a Reject

@@ -316,7 +316,7 @@ def _approvals(ports: "AsyncPorts | Ports") -> Approvals | None:
     return None if ports.acceptance is None else Approvals(ports.acceptance, ports.approval_s)
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)  # with slots, a cached property makes each look-up of a port slower
 class Ports:
     """The ports for `run`. Leave out ports that the flows of the host do not use.
 
@@ -345,7 +345,7 @@ class Ports:
         return _approvals(self)
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)
 class AsyncPorts:
     """The ports for `arun`, each sync or async. See `Ports`."""
 

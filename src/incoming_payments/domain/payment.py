@@ -29,6 +29,7 @@ STREAM_CREDITS: Final = "stream:"  # the prefix of the credit ids of packets, an
 PAYMENT_ID_RANDOM_BYTES: Final = 10
 _PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
@@ -44,12 +45,13 @@ def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
     if len(randomness) != PAYMENT_ID_RANDOM_BYTES:
         raise InvalidValue(f"randomness must be {PAYMENT_ID_RANDOM_BYTES} bytes, not {len(randomness)}")
     check_time(now)
-    stamp = (now - _EPOCH) // timedelta(milliseconds=1)
+    stamp = (now - _EPOCH) // _MILLISECOND
     if stamp < 0:
         raise InvalidValue("now must not be before 1970: set the clock", member="now")
     bits = int.from_bytes(randomness)
     rand_a, rand_b = (bits >> 62) & 0xFFF, bits & (2**62 - 1)
-    return PaymentId(str(uuid.UUID(int=stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b)))
+    digits = f"{stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b:032x}"  # `uuid.UUID` takes 1.3 us more
+    return PaymentId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
 
 
 def id_time(id: PaymentId) -> datetime:

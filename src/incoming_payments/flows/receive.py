@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
@@ -10,6 +11,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import (
     STREAM_CREDITS,
     Credit,
+    CreditId,
     IncomingPayment,
     PaymentId,
     check_amount,
@@ -17,10 +19,9 @@ from incoming_payments.domain.payment import (
     payment_id,
 )
 from incoming_payments.errors import InvalidValue
-from incoming_payments.flows.effects import Flow, UpdatePayment, flow
+from incoming_payments.flows.effects import Flow, Guarded, UpdatePayment
 
 
-@flow
 def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable[[], datetime]) -> Flow[Credit]:
     """Credit `amount` to the payment `id` under the credit id `credit`. Return the credit when it is durable.
 
@@ -39,6 +40,11 @@ def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable
     credit = run(receive(id, credit="wire-0007", amount=Amount(2500, usd), clock=lambda: datetime.now(UTC)), ports)
     ```
     """
+    return Guarded(_receive(id, credit, amount, clock))
+
+
+# `flow` does not decorate `receive`: see `flows.receive_packet`.
+def _receive(id: PaymentId | str, credit: str, amount: Amount, clock: Callable[[], datetime]) -> Flow[Credit]:
     name = credit_id(credit)
     if name.startswith(STREAM_CREDITS):
         raise InvalidValue(
@@ -49,9 +55,13 @@ def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable
             "clock must be a function that returns the time, such as lambda: datetime.now(UTC)", member="clock"
         )
     check_time(clock())  # so that a wrong clock is found without the store
-    check_amount(amount)
-
-    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
-        return lifecycle.credit(payment, earlier, id=name, amount=amount, now=check_time(clock()))
-
+    decide = partial(_decide, name, check_amount(amount), clock)
     return (yield from UpdatePayment(payment_id(id), decide, name))
+
+
+# Not a function in a function: that takes seven objects for each call, and Python collects garbage more often. With
+# those of the store, 64 durable credits take 1.1 times as long (benchmarks/receive.py).
+def _decide(
+    id: CreditId, amount: Amount, clock: Callable[[], datetime], payment: IncomingPayment, earlier: Credit | None
+) -> Decision[Credit]:
+    return lifecycle.credit(payment, earlier, id=id, amount=amount, now=check_time(clock()))

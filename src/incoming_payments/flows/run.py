@@ -66,7 +66,9 @@ def run(flow: effects.Flow[T], ports: Ports) -> T:
         for _ in range(FLOW_STEPS_MAX):
             try:
                 answer = _call_port(effect, ports)
-                if _is_awaitable(answer):
+                # `inspect.isawaitable` adds 2 % to a packet (benchmarks/receive.py). It calls generators of
+                # `types.coroutine` awaitable too.
+                if hasattr(answer, "__await__") or isinstance(answer, GeneratorType):
                     answer = _waited(answer, effect)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
@@ -93,7 +95,7 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
         for _ in range(FLOW_STEPS_MAX):
             try:
                 answer = _call_port(effect, ports)
-                if _is_awaitable(answer):
+                if hasattr(answer, "__await__") or isinstance(answer, GeneratorType):  # as in `run`
                     answer = await answer
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
@@ -125,11 +127,6 @@ def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
     raise ConfigurationError(f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}")
 
 
-def _is_awaitable(answer: object) -> bool:
-    # `inspect.isawaitable` adds 2 % to a packet (benchmarks/receive.py). A generator from `types.coroutine` counts too.
-    return hasattr(answer, "__await__") or isinstance(answer, GeneratorType)
-
-
 def _waited(answer: Any, effect: effects.Effect[Any]) -> Any:
     """Return the answer of a bounded call. Raise `PortMissing` for every other awaitable."""
     if isinstance(answer, BoundedCall):
@@ -145,11 +142,11 @@ def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
         raise PortMissing(f"no port answers {type(effect).__name__}: yield only the effects of flows.effects")
     name, call = route
     port = getattr(ports, name)
-    if port is None and type(effect) in _WITHOUT_PORT:
+    if port is not None:
+        return call(port, effect)
+    if type(effect) in _WITHOUT_PORT:
         return _WITHOUT_PORT[type(effect)]
-    if port is None:
-        raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")
-    return call(port, effect)
+    raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")
 
 
 def _too_many_effects(effect: effects.Effect[Any]) -> FlowStuck:

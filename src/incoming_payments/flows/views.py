@@ -26,17 +26,18 @@ def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMeth
 
     `completed` is true only in the completed state. It is false for a payment that expired.
     """
+    terms, progress = payment.terms, payment.progress
     return PaymentView(
         id=url,
-        wallet_address=payment.wallet_address,
+        wallet_address=terms.wallet_address,
         completed=state_of(payment, now) is State.COMPLETED,
-        incoming_amount=payment.limit,
-        received_amount=payment.received,
-        expires_at=payment.expires_at,
-        metadata=payment.metadata,
-        created_at=payment.created_at,
-        updated_at=payment.updated_at,
-        methods=tuple(dict.fromkeys(methods)),  # spec section 2.2: unique items
+        incoming_amount=terms.limit,
+        received_amount=progress.received,
+        expires_at=terms.expires_at,
+        metadata=terms.metadata,
+        created_at=terms.created_at,
+        updated_at=progress.updated_at,
+        methods=tuple(methods if len(methods) == 1 else dict.fromkeys(methods)),  # spec section 2.2: unique items
     )
 
 

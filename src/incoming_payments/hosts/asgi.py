@@ -6,7 +6,7 @@ Mount `AsgiApplication` as it is, or call its `answer` from a framework's own ro
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
 from typing import Any, Final
 
 from attrs import evolve
@@ -25,10 +25,10 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Names = set[bytes]  # of the header fields
+Names = Mapping[bytes, bytes]  # of the header fields, with the last value of each
 
 _BODILESS: Final = {"GET", "HEAD", "OPTIONS"}
-_FRAMING: Final = (b"content-length", b"transfer-encoding")
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 _CLOSE: Final = ("Connection", "close")
 
 
@@ -77,11 +77,11 @@ class AsgiApplication:
         another object than a scope, and nothing else.
         """
         given: object = scope
-        if not isinstance(given, Mapping):
+        if type(given) is not dict and not isinstance(given, Mapping):  # a test for a `Mapping` takes 0.4 us
             text = f"answer() takes the ASGI scope, such as request.scope, not {name_of(given)}"
             raise ConfigurationError(text, setting="scope")
         begin_s = time.perf_counter()
-        names = {name for name, _ in scope["headers"]}
+        names = dict(scope["headers"])
         path, response = await self._answer(scope, receive, names, body)
         self._service.answered(scope["method"], path, response, begin_s)
         if b"upgrade" in names:
@@ -130,7 +130,7 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
     the client disconnects before the end of the body, or when the request has both `Content-Length` and
     `Transfer-Encoding`.
     """
-    names = {name for name, _ in scope["headers"]}
+    names = dict(scope["headers"])
     head = _head(scope, below(_path(scope), mount), names)
     return evolve(head, body=await _body(scope, receive, names, None, BODY_BYTES_MAX))
 
@@ -155,7 +155,7 @@ def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
 
 def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
     _check_framing(scope, names)
-    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+    headers = tuple([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]])
     query = scope.get("query_string", b"").decode("latin-1")
     return Request(method=scope["method"], path=path, query=query, headers=headers)
 
@@ -177,7 +177,7 @@ def _path(scope: Mapping[str, Any]) -> str:
 async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None, limit: int) -> bytes:
     """Return the body of the request: `body`, if the host has read it already."""
     if body is None:
-        if scope["method"] in _BODILESS and scope.get("http_version", "2") < "2" and names.isdisjoint(_FRAMING):
+        if scope["method"] in _BODILESS and scope.get("http_version", "2") < "2" and _FRAMING.isdisjoint(names):
             return b""  # RFC 9112 §6.3. A server would wait for the next message if other code has received the first.
         body = await _receive_body(receive, limit)
     if len(body) > limit:
@@ -193,21 +193,52 @@ def _announces_content(scope: Mapping[str, Any]) -> bool:
 
 async def _receive_body(receive: Receive, limit: int) -> bytes:
     """Return the received body, or its beginning when it is over `limit`."""
-    body = bytearray()
-    is_open = True
     begin_s = asyncio.get_running_loop().time()
+    body = bytearray()
+    first = _Begun(receive())
+    # A body that is here already needs no timeout: saves 4 us a create, 2 % of its time outside the ports (timeit).
+    if first.answer is not None and not _append(body, first.answer):
+        return bytes(body)
+    is_open, bound_s = True, BODY_START_S_MAX if first.answer is None else BODY_S_MAX
     try:
-        async with asyncio.timeout_at(begin_s + BODY_START_S_MAX) as deadline:
+        async with asyncio.timeout_at(begin_s + bound_s) as deadline:
+            if first.answer is None:
+                is_open = _append(body, await first)
+                deadline.reschedule(begin_s + BODY_S_MAX)
             while is_open and len(body) <= limit:
-                message = await receive()
-                if message["type"] == "http.disconnect":  # no response can be sent; this ends the request like an error
-                    text = "the client disconnected before the end of the body"
-                    raise (HttpRefused if body else NothingRead)(400, "incomplete_body", text)
-                body += message.get("body", b"")
-                if is_open := message.get("more_body", False):
-                    deadline.reschedule(begin_s + BODY_S_MAX)
+                is_open = _append(body, await receive())
     except TimeoutError:
         # RFC 9110 §15.5.9: the rest of the body may still arrive, so this connection cannot carry another request.
         text = f"a body has to begin within {BODY_START_S_MAX} seconds and to end within {BODY_S_MAX}: send it again"
         raise (HttpRefused if body else NothingRead)(408, "body_timeout", text, headers=(_CLOSE,)) from None
     return bytes(body)
+
+
+def _append(body: bytearray, message: Message) -> bool:
+    """Append the bytes of `message` to `body`, and return whether more messages follow."""
+    if message["type"] == "http.disconnect":  # no response can be sent; this ends the request like an error
+        text = "the client disconnected before the end of the body"
+        raise (HttpRefused if body else NothingRead)(400, "incomplete_body", text)
+    body += message.get("body", b"")
+    return bool(message.get("more_body", False))
+
+
+class _Begun(Generator[Any, Any, Message]):
+    """An awaitable that has taken its first step. `answer` is its result if that step was the last. Else await it."""
+
+    def __init__(self, begun: Awaitable[Message]) -> None:
+        self.answer: Message | None = None
+        self._steps = begun.__await__()
+        try:
+            self._waits_for = [next(self._steps)]
+        except StopIteration as stop:
+            self.answer = stop.value
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        return self
+
+    def send(self, value: Any, /) -> Any:
+        return self._waits_for.pop() if self._waits_for else self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._steps.throw(*error)

@@ -58,6 +58,8 @@ class HostLog:
     def note(self, response: Response) -> None:
         """Log the failure of a port or the refused signature that caused `response`, if any. Raises nothing."""
         cause = response.cause
+        if cause is None:
+            return
         event, port = next((row for cls, row in _PORTS.items() if isinstance(cause, cls)), (None, ""))
         if event is not None and self._outages[event].admits(self._logger, f"outages of {port}"):
             self._warn(event, "%s is unavailable; clients have to retry: %s", port, cause)

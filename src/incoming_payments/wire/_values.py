@@ -1,13 +1,13 @@
 """The bodies of requests and responses."""
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar, cast
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
-from attrs import fields, frozen
+from attrs import define, fields, frozen
 from cattrs import AttributeValidationNote, ClassValidationError, Converter, ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from dateutil.parser import isoparse
@@ -18,7 +18,7 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import InvalidValue, MalformedJson
 from incoming_payments.strict import wrong_type
-from incoming_payments.wire._json import check_tree, printable, read_json, write_json
+from incoming_payments.wire._json import check_tree, is_shallow, json_text, printable, read_json, write_json
 
 T = TypeVar("T")
 JSON_MEDIA_TYPE: Final = "application/json"
@@ -56,7 +56,7 @@ def read_create_request(
     """
     document = read_json(body)
     try:
-        request = _READER.structure(document, CreateRequest)
+        request = _read_creation(document, CreateRequest)
     except (ClassValidationError, ForbiddenExtraKeysError, InvalidValue, MalformedJson) as error:
         raise _first_error(error) from None
     if request.metadata is not None:
@@ -121,10 +121,16 @@ class PublicView:
 
 def write_view(view: PaymentView | SummaryView | PageView | PublicView) -> bytes:
     """Return the JSON of `view`. Absent members are left out, because real clients refuse `null`."""
-    document = _WRITER.unstructure(view)
+    return _view_text(view).encode()
+
+
+def _view_text(view: PaymentView | SummaryView | PageView | PublicView) -> str:
+    text = json_text(_WRITERS[type(view)](view))
     if isinstance(view, PageView):
-        document = {"pagination": document, "result": document.pop("result")}
-    return write_json(document)
+        return f'{{"pagination":{text},"result":[{",".join(map(_view_text, view.result))}]}}'
+    if isinstance(view, PublicView) or view.metadata is None:
+        return text
+    return f'{text[:-1]},"metadata":{view.metadata}}}'  # it is JSON already: saves 3 us of each create (timeit)
 
 
 def write_error(code: str, description: str, details: Mapping[str, object]) -> bytes:
@@ -166,6 +172,9 @@ def parse_date_time(text: str) -> datetime:
     raise InvalidValue(f"expiresAt {wanted}", member="expiresAt")
 
 
+@lru_cache(
+    limits.TIMES_REMEMBERED_MAX
+)  # often the two times of a payment are equal: saves 1 us of each create (timeit)
 def write_date_time(time: datetime) -> str:
     """Return `time` as an RFC 3339 `date-time` in UTC, with microseconds if they are not zero."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
@@ -183,9 +192,9 @@ def _exactly(expected: type[T]) -> Callable[[object, object], T]:
     """Return a cattrs hook that accepts only values of exactly this type."""
 
     def read(value: object, _: object) -> T:
-        if complaint := wrong_type(value, expected):
-            raise MalformedJson(complaint)
-        return cast("T", value)
+        if type(value) is expected:
+            return value
+        raise MalformedJson(str(wrong_type(value, expected)))
 
     return read
 
@@ -204,7 +213,7 @@ def _read_date_time(value: object, _: object) -> datetime:
 
 
 def _read_metadata(value: object, _: object) -> MetadataJson:
-    return MetadataJson(write_json(_read_object(value, dict)).decode("utf-8"))
+    return MetadataJson(json_text(_read_object(value, dict)))
 
 
 def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[[object, object], T]:
@@ -218,7 +227,7 @@ def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[
     return lambda value, _: read(_read_object(value, dict), cls)
 
 
-@frozen
+@define
 class _AmountJson:
     value: str
     asset_code: str
@@ -226,24 +235,20 @@ class _AmountJson:
 
 
 def _read_amount(value: object, _: object) -> Amount:
-    raw = _READER.structure(value, _AmountJson)
-    return Amount.parse(raw.value, Asset(raw.asset_code, raw.asset_scale))
+    raw = _read_amount_json(value, _AmountJson)
+    return Amount.parse(raw.value, _asset(raw.asset_code, raw.asset_scale))
 
 
+_asset: Final = lru_cache(limits.ASSETS_REMEMBERED_MAX)(Asset)  # saves 1 us a create
 _READER: Final = Converter(detailed_validation=True)
-_READER.register_structure_hook(
-    _AmountJson, _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_integer)
-)
+_read_amount_json: Final = _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_integer)
 # Hooks by member instead of by type: an optional member may be absent, but it must not be null.
-_READER.register_structure_hook(
+_read_creation: Final = _strict(
     CreateRequest,
-    _strict(
-        CreateRequest,
-        wallet_address=_read_wallet_address,
-        incoming_amount=_read_amount,
-        expires_at=_read_date_time,
-        metadata=_read_metadata,
-    ),
+    wallet_address=_read_wallet_address,
+    incoming_amount=_read_amount,
+    expires_at=_read_date_time,
+    metadata=_read_metadata,
 )
 
 
@@ -276,6 +281,8 @@ def _first_error(error: Exception) -> MalformedJson:
 def _check_metadata(document: object, text: MetadataJson, bytes_max: int, depth_max: int) -> None:
     if len(text.encode("utf-8")) > bytes_max:
         raise MalformedJson(f"metadata is larger than {bytes_max} bytes, written as compact JSON", member="metadata")
+    if is_shallow(text, depth_max):
+        return
     try:
         check_tree(document, depth_max)
     except MalformedJson:
@@ -289,22 +296,23 @@ def _write_amount(amount: Amount) -> dict[str, Any]:
     return {"value": amount.text, "assetCode": amount.asset.code, "assetScale": amount.asset.scale}
 
 
-def _write_method(method: IlpPaymentMethod) -> dict[str, Any]:
-    return {"type": "ilp", "ilpAddress": method.ilp_address, "sharedSecret": method.shared_secret}
+def _write_methods(methods: Sequence[IlpPaymentMethod]) -> list[dict[str, str]]:
+    return [{"type": "ilp", "ilpAddress": one.ilp_address, "sharedSecret": one.shared_secret} for one in methods]
 
 
 def _write_members(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return a cattrs hook that writes `cls` in camelCase, without absent optional members."""
+    """Return a cattrs hook that writes `cls` in camelCase, without absent members and those that `_view_text` adds."""
     names = [field.name for field in fields(cls)]
-    renamed: dict[str, Any] = {name: override(rename=_camel_case(name)) for name in names}
-    if "metadata" in renamed:
-        renamed["metadata"] = override(unstruct_hook=json.loads)
+    hooks = {"methods": _write_methods}  # by member: by type takes 1 us more
+    written_apart = {"metadata", "result"}
+    renamed: dict[str, Any] = {
+        name: override(rename=_camel_case(name), unstruct_hook=hooks.get(name), omit=name in written_apart)
+        for name in names
+    }
     return make_dict_unstructure_fn(cls, _WRITER, _cattrs_omit_if_default=True, **renamed)
 
 
 _WRITER: Final = Converter()
 _WRITER.register_unstructure_hook(Amount, _write_amount)
-_WRITER.register_unstructure_hook(IlpPaymentMethod, _write_method)
 _WRITER.register_unstructure_hook(datetime, write_date_time)
-for _view in (PaymentView, SummaryView, PageView, PublicView):
-    _WRITER.register_unstructure_hook(_view, _write_members(_view))
+_WRITERS: Final = {view: _write_members(view) for view in (PaymentView, SummaryView, PageView, PublicView)}

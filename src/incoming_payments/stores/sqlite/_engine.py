@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from incoming_payments.errors import IncomingPaymentsError, StoreUnavailable, StoreUnusable
-from incoming_payments.limits import STORE_QUEUE_MAX, STORE_READERS_MAX
+from incoming_payments.limits import STORE_READERS_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
@@ -56,7 +56,7 @@ class Engine:
     def submit(self, job: Job[Any]) -> None:
         """Queue `job`. Raises `StoreUnavailable` when too many jobs wait, `StoreUnusable` when the store is closed."""
         with self._lock:
-            self._queue(self._running_writer(), job)
+            self._running_writer().jobs.put(job)
 
     def write(self, job: Job[T]) -> T:
         """Do `job`, in this thread if the writer is idle, and return or raise its outcome. Raises as `submit`."""
@@ -68,7 +68,7 @@ class Engine:
                 elif writer.is_this_thread:
                     raise StoreUnavailable("this thread is in the middle of an update: repeat the call after it")
                 else:
-                    self._queue(writer, job)
+                    writer.jobs.put(job)
             is_done = job not in self._own or writer.run_here(job)
         finally:
             self._own.pop(job, None)  # an interrupt cannot prevent this call, and Python handles the interrupt after it
@@ -81,15 +81,11 @@ class Engine:
 
     def _running_writer(self) -> Writer:
         """Return the writer. Its thread runs even if callers do all jobs: it makes the checkpoints."""
-        self._await_open()
+        if self._fork_pending or self._closed:
+            self._await_open()
         if self._writer is None:
             self._writer = self._start_writer()
         return self._writer[1]
-
-    def _queue(self, writer: Writer, job: Job[Any]) -> None:
-        if len(writer.jobs) >= STORE_QUEUE_MAX:
-            raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: repeat the call later")
-        writer.jobs.put(job)
 
     def read(self, query: Callable[[Rows], T]) -> T:
         """Return the answer of `query` on a connection of its own.

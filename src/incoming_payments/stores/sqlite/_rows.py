@@ -139,7 +139,7 @@ class Batch(Rows):
 
     def credit(self, payment: IncomingPayment, id: CreditId) -> Credit | None:
         """Return the credit `id` of `payment`, if it exists. Raises `StoreUnusable` when the row is no valid credit."""
-        key = (payment.id, id)
+        key = (payment.terms.id, id)
         waiting = self._credits.get(key)
         if waiting is not None:
             return waiting
@@ -159,10 +159,11 @@ class Batch(Rows):
 
     def update(self, before: IncomingPayment, after: IncomingPayment, decision: Decision[Any]) -> None:
         """Replace `before`, which `payment` has returned, by `after`, and add the credit and events of `decision`."""
-        change = self._changed.get(after.id)
-        self._changed[after.id] = (before if change is None else change[0], after)
+        id = after.terms.id
+        change = self._changed.get(id)
+        self._changed[id] = (before if change is None else change[0], after)
         if decision.credit is not None:
-            self._credits[after.id, decision.credit.id] = decision.credit
+            self._credits[id, decision.credit.id] = decision.credit
         self._events += decision.events
 
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:

@@ -5,6 +5,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from incoming_payments.domain.events import Event
@@ -168,10 +169,7 @@ class AsyncSqliteStore(_Store):
 
     async def load(self, id: PaymentId) -> IncomingPayment:
         """As `SqliteStore.load`."""
-
-        def query(rows: Rows) -> IncomingPayment:
-            return rows.payment(id)
-
+        query = partial(_load, id)
         # In the thread of the loop, a signed get takes two thirds of the processor time (docs/reports/speed.md).
         payment = self._engine.read_at_once(query)
         return await self._read(query) if payment is None else payment
@@ -251,6 +249,10 @@ class AsyncSqliteNonces:
         return await self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 
+def _load(id: PaymentId, rows: Rows) -> IncomingPayment:
+    return rows.payment(id)
+
+
 def _insertion(decision: Decision[Any]) -> Callable[[Batch], KeyedCreation | None]:
     payment = check_insert(decision)
     return lambda rows: insert_creation(rows, payment, decision)
@@ -261,16 +263,17 @@ def _key(id: PaymentId, credit_id: CreditId | None) -> CreditKey | None:
 
 
 def _updating(id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> Callable[[Batch], T]:
-    def work(rows: Batch) -> T:
-        before = rows.payment(id)
-        earlier = None if credit_id is None else rows.credit(before, credit_id)
-        try:
-            decision = decide(before, earlier)
-        except BaseException as error:
-            raise DecideRaised(error) from error
-        after = check_update(before, credit_id, earlier, decision)
-        if after is not None:
-            rows.update(before, after, decision)
-        return decision.answer
+    return partial(_update, id, decide, credit_id)  # see `flows.receive`
 
-    return work
+
+def _update(id: PaymentId, decide: Decide[T], credit_id: CreditId | None, rows: Batch) -> T:
+    before = rows.payment(id)
+    earlier = None if credit_id is None else rows.credit(before, credit_id)
+    try:
+        decision = decide(before, earlier)
+    except BaseException as error:
+        raise DecideRaised(error) from error
+    after = check_update(before, credit_id, earlier, decision)
+    if after is not None:
+        rows.update(before, after, decision)
+    return decision.answer

@@ -55,7 +55,6 @@ class Writer:
         self._report = report
         self._open: _Connection | None = None
         self._is_at_jobs = False  # whether a failure can be the fault of one job
-        self._expected = 0  # the number of jobs in the last batch: their callers may call again
         self._turn = threading.Lock()  # of the thread that works
         self._at_work: int | None = None  # the identity of that thread, also after an interrupt has ended its work
         self._serving: int | None = None  # the identity of the thread of `serve`
@@ -65,9 +64,7 @@ class Writer:
         """Do the jobs of the queue, batch by batch, until a `None`."""
         serving, self._serving = True, threading.get_ident()
         while serving:
-            # Also for a loop: creates with tokens that are introspected over HTTP come in different turns. With it, 16
-            # creates in flight make 1.1 to 1.3 times as many a second (nox -s bench -- http).
-            batch = self.jobs.take(self._expected)
+            batch = self.jobs.take()
             serving = batch[-1] is not None
             self.run([job for job in batch if job is not None])
             self.keep_log_short()
@@ -83,7 +80,7 @@ class Writer:
         """
         open = self._open
         is_clean = open is not None and self._at_work is None and not open.needs_checkpoint
-        return is_clean and not (len(self.jobs) or self._expected > 1)
+        return is_clean and not (len(self.jobs) or self.jobs.expected > 1)
 
     @property
     def is_this_thread(self) -> bool:
@@ -94,7 +91,6 @@ class Writer:
         """Commit the work of `jobs`, together if possible, and give each its outcome."""
         with self._turn:
             self._begin_work()
-            self._expected = len(jobs)
             self._run(jobs)
             self._at_work = None
 
@@ -105,7 +101,6 @@ class Writer:
             if self._open is None or self._at_work is not None:
                 return False
             self._at_work = thread  # since it has the turn, CPython has handled no signal: see `is_this_thread`
-            self._expected = 1
             self._run([job])
             self._at_work = None
         return True

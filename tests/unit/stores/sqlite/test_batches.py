@@ -22,7 +22,7 @@ from incoming_payments.stores.sqlite._store import _insertion, _updating
 from incoming_payments.stores.sqlite._writer import Writer
 from incoming_payments.testing import NOW, a_creation, crediting
 from incoming_payments.testing.steps import check_credits, create, credit
-from kits.sqlite_jobs import busy_writer, crediting_one, edit, outcomes_of_one_batch, queue, updating
+from kits.sqlite_jobs import busy_writer, crediting_one, edit, outcomes_of_one_batch, updating
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_many_loops_and_threads_share_a_store(store: SqliteStore, path: Path) ->
 
 def test_full_queue_refuses_tasks_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call raises `StoreUnavailable` before it waits. The queued updates are committed."""
-    monkeypatch.setattr(_engine, "STORE_QUEUE_MAX", 2)
+    monkeypatch.setattr(_queue, "STORE_QUEUE_MAX", 2)
 
     async def scenario() -> list[int]:
         async with AsyncSqliteStore(path) as store:
@@ -142,41 +142,16 @@ def test_full_queue_refuses_tasks_at_once(path: Path, monkeypatch: pytest.Monkey
     assert asyncio.run(scenario()) == [1, 2]
 
 
-@pytest.mark.parametrize("callers", ["threads", "tasks"])
-def test_the_writer_waits_for_more_jobs_after_a_batch_of_several(
-    path: Path, monkeypatch: pytest.MonkeyPatch, callers: str
-) -> None:
-    """It expects as many jobs as the last batch had, because their callers may call again."""
-    takes: list[int] = []
-    take = Jobs.take
-
-    def note(jobs: Jobs, expected: int) -> list[Job[Any] | None]:
-        takes.append(expected)
-        return take(jobs, expected)
-
-    monkeypatch.setattr(Jobs, "take", note)
-    with SqliteStore(path) as threads:
-        id = create(threads)
-    takes.clear()
-
-    def from_threads() -> None:
-        with SqliteStore(path) as store:
-            with busy_writer(store._engine):
-                jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(2)]
-            for job in jobs:
-                job.wait()
-
-    async def from_tasks() -> None:
-        async with AsyncSqliteStore(path) as store:
-            with busy_writer(store._engine):
-                futures = [queue_in_loop(store, id, f"wire-{number}") for number in range(3)]
-            await asyncio.gather(*futures)
-
-    if callers == "threads":
-        from_threads()
-    else:
-        asyncio.run(from_tasks())
-    assert takes == [0, 1, 2 if callers == "threads" else 3]  # the job that keeps the writer busy, the batch, the end
+def test_as_many_jobs_are_expected_as_the_last_batches_had() -> None:
+    """Their callers may call again. After smaller batches, fewer are expected, step by step."""
+    jobs = Jobs()
+    expected = []
+    for count in (3, 1, 1, 1, 2):
+        for _ in range(count):
+            jobs.put(Job(lambda _: None))
+        jobs.take()
+        expected.append(jobs.expected)
+    assert expected == [3, 2, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -197,8 +172,9 @@ def test_take_waits_for_the_expected_jobs(
             jobs.put(Job(lambda _: None))
 
     monkeypatch.setattr(time, "sleep", sleep)
+    jobs.expected = expected
     jobs.put(Job(lambda _: None))
-    assert len(jobs.take(expected)) == taken
+    assert len(jobs.take()) == taken
     assert sleeps == [0] * sleeps_expected
 
 
@@ -206,7 +182,7 @@ def test_event_loop_wakes_the_writer_at_the_end_of_its_turn() -> None:
     """The jobs of one turn are in one batch, however long the turn takes."""
     jobs = Jobs()
     batches: list[list[Job[Any] | None]] = []
-    writer = threading.Thread(target=lambda: batches.append(jobs.take(0)))
+    writer = threading.Thread(target=lambda: batches.append(jobs.take()))
 
     async def turn() -> None:
         loop = asyncio.get_running_loop()
@@ -220,16 +196,48 @@ def test_event_loop_wakes_the_writer_at_the_end_of_its_turn() -> None:
     assert [len(batch) for batch in batches] == [3]
 
 
+@pytest.mark.parametrize(
+    ("expected", "arrivals", "wake_ups"),
+    [
+        pytest.param(1, [1, 1, 0, 1], [(1, 1), (2, 2), (4, 3)], id="one caller: after each turn"),
+        pytest.param(2, [1, 0, 0, 0, 0, 0], [(5, 1)], id="no more arrive: after four more turns"),
+        pytest.param(2, [1, 0, 0, 0, 1, 1, 0, 0], [(7, 3)], id="more arrive: after the first turn without any"),
+        pytest.param(2, [4] * 5, [(4, 16), (5, 20)], id="enough for one commit"),
+        pytest.param(2, [1, 0, 0, 0, *[1] * 14], [(17, 14), (18, 15)], id="always more: after sixteen more turns"),
+    ],
+)
+def test_event_loop_waits_for_more_jobs_some_turns(
+    monkeypatch: pytest.MonkeyPatch, expected: int, arrivals: list[int], wake_ups: list[tuple[int, int]]
+) -> None:
+    """It wakes the writer once enough jobs wait, or when no more arrive."""
+    jobs = Jobs()
+    jobs.expected = expected
+    woken: list[tuple[int, int]] = []  # the turn, and the jobs that wait
+    turn = 0
+    monkeypatch.setattr(jobs, "_wake", lambda: woken.append((turn, len(jobs))))
+
+    async def scenario() -> None:
+        nonlocal turn
+        for count in arrivals:
+            for _ in range(count):
+                jobs.put(Job(lambda _: None, asyncio.get_running_loop()))
+            turn += 1
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert woken[: len(wake_ups)] == wake_ups
+
+
 def test_batch_takes_as_many_jobs_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other jobs are in the next batch. The writer does not wait for more once a batch is full."""
     monkeypatch.setattr(_queue, "STORE_BATCH_MAX", 3)
     jobs = Jobs()
     sleeps: list[float] = []
     monkeypatch.setattr(time, "sleep", sleeps.append)
-    for waiting, batches, sleeps_expected in ((6, [3, 3], 0), (4, [3, 1], 1), (2, [2], 2)):
+    for waiting, batches, sleeps_expected in ((6, [3, 3], 0), (4, [3, 1], 1), (2, [2], 1)):
         for _ in range(waiting):
             jobs.put(Job(lambda _: None))
-        assert [len(jobs.take(3)) for _ in batches] == batches
+        assert [len(jobs.take()) for _ in batches] == batches
         assert len(sleeps) == sleeps_expected
 
 

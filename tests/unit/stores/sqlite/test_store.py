@@ -27,7 +27,7 @@ from incoming_payments.stores.sqlite import (
     AsyncSqliteStore,
     SqliteNonces,
     SqliteStore,
-    _engine,
+    _queue,
     _writer,
 )
 from incoming_payments.stores.sqlite._queue import Job
@@ -337,7 +337,7 @@ def test_database_constraint_refuses_a_row(store: SqliteStore) -> None:
 
 def test_full_queue_refuses_threads_at_once(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call raises `StoreUnavailable`. The queued updates are committed."""
-    monkeypatch.setattr(_engine, "STORE_QUEUE_MAX", 2)
+    monkeypatch.setattr(_queue, "STORE_QUEUE_MAX", 2)
     id = create(store)
     with busy_writer(store._engine):
         jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(2)]
