@@ -205,15 +205,29 @@ class AsyncHttpIntrospector(_Introspector):
     async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
         attempt = _Attempt(self._url, self._breaker, deadline)
         if attempt.must_probe:
-            try:
-                attempt.probed(await self._http.send(self._request(_probe()), timeout_s=attempt.left_s()))
-            except HttpFailed as error:
-                raise attempt.outage(error) from error
-        while True:
-            try:
-                return attempt.body(await self._http.send(self._request(query), timeout_s=attempt.left_s()))
-            except HttpFailed as error:
-                await asyncio.sleep(attempt.pause_s(error))
+            # All callers wait for the result of the probe, so it goes on when this caller is cancelled.
+            self._probing = asyncio.create_task(self._probe(attempt))
+            if (outage := await asyncio.shield(self._probing)) is not None:
+                raise outage
+        try:
+            while True:
+                try:
+                    return attempt.body(await self._http.send(self._request(query), timeout_s=attempt.left_s()))
+                except HttpFailed as error:
+                    await asyncio.sleep(attempt.pause_s(error))
+        except asyncio.CancelledError:
+            attempt.cancelled()
+            raise
+
+    async def _probe(self, attempt: "_Attempt") -> AuthorizationServerUnavailable | None:
+        """Probe the server. Return its outage, if it does not answer."""
+        try:
+            attempt.probed(await self._http.send(self._request(_probe()), timeout_s=attempt.left_s()))
+        except HttpFailed as error:
+            outage = attempt.outage(error)
+            outage.__cause__ = error
+            return outage
+        return None
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -245,6 +259,11 @@ class _Attempt:
                 self._breaker.failed(self._begin_s)
             raise AuthorizationServerUnavailable(error.description) from error
         return pause_s
+
+    def cancelled(self) -> None:
+        """Record that the caller did not wait for the answer. Else a host with a shorter limit would never get a rest
+        from a server that does not answer."""
+        self._breaker.failed(self._begin_s)
 
     def probed(self, answer: HttpAnswer) -> None:
         """Take the answer to the probe. Any answer of the server itself is enough."""

@@ -99,6 +99,9 @@ class DerivedMethods:
 
         return lru_cache(maxsize=METHODS_REMEMBERED_MAX)(allocate)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {"prefix": self.prefix, "secrets": self.secrets}  # without the cache, which cannot be pickled
+
     def derive(self, id: PaymentId) -> StreamCredentials:
         """Return the credentials of the payment `id` under the newest secret. Raises `InvalidValue` for a bad id."""
         secret = self.secrets[0]

@@ -140,7 +140,7 @@ class Service(Generic[PortsT]):
 
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
         check_head(head)
-        return lambda body: answer(head, body, self.policy, self.clock(), self.clock)
+        return lambda body: answer(head, bytes(body), self.policy, self.clock(), self.clock)
 
     def _begin_packets(self, packets: PacketPolicy, head: Request) -> Callable[[bytes], Flow[Response]]:
         peer = packets.sender_of(head)

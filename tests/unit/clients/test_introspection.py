@@ -24,7 +24,7 @@ from incoming_payments.clients._http import HttpAnswer, HttpFailed, LookUps, May
 from incoming_payments.clients._urllib3 import HttpClient
 from incoming_payments.clients.introspection import AsyncHttpIntrospector, HttpIntrospector
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, PortUnavailable, TokenRefused
-from incoming_payments.gnap import AccessToken, AccessTokenInfo, TokenQuery
+from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, TokenQuery
 from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
 from incoming_payments.limits import BREAKER_FAILURES_MAX, BREAKER_OPEN_S_MAX, BREAKER_OPEN_S_MIN, LOOK_UPS_MAX
 from kits.odd_answers import OF_RAFIKI, OVER_HTTP, Answered, Serve, an_answer, authorization_server, octets
@@ -718,6 +718,54 @@ def test_requests_that_wait_in_vain_do_not_open_the_breaker() -> None:
     assert breaker.takes_probe(102.0)
     breaker.probe_failed(102.5, 100.0)  # it waited in vain too
     assert breaker.wait_s(102.5) == 0
+
+
+async def cancelled_soon(introspector: AsyncHttpIntrospector, name: str) -> None:
+    """Ask about the token `name`, and cancel the query after 50 ms."""
+    query = asyncio.create_task(introspector.introspect(TokenQuery(AccessToken(name), Action.READ)))
+    await asyncio.sleep(0.05)
+    query.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await query
+
+
+def test_cancelled_queries_open_the_breaker() -> None:
+    """A host with a shorter limit than the introspector is not kept waiting by a server that does not answer."""
+
+    async def main(url: str) -> None:
+        introspector = AsyncHttpIntrospector(url, allow_http=True, timeout_s=0.2, **RFC)  # type: ignore[arg-type] # see above
+        for number in range(BREAKER_FAILURES_MAX + 1):  # the last one probes
+            await cancelled_soon(introspector, f"token-{number}")
+        await asyncio.sleep(0.3)
+        with pytest.raises(AuthorizationServerUnavailable, match="no request is sent"):
+            await introspector.introspect(QUERY)
+        await introspector.aclose()
+
+    with scripted_server(silent) as server:
+        asyncio.run(main(server.url))
+        assert len(server.requests) == BREAKER_FAILURES_MAX + 1
+
+
+def test_probe_goes_on_when_its_query_is_cancelled() -> None:
+    """Queries that are cancelled do not keep the service from a server that has recovered."""
+
+    def recovered(exchange: Exchange, _: int) -> None:
+        exchange.ended.wait(0.1)
+        active(exchange)
+
+    async def main(url: str) -> None:
+        introspector = AsyncHttpIntrospector(url, allow_http=True, **RFC)  # type: ignore[arg-type] # see above
+        begin_s = time.monotonic()
+        for _ in range(BREAKER_FAILURES_MAX):
+            introspector._breaker.failed(begin_s)
+        introspector._breaker.probe_failed(begin_s - BREAKER_OPEN_S_MIN, begin_s)
+        await cancelled_soon(introspector, "token")  # it probes
+        await asyncio.sleep(0.2)
+        assert await introspector.introspect(QUERY)
+        await introspector.aclose()
+
+    with scripted_server(recovered) as server:
+        asyncio.run(main(server.url))
 
 
 @pytest.mark.parametrize("fails", [closes, lambda exchange, _: exchange.answer(b"", 503)], ids=["closes", "503"])

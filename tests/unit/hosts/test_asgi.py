@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import threading
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -432,7 +433,49 @@ def test_body_has_to_begin_within_its_own_time_limit(
     assert [f"no byte of the body of POST '{PATH}' arrived" in hint for hint in hints] == [True] * (expected == 408)
 
 
-def test_body_that_the_framework_has_received() -> None:
+class Steps:
+    """An awaitable that has only the methods of an iterator, as in some servers that are not written in Python."""
+
+    def __init__(self, steps: int, message: Message) -> None:
+        self._steps = [None] * steps
+        self._message = message
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        return cast("Generator[Any, Any, Message]", self)
+
+    def __iter__(self) -> Iterator[None]:
+        return self
+
+    def __next__(self) -> None:
+        if not self._steps:
+            raise StopIteration(self._message)
+        self._steps.pop()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_message_of_a_server_may_be_any_awaitable(steps: int) -> None:
+    """The adapter awaits what `receive` returns, and needs no more methods than `await` does."""
+    service = Service()
+    request = service.client().creation()
+    waiting = [Steps(steps, message) for message in chunks(request.body[:5], request.body[5:])]
+    channel = Channel()
+    asyncio.run(an_application(service)(a_scope(request), lambda: waiting.pop(0), channel.send))
+    assert channel.response.status == 201
+
+
+def test_time_limit_of_the_server_is_a_refusal_too() -> None:
+    """A server may have its own limit on the time of a body."""
+
+    async def receive() -> Message:
+        raise TimeoutError
+
+    channel = Channel()
+    asyncio.run(an_application(Service())(a_scope(Request("POST", PATH, headers=[JSON])), receive, channel.send))
+    assert refusal(channel.response) == (408, "body_timeout")
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_body_that_the_framework_has_received(kind: Callable[[bytes], bytes]) -> None:
     """The adapter takes the bytes from `answer`, and receives nothing."""
     service = Service()
     request = service.client().creation()
@@ -441,7 +484,7 @@ def test_body_that_the_framework_has_received() -> None:
     def status(body: bytes) -> Response:
         return asyncio.run(application.answer(a_scope(request), Channel().receive, body=body))
 
-    assert status(request.body).status == 201
+    assert status(kind(request.body)).status == 201
     assert refusal(status(b"x" * (BODY_BYTES_MAX + 1))) == (413, "body_too_large")
 
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import pickle
 import uuid
 
 import pytest
@@ -51,6 +52,16 @@ def test_allocate_returns_one_ilp_method() -> None:
     assert len(shared_secret) == 43
     assert METHODS.allocate(payment) == (IlpPaymentMethod(credentials.ilp_address, shared_secret),)
     assert METHODS.allocate(payment) == METHODS.allocate(payment)
+
+
+def test_methods_that_were_used_can_be_sent_to_another_process() -> None:
+    """The cache of payment methods stays in its process."""
+    methods = DerivedMethods("test.bank", [b"s" * 32])
+    payment = a_creation().answer
+    allocated = methods.allocate(payment)
+    copy = pickle.loads(pickle.dumps(methods))  # noqa: S301 - this test wrote it
+    assert copy == methods
+    assert copy.allocate(payment) == allocated
 
 
 def test_issued_address_is_read() -> None:
