@@ -127,9 +127,6 @@ class AsyncSingleFlight(Generic[T]):
         mine = self._flights[key] = loop.create_future()
         try:
             result = await work()
-        except asyncio.CancelledError:
-            mine.set_result(None)  # the first caller that waits does the work
-            raise
         except Exception as error:
             mine.set_exception(error)
             mine.exception()  # asyncio warns of an exception that no task retrieved
@@ -138,5 +135,7 @@ class AsyncSingleFlight(Generic[T]):
             mine.set_result(result)
             return result
         finally:
+            if not mine.done():  # this task is cancelled: the first task that waits does the work
+                mine.set_result(None)
             if self._flights.get(key) is mine:
                 del self._flights[key]
