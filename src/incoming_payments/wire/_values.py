@@ -172,9 +172,7 @@ def parse_date_time(text: str) -> datetime:
     raise InvalidValue(f"expiresAt {wanted}", member="expiresAt")
 
 
-@lru_cache(
-    limits.TIMES_REMEMBERED_MAX
-)  # often the two times of a payment are equal: saves 1 us of each create (timeit)
+@lru_cache(limits.TIMES_REMEMBERED_MAX)  # the two times of a new payment are equal: saves 1 us of a create (timeit)
 def write_date_time(time: datetime) -> str:
     """Return `time` as an RFC 3339 `date-time` in UTC, with microseconds if they are not zero."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")

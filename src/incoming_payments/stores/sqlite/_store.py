@@ -94,9 +94,9 @@ class SqliteStore(_Store):
         """Load, decide and store in one transaction, and return the decision's answer when it is on the disk.
 
         `decide` runs in the transaction, perhaps in another thread. So it must not call the store, and may be called
-        more than once. An interrupt, such as `KeyboardInterrupt`, may end the call before or after the commit: repeat
-        the call then.
-        A signal handler must not call the store: the interrupted call may hold what the handler needs.
+        more than once. A signal handler must not call the store either: the interrupted call may hold a lock. An
+        interrupt, such as `KeyboardInterrupt`, may end the call before or after the commit: repeat the call then.
+
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
         return self._write(_updating(id, decide, credit_id), _key(id, credit_id))

@@ -166,10 +166,10 @@ def test_fork_waits_for_a_call_in_its_own_thread(store: SqliteStore) -> None:
     forking.join(30)
     assert not forking.is_alive()
     assert store._engine.is_paused
-    after_fork_in(forking)
+    end_fork()
 
 
-def after_fork_in(_: threading.Thread) -> None:
+def end_fork() -> None:
     """End the fork. The lock of forks belongs to a thread that has ended, so a new one replaces it."""
     while _engine._paused:
         _engine._paused.pop().after_fork_in_parent()
