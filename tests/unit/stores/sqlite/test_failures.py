@@ -107,7 +107,7 @@ def test_writer_waits_for_a_lock(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
         monkeypatch.setattr(time, "sleep", sleep)
         assert credit(store, id, "wire-1", 1).received.value == 1
-        assert waits == [0.001] * 3
+        assert waits == [0.0002] * 3
 
 
 # --- lasting failures ---
