@@ -47,6 +47,7 @@ class LogEvent(enum.StrEnum):
     CONFIGURATION_READ = "configuration_read", "SIGHUP: `serve` has read its configuration again"
     CONFIGURATION_REFUSED = "configuration_refused", "SIGHUP: the configuration is wrong, so the old settings stay"
     CONFIGURATION_WARNING = "configuration_warning", "SIGHUP: a setting needs a restart, or is probably a mistake"
+    WORKER_LOST = "worker_lost", "a worker process of `serve` has ended; another takes its place, or the service stops"
     ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception; has the traceback"
 
 

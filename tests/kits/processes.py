@@ -76,6 +76,14 @@ def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> Non
     raise AssertionError(f"{process.args!r} does not listen on {port}:\n{log.read_text('utf-8')}")
 
 
+def is_running(pid: int) -> bool:
+    """Return whether the process exists and is not a zombie. Needs Linux."""
+    try:
+        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except FileNotFoundError:
+        return False
+
+
 def await_lines(log: Path, pattern: str, count: int = 1) -> None:
     """Wait until the log has `count` matches."""
     deadline = time.monotonic() + 30

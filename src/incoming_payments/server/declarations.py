@@ -27,6 +27,7 @@ from incoming_payments.limits import (
     QUOTA_UNPAID_MAX,
     SIGNATURE_AGE_S_MAX,
     SIGNATURE_AGE_SETTING_S_MAX,
+    WORKERS_MAX,
 )
 from incoming_payments.server._services import AUTHORIZATION_SERVER, WALLET_ADDRESS, WALLET_ADDRESSES
 from incoming_payments.server.setting import Setting, TableOf, toml
@@ -74,6 +75,14 @@ LISTEN: Final = TableOf(
         Setting("host", str, "the host name or IP address", "127.0.0.1", is_active=True),
         Setting("port", int, "the port", 8080, bounds=(1, 65535), written="{port}", is_active=True),
         Setting(
+            "workers",
+            int,
+            "how many processes serve requests, each on a processor of its own; it excludes `[quotas]`",
+            1,
+            bounds=(1, WORKERS_MAX),
+            written="2",
+        ),
+        Setting(
             "mount",
             str,
             'the path of requests in front of `/incoming-payments`: `""` behind a proxy that removes it',
@@ -91,7 +100,8 @@ LISTEN: Final = TableOf(
         Setting(
             "metrics_port",
             int,
-            "a port of `host` for Prometheus, at `/metrics`; needs `incoming-payments[prometheus]`",
+            "a port of `host` for Prometheus, at `/metrics`; needs `incoming-payments[prometheus]`. Each further "
+            "worker has the next port",
             None,
             "no metrics",
             bounds=(1, 65535),

@@ -22,6 +22,7 @@ _FIXED: Final = {  # the fields of `Settings` that need a restart, with their pl
     "database": "database",
     "host": "listen.host",
     "port": "listen.port",
+    "workers": "listen.workers",
     "mount": "listen.mount",
     "health": "listen.health",
     "metrics_port": "listen.metrics_port",

@@ -1,14 +1,12 @@
-"""`incoming-payments serve`: the service on uvicorn, with the SQLite store."""
+"""`incoming-payments serve`: the service on uvicorn, with the SQLite store, in one process or more."""
 
-import errno
 import gc
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.hosts.asgi import AsgiApplication
@@ -18,11 +16,13 @@ from incoming_payments.server.authorization import Connections, connect
 from incoming_payments.server.backup import naming_database
 from incoming_payments.server.description import with_document
 from incoming_payments.server.health import Application, with_health
+from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.log_filter import LineLimitFilter
-from incoming_payments.server.metrics import start_metrics
+from incoming_payments.server.metrics import Metrics
 from incoming_payments.server.reload import ReloadableApplication, hangups
 from incoming_payments.server.settings import Settings
 from incoming_payments.server.wallet_addresses import WalletAddressPorts
+from incoming_payments.server.workers import run_workers
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
@@ -58,8 +58,9 @@ def serve(settings: Settings) -> int:
     wallet_ports = WalletAddressPorts()
     if settings.wallet_address_service is not None:
         wallet_ports.of(settings.wallet_address_service)  # without aiohttp, this fails before any file is created
-    with open_listener(settings.host, settings.port) as listener:
-        observer = start_metrics(settings)
+    with open_listeners(settings.host, settings.port, settings.workers) as listeners:
+        metrics = Metrics.of(settings)
+        observer = None if metrics is None else metrics.observer
         with naming_database():
             store = AsyncSqliteStore(settings.database, on_stop=on_stop, observer=observer)
         application = ReloadableApplication(
@@ -71,13 +72,20 @@ def serve(settings: Settings) -> int:
             # uvicorn replaces these handlers while it runs, and raises the signal again after it has stopped.
             server.should_exit = True
 
+        def work(number: int) -> int:
+            if metrics is not None:
+                metrics.serve(number)
+            application.reload_on(signals)
+            server.run(sockets=[listeners[number]])
+            return exit_status(stops)
+
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
-        application.reload_on(signals)
         _announce(settings)
-        gc.freeze()  # garbage collection skips the loaded modules: saves 10 to 17 ms a full collection (packets, p99)
-        server.run(sockets=[listener])
-    return exit_status(stops)
+        # Garbage collection skips the loaded modules: this saves 10 to 17 ms a full collection (packets, p99), and the
+        # workers share their memory.
+        gc.freeze()
+        return run_workers(settings.workers, work, application.reload)
 
 
 def exit_status(stops: Sequence[StoreStopped]) -> int:
@@ -155,35 +163,6 @@ def build(
     )
     described = with_document(application, settings.policy, settings.mount)
     return with_health(described, service) if settings.health else described
-
-
-def open_listener(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Open the socket before the database, so that a wrong address creates no file.
-
-    Raises `ConfigurationError` when `host` and `port` cannot be listened on.
-    """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX)
-    except (OSError, UnicodeError) as error:  # a UnicodeError: an impossible host name
-        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the rest repeats the address
-        name, how = _LISTEN_ERRORS.get(getattr(error, "errno", None) or 0, _HOST_ERROR)
-        text = f"{name}: cannot listen on {host} port {port}: {why}; {how}"
-        raise ConfigurationError(text, setting=name) from None
-    # Accepted sockets inherit this. uvicorn writes head and body apart, and asyncio sets it only for sockets that were
-    # made with a protocol number: without it a response can wait 40 ms for the client's acknowledgement.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
-_HOST_ERROR: Final = ("listen.host", "give an address of this machine, such as 127.0.0.1")
-_LISTEN_ERRORS: Final = {  # the setting at fault, and the change to make
-    errno.EADDRINUSE: (
-        "listen.port",
-        "stop the program that listens there, or give another port, which base_url may have to name as well",
-    ),
-    errno.EACCES: ("listen.port", "give a port above 1023, because lower ports need privileges"),
-}
 
 
 def _check_database(path: Path) -> None:

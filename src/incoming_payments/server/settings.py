@@ -49,6 +49,7 @@ _TOML_HINTS: Final = {  # the hints, by the start of a message of `tomllib`
     "Cannot declare": "the table is given twice: put its settings under one header",
 }
 _LISTED: Final = "[[wallet_address]], or give [wallet_addresses]"
+_PORT_MAX: Final = 65535
 _PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
 
 
@@ -80,7 +81,8 @@ class Settings:
     tokens: tuple[ConfiguredToken, ...] = ()  # the tokens of the introspector
     explain_signatures: bool = False
     health: bool = True
-    metrics_port: int | None = None  # `None`: no metrics
+    workers: int = 1  # processes
+    metrics_port: int | None = None  # of the first worker; `None`: no metrics
     quotas: MemoryQuotas | None = None  # `None` without a quota
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
 
@@ -135,6 +137,9 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     limits_table, ilp_table, peer_tables = table.table("limits"), table.table("ilp"), table.tables("peer")
     log = table.table("log").read(declarations.LOG)
     quotas = MemoryQuotas(**table.table("quotas").read(declarations.QUOTAS))
+    if listen["workers"] > 1 and quotas != MemoryQuotas():
+        text = "listen.workers and [quotas] exclude each other: remove one, because each worker would grant every quota"
+        raise ConfigurationError(text, setting="listen.workers")
     token_tables = table.tables("token")
     server_table = table.table("authorization_server") if table.has("authorization_server") else None
     if token_tables and server_table:
@@ -184,6 +189,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
         tokens=tuple(tokens),
         explain_signatures=log["explain_signatures"],
         health=listen["health"],
+        workers=listen["workers"],
         metrics_port=listen["metrics_port"],
         quotas=None if quotas == MemoryQuotas() else quotas,
         warnings=(*files.warnings, *(f"{path}: {text}" for text in advised)),
@@ -222,6 +228,10 @@ def _listen(table: Table) -> dict[str, Any]:
     if listen["mount"] and not _MOUNT.fullmatch(listen["mount"]):
         text = 'must be "", or a path such as "/op": no slash at its end, no dot segments, no query'
         raise table.wrong("mount", text)
+    first, last = listen["metrics_port"] or 0, (listen["metrics_port"] or 0) + listen["workers"] - 1
+    if last > _PORT_MAX:
+        text = f"leaves no port for each of the {listen['workers']} workers: give at most {_PORT_MAX - last + first}"
+        raise table.wrong("metrics_port", text)
     return listen
 
 

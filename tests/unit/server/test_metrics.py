@@ -12,7 +12,7 @@ from attrs import evolve
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.ports import PacketAnswered
 from incoming_payments.server.init import CONFIGURATION
-from incoming_payments.server.metrics import start_metrics
+from incoming_payments.server.metrics import Metrics
 from incoming_payments.server.settings import Settings, load_settings
 from kits.processes import free_port
 
@@ -25,14 +25,15 @@ def settings(folder: Path) -> Settings:
 
 def test_metrics_are_optional(settings: Settings) -> None:
     """Without a port there is no observer."""
-    assert start_metrics(evolve(settings, metrics_port=None)) is None
+    assert Metrics.of(evolve(settings, metrics_port=None)) is None
 
 
 def test_metrics_are_served(settings: Settings) -> None:
     """The port serves the metrics of the observer, and no version of a program."""
-    observer = start_metrics(settings)
-    assert observer is not None
-    observer.observe(PacketAnswered(outcome="F08", duration_s=0.5))
+    metrics = Metrics.of(settings)
+    assert metrics is not None
+    metrics.serve(0)
+    metrics.observer.observe(PacketAnswered(outcome="F08", duration_s=0.5))
     with httpx.Client(trust_env=False) as client:
         text = client.get(f"http://127.0.0.1:{settings.metrics_port}/metrics").text
     assert 'incoming_payments_packet_duration_seconds_sum{outcome="F08"} 0.5' in text
@@ -42,8 +43,10 @@ def test_metrics_are_served(settings: Settings) -> None:
 def test_used_port_is_named(settings: Settings) -> None:
     """The error names the setting and what to change."""
     refusal = pytest.raises(ConfigurationError, match=r"listen.metrics_port: cannot listen on .*; give a free port")
+    metrics = Metrics.of(settings)
+    assert metrics is not None
     with socket.create_server(("127.0.0.1", settings.metrics_port or 0)), refusal:
-        start_metrics(settings)
+        metrics.serve(0)
 
 
 def test_missing_library_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,4 +60,4 @@ def test_missing_library_is_named(settings: Settings, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(builtins, "__import__", importing)
     with pytest.raises(ConfigurationError, match=r"incoming-payments\[prometheus\]"):
-        start_metrics(settings)
+        Metrics.of(settings)

@@ -26,7 +26,7 @@ from incoming_payments.server import serve
 from incoming_payments.server.command import main
 from incoming_payments.server.health import Application
 from incoming_payments.server.init import CONFIGURATION, SERVER_SECRET
-from incoming_payments.server.serve import build, open_listener
+from incoming_payments.server.serve import build
 from incoming_payments.server.settings import Settings
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 from kits.processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
@@ -218,14 +218,6 @@ def test_a_request_in_the_body_of_another_is_not_answered(running: int, name: st
     assert found == expected
 
 
-def test_response_does_not_wait_for_an_acknowledgement() -> None:
-    """Accepted connections have TCP_NODELAY, because head and body of a response are written separately."""
-    with open_listener("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
-        accepted, _ = listener.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
 def test_serve_below_a_path(tmp_path: Path) -> None:
     """A service whose base URL has a path answers there."""
     port = free_port()
@@ -368,7 +360,7 @@ def test_address_other_than_loopback_gets_a_warning(
     def stop(*_: object) -> Any:
         raise ConfigurationError("stop here")
 
-    monkeypatch.setattr(serve, "open_listener", stop)
+    monkeypatch.setattr(serve, "open_listeners", stop)
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     path = folder / CONFIGURATION
     path.write_text(path.read_text("utf-8").replace('host = "127.0.0.1"', f'host = "{host}"'), "utf-8")
@@ -424,37 +416,3 @@ def test_database_in_a_missing_folder_is_refused(folder: Path, capsys: pytest.Ca
     why = f"the folder {folder / 'none'} does not exist: create it, or give a file in another folder"
     says = f"incoming-payments: {path}: database: {why}\n"
     assert says == capsys.readouterr().err
-
-
-@pytest.mark.parametrize("host", ["no.such.host.invalid", f"{'a' * 64}.example"])
-def test_unusable_host_is_refused(host: str) -> None:
-    """The error for a host name that is invalid, or does not resolve, contains the name."""
-    with pytest.raises(ConfigurationError, match=f"listen.host: cannot listen on {host} port 9002: ") as refused:
-        open_listener(host, 9002)
-    assert refused.value.details == {"setting": "listen.host"}
-    assert refused.value.description.endswith("; give an address of this machine, such as 127.0.0.1")
-
-
-def test_port_that_needs_privileges_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the setting of the port, and the ports that need no privileges."""
-
-    def refuse(*_: object, **__: object) -> Any:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(socket, "create_server", refuse)
-    with pytest.raises(ConfigurationError) as refused:
-        open_listener("127.0.0.1", 80)
-    how = "give a port above 1023, because lower ports need privileges"
-    says = f"listen.port: cannot listen on 127.0.0.1 port 80: Permission denied; {how}"
-    assert (refused.value.description, refused.value.details) == (says, {"setting": "listen.port"})
-
-
-@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
-def test_serve_on_ipv6() -> None:
-    """A host with colons is an IPv6 address."""
-    try:
-        listener = open_listener("::1", free_port())
-    except ConfigurationError as refused:
-        pytest.skip(f"this machine has no IPv6: {refused.description}")
-    with listener:
-        assert listener.family == socket.AF_INET6

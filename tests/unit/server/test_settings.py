@@ -40,6 +40,7 @@ database = "data/payments.sqlite3"
 [listen]
 host = "::1"
 port = 9001
+workers = 1
 mount = "/proxied"
 health = false
 metrics_port = 9464
@@ -193,7 +194,7 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
     )
     assert (policy, tmp_path / "data/payments.sqlite3") == (settings.policy, settings.database)
     assert (settings.host, settings.port, settings.mount) == ("::1", 9001, "/proxied")
-    assert (settings.health, settings.metrics_port) == (False, 9464)
+    assert (settings.health, settings.metrics_port, settings.workers) == (False, 9464, 1)
     assert settings.explain_signatures
     assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
     assert [first, second] == [introspect(settings, token) for token in ("TOKEN1", "TOKEN2")]
@@ -238,6 +239,15 @@ def test_quotas_are_loaded(load: Load) -> None:
     assert load(FULL).quotas == MemoryQuotas(requests_per_minute=600, unpaid_payments=50)
     assert load(LEAST + "[quotas]\nunpaid_payments = 7").quotas == MemoryQuotas(unpaid_payments=7)
     assert load(LEAST + "[quotas]").quotas is None
+
+
+def test_each_worker_has_a_port_for_metrics(load: Load) -> None:
+    """The last port is for the last worker."""
+    settings = load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65533")
+    assert (settings.workers, settings.metrics_port) == (3, 65533)
+    reason = "listen.metrics_port leaves no port for each of the 3 workers: give at most 65533"
+    with pytest.raises(ConfigurationError, match=reason):
+        load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65534")
 
 
 def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
@@ -513,6 +523,9 @@ WRONG: Final = [
     ("signature_age_s", "signature_age_s = 86401", "limits.signature_age_s", "must be an integer from 1 to 86400"),
     ("clock_skew_s", "clock_skew_s = 3601", "limits.clock_skew_s", "must be an integer from 0 to 3600, not 3601"),
     ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "must be an integer from 0 to 3600"),
+    ("workers", "workers = 0", "listen.workers", "must be an integer from 1 to 64, not 0"),
+    ("workers", "workers = 2", "listen.workers", "and [quotas] exclude each other: remove one, because each worker"),
+    ("metrics_port", "metrics_port = 65536", "listen.metrics_port", "must be an integer from 1 to 65535, not 65536"),
     ("unpaid_payments", "unpaid_payments = 501", "quotas.unpaid_payments", "must be an integer from 1 to 500, not 501"),
     ("requests_per_minute", "requests_per_minute = 0", "quotas.requests_per_minute", "must be an integer from 1 to"),
     ("requests_per_minute", "requests_per_minute = true", "quotas.requests_per_minute", "must be an integer"),

@@ -1,0 +1,58 @@
+"""The sockets on which `serve` accepts connections."""
+
+import errno
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX
+
+_HOST_ERROR: Final = ("listen.host", "give an address of this machine, such as 127.0.0.1")
+_ERRORS: Final = {  # the setting at fault, and the change to make
+    errno.EADDRINUSE: (
+        "listen.port",
+        "stop the program that listens there, or give another port, which base_url may have to name as well",
+    ),
+    errno.EACCES: ("listen.port", "give a port above 1023, because lower ports need privileges"),
+}
+
+
+@contextmanager
+def open_listeners(host: str, port: int, count: int = 1) -> Iterator[list[socket.socket]]:
+    """Listen on `host` and `port` with a socket for each of `count` processes, and close them at the end.
+
+    Open the sockets before the database, so that a wrong address creates no file. They survive a process that is
+    killed, so connections wait for its successor.
+
+    Linux gives each socket about the same number of connections. With one socket for all, the first process that wakes
+    up accepts most of a burst. Other systems do not share connections between sockets, so all get the same one.
+
+    Raises `ConfigurationError` when `host` and `port` cannot be listened on.
+    """
+    with ExitStack() as opened:
+        if count == 1 or sys.platform != "linux":
+            yield [opened.enter_context(_listener(host, port))] * count
+            return
+        # Sockets that share a port also share it with those of another program of the same user, so look for one first.
+        _listener(host, port).close()
+        yield [opened.enter_context(_listener(host, port, is_shared=True)) for _ in range(count)]
+
+
+def _listener(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server(
+            (host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX, reuse_port=is_shared
+        )
+    except (OSError, UnicodeError) as error:  # a UnicodeError: an impossible host name
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the rest repeats the address
+        name, how = _ERRORS.get(getattr(error, "errno", None) or 0, _HOST_ERROR)
+        text = f"{name}: cannot listen on {host} port {port}: {why}; {how}"
+        raise ConfigurationError(text, setting=name) from None
+    # Accepted sockets inherit this. uvicorn writes head and body apart, and asyncio sets it only for sockets that were
+    # made with a protocol number: without it a response can wait 40 ms for the client's acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
