@@ -2,7 +2,7 @@
 
 nox                      format, lint, types, tests with coverage (also of the docs and examples), and the wheel
 nox -s bench -- NAME     run benchmarks/NAME.py; with --json, the last line has the figures as one JSON object
-nox -s crash             kill the service 200 times while it is paid, and check its database: [-- --kills N --seed S]
+nox -s crash             kill the service 200 times while it is paid, and check its database: [-- --help]
 nox -s demo              create and pay an incoming payment between real processes, one of which is killed
 nox -s disk              let syncs fail at random, and check 1,000 disks after power cuts: [-- --images N --seed S]
 nox -s docs              write the generated parts of the docs
@@ -98,7 +98,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def crash(session: nox.Session) -> None:
-    """Kill the service while it is paid, then check its database: `nox -s crash [-- --kills N --seed S]`."""
+    """Kill the service while it is paid, then check its database: `nox -s crash [-- --help]`."""
     _install(session, "tests")
     session.run("python", "-m", "campaigns.crash.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 

@@ -2,6 +2,7 @@
 
     nox -s crash                          200 kills
     nox -s crash -- --kills N --seed S    the choices of seed S again: which processes are killed, and the requests
+    nox -s crash -- --workers N           the service has N worker processes, and most kills hit one of them
 
 `serve`, as users run it, is killed with SIGKILL and started again. Meanwhile other processes send it STREAM packets,
 create payments over HTTP, and credit money in its database. Some kills hit one of these clients as well. The clients
@@ -10,14 +11,16 @@ with the database. The exact time of a kill depends on the machine as well as on
 """
 
 import argparse
+import os
 import random
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +35,7 @@ SENDERS: Final = 2
 _COMPLETED_MIN: Final = 5  # answers to complete requests, also on a machine so busy that each life has few requests
 _END_S_MAX: Final = 120.0
 _SERVING_S_MAX: Final = 0.3  # from listening to the kill
+_ONE_WORKER: Final = 0.8  # the share of kills that hit one worker, if there are any, and not all processes
 _STARTING_S_MAX: Final = 0.5  # from the start to a kill that does not wait until the service listens
 
 
@@ -63,11 +67,13 @@ class Client:
         assert status == 0, self._log.read_text("utf-8")
 
 
-def run_campaign(folder: Path, *, kills: int, seed: int, faults: Sequence[str] = (), loud: bool = False) -> Report:
-    """Kill the service `kills` times, and return the report of the check."""
+def run_campaign(
+    folder: Path, *, kills: int, seed: int, workers: int = 1, faults: Sequence[str] = (), loud: bool = False
+) -> Report:
+    """Kill the service, or one of its workers, `kills` times, and return the report of the check."""
     choose = random.Random(seed)
     with ExitStack() as stack:
-        service = stack.enter_context(Service(folder))
+        service = stack.enter_context(Service(folder, workers=workers))
         senders = [Client("sender", f"sender-{number}", folder, seed + number) for number in range(SENDERS)]
         banking = Client("banking", "banking-1", folder, seed)
         creator = Client("creator", CREATED.removesuffix(".record"), folder, seed)
@@ -80,17 +86,14 @@ def run_campaign(folder: Path, *, kills: int, seed: int, faults: Sequence[str] =
         _await_money(service, senders)
         service.kill()
         for turn in range(1, kills):
-            service.start(*faults)
+            if service.process.poll() is not None:
+                service.start(*faults)
             for client in clients:
                 client.run()
-            if choose.random() < 0.85:
-                assert service.listens(), service.log_text()
-                time.sleep(choose.uniform(0, _SERVING_S_MAX))
-            else:
-                time.sleep(choose.uniform(0, _STARTING_S_MAX))
+            _sleep(service, choose)
             for victim in _other_victims(choose, banking, senders):
                 victim.kill()
-            service.kill()
+            _kill(service, choose)
             if loud and (turn + 1) % 50 == 0:
                 print(f"{turn + 1} kills", flush=True)
         service.up(*faults)
@@ -102,6 +105,25 @@ def run_campaign(folder: Path, *, kills: int, seed: int, faults: Sequence[str] =
             client.end()
         service.stop()
     return check(service.database, [client.record for client in clients])
+
+
+def _sleep(service: Service, choose: random.Random) -> None:
+    """Sleep until the next kill."""
+    if choose.random() < 0.85:
+        assert service.listens(), service.log_text()
+        time.sleep(choose.uniform(0, _SERVING_S_MAX))
+    else:
+        time.sleep(choose.uniform(0, _STARTING_S_MAX))
+
+
+def _kill(service: Service, choose: random.Random) -> None:
+    """Kill all processes of the service, or one of its workers."""
+    workers = service.workers()
+    if workers and choose.random() < _ONE_WORKER:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(choose.choice(workers), signal.SIGKILL)
+    else:
+        service.kill()
 
 
 def _await_money(service: Service, senders: Sequence[Client]) -> None:
@@ -140,12 +162,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
+    parser.add_argument("--workers", type=int, default=1, help="worker processes of the service (1)")
     parser.add_argument("--faults", default="", help="faults to inject, from crash.faults: NAME,...")
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}, {options.kills} kills", flush=True)
     faults = tuple(filter(None, options.faults.split(",")))
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
-        report = run_campaign(Path(folder), kills=options.kills, seed=options.seed, faults=faults, loud=True)
+        report = run_campaign(
+            Path(folder), kills=options.kills, seed=options.seed, workers=options.workers, faults=faults, loud=True
+        )
     for name, figure in asdict(report.figures).items():
         print(f"{name:<16}{figure:>9}")
     print(f"{'violations':<16}{len(report.violations):>9}")

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Final, Self
 
 from incoming_payments.server.command import main
 from incoming_payments.server.init import CONFIGURATION
-from kits.processes import COMMAND, ROOT, free_port
+from kits.processes import COMMAND, ROOT, free_port, is_running
 
 DATABASE: Final = "payments.sqlite3"
 _DEADLINE_S: Final = 60.0  # for a slow machine
@@ -42,9 +43,9 @@ def _popen(command: Sequence[str], log: Path, env: Mapping[str, str] | None = No
 
 
 class Service:
-    """One service. Tests kill its process and start it again. `faults` are names in `crash.faults`."""
+    """One service. Tests kill its processes and start it again. `faults` are names in `crash.faults`."""
 
-    def __init__(self, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *, workers: int = 1, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self._environment = environment
         self.port = free_port()
@@ -56,7 +57,7 @@ class Service:
             rights = configuration.read_text("utf-8").replace(
                 '["create", "read"]', '["create", "read", "complete", "list"]'
             )
-            configuration.write_text(rights, "utf-8")
+            configuration.write_text(rights.replace("# workers = 2", f"workers = {workers}"), "utf-8")
 
     @property
     def database(self) -> Path:
@@ -90,17 +91,28 @@ class Service:
         return False
 
     def up(self, *faults: str) -> "Service":
-        """Start the process, and wait until it listens."""
-        self.start(*faults)
+        """Start the process, unless it runs, and wait until it listens."""
+        if self._process is None or self._process.poll() is not None:
+            self.start(*faults)
         assert self.listens(), self.log_text()
         return self
 
     def kill(self) -> None:
-        """Send SIGKILL to the process, which must be alive."""
+        """Send SIGKILL to the process, which must be alive, and to its workers."""
         status = self.process.poll()
         assert status is None, (status, self.log_text())
+        workers = self.workers()
         self.process.kill()
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
         self.process.wait(_DEADLINE_S)
+        while any(map(is_running, workers)):
+            time.sleep(0.001)
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the workers; none if the service has one process. Needs Linux."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in children.read_text("ascii").split()] if children.exists() else []
 
     def stop(self) -> None:
         """Send SIGTERM, and wait for the end."""

@@ -1,7 +1,10 @@
 """Kills at random times: the part of `nox -s crash` that runs with the other tests."""
 
+import sys
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from campaigns.crash.campaign import run_campaign
 from campaigns.crash.check import Report
@@ -15,6 +18,18 @@ def test_no_promise_breaks_when_the_service_is_killed_at_random(tmp_path: Path) 
 
     assert report.violations == []
     assert_busy(report)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the workers are found in /proc")
+def test_no_promise_breaks_when_workers_are_killed_at_random(tmp_path: Path) -> None:
+    """Most kills hit one of two workers, and the other goes on."""
+    report = run_campaign(tmp_path, kills=KILLS, seed=22, workers=2)
+
+    assert report.violations == []
+    figures = report.figures
+    assert min(figures.fulfilled - KILLS, figures.repeated, figures.calls_credited, figures.creates) > 0
+    assert figures.credits == figures.fulfilled + figures.calls_credited
+    assert "another takes its place" in (tmp_path / "service.log").read_text("utf-8")
 
 
 def test_no_promise_breaks_while_the_host_approves(tmp_path: Path) -> None:
