@@ -20,12 +20,14 @@ from _http_servers import (
     DATABASE,
     GRANTS,
     KEY_FILE,
+    KNOWN_TOKENS,
     PARTS_FILE,
     authorize,
     serve,
 )
 from _load import drive, free_port, run_bare, run_fast, server
 from _npm import node
+from _processes import processor_s, resident_mb
 from _report import finish, table
 from incoming_payments import IncomingPayment
 from incoming_payments.domain import lifecycle
@@ -34,12 +36,14 @@ from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.stores.sqlite import SqliteStore
 
 CONNECTIONS: Final = (1, 16, 64)
+WORKERS: Final = os.cpu_count() or 1
 PAYMENTS: Final = 200
 SCRIPT: Final = str(Path(__file__).with_name("http.py"))
 # Requests a second, the median and the 99th percentile of their milliseconds, and microseconds of processor for each.
 Row = tuple[float, float, float, float]
 Measured = dict[tuple[str, int], Row]  # by the name of the row and the connections
 TOKENS: Final = ("uncached", "cached")  # how the service introspects them
+ALONE: Final = "one worker"  # the service in one process, which introspects each token
 PACKAGES: Final = {"@interledger/http-signature-utils": "2.0.3"}
 NODE: Final = {"create": "node: create", "get": "node: get", "public": "node: public get"}  # its rows, by kind
 PARTS: Final = ("parsing", "store", "thread hand-over", "introspection", "verification", "response")
@@ -59,28 +63,28 @@ def signed(method: str, path: str, token: str, key: PrivateKey, body: bytes = b"
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-def requests(kind: str, count: int, connections: int, ids: Sequence[PaymentId], key: PrivateKey) -> list[list[bytes]]:
-    """Return `count` requests of `kind` in one list for each connection."""
-    made: list[list[bytes]] = [[] for _ in range(connections)]
+def requests(kind: str, count: int, ids: Sequence[PaymentId], key: PrivateKey) -> list[bytes]:
+    """Return `count` requests of `kind`."""
+    made = []
     for number in range(count):
         path = f"/incoming-payments/{ids[number % len(ids)]}"
-        place = number % connections
+        token = f"token-{number % KNOWN_TOKENS}"
         if kind == "create":
             metadata = {"externalRef": f"INV-2026-{number:06}"}
             amount = {"value": "2500", "assetCode": "USD", "assetScale": 2}
             document = {"walletAddress": ALICE.url, "incomingAmount": amount, "metadata": metadata}
             body = json.dumps(document, separators=(",", ":")).encode()  # the form that the Node peer digests
-            request = signed("POST", "/incoming-payments", f"token-{place}", key, body)
+            request = signed("POST", "/incoming-payments", token, key, body)
         elif kind == "get":
-            request = signed("GET", path, f"token-{place}", key)
+            request = signed("GET", path, token, key)
         else:
             request = f"GET {path} HTTP/1.1\r\nHost: bank.example\r\nAccept: application/json\r\n\r\n".encode()
-        made[place].append(request)
+        made.append(request)
     return made
 
 
 class Target(NamedTuple):
-    """A server process."""
+    """A server process, perhaps with workers."""
 
     port: int
     pid: int
@@ -91,9 +95,11 @@ def measure_row(
 ) -> Row:
     """Send `count` requests of `kind` to `target`."""
     start = b"HTTP/1.1 201" if kind == "create" else b"HTTP/1.1 200"
-    queues = requests(kind, count, connections, ids, key)
+    queue = requests(kind, count, ids, key)  # of all connections
     before_s = processor_s(target.pid)
-    rate, median_ms, late_ms = run_fast(drive(target.port, queues, lambda head, _: head.startswith(start)))
+    rate, median_ms, late_ms = run_fast(
+        drive(target.port, [queue] * connections, lambda head, _: head.startswith(start))
+    )
     return rate, median_ms, late_ms, (processor_s(target.pid) - before_s) / count * 1e6
 
 
@@ -119,48 +125,45 @@ def _payment(now: datetime) -> lifecycle.Decision[IncomingPayment]:
     )
 
 
-def peak_mb(pid: int) -> float:
-    """Return the largest resident memory that the process has had, in MB."""
-    status = Path(f"/proc/{pid}/status").read_text("ascii")
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
-
-
-def processor_s(pid: int) -> float:
-    """Return the seconds of processor that the process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def measure(folder: Path, count: int) -> tuple[Measured, float]:
-    """Return the rows, and the peak memory of the service in MB."""
+def measure(folder: Path, count: int, workers: int) -> tuple[Measured, dict[str, float]]:
+    """Return the rows, and the largest memory of each target in MB."""
     key = PrivateKey.generate_ed25519("key-1")
     (folder / KEY_FILE).write_text(json.dumps(key.public_jwk()))
     ids = payments(folder)
     asked = free_port()
     measured: Measured = {}
+    memory_mb: dict[str, float] = {}
     with ExitStack() as running:
         running.enter_context(server([SCRIPT, "--authorize", str(folder), str(asked)], asked))
         targets = {}
-        for name in ("bare", *TOKENS):
+        for name in ("bare", *TOKENS, ALONE):
             port = free_port()
-            arguments = [SCRIPT, f"--{name}", str(folder), str(port), str(asked)]
-            targets[name] = Target(port, running.enter_context(server(arguments, port)))
+            arguments = [str(folder), str(port), str(asked), str(1 if name == ALONE else workers)]
+            option = "--uncached" if name == ALONE else f"--{name}"
+            targets[name] = Target(port, running.enter_context(server([SCRIPT, option, *arguments], port)))
         peer = running.enter_context(node(Path(__file__).with_name("_http_node.mjs"), PACKAGES))
         if isinstance(peer, str):
             print(f"Without the Node peer: {peer}")
         else:
             port = free_port()
             targets["node"] = Target(port, peer(_node_settings(port, asked, ids))["pid"])
+
+        def row(title: str, kind: str, name: str, connections: int) -> None:
+            """Measure the row `title`, if the target `name` runs."""
+            if name in targets:
+                many = 2 * count if kind == "public" else count
+                measured[title, connections] = measure_row(kind, targets[name], many, connections, ids, key)
+                memory_mb[name] = max(memory_mb.get(name, 0.0), resident_mb(targets[name].pid))
+
         for connections in CONNECTIONS:
             for kind in ("create", "get"):
-                for name in TOKENS:
-                    row = measure_row(kind, targets[name], count, connections, ids, key)
-                    measured[f"{kind}, {name}", connections] = row
-            for title, name in (("public get", "uncached"), ("bare server", "bare")):
-                measured[title, connections] = measure_row("public", targets[name], 2 * count, connections, ids, key)
-            for kind, title in NODE.items() if "node" in targets else ():
-                measured[title, connections] = measure_row(kind, targets["node"], count, connections, ids, key)
-        memory_mb = max(peak_mb(targets[name].pid) for name in TOKENS)
+                for name in (*TOKENS, ALONE):
+                    row(f"{kind}, {name}", kind, name, connections)
+            row("public get", "public", "uncached", connections)
+            row(f"public get, {ALONE}", "public", ALONE, connections)
+            row("bare server", "public", "bare", connections)
+            for kind, title in NODE.items():
+                row(title, kind, "node", connections)
     return measured, memory_mb
 
 
@@ -177,7 +180,7 @@ def measure_parts(folder: Path, count: int) -> dict[str, float]:
     asked, port = free_port(), free_port()
     with (
         server([SCRIPT, "--authorize", str(folder), str(asked)], asked),
-        server([SCRIPT, "--parts", str(folder), str(port), str(asked)], port) as pid,
+        server([SCRIPT, "--parts", str(folder), str(port), str(asked), "1"], port) as pid,
     ):
         _, median_ms, *_ = measure_row("get", Target(port, pid), count, 1, ids, key)
     stamps = json.loads((folder / PARTS_FILE).read_text())
@@ -190,20 +193,22 @@ def measure_parts(folder: Path, count: int) -> dict[str, float]:
     )
 
 
-def show(measured: Measured, memory_mb: float, parts: Mapping[str, float]) -> None:
+def show(measured: Measured, memory_mb: Mapping[str, float], parts: Mapping[str, float]) -> None:
     """Print the tables."""
     rows = [
         [f"{name}, {connections}", f"{rate:,.0f}", f"{median:.2f}", f"{late:.2f}", f"{processor:.0f}"]
         for (name, connections), (rate, median, late, processor) in measured.items()
     ]
     table("Requests over HTTP, on SQLite", ["connections", "per second", "p50 ms", "p99 ms", "processor us"], rows)
-    print(f"\nPeak memory of the service: {memory_mb:.0f} MB")
+    table("Largest memory", ["", "MB"], [[name, f"{size:.0f}"] for name, size in memory_mb.items()])
     table(
         "One signed get, uncached, on one connection", ["", "us"], [[name, f"{us:.0f}"] for name, us in parts.items()]
     )
 
 
-def figures_of(measured: Measured, memory_mb: float, parts: Mapping[str, float]) -> dict[str, object]:
+def figures_of(
+    measured: Measured, memory_mb: Mapping[str, float], parts: Mapping[str, float], workers: int
+) -> dict[str, object]:
     """Return the requests a second, and in the same form their milliseconds and their microseconds of processor."""
 
     def each(place: int) -> dict[str, object]:
@@ -211,11 +216,20 @@ def figures_of(measured: Measured, memory_mb: float, parts: Mapping[str, float])
             return {str(count): round(measured[name, count][place], 2 if place else None) for count in CONNECTIONS}
 
         signed = {kind: {name: row(f"{kind}, {name}") for name in TOKENS} for kind in ("create", "get")}
+        alone = {kind: row(f"{kind.replace('_', ' ')}, {ALONE}") for kind in ("create", "get", "public_get")}
         peer = {kind: row(title) for kind, title in NODE.items() if (title, 1) in measured}
-        return {**signed, "public_get": row("public get"), "bare": row("bare server"), "node": peer}
+        return {
+            **signed,
+            "public_get": row("public get"),
+            "bare": row("bare server"),
+            "one_worker": alone,
+            "node": peer,
+        }
 
     return each(0) | {
-        "rss_mb": round(memory_mb, 1),
+        "workers": workers,
+        "rss_mb": round(max(memory_mb[name] for name in TOKENS), 1),
+        "one_worker_rss_mb": round(memory_mb[ALONE], 1),
         "get_us": {name: round(us, 1) for name, us in parts.items()},
         "p50_ms": each(1),
         "p99_ms": each(2),
@@ -228,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure creates and gets over HTTP.")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
     parser.add_argument("--requests", type=int, default=4000, help="the number of requests for each row (4000)")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="worker processes (one for each processor)")
     for name in ("authorize", "bare", "uncached", "cached", "parts"):
         parser.add_argument(f"--{name}", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -236,11 +251,12 @@ def main() -> None:
     elif options.bare:
         run_bare(int(options.bare[1]), ANSWER)
     elif arguments := options.uncached or options.cached or options.parts:
-        folder, port, asked = Path(arguments[0]), int(arguments[1]), int(arguments[2])
-        serve(folder, port, asked, cache_s=60.0 if options.cached else 0.0, is_timed=bool(options.parts))
+        folder, (port, asked, workers) = Path(arguments[0]), map(int, arguments[1:])
+        cache_s, is_timed = 60.0 if options.cached else 0.0, bool(options.parts)
+        serve(folder, port, asked, workers=workers, cache_s=cache_s, is_timed=is_timed)
     else:
         with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-            measured, memory_mb = measure(Path(first), options.requests)
+            measured, memory_mb = measure(Path(first), options.requests, options.workers)
             parts = measure_parts(Path(second), options.requests)
         show(measured, memory_mb, parts)
-        finish(figures_of(measured, memory_mb, parts), as_json=options.json)
+        finish(figures_of(measured, memory_mb, parts, options.workers), as_json=options.json)

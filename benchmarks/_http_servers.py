@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 import secrets
-import socket
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -24,13 +23,16 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import PaymentId, WalletAddressUrl
 from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.serve import http_config
+from incoming_payments.server.workers import run_workers
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
 BASE_URL: Final = "https://bank.example"
 GRANTS: Final = "https://auth.bank.example"
 CLIENT: Final = "https://shop.example"
 ALICE: Final = WalletAddress(wallet_address_url(f"{BASE_URL}/alice"), Asset("USD", 2), GRANTS)
+KNOWN_TOKENS: Final = 128  # twice as many as connections, so that no two requests in flight share an introspection
 KEY_FILE: Final = "key.jwk"
 DATABASE: Final = "payments.db"
 PARTS_FILE: Final = "parts.json"
@@ -38,7 +40,7 @@ ANSWER: Final = bytes(560)  # of the bare server: as long as the whole resource
 
 
 async def authorize(folder: Path, port: int) -> None:
-    """Run an authorization server that knows the tokens `token-0` to `token-63`. RFC 9767 §3.3."""
+    """Run an authorization server that knows `KNOWN_TOKENS` tokens, from `token-0`. RFC 9767 §3.3."""
     jwk = json.loads((folder / KEY_FILE).read_text())
     access = [{"type": "incoming-payment", "actions": ["create", "read"], "identifier": ALICE.url}]
     active = {
@@ -49,7 +51,7 @@ async def authorize(folder: Path, port: int) -> None:
         "access": access,
     }
     bodies = {True: json.dumps(active).encode(), False: b'{"active": false}'}
-    known = {f"token-{number}" for number in range(64)}
+    known = {f"token-{number}" for number in range(KNOWN_TOKENS)}
 
     class Introspection(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -78,8 +80,8 @@ class Bank:
         return ALICE if url == ALICE.url else None
 
 
-def serve(folder: Path, port: int, asked: int, *, cache_s: float, is_timed: bool) -> None:
-    """Run the service on uvicorn as `serve` configures it. It introspects tokens at the port `asked`."""
+def serve(folder: Path, port: int, asked: int, *, workers: int, cache_s: float, is_timed: bool) -> None:
+    """Run the service in `workers` processes, as `serve` does. It introspects tokens at the port `asked`."""
     import uvicorn
 
     store = (TimedStore if is_timed else AsyncSqliteStore)(folder / DATABASE)
@@ -107,9 +109,13 @@ def serve(folder: Path, port: int, asked: int, *, cache_s: float, is_timed: bool
     application: Any = AsgiApplication(service, on_shutdown=on_shutdown)
     server = uvicorn.Server(http_config(timed(application) if is_timed else application))
     gc.freeze()
-    with socket.create_server(("127.0.0.1", port), backlog=256) as listener:
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server.run(sockets=[listener])
+    with open_listeners("127.0.0.1", port, workers) as listeners:
+
+        def work(number: int) -> int:
+            server.run(sockets=[listeners[number]])
+            return 0
+
+        run_workers(workers, work, on_hangup=lambda: None)
 
 
 # --- the parts of a signed get: one connection, so the marks of a request follow one another ---

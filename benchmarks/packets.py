@@ -1,14 +1,16 @@
 """Measure ILP packets over HTTP, from a Prepare to a durable Fulfill, through a process of `serve` on SQLite.
 
 The benchmark keeps 1, 16 and 64 packets in flight, each on a connection of its own, to one payment and to 200 payments.
+The service has one worker process for each processor, unless `--workers` gives another number.
 The same run measures the HTTP server alone: uvicorn, with the same parser and an application that reads the body and
 answers with the same number of bytes.
 
-    nox -s bench -- packets [--json] [--packets N]
+    nox -s bench -- packets [--json] [--packets N] [--workers N]
 """
 
 import argparse
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ from incoming_payments.testing import a_creation
 
 IN_FLIGHT: Final = (1, 16, 64)
 PAYMENTS: Final = (1, 200)
+WORKERS: Final = os.cpu_count() or 1
 ANSWER: Final = bytes((PacketType.FULFILL,)) + bytes(100)
 Measured = Mapping[tuple[str, int], tuple[float, float, float]]
 RAFIKI: Final = {1: 63, 16: 79, 64: 71}  # packets a second of its backend, measured on a similar machine
@@ -48,14 +51,16 @@ def bodies(settings: Settings, payments: int, packets: int) -> list[bytes]:
     return prepares(settings.methods, [creation.answer.id for creation in created], packets, amount=1, now=now)
 
 
-def measure(folder: Path, packets: int) -> Measured:
+def measure(folder: Path, packets: int, workers: int = WORKERS) -> Measured:
     """Return the results of `drive`, by the name of the row and the number in flight."""
     port, bare_port = free_port(), free_port()
     init = ["-m", "incoming_payments.server.command", "init", str(folder), "--port", str(port)]
     subprocess.run([sys.executable, *init], check=True, stdout=subprocess.DEVNULL)
-    settings = load_settings(folder / CONFIGURATION)
+    path = folder / CONFIGURATION
+    path.write_text(path.read_text("utf-8").replace("# workers = 2", f"workers = {workers}"), "utf-8")
+    settings = load_settings(path)
     token = (folder / PEER_TOKEN).read_text("ascii").strip()
-    serve = ["-m", "incoming_payments.server.command", "serve", "--config", str(folder / CONFIGURATION)]
+    serve = ["-m", "incoming_payments.server.command", "serve", "--config", str(path)]
     measured = {}
     with server(serve, port), server([__file__, "--bare", str(bare_port)], bare_port):
         for in_flight in IN_FLIGHT:
@@ -109,15 +114,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure ILP packets over HTTP, to a durable Fulfill.")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on the last line")
     parser.add_argument("--packets", type=int, default=4000, help="the number of packets for each row (4000)")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="worker processes (one for each processor)")
     parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.bare:
         run_bare(options.bare, ANSWER)
         return
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(Path(folder), options.packets)
+        measured = measure(Path(folder), options.packets, options.workers)
     show(measured)
-    figures = figures_of(measured)
+    figures = figures_of(measured) | {"workers": options.workers}
     table("Ratios", ["", "figure"], [[name, str(value)] for name, value in figures.items() if name.startswith("vs_")])
     finish(figures, as_json=options.json)
 
