@@ -43,7 +43,7 @@ SCRIPT: Final = str(Path(__file__).with_name("http.py"))
 Row = tuple[float, float, float, float]
 Measured = dict[tuple[str, int], Row]  # by the name of the row and the connections
 TOKENS: Final = ("uncached", "cached")  # how the service introspects them
-ALONE: Final = "one worker"  # the service in one process, which introspects each token
+ALONE: Final = "one worker"  # the service with one worker, uncached
 PACKAGES: Final = {"@interledger/http-signature-utils": "2.0.3"}
 NODE: Final = {"create": "node: create", "get": "node: get", "public": "node: public get"}  # its rows, by kind
 PARTS: Final = ("parsing", "store", "thread hand-over", "introspection", "verification", "response")
@@ -84,7 +84,7 @@ def requests(kind: str, count: int, ids: Sequence[PaymentId], key: PrivateKey) -
 
 
 class Target(NamedTuple):
-    """A server process, perhaps with workers."""
+    """A server: one process, or a supervisor and its workers."""
 
     port: int
     pid: int

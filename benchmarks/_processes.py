@@ -25,10 +25,11 @@ def _processor_s(pid: int) -> float:
 def resident_mb(pid: int) -> float:
     """Return the resident memory of the process and its descendants in MB. Pages that they share count once.
 
-    All of them run the same program, so the one with most pages of files (of libraries) has those of the others too.
+    All members run the same program. So count pages of files once: those of the member that has most. Of anonymous
+    memory, add the share of each member.
     """
     members = list(family(pid))
-    own_mb = sum(_field_mb(member, "smaps_rollup", "Pss_Anon") for member in members)  # each has its part of a page
+    own_mb = sum(_field_mb(member, "smaps_rollup", "Pss_Anon") for member in members)
     return own_mb + max(_field_mb(member, "status", "RssFile") for member in members)
 
 

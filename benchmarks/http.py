@@ -1,10 +1,10 @@
 """Measure signed creates, signed gets and public gets over HTTP, on SQLite, with tokens introspected over HTTP.
 
-The benchmark keeps 1, 16 and 64 connections busy. No two requests in flight have the same token, so each introspects
-its own, or remembers it. The service runs as `serve` does, with one worker process for each processor, and also with
-one alone. The authorization server is another process. The same run measures uvicorn alone and, with Node.js and npm, a
-minimal service in Node that keeps payments in memory, so that it has one process. Requests are signed before the clock
-starts, but client and authorization server share the processors with the service.
+The benchmark keeps 1, 16 and 64 connections busy. Requests in flight at the same time have different tokens, which the
+service introspects for each request, or caches. The service runs as `serve` does, with one worker process for each
+processor, and also with one worker. The authorization server is another process. The same run measures uvicorn alone
+and, with Node.js and npm, a minimal service in Node. That service has one process, because it keeps payments in memory.
+Requests are signed before the clock starts, but client and authorization server share the processors with the service.
 
     nox -s bench -- http [--json] [--requests N] [--workers N]
 """  # noqa: A005 - the name that users look for

@@ -57,7 +57,7 @@ def measure(folder: Path, packets: int, workers: int = WORKERS) -> Measured:
     init = ["-m", "incoming_payments.server.command", "init", str(folder), "--port", str(port)]
     subprocess.run([sys.executable, *init], check=True, stdout=subprocess.DEVNULL)
     path = folder / CONFIGURATION
-    path.write_text(path.read_text("utf-8").replace("# workers = 2", f"workers = {workers}"), "utf-8")
+    path.write_text(path.read_text("utf-8").replace("# workers = 1", f"workers = {workers}"), "utf-8")
     settings = load_settings(path)
     token = (folder / PEER_TOKEN).read_text("ascii").strip()
     serve = ["-m", "incoming_payments.server.command", "serve", "--config", str(path)]

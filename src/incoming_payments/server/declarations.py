@@ -77,10 +77,10 @@ LISTEN: Final = TableOf(
         Setting(
             "workers",
             int,
-            "how many processes serve requests, each on a processor of its own; it excludes `[quotas]`",
+            "the number of processes that serve requests, at most one for each processor; more than one excludes "
+            "`[quotas]`",
             1,
             bounds=(1, WORKERS_MAX),
-            written="2",
         ),
         Setting(
             "mount",
@@ -100,8 +100,8 @@ LISTEN: Final = TableOf(
         Setting(
             "metrics_port",
             int,
-            "a port of `host` for Prometheus, at `/metrics`; needs `incoming-payments[prometheus]`. Each further "
-            "worker has the next port",
+            "the port of the first worker for Prometheus, on `host`, at `/metrics`; each further worker uses the next "
+            "port; needs `incoming-payments[prometheus]`",
             None,
             "no metrics",
             bounds=(1, 65535),

@@ -25,10 +25,10 @@ def open_listeners(host: str, port: int, count: int = 1) -> Iterator[list[socket
     """Listen on `host` and `port` with a socket for each of `count` processes, and close them at the end.
 
     Open the sockets before the database, so that a wrong address creates no file. They survive a process that is
-    killed, so connections wait for its successor.
+    killed, so connections that it has not accepted wait for its successor.
 
-    Linux gives each socket about the same number of connections. With one socket for all, the first process that wakes
-    up accepts most of a burst. Other systems do not share connections between sockets, so all get the same one.
+    Linux gives all sockets about the same number of connections. With one socket, the first process that wakes up
+    accepts most of a burst. Other systems do not share connections between sockets, so all processes share one socket.
 
     Raises `ConfigurationError` when `host` and `port` cannot be listened on.
     """
@@ -36,7 +36,7 @@ def open_listeners(host: str, port: int, count: int = 1) -> Iterator[list[socket
         if count == 1 or sys.platform != "linux":
             yield [opened.enter_context(_listener(host, port))] * count
             return
-        # Sockets that share a port also share it with those of another program of the same user, so look for one first.
+        # With SO_REUSEPORT, another program of the same user may listen on this port too, so check that it is free.
         _listener(host, port).close()
         yield [opened.enter_context(_listener(host, port, is_shared=True)) for _ in range(count)]
 

@@ -25,7 +25,7 @@ class Metrics:
 
     @classmethod
     def of(cls, settings: Settings) -> Self | None:
-        """Return the metrics for `settings`, or `None` if the setting has no port.
+        """Return the metrics for `settings`, or `None` if `metrics_port` is not set.
 
         Raises `ConfigurationError` when prometheus-client is not installed.
         """
@@ -43,7 +43,7 @@ class Metrics:
         return cls(PrometheusObserver(registry), registry, settings.host, settings.metrics_port)
 
     def serve(self, worker: int) -> None:
-        """Serve the metrics in a thread. Each `worker` has a port of its own: the first has that of the setting.
+        """Serve the metrics in a thread. Worker 0 uses `metrics_port`, worker 1 the next port, and so on.
 
         Raises `ConfigurationError` when the port cannot be listened on.
         """
@@ -54,4 +54,5 @@ class Metrics:
             start_http_server(port, self._host, self._registry)
         except OSError as error:
             text = f"{_NAME}: cannot listen on {self._host} port {port}: {error.strerror}"
-            raise ConfigurationError(f"{text}; give a free port", setting=_NAME) from None
+            how = "give a free port, with a free one after it for each further worker"
+            raise ConfigurationError(f"{text}; {how}", setting=_NAME) from None

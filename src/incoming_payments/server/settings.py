@@ -138,7 +138,8 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     log = table.table("log").read(declarations.LOG)
     quotas = MemoryQuotas(**table.table("quotas").read(declarations.QUOTAS))
     if listen["workers"] > 1 and quotas != MemoryQuotas():
-        text = "listen.workers and [quotas] exclude each other: remove one, because each worker would grant every quota"
+        reason = "because each worker counts alone; remove [quotas], or set workers = 1"
+        text = f"listen.workers is {listen['workers']}, but [quotas] needs one process, {reason}"
         raise ConfigurationError(text, setting="listen.workers")
     token_tables = table.tables("token")
     server_table = table.table("authorization_server") if table.has("authorization_server") else None
@@ -228,10 +229,10 @@ def _listen(table: Table) -> dict[str, Any]:
     if listen["mount"] and not _MOUNT.fullmatch(listen["mount"]):
         text = 'must be "", or a path such as "/op": no slash at its end, no dot segments, no query'
         raise table.wrong("mount", text)
-    first, last = listen["metrics_port"] or 0, (listen["metrics_port"] or 0) + listen["workers"] - 1
-    if last > _PORT_MAX:
-        text = f"leaves no port for each of the {listen['workers']} workers: give at most {_PORT_MAX - last + first}"
-        raise table.wrong("metrics_port", text)
+    port, further = listen["metrics_port"] or 0, listen["workers"] - 1
+    if port + further > _PORT_MAX:
+        need = f"so the {listen['workers']} workers would need ports up to {port + further}"
+        raise table.wrong("metrics_port", f"is {port}, {need}; give at most {_PORT_MAX - further}")
     return listen
 
 

@@ -57,7 +57,7 @@ class Service:
             rights = configuration.read_text("utf-8").replace(
                 '["create", "read"]', '["create", "read", "complete", "list"]'
             )
-            configuration.write_text(rights.replace("# workers = 2", f"workers = {workers}"), "utf-8")
+            configuration.write_text(rights.replace("# workers = 1", f"workers = {workers}"), "utf-8")
 
     @property
     def database(self) -> Path:

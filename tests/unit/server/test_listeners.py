@@ -28,7 +28,7 @@ def test_each_process_gets_connections() -> None:
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
         for listener in listeners:
             listener.settimeout(5)
-            listener.accept()[0].close()  # in 40 connections, one in 5 * 10 ** 11 runs has none for a socket
+            listener.accept()[0].close()  # a socket gets none of 40 connections in one of 5 * 10 ** 11 runs
         for client in clients:
             client.close()
     socket.create_server(("127.0.0.1", port)).close()
@@ -44,7 +44,7 @@ def test_systems_that_share_no_connections_use_one_socket(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("other", [1, 2])
 def test_port_in_use_is_refused(count: int, other: int) -> None:
-    """Two services never share a port, also when each has several sockets."""
+    """A service refuses a port on which another service listens, also when either has several sockets."""
     port = free_port()
     refusal = pytest.raises(ConfigurationError, match=f"listen.port: cannot listen on 127.0.0.1 port {port}: Address")
     with open_listeners("127.0.0.1", port, other), refusal, open_listeners("127.0.0.1", port, count):

@@ -128,7 +128,7 @@ FIXED: Final = [
     ('database = "payments.sqlite3"', 'database = "other.sqlite3"', "database"),
     ("port = 9002", "port = 9003", "listen.port"),
     ('host = "127.0.0.1"', 'host = "localhost"', "listen.host"),
-    ("# workers = 2", "workers = 2", "listen.workers"),
+    ("# workers = 1", "workers = 2", "listen.workers"),
     ('# mount = ""', 'mount = "/x"', "listen.mount"),
     ("# health = true", "health = false", "listen.health"),
     ("# metrics_port = 9464", "metrics_port = 9464", "listen.metrics_port"),

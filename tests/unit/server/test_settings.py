@@ -242,10 +242,10 @@ def test_quotas_are_loaded(load: Load) -> None:
 
 
 def test_each_worker_has_a_port_for_metrics(load: Load) -> None:
-    """The last port is for the last worker."""
+    """A `metrics_port` that leaves too few ports for the workers is refused."""
     settings = load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65533")
     assert (settings.workers, settings.metrics_port) == (3, 65533)
-    reason = "listen.metrics_port leaves no port for each of the 3 workers: give at most 65533"
+    reason = "listen.metrics_port is 65534, so the 3 workers would need ports up to 65536; give at most 65533"
     with pytest.raises(ConfigurationError, match=reason):
         load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65534")
 
@@ -524,7 +524,7 @@ WRONG: Final = [
     ("clock_skew_s", "clock_skew_s = 3601", "limits.clock_skew_s", "must be an integer from 0 to 3600, not 3601"),
     ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "must be an integer from 0 to 3600"),
     ("workers", "workers = 0", "listen.workers", "must be an integer from 1 to 64, not 0"),
-    ("workers", "workers = 2", "listen.workers", "and [quotas] exclude each other: remove one, because each worker"),
+    ("workers", "workers = 2", "listen.workers", "is 2, but [quotas] needs one process, because each worker"),
     ("metrics_port", "metrics_port = 65536", "listen.metrics_port", "must be an integer from 1 to 65535, not 65536"),
     ("unpaid_payments", "unpaid_payments = 501", "quotas.unpaid_payments", "must be an integer from 1 to 500, not 501"),
     ("requests_per_minute", "requests_per_minute = 0", "quotas.requests_per_minute", "must be an integer from 1 to"),

@@ -36,12 +36,15 @@ PROGRAM: Final = """
     import os, signal, sys, time
     from incoming_payments.server.workers import run_workers
 
+    def say(line):
+        os.write(1, f"{line}\\n".encode())  # the whole line at once
+
     settings, stopped = ["old"], []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(0))
-    signal.signal(signal.SIGHUP, lambda *_: print(f"worker {os.getpid()} reloads", flush=True))
+    signal.signal(signal.SIGHUP, lambda *_: say(f"worker {os.getpid()} reloads"))
 
     def work(number):
-        print(f"worker {number} is {os.getpid()} with {settings[-1]} settings", flush=True)
+        say(f"worker {number} is {os.getpid()} with {settings[-1]} settings")
         while not stopped:
             time.sleep(0.01)
             if os.path.exists(f"end-{os.getpid()}"):
@@ -148,10 +151,12 @@ def test_failed_worker_stops_the_others(tmp_path: Path) -> None:
         (tmp_path / f"end-{failing}").touch()
         assert program.process.wait(30) == 1
         assert not is_running(other)
+    line = rf"incoming payments: worker \d \(process {failing}\) ended with status 3, so the service stops\n"
+    assert len(re.findall(line, program.log.read_text("utf-8"))) == 1
 
 
-def test_worker_that_is_killed_while_it_stops(tmp_path: Path) -> None:
-    """It is not replaced, and the status is 1, because its requests may not have ended."""
+def test_worker_killed_while_stopping_is_not_replaced(tmp_path: Path) -> None:
+    """The exit status is 1, because requests of the worker may be unfinished."""
     with supervised(tmp_path) as program:
         (_, first, _), (_, second, _) = program.workers()
         os.kill(second, signal.SIGSTOP)
@@ -164,7 +169,7 @@ def test_worker_that_is_killed_while_it_stops(tmp_path: Path) -> None:
 
 
 def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
-    """So none of them keeps the port, and a new supervisor can start."""
+    """Otherwise a worker would keep the port, and no new supervisor could start."""
     with supervised(tmp_path) as program:
         workers = program.workers()
         program.process.kill()
@@ -184,13 +189,13 @@ def test_hangup_reaches_all_workers_and_later_ones(tmp_path: Path) -> None:
 
 
 def test_worker_that_cannot_be_started_stops_the_service(tmp_path: Path) -> None:
-    """When the system has no process left, the service ends with status 1, and a supervisor of its own can start it."""
+    """When the system refuses another process, the service ends with status 1, so that systemd can restart it."""
     forks = "real, turns = os.fork, iter([True, False])"
     fork = "os.fork = lambda: real() if next(turns) else os.open('/none/none', 0)"
     with supervised(tmp_path, f"{forks}; {fork}") as program:
         assert program.process.wait(30) == 1
-    text = "worker 1 could not be started (No such file or directory), so the service stops"
-    assert f"incoming payments: {text}\n" in program.log.read_text("utf-8")
+    why = "(No such file or directory), so the service stops: allow it more processes or memory"
+    assert f"incoming payments: worker 1 could not be started {why}\n" in program.log.read_text("utf-8")
 
 
 # --- the service ---
@@ -198,11 +203,11 @@ def test_worker_that_cannot_be_started_stops_the_service(tmp_path: Path) -> None
 
 @contextmanager
 def service(folder: Path, settings: str = "workers = 2") -> Iterator[tuple["Popen[bytes]", HttpClient]]:
-    """Run `serve` with two workers."""
+    """Run `serve` with `settings` in `[listen]`, by default two workers."""
     port = free_port()
     assert run_command("init", folder, "--port", str(port)).returncode == 0
     path = folder / CONFIGURATION
-    path.write_text(path.read_text("utf-8").replace("# workers = 2", settings), "utf-8")
+    path.write_text(path.read_text("utf-8").replace("# workers = 1", settings), "utf-8")
     with serving([*COMMAND, "serve", "--config", path], port, folder / "log") as process:
         await_lines(folder / "log", "Application startup complete", 2)
         yield process, HttpClient.of(folder, f"http://127.0.0.1:{port}")
@@ -266,7 +271,7 @@ def test_each_worker_serves_its_own_metrics(tmp_path: Path) -> None:
 
 
 def test_all_workers_end_when_the_store_stops(tmp_path: Path) -> None:
-    """The worker that notices it writes the reason, and the service ends with status 1."""
+    """The worker that notices the missing file writes the reason, and the service ends with status 1."""
     with service(tmp_path) as (process, client):
         (tmp_path / "payments.sqlite3-lock").unlink()
         assert code_of(client.create()) == (503, "store_stopped")

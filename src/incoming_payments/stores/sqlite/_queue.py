@@ -126,7 +126,7 @@ class Jobs:
         return batch
 
     def take_more(self, taken: int) -> Iterator[Job[Any]]:
-        """Take the jobs that wait by now and fit in a batch with those that are `taken`, without waiting."""
+        """Yield waiting jobs until the batch, which already has `taken` jobs, is full. Never wait."""
         while taken < STORE_BATCH_MAX and self._waiting and (job := self._waiting[0]) is not None:
             self._waiting.popleft()
             yield job
