@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import secrets
+import socket
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -111,11 +112,11 @@ def serve(folder: Path, port: int, asked: int, *, workers: int, cache_s: float, 
     gc.freeze()
     with open_listeners("127.0.0.1", port, workers) as listeners:
 
-        def work(number: int) -> int:
-            server.run(sockets=[listeners[number]])
+        def work(_: int, listener: socket.socket) -> int:
+            server.run(sockets=[listener])
             return 0
 
-        run_workers(workers, work, on_hangup=lambda: None)
+        run_workers(listeners, work, on_hangup=lambda: None)
 
 
 # --- the parts of a signed get: one connection, so the marks of a request follow one another ---

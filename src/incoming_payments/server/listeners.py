@@ -33,12 +33,14 @@ def open_listeners(host: str, port: int, count: int = 1) -> Iterator[list[socket
     Raises `ConfigurationError` when `host` and `port` cannot be listened on.
     """
     with ExitStack() as opened:
+        first = opened.enter_context(_listener(host, port))
         if count == 1 or sys.platform != "linux":
-            yield [opened.enter_context(_listener(host, port))] * count
+            yield [first] * count
             return
-        # With SO_REUSEPORT, another program of the same user may listen on this port too, so check that it is free.
-        _listener(host, port).close()
-        yield [opened.enter_context(_listener(host, port, is_shared=True)) for _ in range(count)]
+        # With SO_REUSEPORT from the beginning, another program of the same user could listen on this port already.
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        more = [opened.enter_context(_listener(host, port, is_shared=True)) for _ in range(count - 1)]
+        yield [first, *more]
 
 
 def _listener(host: str, port: int, *, is_shared: bool = False) -> socket.socket:

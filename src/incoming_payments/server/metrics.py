@@ -1,5 +1,8 @@
 """The metrics of `serve`, for Prometheus on a port of their own."""
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 from attrs import frozen
@@ -27,7 +30,8 @@ class Metrics:
     def of(cls, settings: Settings) -> Self | None:
         """Return the metrics for `settings`, or `None` if `metrics_port` is not set.
 
-        Raises `ConfigurationError` when prometheus-client is not installed.
+        Raises `ConfigurationError` when prometheus-client is not installed, or when a worker could not listen on its
+        port.
         """
         if settings.metrics_port is None:
             return None
@@ -38,6 +42,10 @@ class Metrics:
         except ImportError:
             text = f"{_NAME} needs prometheus-client: pip install 'incoming-payments[prometheus]'"
             raise ConfigurationError(text, setting=_NAME) from None
+        for worker in range(settings.workers):
+            with _naming(settings.host, settings.metrics_port + worker) as address:
+                family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+                socket.create_server(address, family=family).close()
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         return cls(PrometheusObserver(registry), registry, settings.host, settings.metrics_port)
@@ -49,10 +57,16 @@ class Metrics:
         """
         from prometheus_client import start_http_server
 
-        port = self._port + worker
-        try:
-            start_http_server(port, self._host, self._registry)
-        except OSError as error:
-            text = f"{_NAME}: cannot listen on {self._host} port {port}: {error.strerror}"
-            how = "give a free port, with a free one after it for each further worker"
-            raise ConfigurationError(f"{text}; {how}", setting=_NAME) from None
+        with _naming(self._host, self._port + worker) as (host, port):
+            start_http_server(port, host, self._registry)
+
+
+@contextmanager
+def _naming(host: str, port: int) -> Iterator[tuple[str, int]]:
+    """Yield the address, and name the setting in its errors."""
+    try:
+        yield host, port
+    except OSError as error:
+        text = f"{_NAME}: cannot listen on {host} port {port}: {error.strerror}"
+        how = "give a free port, with a free one after it for each further worker"
+        raise ConfigurationError(f"{text}; {how}", setting=_NAME) from None

@@ -3,62 +3,81 @@
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from incoming_payments.limits import SHUTDOWN_S_MAX
 from incoming_payments.log import LogEvent, log_event
 
 logger = logging.getLogger(__name__)
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+Work = Callable[[int, socket.socket], int]
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
 _PAUSE_S: Final = 1.0  # before a worker is replaced, so that a worker that always ends at once takes little time
+_STOP_S_MAX: Final = SHUTDOWN_S_MAX + 5.0  # for the workers to stop: for their requests, and to close the database
 
 
-def run_workers(count: int, work: Callable[[int], int], on_hangup: Callable[[], None]) -> int:
-    """Run `work` in `count` processes until a signal stops them, and return the exit status of the program.
+def hold_signals() -> None:
+    """Let signals wait for `run_workers`. Call this before the handlers are installed that the workers inherit."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
-    `work` gets the number of its worker, from 0. It stops on SIGTERM, and returns the exit status of its process. It
-    runs with the caller's signal handlers and open files. The caller must have no other threads. A single worker runs
-    in the calling process.
+
+def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> int:
+    """Run `work` in a process for each of `listeners` until a signal stops them, and return the exit status.
+
+    `work` gets the number of its worker, from 0, and its listener. It stops on SIGTERM, and returns the exit status of
+    its process. It runs with the caller's signal handlers and open files. The caller must have no other threads. A
+    single worker runs in the calling process.
 
     The calling process supervises the others:
 
     - SIGTERM and SIGINT (Ctrl-C) stop all of them. The status is 0, or 1 if a worker is killed or fails meanwhile.
+      A worker that has not stopped after some 20 seconds is killed.
     - SIGHUP calls `on_hangup`, so that later workers have the new settings, and goes to all workers.
     - A worker that a signal has killed, or that has ended with status 0, is replaced after a second.
     - A worker that ends with another status has written its reason. It stops all others, with status 1.
 
     When the supervisor itself is killed, the workers stop.
     """
-    if count == 1:
-        return work(0)
-    return _Supervisor(work, on_hangup).run(count)
+    hold_signals()
+    if len(listeners) == 1:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        return work(0, listeners[0])
+    return _Supervisor(listeners, work, on_hangup).run()
 
 
 class _Supervisor:
     """Starts and replaces workers. Signals wait until `sigwait` takes them one by one, so none interrupts a step."""
 
-    def __init__(self, work: Callable[[int], int], on_hangup: Callable[[], None]) -> None:
+    def __init__(self, listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> None:
+        self._listeners = listeners
         self._work = work
         self._on_hangup = on_hangup
         self._numbers: dict[int, int] = {}  # of the workers, by their process ids
+        self._lost: list[int] = []  # the numbers of the workers to replace
         self._is_stopping = False
         self._status = 0
+        # The write end closes when this process ends, also by SIGKILL.
+        self._read_end, self._write_end = os.pipe()
 
-    def run(self, count: int) -> int:
+    def run(self) -> int:
         """Start the workers, and return the exit status when all of them have ended."""
-        self._usual_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self._read_end, self._write_end = os.pipe()  # the write end closes when the supervisor ends, also by SIGKILL
-        for number in range(count):
+        for ours in (signal.SIGCHLD, signal.SIGALRM):
+            signal.signal(ours, _do_nothing)  # a signal that is ignored would not wait for `sigwait`
+        for number in range(len(self._listeners)):
             self._start(number)
-        while self._numbers:
+        while self._numbers or self._lost:
             self._handle(signal.sigwait(_SIGNALS))
         return self._status
 
     def _start(self, number: int) -> None:
+        """Start the worker `number`, unless all are stopping."""
+        if self._is_stopping:
+            return
         try:
             pid = os.fork()
         except OSError as error:
@@ -67,49 +86,72 @@ class _Supervisor:
             self._stop(status=1)
             return
         if pid == 0:
-            os.close(self._write_end)
-            threading.Thread(target=_stop_at_end_of, args=[self._read_end], name="supervisor", daemon=True).start()
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._usual_mask)
-            sys.exit(self._work(number))
+            sys.exit(self._run_worker(number))
         self._numbers[pid] = number
 
-    def _handle(self, signal_number: int) -> None:
-        if signal_number == signal.SIGCHLD:
+    def _run_worker(self, number: int) -> int:
+        """Work in the new process."""
+        own = self._listeners[number]
+        for listener in self._listeners:
+            if listener is not own:
+                listener.close()  # else the port would stay open until the last worker has ended
+        os.close(self._write_end)
+        threading.Thread(target=_stop_at_end_of, args=[self._read_end], name="supervisor", daemon=True).start()
+        for ours in (signal.SIGCHLD, signal.SIGALRM):
+            signal.signal(ours, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        return self._work(number, own)
+
+    def _handle(self, number: int) -> None:
+        if number == signal.SIGCHLD:  # for one ended worker or more
             for pid in list(self._numbers):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
-                    self._replace(pid, self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
-        elif signal_number == signal.SIGHUP:
+                    self._note_end(pid, self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
+        elif number == signal.SIGHUP:
             self._on_hangup()
             self._signal(signal.SIGHUP)
-        else:
+        elif number != signal.SIGALRM:
             self._stop(status=0)
+        elif self._is_stopping:
+            self._signal(signal.SIGKILL)
+        else:
+            lost, self._lost = self._lost, []
+            for worker in lost:
+                self._start(worker)
 
-    def _replace(self, pid: int, number: int, status: int) -> None:
-        """Start another worker in place of an ended one, or stop the others. `status` is negative for a signal."""
+    def _note_end(self, pid: int, number: int, status: int) -> None:
+        """Plan the replacement of an ended worker, or stop the others. `status` is negative for a signal."""
         if self._is_stopping:
-            self._stop(status=min(abs(status), 1))
-            return
-        if status > 0:
+            self._status = max(self._status, min(abs(status), 1))
+        elif status > 0:
             text = "worker %d (process %d) ended with status %d, so the service stops"
             log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, number, pid, status)
             self._stop(status=1)
-            return
-        how = "ended" if status == 0 else f"was killed by signal {-status} ({signal.strsignal(-status)})"
-        text = "worker %d (process %d) %s: another takes its place"
-        log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, number, pid, how)
-        time.sleep(_PAUSE_S)
-        self._start(number)
+        else:
+            how = f"was killed by signal {-status} ({signal.strsignal(-status)})" if status else "was stopped"
+            text = "worker %d (process %d) %s: another takes its place"
+            log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, number, pid, how)
+            if not self._lost:
+                signal.setitimer(signal.ITIMER_REAL, _PAUSE_S)
+            self._lost.append(number)
 
     def _stop(self, *, status: int) -> None:
         self._status = max(status, self._status)
         if not self._is_stopping:
-            self._is_stopping = True
-            self._signal(signal.SIGTERM)
+            self._is_stopping, self._lost = True, []
+            for listener in self._listeners:
+                listener.close()  # the workers close theirs, and then no connection is accepted any more
+            signal.setitimer(signal.ITIMER_REAL, _STOP_S_MAX)
+        self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._numbers:
             os.kill(pid, number)  # until `waitpid`, a worker that has ended keeps its process id
+
+
+def _do_nothing(*_: object) -> None:
+    """Handle no signal: `sigwait` takes them."""
 
 
 def _stop_at_end_of(read_end: int) -> None:

@@ -42,11 +42,14 @@ def test_metrics_are_served(settings: Settings) -> None:
 
 def test_used_port_is_named(settings: Settings) -> None:
     """The error names the setting and what to change."""
-    refusal = pytest.raises(ConfigurationError, match=r"listen.metrics_port: cannot listen on .*; give a free port")
+    says = r"listen.metrics_port: cannot listen on .*; give a free port"
     metrics = Metrics.of(settings)
     assert metrics is not None
-    with socket.create_server(("127.0.0.1", settings.metrics_port or 0)), refusal:
-        metrics.serve(0)
+    with socket.create_server(("127.0.0.1", settings.metrics_port or 0)):
+        with pytest.raises(ConfigurationError, match=says):
+            Metrics.of(settings)
+        with pytest.raises(ConfigurationError, match=says):
+            metrics.serve(0)
 
 
 def test_missing_library_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import sys
 import textwrap
 import time
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 from typing import Final
 
 import httpx
@@ -33,7 +34,7 @@ from kits.processes import (
 
 # Each worker prints its number and its process id, and stops on SIGTERM.
 PROGRAM: Final = """
-    import os, signal, sys, time
+    import os, signal, socket, sys, time
     from incoming_payments.server.workers import run_workers
 
     def say(line):
@@ -43,7 +44,7 @@ PROGRAM: Final = """
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(0))
     signal.signal(signal.SIGHUP, lambda *_: say(f"worker {os.getpid()} reloads"))
 
-    def work(number):
+    def work(number, _):
         say(f"worker {number} is {os.getpid()} with {settings[-1]} settings")
         while not stopped:
             time.sleep(0.01)
@@ -52,13 +53,14 @@ PROGRAM: Final = """
         return 0
 
     BEFORE
-    sys.exit(run_workers(2, work, lambda: settings.append("new")))
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(COUNT)]
+    sys.exit(run_workers(listeners, work, lambda: settings.append("new")))
 """
 STARTED: Final = r"worker (\d) is (\d+) with (\w+) settings\n"
 
 
 class Supervised:
-    """A program with two workers."""
+    """A program with workers."""
 
     def __init__(self, process: "Popen[bytes]", log: Path) -> None:
         self.process = process
@@ -71,18 +73,30 @@ class Supervised:
 
 
 @contextmanager
-def supervised(folder: Path, before: str = "") -> Iterator[Supervised]:
-    """Run `PROGRAM` in `folder`, with the statement `before` before its last one."""
+def supervised(folder: Path, before: str = "", *, count: int = 2) -> Iterator[Supervised]:
+    """Run `PROGRAM` in `folder` with `count` workers, and with the statement `before` before they start."""
     log = folder / "log"
     with log.open("wb") as output:
-        program = textwrap.dedent(PROGRAM).replace("BEFORE", before)
+        program = textwrap.dedent(PROGRAM).replace("BEFORE", before).replace("COUNT", str(count))
         process = Popen([sys.executable, "-c", program], cwd=folder, stdout=output, stderr=output)
     try:
         yield Supervised(process, log)
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(30)
+            assert ended(process) is not None
+
+
+def ended(process: "Popen[bytes]") -> int | None:
+    """Return the exit status, or `None` after killing a program that does not end by itself."""
+    try:
+        return process.wait(10)
+    except TimeoutExpired:
+        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split():
+            os.kill(int(pid), signal.SIGKILL)
+        process.kill()
+        process.wait()
+        return None
 
 
 def await_end(pid: int) -> None:
@@ -95,14 +109,15 @@ def await_end(pid: int) -> None:
 
 def test_single_worker_runs_in_the_calling_process() -> None:
     """Nothing is supervised, and the exit status is that of the worker."""
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[int, socket.socket, int]] = []
 
-    def work(number: int) -> int:
-        seen.append((number, os.getpid()))
+    def work(number: int, listener: socket.socket) -> int:
+        seen.append((number, listener, os.getpid()))
         return 7
 
-    assert run_workers(1, work, lambda: None) == 7
-    assert seen == [(0, os.getpid())]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert run_workers([listener], work, lambda: None) == 7
+        assert seen == [(0, listener, os.getpid())]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -117,7 +132,7 @@ def test_signal_stops_all_workers(tmp_path: Path, number: signal.Signals) -> Non
 
 
 @pytest.mark.parametrize(
-    ("number", "how"), [(signal.SIGKILL, r"was killed by signal 9 \(Killed\)"), (signal.SIGTERM, "ended")]
+    ("number", "how"), [(signal.SIGKILL, r"was killed by signal 9 \(Killed\)"), (signal.SIGTERM, "was stopped")]
 )
 def test_lost_worker_is_replaced(tmp_path: Path, number: signal.Signals, how: str) -> None:
     """The log names the lost worker. The new one has the same number, and the others go on."""
@@ -188,14 +203,74 @@ def test_hangup_reaches_all_workers_and_later_ones(tmp_path: Path) -> None:
         assert [settings for _, _, settings in program.workers(3)] == ["old", "old", "new"]
 
 
+FAILING_FORK: Final = """
+real, turns = os.fork, iter([True, False, True])
+def fork():
+    if next(turns):
+        return real()
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+os.fork = fork
+"""
+
+
 def test_worker_that_cannot_be_started_stops_the_service(tmp_path: Path) -> None:
-    """When the system refuses another process, the service ends with status 1, so that systemd can restart it."""
-    forks = "real, turns = os.fork, iter([True, False])"
-    fork = "os.fork = lambda: real() if next(turns) else os.open('/none/none', 0)"
-    with supervised(tmp_path, f"{forks}; {fork}") as program:
-        assert program.process.wait(30) == 1
-    why = "(No such file or directory), so the service stops: allow it more processes or memory"
+    """When the system refuses a process, no further one is started, and the service ends with status 1."""
+    with supervised(tmp_path, FAILING_FORK, count=3) as program:
+        assert ended(program.process) == 1
+    why = "(Resource temporarily unavailable), so the service stops: allow it more processes or memory"
     assert f"incoming payments: worker 1 could not be started {why}\n" in program.log.read_text("utf-8")
+    assert "worker 2" not in program.log.read_text("utf-8")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_program_that_inherits_an_ignored_signal(tmp_path: Path, is_lost: bool) -> None:
+    """A program may inherit an ignored SIGCHLD. Even so, workers are replaced, and the service stops."""
+    with supervised(tmp_path, "signal.signal(signal.SIGCHLD, signal.SIG_IGN)") as program:
+        workers = program.workers()
+        if is_lost:
+            os.kill(workers[0][1], signal.SIGKILL)
+            program.workers(3)
+        program.process.terminate()
+        assert ended(program.process) == 0
+
+
+def test_stop_does_not_wait_for_replacements(tmp_path: Path) -> None:
+    """All lost workers are replaced together, and not after the service was stopped."""
+    with supervised(tmp_path, count=6) as program:
+        workers = program.workers(6)
+        program.process.send_signal(signal.SIGSTOP)
+        for _, pid, _ in workers:
+            os.kill(pid, signal.SIGKILL)
+        program.process.send_signal(signal.SIGCONT)
+        await_lines(program.log, "another takes its place", 6)
+        program.process.terminate()
+        assert ended(program.process) == 0
+        assert len(program.workers()) == 6
+
+
+def test_interrupt_of_the_whole_group_is_no_loss(tmp_path: Path) -> None:
+    """Ctrl-C ends all processes at once. The supervisor replaces none of them, also during a pause."""
+    with supervised(tmp_path, "signal.signal(signal.SIGINT, lambda *_: stopped.append(0))") as program:
+        (_, first, _), (_, second, _) = sorted(program.workers())
+        os.kill(first, signal.SIGKILL)
+        await_lines(program.log, "another takes its place")
+        program.process.send_signal(signal.SIGSTOP)
+        os.kill(second, signal.SIGINT)
+        await_end(second)
+        program.process.send_signal(signal.SIGINT)
+        program.process.send_signal(signal.SIGCONT)
+        assert ended(program.process) == 0
+        assert program.log.read_text("utf-8").count("another takes its place") == 1
+
+
+def test_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    """The time for a stop is bounded. The status is 1."""
+    with supervised(tmp_path, "import incoming_payments.server.workers as w; w._STOP_S_MAX = 0.2") as program:
+        (_, first, _), (_, second, _) = program.workers()
+        os.kill(second, signal.SIGSTOP)
+        program.process.terminate()
+        assert ended(program.process) == 1
+        assert [is_running(pid) for pid in (first, second)] == [False, False]
 
 
 # --- the service ---
@@ -292,3 +367,70 @@ def test_workers_read_the_configuration_again(tmp_path: Path) -> None:
         os.kill(started(tmp_path)[0], signal.SIGKILL)
         await_lines(tmp_path / "log", "Application startup complete", 3)
         assert {code_of(client.create()) for _ in range(8)} == {(401, "invalid_token")}
+
+
+def slow_uploads(port: int) -> list[socket.socket]:
+    """Begin requests whose bodies do not end, so that each worker has some."""
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
+    for connection in slow:
+        connection.sendall(b"POST /incoming-payments HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+    time.sleep(0.5)
+    return slow
+
+
+def await_refusal(port: int) -> None:
+    """Wait until the port refuses connections."""
+    deadline = time.monotonic() + 5  # shorter than the bound of a body
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the port still accepts connections")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_stopping_service_refuses_connections(tmp_path: Path, number: signal.Signals) -> None:
+    """While workers finish their requests, a proxy can go elsewhere at once, and another service can start."""
+    with service(tmp_path) as (process, client):
+        port = int(client.base_url.rpartition(":")[2])
+        slow = slow_uploads(port)
+        process.send_signal(number)
+        await_refusal(port)
+        assert any(is_running(pid) for pid in started(tmp_path))
+        for connection in slow:
+            connection.close()
+        for pid in started(tmp_path):
+            await_end(pid)
+
+
+def test_signal_before_the_workers_start(tmp_path: Path) -> None:
+    """A SIGTERM that arrives while the service still starts stops it, as with one worker."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    path = tmp_path / CONFIGURATION
+    path.write_text(path.read_text("utf-8").replace("# workers = 1", "workers = 2"), "utf-8")
+    code = (
+        "import gc, os, signal, sys\n"
+        "from incoming_payments.server.command import main\n"
+        "gc.freeze = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"sys.exit(main(['serve', '--config', {str(path)!r}]))\n"
+    )
+    with (tmp_path / "log").open("wb") as output:
+        process = Popen([sys.executable, "-c", code], stdout=output, stderr=output)
+    assert ended(process) == 0
+    assert "another takes its place" not in (tmp_path / "log").read_text("utf-8")
+
+
+def test_metrics_port_in_use_creates_no_database(tmp_path: Path) -> None:
+    """A metrics port that is taken is reported before the database exists, and before the service announces itself."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert run_command("init", tmp_path, "--port", str(free_port())).returncode == 0
+        path = tmp_path / CONFIGURATION
+        text = f"workers = 2\nmetrics_port = {taken.getsockname()[1] - 1}"
+        path.write_text(path.read_text("utf-8").replace("# workers = 1", text), "utf-8")
+        done = run_command("serve", "--config", path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "listen.metrics_port: cannot listen on 127.0.0.1 port" in done.stderr
+    assert not list(tmp_path.glob("payments.sqlite3*"))
