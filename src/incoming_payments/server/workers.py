@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -60,6 +61,7 @@ class _Supervisor:
         self._numbers: dict[int, int] = {}  # of the workers, by their process ids
         self._lost: list[int] = []  # the numbers of the workers to replace
         self._is_stopping = False
+        self._stop_by_s = 0.0  # in the time of `time.monotonic`
         self._status = 0
         # The write end closes when this process ends, also by SIGKILL.
         self._read_end, self._write_end = os.pipe()
@@ -113,12 +115,12 @@ class _Supervisor:
             self._signal(signal.SIGHUP)
         elif number != signal.SIGALRM:
             self._stop(status=0)
-        elif self._is_stopping:
-            self._signal(signal.SIGKILL)
-        else:
+        elif not self._is_stopping:
             lost, self._lost = self._lost, []
             for worker in lost:
                 self._start(worker)
+        elif time.monotonic() >= self._stop_by_s:  # else the signal is older than the stop
+            self._signal(signal.SIGKILL)
 
     def _note_end(self, pid: int, number: int, status: int) -> None:
         """Plan the replacement of an ended worker, or stop the others. `status` is negative for a signal."""
@@ -140,6 +142,7 @@ class _Supervisor:
         self._status = max(status, self._status)
         if not self._is_stopping:
             self._is_stopping, self._lost = True, []
+            self._stop_by_s = time.monotonic() + _STOP_S_MAX
             for listener in self._listeners:
                 listener.close()  # the workers close theirs, and then no connection is accepted any more
             signal.setitimer(signal.ITIMER_REAL, _STOP_S_MAX)

@@ -263,6 +263,18 @@ def test_interrupt_of_the_whole_group_is_no_loss(tmp_path: Path) -> None:
         assert program.log.read_text("utf-8").count("another takes its place") == 1
 
 
+def test_timer_of_a_replacement_kills_no_worker_that_stops(tmp_path: Path) -> None:
+    """The timer of a replacement may end at the time of Ctrl-C. Even so, the workers have time to stop."""
+    slowly = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), stopped.append(0)))"
+    with supervised(tmp_path, slowly) as program:
+        program.workers()
+        program.process.send_signal(signal.SIGSTOP)
+        for number in (signal.SIGALRM, signal.SIGINT):
+            program.process.send_signal(number)
+        program.process.send_signal(signal.SIGCONT)
+        assert ended(program.process) == 0
+
+
 def test_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     """The time for a stop is bounded. The status is 1."""
     with supervised(tmp_path, "import incoming_payments.server.workers as w; w._STOP_S_MAX = 0.2") as program:
@@ -286,6 +298,15 @@ def service(folder: Path, settings: str = "workers = 2") -> Iterator[tuple["Pope
     with serving([*COMMAND, "serve", "--config", path], port, folder / "log") as process:
         await_lines(folder / "log", "Application startup complete", 2)
         yield process, HttpClient.of(folder, f"http://127.0.0.1:{port}")
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server can listen on the port."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def started(folder: Path) -> list[int]:
@@ -334,7 +355,9 @@ def test_nonce_is_accepted_by_one_worker_only(tmp_path: Path) -> None:
 
 def test_each_worker_serves_its_own_metrics(tmp_path: Path) -> None:
     """The first worker has the port of the setting, and the second the next one. Their counts add up."""
-    port = next(port for port in iter(free_port, 0) if port < 65535)
+    port = free_port()
+    while not is_free(port + 1):
+        port = free_port()
     with service(tmp_path, f"workers = 2\nmetrics_port = {port}") as (_, client):
         for _ in range(20):
             assert client.create().status_code == 201
