@@ -67,6 +67,7 @@ def _naming(host: str, port: int) -> Iterator[tuple[str, int]]:
     try:
         yield host, port
     except OSError as error:
-        text = f"{_NAME}: cannot listen on {host} port {port}: {error.strerror}"
+        why = str(error.strerror or error).partition(" (while")[0]  # the rest repeats the address
+        text = f"{_NAME}: cannot listen on {host} port {port}: {why}"
         how = "give a free port, with a free one after it for each further worker"
         raise ConfigurationError(f"{text}; {how}", setting=_NAME) from None

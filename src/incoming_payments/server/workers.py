@@ -98,7 +98,7 @@ class _Supervisor:
             if listener is not own:
                 listener.close()  # else the port would stay open until the last worker has ended
         os.close(self._write_end)
-        threading.Thread(target=_stop_at_end_of, args=[self._read_end], name="supervisor", daemon=True).start()
+        threading.Thread(target=_stop_at_end_of, args=[self._read_end], name="end-of-supervisor", daemon=True).start()
         for ours in (signal.SIGCHLD, signal.SIGALRM):
             signal.signal(ours, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
