@@ -48,6 +48,7 @@ class LogEvent(enum.StrEnum):
     CONFIGURATION_REFUSED = "configuration_refused", "SIGHUP: the configuration is wrong, so the old settings stay"
     CONFIGURATION_WARNING = "configuration_warning", "SIGHUP: a setting needs a restart, or is probably a mistake"
     WORKER_LOST = "worker_lost", "a worker process of `serve` has ended; another takes its place, or the service stops"
+    METRICS_UNAVAILABLE = "metrics_unavailable", "another program has taken the port of a worker's metrics"
     ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception; has the traceback"
 
 

@@ -1,18 +1,20 @@
 """The metrics of `serve`, for Prometheus on a port of their own."""
 
+import logging
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 from attrs import frozen
 
 from incoming_payments.errors import ConfigurationError
+from incoming_payments.log import LogEvent, log_event
 from incoming_payments.ports import Observer
 from incoming_payments.server.settings import Settings
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+logger = logging.getLogger(__name__)
 
 _NAME: Final = "listen.metrics_port"
 
@@ -43,9 +45,7 @@ class Metrics:
             text = f"{_NAME} needs prometheus-client: pip install 'incoming-payments[prometheus]'"
             raise ConfigurationError(text, setting=_NAME) from None
         for worker in range(settings.workers):
-            with _naming(settings.host, settings.metrics_port + worker) as address:
-                family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-                socket.create_server(address, family=family).close()
+            _check_free(settings.host, settings.metrics_port + worker)
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         return cls(PrometheusObserver(registry), registry, settings.host, settings.metrics_port)
@@ -53,21 +53,26 @@ class Metrics:
     def serve(self, worker: int) -> None:
         """Serve the metrics in a thread. Worker 0 uses `metrics_port`, worker 1 the next port, and so on.
 
-        Raises `ConfigurationError` when the port cannot be listened on.
+        If another program has taken the port since `of`, the log has the error, and this process has no metrics.
         """
         from prometheus_client import start_http_server
 
-        with _naming(self._host, self._port + worker) as (host, port):
-            start_http_server(port, host, self._registry)
+        port = self._port + worker
+        try:
+            start_http_server(port, self._host, self._registry)
+        except OSError as error:
+            text = "worker %d has no metrics, because it cannot listen on %s port %d: %s"
+            log_event(
+                logger, logging.ERROR, LogEvent.METRICS_UNAVAILABLE, text, worker, self._host, port, error.strerror
+            )
 
 
-@contextmanager
-def _naming(host: str, port: int) -> Iterator[tuple[str, int]]:
-    """Yield the address, and name the setting in its errors."""
+def _check_free(host: str, port: int) -> None:
+    """Raise `ConfigurationError` unless a server can listen on the port."""
     try:
-        yield host, port
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]  # as prometheus-client
+        socket.create_server(address[:2], family=family).close()
     except OSError as error:
         why = str(error.strerror or error).partition(" (while")[0]  # the rest repeats the address
-        text = f"{_NAME}: cannot listen on {host} port {port}: {why}"
         how = "give a free port, with a free one after it for each further worker"
-        raise ConfigurationError(f"{text}; {how}", setting=_NAME) from None
+        raise ConfigurationError(f"{_NAME}: cannot listen on {host} port {port}: {why}; {how}", setting=_NAME) from None

@@ -102,7 +102,9 @@ class _Supervisor:
         for ours in (signal.SIGCHLD, signal.SIGALRM):
             signal.signal(ours, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        return self._work(number, own)
+        status = self._work(number, own)
+        hold_signals()  # while Python ends, a second SIGTERM would kill this process
+        return status
 
     def _handle(self, number: int) -> None:
         if number == signal.SIGCHLD:  # for one ended worker or more
@@ -110,16 +112,24 @@ class _Supervisor:
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
                     self._note_end(pid, self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
-        elif number == signal.SIGHUP:
-            self._on_hangup()
-            self._signal(signal.SIGHUP)
-        elif number != signal.SIGALRM:
+        elif number == signal.SIGALRM:
+            self._note_timer()
+        elif number != signal.SIGHUP:
             self._stop(status=0)
         elif not self._is_stopping:
+            self._on_hangup()
+            self._signal(signal.SIGHUP)
+
+    def _note_timer(self) -> None:
+        """Replace the lost workers, or kill those that take too long to stop."""
+        if not self._is_stopping:
             lost, self._lost = self._lost, []
-            for worker in lost:
-                self._start(worker)
+            for number in lost:
+                self._start(number)
         elif time.monotonic() >= self._stop_by_s:  # else the signal is older than the stop
+            text = "workers %s have not stopped after %d seconds, so they are killed"
+            numbers = ", ".join(map(str, sorted(self._numbers.values())))
+            log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, numbers, _STOP_S_MAX)
             self._signal(signal.SIGKILL)
 
     def _note_end(self, pid: int, number: int, status: int) -> None:
@@ -142,11 +152,11 @@ class _Supervisor:
         self._status = max(status, self._status)
         if not self._is_stopping:
             self._is_stopping, self._lost = True, []
+            self._signal(signal.SIGTERM)
             self._stop_by_s = time.monotonic() + _STOP_S_MAX
+            signal.setitimer(signal.ITIMER_REAL, _STOP_S_MAX)
             for listener in self._listeners:
                 listener.close()  # the workers close theirs, and then no connection is accepted any more
-            signal.setitimer(signal.ITIMER_REAL, _STOP_S_MAX)
-        self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._numbers:

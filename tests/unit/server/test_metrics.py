@@ -42,14 +42,24 @@ def test_metrics_are_served(settings: Settings) -> None:
 
 def test_used_port_is_named(settings: Settings) -> None:
     """The error names the setting and what to change."""
-    says = r"listen.metrics_port: cannot listen on .*; give a free port"
+    says = rf"listen.metrics_port: cannot listen on 127.0.0.1 port {settings.metrics_port}: [^(]*; give a free port"
+    with socket.create_server(("127.0.0.1", settings.metrics_port or 0)), pytest.raises(ConfigurationError, match=says):
+        Metrics.of(settings)
+
+
+def test_port_that_is_taken_later_keeps_no_worker_from_payments(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names the worker and the port."""
+    port = settings.metrics_port or 0
     metrics = Metrics.of(settings)
     assert metrics is not None
-    with socket.create_server(("127.0.0.1", settings.metrics_port or 0)):
-        with pytest.raises(ConfigurationError, match=says):
-            Metrics.of(settings)
-        with pytest.raises(ConfigurationError, match=says):
-            metrics.serve(0)
+    with socket.create_server(("127.0.0.1", port)):
+        metrics.serve(0)
+    (record,) = caplog.records
+    text = f"incoming payments: worker 0 has no metrics, because it cannot listen on 127.0.0.1 port {port}: "
+    assert (record.levelname, record.event) == ("ERROR", "metrics_unavailable")  # type: ignore[attr-defined]
+    assert record.getMessage().startswith(text)
 
 
 def test_missing_library_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,8 @@ def test_worker_killed_while_stopping_is_not_replaced(tmp_path: Path) -> None:
         os.kill(second, signal.SIGSTOP)
         program.process.terminate()
         await_end(first)
-        program.process.terminate()  # a second signal changes nothing
+        for further in (signal.SIGTERM, signal.SIGHUP):  # further signals change nothing
+            program.process.send_signal(further)
         os.kill(second, signal.SIGKILL)
         assert program.process.wait(30) == 1
     assert len(program.workers()) == 2
@@ -283,6 +284,8 @@ def test_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
         program.process.terminate()
         assert ended(program.process) == 1
         assert [is_running(pid) for pid in (first, second)] == [False, False]
+    text = r"incoming payments: workers \d have not stopped after 0 seconds, so they are killed\n"
+    assert len(re.findall(text, program.log.read_text("utf-8"))) == 1
 
 
 # --- the service ---
