@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import secrets
 import statistics
 import tempfile
@@ -25,7 +24,7 @@ from _http_servers import (
     authorize,
     serve,
 )
-from _load import drive, free_port, run_bare, run_fast, server
+from _load import WORKERS, drive, free_port, run_bare, run_fast, server
 from _npm import node
 from _processes import processor_s, resident_mb
 from _report import finish, table
@@ -36,7 +35,6 @@ from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.stores.sqlite import SqliteStore
 
 CONNECTIONS: Final = (1, 16, 64)
-WORKERS: Final = os.cpu_count() or 1
 PAYMENTS: Final = 200
 SCRIPT: Final = str(Path(__file__).with_name("http.py"))
 # Requests a second, the median and the 99th percentile of their milliseconds, and microseconds of processor for each.

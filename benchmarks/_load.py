@@ -1,15 +1,18 @@
 """HTTP servers as processes, and a client that keeps a number of requests in flight."""
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+WORKERS: Final = os.cpu_count() or 1  # worker processes of a measured service, unless `--workers` gives another number
 
 Accepts = Callable[[bytes, bytes], bool]  # decides about the head and the body of a response
 

@@ -10,7 +10,6 @@ answers with the same number of bytes.
 
 import argparse
 import asyncio
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from _load import drive, free_port, run_bare, server
+from _load import WORKERS, drive, free_port, run_bare, server
 from _prepares import prepares
 from _report import finish, table
 from incoming_payments.ilp.packet import PacketType
@@ -30,7 +29,6 @@ from incoming_payments.testing import a_creation
 
 IN_FLIGHT: Final = (1, 16, 64)
 PAYMENTS: Final = (1, 200)
-WORKERS: Final = os.cpu_count() or 1
 ANSWER: Final = bytes((PacketType.FULFILL,)) + bytes(100)
 Measured = Mapping[tuple[str, int], tuple[float, float, float]]
 RAFIKI: Final = {1: 63, 16: 79, 64: 71}  # packets a second of its backend, measured on a similar machine

@@ -148,6 +148,7 @@ BODY_START_S_MAX: Final = 3  # for its first bytes: they follow the head, or the
 BODY_S_MAX: Final = 10  # for a whole body to arrive: the largest needs 52 kbit/s; a proxy that buffers needs no time
 BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted: the event loop accepts all of them in one turn
 KEEP_ALIVE_S_MAX: Final = 75  # of silence between two requests: longer than a proxy keeps its connection (nginx: 60)
+PORT_MAX: Final = 65535  # of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of their one file
 SHUTDOWN_S_MAX: Final = 15  # for the requests in flight when the server stops: the body, and the store's own wait
 LOGGED_A_MINUTE_MAX: Final = 10  # lines of one kind in a log: enough to see a problem, too few to fill the disk

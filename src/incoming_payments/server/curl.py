@@ -9,7 +9,7 @@ from typing import Final
 
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig import RequestMessage
-from incoming_payments.limits import COMMAND_BODY_BYTES_MAX
+from incoming_payments.limits import COMMAND_BODY_BYTES_MAX, PORT_MAX
 
 # URLs that curl would change or refuse, or that the service would read differently, by precedence.
 _WRONG_URLS: Final = (
@@ -42,7 +42,7 @@ def check_url(url: str) -> None:
         if re.match(pattern, url):
             raise InvalidValue(f"the URL {why}", member="url")
     authority = _AUTHORITY.match(url)
-    if authority is None or int(authority["port"] or 80) > 65535 or not _is_canonical(authority["host"]):
+    if authority is None or int(authority["port"] or 80) > PORT_MAX or not _is_canonical(authority["host"]):
         text = "the URL has a host or port that curl cannot read, or would rewrite: write them in their usual form"
         raise InvalidValue(text, member="url")
 

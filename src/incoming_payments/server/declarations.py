@@ -21,6 +21,7 @@ from incoming_payments.limits import (
     IDEMPOTENCY_KEY_S_MAX,
     METADATA_BYTES_MAX,
     METADATA_DEPTH_MAX,
+    PORT_MAX,
     PREPARE_MARGIN_MS_MIN,
     PREPARE_MARGIN_SETTING_MS_MAX,
     QUOTA_REQUESTS_MAX,
@@ -73,7 +74,7 @@ LISTEN: Final = TableOf(
     "The address to listen on.",
     (
         Setting("host", str, "the host name or IP address", "127.0.0.1", is_active=True),
-        Setting("port", int, "the port", 8080, bounds=(1, 65535), written="{port}", is_active=True),
+        Setting("port", int, "the port", 8080, bounds=(1, PORT_MAX), written="{port}", is_active=True),
         Setting(
             "workers",
             int,
@@ -104,7 +105,7 @@ LISTEN: Final = TableOf(
             "port; needs `incoming-payments[prometheus]`",
             None,
             "no metrics",
-            bounds=(1, 65535),
+            bounds=(1, PORT_MAX),
             written="9464",
         ),
     ),

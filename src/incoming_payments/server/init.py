@@ -12,7 +12,7 @@ from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.gnap import Dialect
 from incoming_payments.httpsig import PrivateKey
-from incoming_payments.limits import SERVER_SECRET_BYTES_MIN
+from incoming_payments.limits import PORT_MAX, SERVER_SECRET_BYTES_MIN
 from incoming_payments.server.advice import is_loopback
 from incoming_payments.server.template import template
 
@@ -35,8 +35,8 @@ def init(folder: Path, port: int, introspection: str | None = None, dialect: Dia
     Raises `ConfigurationError` when the port is out of range, the endpoint is no URL, there is a dialect without an
     endpoint, a file exists, or a file cannot be written. Then no new file remains.
     """
-    if not 1 <= port <= 65535:
-        raise ConfigurationError(f"--port must be from 1 to 65535, not {port}", setting="port")
+    if not 1 <= port <= PORT_MAX:
+        raise ConfigurationError(f"--port must be from 1 to {PORT_MAX}, not {port}", setting="port")
     if dialect is not None and introspection is None:
         text = "--dialect needs --authorization-server: give the introspection endpoint too, or leave the dialect out"
         raise ConfigurationError(text, setting="dialect")

@@ -23,7 +23,7 @@ from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.ilp_http import HttpPeer, PacketPolicy
-from incoming_payments.limits import PEER_TOKENS_MAX, SERVER_SECRETS_MAX
+from incoming_payments.limits import PEER_TOKENS_MAX, PORT_MAX, SERVER_SECRETS_MAX
 from incoming_payments.server import advice, declarations
 from incoming_payments.server.authorization import AuthorizationServer, read_authorization_server
 from incoming_payments.server.client_key import read_client_key
@@ -49,7 +49,6 @@ _TOML_HINTS: Final = {  # the hints, by the start of a message of `tomllib`
     "Cannot declare": "the table is given twice: put its settings under one header",
 }
 _LISTED: Final = "[[wallet_address]], or give [wallet_addresses]"
-_PORT_MAX: Final = 65535
 _PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
 
 
@@ -230,9 +229,9 @@ def _listen(table: Table) -> dict[str, Any]:
         text = 'must be "", or a path such as "/op": no slash at its end, no dot segments, no query'
         raise table.wrong("mount", text)
     port, further = listen["metrics_port"] or 0, listen["workers"] - 1
-    if port + further > _PORT_MAX:
+    if port + further > PORT_MAX:
         need = f"so the {listen['workers']} workers would need ports up to {port + further}"
-        raise table.wrong("metrics_port", f"is {port}, {need}; give at most {_PORT_MAX - further}")
+        raise table.wrong("metrics_port", f"is {port}, {need}; give at most {PORT_MAX - further}")
     return listen
 
 

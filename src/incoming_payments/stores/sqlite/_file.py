@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
 # Between attempts to get a lock. Shorter than a commit of another process, so that this process gets its turn. With
-# 1 ms, the slowest creates of two processes take twice as long (benchmark `http`, p99).
+# 1 ms, the slowest creates of two processes take 1.6 times as long (benchmark `http`, p99).
 _POLL_S: Final = 0.0002
 _LOOKS_MAX: Final = 10  # at a log that was emptied, while other processes commit
 
