@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,10 @@ _STARTING_S_MAX: Final = 0.5  # from the start to a kill that does not wait unti
 class Client:
     """A client process. When it is started again, it continues with the same record."""
 
-    def __init__(self, role: str, name: str, folder: Path, seed: int) -> None:
+    def __init__(
+        self, role: str, name: str, folder: Path, seed: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._environment = environment
         self.record = folder / f"{name}.record"
         self._arguments = (role, folder, self.record, seed)
         self._log = folder / f"{name}.log"
@@ -52,7 +55,7 @@ class Client:
         """Start the process if it is not running."""
         if self._process is None or self._process.poll() is not None:
             assert self._process is None or self._process.returncode < 0, self._log.read_text("utf-8")
-            self._process = start("clients", *self._arguments, log=self._log)
+            self._process = start("clients", *self._arguments, log=self._log, env=self._environment)
 
     def kill(self) -> None:
         """Send SIGKILL to the process."""

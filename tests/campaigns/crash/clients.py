@@ -195,7 +195,7 @@ def pay(folder: Path, record_path: Path, seed: int) -> None:
             request = new_packet(record, payable, min(amount, 1 << 32) or choose.randint(1, 120), sequence)
             answer, data = send_until_final(connection, record, request)
             amount = _F08.unpack(data)[1] if answer == "F08" else 0
-            if answer == "F99":
+            if answer == "F07":
                 payables.drop(payable.id)
 
     _in_threads(work, IN_FLIGHT)

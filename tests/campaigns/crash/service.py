@@ -30,10 +30,12 @@ def environment() -> dict[str, str]:
     return {**ours, "PYTHONPATH": str(ROOT / "tests"), "PYTHONUNBUFFERED": "1"}
 
 
-def start(module: str, *arguments: object, log: Path) -> "subprocess.Popen[bytes]":
+def start(
+    module: str, *arguments: object, log: Path, env: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
     """Start a module of this folder as a process, and append its output to `log`."""
     command = [sys.executable, "-m", f"campaigns.crash.{module}", *map(str, arguments)]
-    return _popen(command, log)
+    return _popen(command, log, env)
 
 
 def _popen(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":

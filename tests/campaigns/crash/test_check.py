@@ -26,7 +26,7 @@ def payer(tmp_path: Path) -> Payer:
         with SqliteStore(service.database) as store:
             assert [payer.send_here(payer.packet(amount), store) for amount in (60, 30)] == ["fulfilled"] * 2
             payer.credit_here(15, store)
-            assert payer.send_here(payer.packet(1), store) == "F99"
+            assert payer.send_here(payer.packet(1), store) == "F07"
     return payer
 
 

@@ -1,5 +1,6 @@
 """A disk that fails on demand: it builds `faulty_disk.c`, and starts processes with that library."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -13,7 +14,9 @@ import pytest
 from kits.processes import ROOT
 
 SOURCE: Final = Path(__file__).with_name("faulty_disk.c")
-HEALTHY, DEAD, RANDOM = 0, 1, 2  # the modes
+HEALTHY, DEAD, RANDOM, KILLING = 0, 1, 2, 3  # the modes
+FATES: Final = {"not synced": 1, "failed": 2, "failed, evicted": 3, "synced": 4}  # of a sync that kills its process
+_PAGES: Final = 1 << 16  # of each file, in faulty_disk.c
 STOPPED: Final = 3  # the exit status of a worker that got `StoreStopped`
 
 
@@ -32,27 +35,49 @@ def build(folder: Path) -> Path:
 class FaultyDisk:
     """The disk that holds `folder`, for processes started with its `environment`."""
 
-    def __init__(self, folder: Path, library: Path) -> None:
+    def __init__(self, folder: Path, library: Path, *, platter: bool = False) -> None:
         self.folder = folder
         self.log = folder.with_name(f"{folder.name}.log")
         self._control = folder.with_name(f"{folder.name}.control")
         self._library = library
+        self._platter = folder.with_name(f"{folder.name}.platter") if platter else None
         folder.mkdir(exist_ok=True)
+        if self._platter is not None:
+            self._platter.mkdir()
+            (self._platter / "dirty").write_bytes(bytes(2 * _PAGES))
         self.set(HEALTHY)
 
-    def set(self, mode: int, probability: int = 0) -> None:
-        """Set the mode of the disk. `probability` is that of a failing sync, in 1/256."""
+    def set(self, mode: int, probability: int = 0, fate: int = 0, survived: int = 0) -> None:
+        """Set the mode of the disk. `probability` is that of a sync that fails or kills, in 1/256.
+
+        `fate` is one of `FATES`, or 0 for a random one. Each process survives its first `survived` syncs.
+        """
         # Write in place, because processes have the file mapped.
         with self._control.open("r+b" if self._control.exists() else "wb") as control:
-            control.write(bytes((mode, probability, 0, 0)))
+            control.write(bytes((mode, probability, fate, survived)))
+
+    def cut_power(self, database: Path) -> None:
+        """Leave in the files what the platter holds. Wait until no process has the database open."""
+        assert self._platter is not None
+        with Path(f"{database}-lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, path in (("database", database), ("wal", Path(f"{database}-wal"))):
+            content = (self._platter / name).read_bytes() if (self._platter / name).exists() else b""
+            path.write_bytes(content)
+        Path(f"{database}-shm").unlink(missing_ok=True)
+        with (self._platter / "dirty").open("r+b") as dirty:
+            dirty.write(bytes(2 * _PAGES))
 
     def environment(self, *, logged: bool = False) -> dict[str, str]:
         """Return the environment of a process on this disk."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS")}
         log = {"FAULTY_DISK_LOG": str(self.log)} if logged else {}
+        platter = {} if self._platter is None else {"FAULTY_DISK_PLATTER": str(self._platter)}
         return {
             **ours,
             **log,
+            **platter,
+            "PYTHONUNBUFFERED": "1",
             "LD_PRELOAD": str(self._library),
             "FAULTY_DISK_FOLDER": str(self.folder.resolve()),
             "FAULTY_DISK_CONTROL": str(self._control),

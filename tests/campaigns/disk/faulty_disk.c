@@ -4,8 +4,15 @@
  * since its last sync, and succeed when they are repeated, although the data never reached the disk.
  *
  *   FAULTY_DISK_FOLDER   the folder of the files to watch; those that end in -shm or -lock are left alone
- *   FAULTY_DISK_CONTROL  a file of 4 bytes: the mode (0 healthy, 1 dead, 2 failing at random), and for mode 2 the
- *                        probability, in 1/256, with which a sync fails
+ *   FAULTY_DISK_CONTROL  a file of 4 bytes: the mode (0 healthy, 1 dead, 2 failing at random, 3 killing), and for modes
+ *                        2 and 3 the probability, in 1/256, with which a sync fails or kills
+ *   FAULTY_DISK_PLATTER  optional: a folder with what the disk holds of the database and its log, and with `dirty`: for
+ *                        each of their pages, whether it was written since the last sync. A sync copies the dirty pages
+ *                        to the platter. In mode 3, syncs kill their process with the probability of the second byte:
+ *                        before the sync, after it, or after a failure. A failure leaves the pages clean, and a half of
+ *                        the failures evicts them: then the next read finds what the platter holds. The third byte
+ *                        chooses one of these fates, or 0 for a random one. Each process survives as many syncs as
+ *                        the fourth byte says.
  *   FAULTY_DISK_LOG      optional: a file to which each write, truncation, sync and removal is appended
  */
 #define _GNU_SOURCE
@@ -14,6 +21,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +51,8 @@ static struct file files[256];
 static int file_count;
 static const char *folder;
 static const volatile uint8_t *control;
-static int log_descriptor = -1;
+static int log_descriptor = -1, dirty_descriptor = -1;
+static uint8_t *dirty;
 static unsigned int seed;
 static int burst; /* failures come in bursts: after one, half of the next eight syncs fail as well */
 
@@ -67,6 +76,12 @@ __attribute__((constructor)) static void prepare(void) {
     int descriptor = open(path, O_RDONLY | O_CLOEXEC);
     control = mmap(NULL, 4, PROT_READ, MAP_SHARED, descriptor, 0);
     close(descriptor);
+    if ((path = getenv("FAULTY_DISK_PLATTER"))) {
+        char name[PATH_MAX];
+        snprintf(name, sizeof name, "%s/dirty", path);
+        dirty_descriptor = open(name, O_RDWR | O_CLOEXEC);
+        dirty = mmap(NULL, 2 << 16, PROT_READ | PROT_WRITE, MAP_SHARED, dirty_descriptor, 0);
+    }
     if ((path = getenv("FAULTY_DISK_LOG")))
         log_descriptor = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     struct timespec now;
@@ -111,6 +126,78 @@ static void note(enum kind kind, const char *path, uint64_t offset, const void *
     if (writev(log_descriptor, parts, data ? 3 : 2) < 0) abort();
 }
 
+/* --- the platter --- */
+
+enum { PAGE = 4096, PAGES = 1 << 16, DATABASE = 0, WAL = 1, OTHER = 2 };
+
+static int which(const char *path) {
+    if (dirty_descriptor < 0) return OTHER;
+    return ends_with(path, ".sqlite3") ? DATABASE : ends_with(path, ".sqlite3-wal") ? WAL : OTHER;
+}
+
+/* Processes share the platter. The lock ends with its process. */
+static void hold_platter(short kind) {
+    struct flock lock = {.l_type = kind, .l_whence = SEEK_SET};
+    while (dirty_descriptor >= 0 && fcntl(dirty_descriptor, F_SETLKW, &lock) && errno == EINTR) {}
+}
+
+static int open_platter(int file) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", getenv("FAULTY_DISK_PLATTER"), file == WAL ? "wal" : "database");
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+}
+
+static void mark(int file, off_t offset, size_t count, uint8_t value) {
+    for (size_t page = (size_t)offset / PAGE; count && page <= ((size_t)offset + count - 1) / PAGE && page < PAGES; page++)
+        dirty[file * PAGES + page] = value;
+}
+
+/* Copy the dirty pages to the platter, or take the others back from it. */
+static void copy_pages(int file, int descriptor, int evict) {
+    int platter = open_platter(file);
+    char kept[PAGE], lost[PAGE];
+    off_t size = lseek(descriptor, 0, SEEK_END);
+    for (off_t page = 0; page * PAGE < size && page < PAGES; page++) {
+        uint8_t *is_dirty = &dirty[file * PAGES + page];
+        if (*is_dirty == evict) continue;
+        memset(kept, 0, PAGE);
+        if (evict) {
+            ssize_t count = pread(descriptor, lost, PAGE, page * PAGE);
+            if (pread(platter, kept, PAGE, page * PAGE) < 0 || count <= 0) abort();
+            if (memcmp(kept, lost, (size_t)count)) real_pwrite(descriptor, kept, (size_t)count, page * PAGE);
+        } else {
+            ssize_t count = pread(descriptor, kept, PAGE, page * PAGE);
+            if (count > 0 && real_pwrite(platter, kept, (size_t)count, page * PAGE) != count) abort();
+            *is_dirty = 0;
+        }
+    }
+    close(platter);
+}
+
+static unsigned int draw(void) {
+    static pid_t seeded;
+    if (seeded != getpid()) seed ^= (unsigned int)(seeded = getpid()) * 2654435761u;
+    return (unsigned int)rand_r(&seed) >> 8;
+}
+
+static void sync_platter(int file, int descriptor) {
+    static int syncs;
+    static pid_t process;
+    if (process != getpid()) process = getpid(), syncs = 0;
+    int dies = control[0] == 3 && ++syncs > control[3] && (draw() & 255) < control[1];
+    /* 1: nothing is synced, 2: the sync fails, 3: the same, and the pages are evicted, others: the sync succeeds */
+    unsigned int fate = !dies ? 4 : control[2] ? control[2] : 1 + draw() % 5;
+    if (fate == 2 || fate == 3) {
+        memset(&dirty[file * PAGES], 0, PAGES);
+        if (fate == 3) copy_pages(file, descriptor, 1);
+    } else if (fate != 1)
+        copy_pages(file, descriptor, 0);
+    if (dies) {
+        kill(getpid(), SIGKILL);
+        for (;;) pause();
+    }
+}
+
 static void written(int descriptor, const char *path, uint64_t offset, const void *data, ssize_t count) {
     if (count <= 0) return;
     struct file *file = state_of(descriptor);
@@ -123,9 +210,12 @@ ssize_t pwrite64(int descriptor, const void *data, size_t count, off_t offset) {
     const char *path = path_of(descriptor, buffer);
     if (!path) return real_pwrite(descriptor, data, count, offset);
     pthread_mutex_lock(&mutex);
+    hold_platter(F_WRLCK);
+    if (which(path) != OTHER) mark(which(path), offset, count, 1); /* first: the process may be killed after the write */
     ssize_t done = real_pwrite(descriptor, data, count, offset);
     int error = errno;
     written(descriptor, path, (uint64_t)offset, data, done);
+    hold_platter(F_UNLCK);
     pthread_mutex_unlock(&mutex);
     errno = error;
     return done;
@@ -140,10 +230,12 @@ ssize_t write(int descriptor, const void *data, size_t count) {
     const char *path = path_of(descriptor, buffer);
     if (!path) return real_write(descriptor, data, count);
     pthread_mutex_lock(&mutex);
+    hold_platter(F_WRLCK);
     ssize_t done = real_write(descriptor, data, count);
     int error = errno;
     off_t end = lseek(descriptor, 0, SEEK_CUR);
     written(descriptor, path, (uint64_t)(end - (done > 0 ? done : 0)), data, done);
+    hold_platter(F_UNLCK);
     pthread_mutex_unlock(&mutex);
     errno = error;
     return done;
@@ -154,12 +246,22 @@ int ftruncate64(int descriptor, off_t size) {
     const char *path = path_of(descriptor, buffer);
     if (!path) return real_ftruncate(descriptor, size);
     pthread_mutex_lock(&mutex);
+    hold_platter(F_WRLCK);
     int result = real_ftruncate(descriptor, size);
     if (!result) {
         struct file *file = state_of(descriptor);
         if (file) file->is_dirty = 1;
         note(TRUNCATE, path, (uint64_t)size, NULL, 0);
+        if (which(path) != OTHER) {
+            int platter = open_platter(which(path));
+            struct stat found;
+            if (!fstat(platter, &found) && found.st_size > size && real_ftruncate(platter, size)) abort();
+            close(platter);
+            mark(which(path), size - size % PAGE, (size_t)PAGE * PAGES, 0);
+            if (size % PAGE) mark(which(path), size, 1, 1);
+        }
     }
+    hold_platter(F_UNLCK);
     pthread_mutex_unlock(&mutex);
     return result;
 }
@@ -171,6 +273,7 @@ static int sync_file(int descriptor, int (*real)(int)) {
     const char *path = path_of(descriptor, buffer);
     if (!path) return real(descriptor);
     pthread_mutex_lock(&mutex);
+    hold_platter(F_WRLCK);
     struct file *file = state_of(descriptor);
     unsigned int odds = burst > 0 ? 128 : control[1];
     int fails = file && file->is_dirty &&
@@ -178,6 +281,8 @@ static int sync_file(int descriptor, int (*real)(int)) {
     burst = fails ? 8 : burst - (burst > 0);
     if (file) file->is_dirty = 0;
     note(fails ? SYNC_FAILED : SYNCED, path, 0, NULL, 0);
+    if (which(path) != OTHER) sync_platter(which(path), descriptor);
+    hold_platter(F_UNLCK);
     pthread_mutex_unlock(&mutex);
     if (!fails) return 0; /* the tests rebuild the disk from the log: a real sync would only take time */
     errno = EIO;
@@ -191,8 +296,16 @@ int fdatasync(int descriptor) { return sync_file(descriptor, real_fdatasync); }
 int unlink(const char *path) {
     if (!is_watched(path)) return real_unlink(path);
     pthread_mutex_lock(&mutex);
+    hold_platter(F_WRLCK);
     int result = real_unlink(path);
     if (!result) note(REMOVE, path, 0, NULL, 0);
+    if (!result && which(path) != OTHER) {
+        int platter = open_platter(which(path));
+        if (real_ftruncate(platter, 0)) abort();
+        close(platter);
+        mark(which(path), 0, (size_t)PAGE * PAGES, 0);
+    }
+    hold_platter(F_UNLCK);
     pthread_mutex_unlock(&mutex);
     return result;
 }

@@ -12,7 +12,9 @@ from campaigns.crash.payer import Payer
 from campaigns.crash.records import NO_ANSWER
 from campaigns.crash.service import Service
 from campaigns.disk.campaign import run_campaign
-from campaigns.disk.faults import DEAD, HEALTHY, FaultyDisk, build
+from campaigns.disk.faults import DEAD, FATES, HEALTHY, KILLING, FaultyDisk, build
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.stores.sqlite import SqliteStore
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +133,36 @@ def test_second_process_with_the_database_open_stops(disk: FaultyDisk, callers: 
     second.end()
     third = callers.start()
     assert third.answer_to("credit", id, "wire-2") == "ok 2"
+
+
+@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("first", ["read", "credit again"])
+def test_worker_that_replaces_a_killed_one_answers_what_is_on_the_disk(
+    tmp_path: Path, library: Path, fate: str, first: str
+) -> None:
+    """A worker is killed inside a sync. No other has the database open, so the next one recovers the log.
+
+    The parent opened the store, and each worker is a child of its own. After a power cut, the credit is still there if
+    it was in an answer.
+    """
+    disk = FaultyDisk(tmp_path / "disk", library, platter=True)
+    database = disk.folder / "payments.sqlite3"
+    with disk.start("caller", database, "fork") as process:
+        caller = Caller(process)
+        assert caller.opened == "ok open"
+        id = created(caller)
+        disk.set(KILLING, 255, FATES[fate], survived=1)  # a worker syncs the log before its first commit
+        assert caller.answer_to("credit", id, "wire-2") == "killed"
+        disk.set(HEALTHY)
+        if first == "read":
+            answer = caller.answer_to("read", id)
+        else:
+            answer = caller.answer_to("credit", id, "wire-2")
+            assert answer == "ok 2"
+        caller.end()
+    disk.cut_power(database)
+    with SqliteStore(database) as store:
+        assert f"ok {store.load(PaymentId(id)).received.value}" == answer
 
 
 def test_failed_checkpoint_stops_the_store(disk: FaultyDisk, callers: Callers) -> None:

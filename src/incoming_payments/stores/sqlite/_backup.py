@@ -8,15 +8,24 @@ from typing import Final
 
 from incoming_payments.errors import BackupFailed
 from incoming_payments.limits import STORE_BUSY_S_MAX
+from incoming_payments.stores.sqlite._database_id import renew_id
+from incoming_payments.stores.sqlite._rows import file_of
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
 
 _TABLES: Final = ("payments", "credits", "events", "idempotency_keys", "nonces")
+# SQLite and the store take a file beside the database with one of these names for their own. A `.partial` file looks
+# like an unfinished backup.
+_OWN_SUFFIXES: Final = ("-journal", "-wal", "-shm", "-lock", ".partial")
 
 
 def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
     """Copy the database of `source` to the new file `target`, sync it, and read it back. Raises `BackupFailed`."""
     path = _checked_path(target)
     partial = path.with_name(f"{path.name}.partial")
+    database = file_of(source)
+    if str(path) in [f"{database}{suffix}" for suffix in _OWN_SUFFIXES]:
+        text = f"{path} is a name for the files of the database {database}: choose another name for the backup"
+        raise BackupFailed(text)
     if path.exists():
         raise BackupFailed(f"{path} exists: name a new file for the backup")
     try:
@@ -63,6 +72,7 @@ def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
             source.execute("PRAGMA busy_timeout = 0")
         # The header of the source says WAL. Without WAL, the copy is a single file.
         copy.execute("PRAGMA journal_mode = DELETE")
+        renew_id(copy)  # the log of the source does not belong to the copy
     return counts
 
 

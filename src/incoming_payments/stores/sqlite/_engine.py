@@ -6,16 +6,17 @@ So before a fork each store finishes the queued updates, waits for its reads, an
 parent and child open new connections when they need them.
 """
 
+import contextlib
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from incoming_payments.errors import IncomingPaymentsError, StoreUnavailable, StoreUnusable
-from incoming_payments.limits import STORE_READERS_MAX
+from incoming_payments.limits import STORE_READERS_MAX, STORE_TRUNCATE_MS_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
@@ -46,6 +47,7 @@ class Engine:
         self._state_changed = threading.Condition(self._lock)
         self._fork_pending = False
         self.is_paused = False  # nothing is open, and nothing can be opened
+        self._are_reads_held = False
         self._reading = 0  # connections in use
         self._own: dict[Job[Any], int] = {}  # jobs that callers do in their own threads, and the threads' identities
         self._writer: tuple[threading.Thread, Writer] | None = None
@@ -94,6 +96,7 @@ class Engine:
         holds the file.
         """
         with self._lock:
+            self._state_changed.wait_for(lambda: not self._are_reads_held)
             self._await_open()
             rows = self._take_idle()
         return self._read(rows, lambda rows: self._file.patiently(lambda: query(rows)))
@@ -101,12 +104,18 @@ class Engine:
     def read_at_once(self, query: Callable[[Rows], T]) -> T | None:
         """As `read`, for the thread of an event loop. Return `None` when the answer has to come from `read_elsewhere`.
 
-        That is so when no connection is open and idle, when another process holds the file, when a fork is pending,
-        and after slow reads: see `SlowReads`. Otherwise the loop waits for one read.
+        That is so when no connection is open and idle, when another process holds the file, when a fork is pending or
+        reads are held back, and after slow reads: see `SlowReads`. Otherwise the loop waits for one read.
         """
         began_s = time.monotonic()
         with self._lock:
-            if self._closed or self._fork_pending or not self._idle or not self._slow_reads.may_read(began_s):
+            if (
+                self._closed
+                or self._fork_pending
+                or self._are_reads_held
+                or not self._idle
+                or not self._slow_reads.may_read(began_s)
+            ):
                 return None
             rows = self._take_idle()
         try:
@@ -115,6 +124,19 @@ class Engine:
             return None  # another thread may wait for the file
         finally:
             self._slow_reads.add(began_s, time.monotonic())
+
+    @contextlib.contextmanager
+    def without_reads(self) -> Iterator[None]:
+        """Hold back new reads, and wait for the current ones for at most `limits.STORE_TRUNCATE_MS_MAX`."""
+        with self._lock:
+            self._are_reads_held = True
+            self._state_changed.wait_for(lambda: not self._reading, STORE_TRUNCATE_MS_MAX / 1000)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._are_reads_held = False
+                self._state_changed.notify_all()
 
     def _take_idle(self) -> Rows | None:
         self._reading += 1
@@ -164,7 +186,7 @@ class Engine:
         # A store that is dropped in its own writer's thread keeps the lock until the process ends.
         if writer is None or not _is_this_thread(writer):
             with self._lock:
-                self._file.watch.close()
+                self._file.close()
 
     def before_fork(self) -> None:
         """Wait until no connection is in use, close them all, and open no other until the fork is done."""
@@ -175,6 +197,7 @@ class Engine:
         if self._writer is not None:
             self._end_writer(self._writer)
         self._writer = None
+        self._file.release()
         self.is_paused = True
 
     def after_fork_in_parent(self) -> None:
@@ -212,7 +235,7 @@ class Engine:
 
     def _start_writer(self) -> tuple[threading.Thread, Writer]:
         # A daemon thread lets a process end without closing the store: acknowledged updates are on the disk.
-        writer = Writer(self._file, self._report)
+        writer = Writer(self._file, self._report, without_reads=self.without_reads)
         thread = threading.Thread(target=writer.serve, name="incoming-payments-write", daemon=True)
         try:
             thread.start()

@@ -2,11 +2,14 @@
 
 import contextlib
 import ctypes
+import logging
 import os
 import sqlite3
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,8 +23,11 @@ from incoming_payments.errors import (
     StoreUnusable,
 )
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_LOG_KEPT_BYTES_MAX
+from incoming_payments.log import LogEvent, log_event
+from incoming_payments.stores.sqlite._database_id import ensure_id, has_id
 from incoming_payments.stores.sqlite._log_watch import LogWatch
-from incoming_payments.stores.sqlite._schema import APPLICATION_ID, STATEMENTS, VERSION
+from incoming_payments.stores.sqlite._schema import APPLICATION_ID, PARTS, STATEMENTS, VERSION
+from incoming_payments.stores.sqlite._second_name import refuse_second_names
 from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
 
 T = TypeVar("T")
@@ -52,7 +58,10 @@ _LOST_DATA: Final = _codes(
 )
 # These pass: another process holds the lock, the disk is full or cannot be read, the file is read-only.
 _TEMPORARY: Final = _codes("BUSY CANTOPEN FULL INTERRUPT IOERR LOCKED NOMEM PERM PROTOCOL READONLY")
+_NO_ACCESS: Final = _codes("CANTOPEN PERM READONLY")  # a part of the above
 _ABOUT_THE_STATEMENT: Final = _codes("CONSTRAINT MISMATCH MISUSE RANGE TOOBIG")
+
+logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 
 class DatabaseFile:
@@ -71,6 +80,8 @@ class DatabaseFile:
             raise ConfigurationError(text, setting="busy_s")
         self._busy_s = busy_s
         self.watch = FileWatch(self.path, on_stop)
+        self._held: sqlite3.Connection | None = None  # see `_hold`
+        self._holding = threading.Lock()
 
     def prepare(self) -> None:
         """Create the file or check its schema, also when other processes do the same. Raises `StoreError`."""
@@ -78,22 +89,41 @@ class DatabaseFile:
             raise StoreUnusable(f"the directory {self.path.parent} does not exist: create it for the database")
         if self.path.is_dir():
             raise StoreUnusable(f"{self.path} is a directory: name a file for the database")
+        refuse_second_names(self.watch.paths)
         try:
-            self.watch.open(patience_s=self._busy_s, write_lock=self._write_lock)
+            self.watch.open(patience_s=self._busy_s, database=self)
             self.watch.require_database()
-            connection = self._open()
-            try:
-                self.patiently(lambda: self._create(connection))
-            finally:
-                self.disconnect(connection)
+            self._hold()
             self.watch.note_database()
         except (sqlite3.Error, OSError) as error:
             explained = self.explain(error)
-            self.watch.close()
+            self.close()
             raise explained from error
         except BaseException:
-            self.watch.close()
+            self.close()
             raise
+
+    def has_id(self, id: bytes) -> bool:
+        """Return whether the database has `id`, or cannot be read without its log. No connection is open."""
+        return has_id(self.path, id)
+
+    def restore(self, known: bytes) -> bytes:
+        """As `_restored`, and return the id of the database. `known` is the id in the lock file."""
+        return self.patiently(partial(ensure_id, self._restored(), known))
+
+    def release(self) -> None:
+        """Close the connection that this process keeps open. No other one is open, and the next call opens it again."""
+        held, self._held = self._held, None
+        if held is not None:
+            with contextlib.suppress(StoreStopped, OSError):
+                self.watch.check_index()
+            self.watch.forget_index()
+            self.disconnect(held)
+
+    def close(self) -> None:
+        """Close the connection that this process keeps open, and release the lock."""
+        self.release()
+        self.watch.close()
 
     def connect_writer(self) -> sqlite3.Connection:
         """Return a connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
@@ -135,7 +165,11 @@ class DatabaseFile:
             # Writes the first page, even when nothing has changed. An unfinished commit of a dead process begins there.
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
-        return log.after_commit()
+        size_bytes = log.after_commit()
+        if not size_bytes:
+            # Another process may have emptied the log by a checkpoint. Else this one finds that the frames are gone.
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return size_bytes
 
     def explain(self, error: BaseException) -> IncomingPaymentsError:
         """Return the error to raise in place of `error`. Stops the store when data may be lost."""
@@ -145,6 +179,11 @@ class DatabaseFile:
             return type(error)(error.description)
         if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
             return BrokenDecision(f"the database refused the values to store: {error}")
+        if _primary_code(error) in _NO_ACCESS:
+            return StoreUnavailable(
+                f"the database {self.path} cannot be opened or written ({error}): let the process write to the file "
+                f"and to its directory {self.path.parent}, and repeat the call"
+            )
         if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
             return StoreUnavailable(f"the database {self.path} is unavailable ({error}): repeat the call later")
         return StoreUnusable(f"the database {self.path} cannot be used ({error}): restore it from a backup")
@@ -159,9 +198,22 @@ class DatabaseFile:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    @contextlib.contextmanager
-    def _write_lock(self) -> Iterator[None]:
-        """Hold SQLite's write lock on the database."""
+    def _hold(self) -> None:
+        """Open a connection if this process has none, and keep it open. First bring the log to the disk.
+
+        SQLite recovers the log when a process opens the database that no other process has open. It may find a commit
+        that is not on the disk, of a process that was killed before the end of its sync, or that has got the error of
+        the sync. While this connection is open, SQLite recovers nothing.
+        """
+        with self._holding:
+            if self._held is None:
+                try:
+                    self._restored()
+                except OSError as error:
+                    raise self.watch.log_failure(error) from error
+
+    def _restored(self) -> sqlite3.Connection:
+        """Open the connection that this process keeps open, bring the log to the disk, and create the tables."""
         connection = self._open()
         try:
             self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
@@ -169,16 +221,30 @@ class DatabaseFile:
             self.disconnect(connection)
             raise
         try:
-            yield
+            self.watch.rewrite_log()
         except BaseException:
             connection.rollback()
             # A close would copy the log into the database, although the log may not be on the disk.
             _never_close(connection)
             raise
-        self.disconnect(connection)
+        self._held = connection
+        try:
+            connection.rollback()
+            self.patiently(lambda: self._create(connection))
+            self.watch.note_index()
+            # The place of the log on the disk may be lost as well, and no write in place repairs that. So begin another
+            # log, unless other processes use this one: they have synced it.
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA checkpoint_fullfsync = ON")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except BaseException:
+            self.release()
+            raise
+        return connection
 
     def _connect(self, *settings: str) -> sqlite3.Connection:
         self.watch.check()
+        self._hold()
         # Only `prepare` may create the file: a file that vanishes must not come back empty.
         connection = self._open()
         try:
@@ -217,11 +283,13 @@ class DatabaseFile:
         if mode != "wal":
             raise StoreUnusable(f"the file system of {self.path} cannot hold a write-ahead log (WAL)")
         if self._version(connection) == VERSION:
+            self._check_parts(connection)
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
             # Another process may have created the tables before this one got the lock.
-            if self._version(connection) != VERSION:
+            is_new = self._version(connection) != VERSION
+            if is_new:
                 for statement in STATEMENTS:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -230,26 +298,44 @@ class DatabaseFile:
         except BaseException:
             connection.rollback()
             raise
+        if is_new:
+            text = "created the database %s, which holds no payments yet"
+            log_event(logger, logging.INFO, LogEvent.DATABASE_CREATED, text, self.path)
+
+    def _check_parts(self, connection: sqlite3.Connection) -> None:
+        """Raise `StoreUnusable` for a file that lacks tables or indexes."""
+        found = {f"{type} {name}" for type, name in connection.execute("SELECT type, name FROM sqlite_master")}
+        missing = [part for part in PARTS if part not in found]
+        if missing:
+            raise StoreUnusable(
+                f"{self.path} has schema version {VERSION}, but not {', '.join(missing)}: restore it from a backup, "
+                "or choose another file to begin with an empty one"
+            )
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """Return the schema version, 0 for an empty file. Raises `StoreUnusable` for another application's file."""
         application, version, tables = connection.execute(_IDENTIFY).fetchone()
         if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
             raise StoreUnusable(f"{self.path} is the database of another application: choose another file")
-        if version > VERSION:
-            raise self._wrong_version(version)
+        if application == APPLICATION_ID:
+            self._check_number(version)
         return int(version)
 
     def check_version(self, connection: sqlite3.Connection) -> None:
         """Raise `StoreUnusable` for another schema: a newer release may have changed it while this one runs."""
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version != VERSION:
-            raise self._wrong_version(version)
+        self._check_number(version)
 
-    def _wrong_version(self, version: int) -> StoreUnusable:
-        return StoreUnusable(
-            f"{self.path} has schema version {version}, this release knows version {VERSION}: upgrade incoming-payments"
-        )
+    def _check_number(self, version: int) -> None:
+        found = f"{self.path} has schema version {version}"
+        if version > VERSION:
+            text = f"{found}, which is newer than version {VERSION} of this release: upgrade incoming-payments"
+            raise StoreUnusable(text)
+        if version < VERSION:
+            raise StoreUnusable(
+                f"{found}, which is older than version {VERSION} of this release: restore a backup of version "
+                f"{VERSION}, or choose another file to begin with an empty one"
+            )
 
 
 def blames_the_statement(error: BaseException) -> bool:

@@ -7,9 +7,12 @@ are decimal text without leading zeros, so the longer text is the greater amount
 from collections.abc import Iterator
 from typing import Final
 
-from incoming_payments.domain.listing import PaymentQuery
+from attrs import evolve
+
+from incoming_payments.domain.listing import PaymentQuery, Place
 from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.domain.transitions import State
+from incoming_payments.limits import STORE_SLICE_PAYMENTS_MAX
 from incoming_payments.stores.sqlite._rows import Rows
 
 _COMPLETED: Final = (
@@ -25,21 +28,61 @@ _STATES: Final = {
 }
 
 
-def page(rows: Rows, query: PaymentQuery) -> list[IncomingPayment]:
-    """Return the page that `query` describes, newest first."""
+class Scan:
+    """The reading of the page of `query`: call `read` until `is_done`.
+
+    A query with a state, or with a client alone, may pass over any number of payments. Then each call reads a slice of
+    the list, so that no read keeps the writer from emptying the log for long.
+    """
+
+    def __init__(self, query: PaymentQuery) -> None:
+        self._rest = query
+        self._found: list[IncomingPayment] = []
+        self.is_done = False
+
+    @property
+    def page(self) -> list[IncomingPayment]:
+        """The payments found so far, newest first."""
+        return self._found if self._rest.newer_than is None else self._found[::-1]
+
+    def read(self, rows: Rows) -> None:
+        """Read the next slice."""
+        rest, end = self._rest, None
+        if rest.state is not None or (rest.client is not None and rest.wallet_address is None):
+            end = _end_of_slice(rows, rest)
+        clauses, values = _clauses(rest, rest.limit - len(self._found), end)
+        found = rows.select(clauses, values)
+        # Change the state last: a read that fails is repeated.
+        self._found += found
+        self.is_done = end is None or len(self._found) == rest.limit
+        if end is not None:
+            is_forward = rest.newer_than is not None
+            self._rest = evolve(rest, newer_than=end) if is_forward else evolve(rest, older_than=end)
+
+
+def _end_of_slice(rows: Rows, query: PaymentQuery) -> Place | None:
+    """Return the place of the last payment in the next slice, or `None` if the rest of the list is shorter.
+
+    Only the entries of the index are read.
+    """
+    every = evolve(query, state=None, client=None if query.wallet_address is None else query.client)
+    clauses, values = _clauses(every, 1, None)
+    return rows.find_place(f"{clauses} OFFSET ?", [*values, STORE_SLICE_PAYMENTS_MAX - 1])
+
+
+def _clauses(query: PaymentQuery, limit: int, end: Place | None) -> tuple[str, list[object]]:
+    """Return the clauses of a `SELECT` of the payments of `query` up to the place `end`, and their values."""
     index, order = "payments_created", "ASC" if query.newer_than is not None else "DESC"
     if query.wallet_address is not None:
         index = "payments_of_wallet" if query.client is None else "payments_of_client"
-    conditions = list(_conditions(query))
+    conditions = list(_conditions(query, end))
     where = f"WHERE {' AND '.join(text for text, _ in conditions)} " if conditions else ""
     # Without INDEXED BY, SQLite may prefer another index, and read the whole list to sort it.
     clauses = f"FROM payments INDEXED BY {index} {where}ORDER BY created_at {order}, id {order} LIMIT ?"
-    values = [value for _, values in conditions for value in values]
-    payments = rows.select(clauses, [*values, query.limit])
-    return payments[::-1] if query.newer_than is not None else payments
+    return clauses, [*(value for _, values in conditions for value in values), limit]
 
 
-def _conditions(query: PaymentQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
+def _conditions(query: PaymentQuery, end: Place | None) -> Iterator[tuple[str, tuple[object, ...]]]:
     """Yield each condition and its values.
 
     Only one condition bounds the scan on each side. With two, SQLite might begin the scan at the wider one.
@@ -49,11 +92,15 @@ def _conditions(query: PaymentQuery) -> Iterator[tuple[str, tuple[object, ...]]]
     if query.client is not None:
         yield "client = ?", (query.client,)
     older_than, newer_than = query.older_than, query.newer_than
-    if older_than is not None and (query.created_before is None or older_than.created_at < query.created_before):
+    if end is not None and newer_than is not None:
+        yield "(created_at, id) <= (?, ?)", end
+    elif older_than is not None and (query.created_before is None or older_than.created_at < query.created_before):
         yield "(created_at, id) < (?, ?)", older_than
     elif query.created_before is not None:
         yield "created_at < ?", (query.created_before,)
-    if newer_than is not None and (query.created_from is None or newer_than.created_at >= query.created_from):
+    if end is not None and newer_than is None:
+        yield "(created_at, id) >= (?, ?)", end
+    elif newer_than is not None and (query.created_from is None or newer_than.created_at >= query.created_from):
         yield "(created_at, id) > (?, ?)", newer_than
     elif query.created_from is not None:
         yield "created_at >= ?", (query.created_from,)

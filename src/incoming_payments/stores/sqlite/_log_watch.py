@@ -1,6 +1,5 @@
 """Watch SQLite's log around each commit, so that no commit is acknowledged that is not in the file on the disk."""
 
-import errno
 import os
 import time
 from typing import Final
@@ -27,7 +26,7 @@ class LogWatch:
         self._files = files
         self._path = files.log_path
         self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
-        self._salts = b""  # of the log before the commit in progress
+        self._salts, self._bytes = b"", 0  # of the log before the commit in progress
         self._tag = os.urandom(_watch.TAG_BYTES)
         # Why the store has to stop. It is set before the call of `stop`, which an interrupt may end.
         self.stops: str | None = None
@@ -36,21 +35,9 @@ class LogWatch:
             self._log = os.open(self._path, os.O_RDWR)
         except FileNotFoundError as error:
             raise files.stop(f"{self._path} was removed while it was open") from error
-        try:
-            # A killed process may have written a commit to the log without syncing it. SQLite finds that commit and
-            # does not sync it. The store could then acknowledge a repeated credit that a power cut removes.
-            _watch.sync(self._log)
-            files.sync_directory()
-        except OSError as error:
-            self.close()
-            if error.errno in _watch.OUT_OF_RESOURCES - {errno.ENOSPC}:
-                raise
-            raise files.stop(f"its log cannot be synced ({error.strerror})") from error
         self._file = _watch.identity(os.fstat(self._log))
-        index = _watch.stat(self._files.index_path)
-        self._index = None if index is None else _watch.identity(index)
         self._directory: tuple[int, ...] | None = None  # its state when all names were in place
-        self._check_names()
+        self.check_names()
 
     def close(self) -> None:
         """Close the descriptor of the log. A second call does nothing, even if an interrupt ended the first."""
@@ -68,8 +55,10 @@ class LogWatch:
         """
         if self._files.is_stopped:
             raise self._files.refusal()
+        # Before the write: another index means that other processes may have written to the log, unknown to this one.
+        self.check_names()
         (size_bytes, header), last = self._read(), self._last
-        is_empty, self._salts = size_bytes < _LOG_HEADER_BYTES, header[_SALTS]
+        is_empty, self._salts, self._bytes = size_bytes < _LOG_HEADER_BYTES, header[_SALTS], size_bytes
         if not is_empty and header[:4] not in _LOG_MAGIC:
             self.stops = f"{self._path} was emptied while it was open"
             raise self._files.stop(self.stops)
@@ -93,7 +82,7 @@ class LogWatch:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
         self._files.check_mark()
         self._files.check_database()
-        self._check_names()
+        self.check_names()
         size_bytes, header = self._read()
         # The log is not empty now, unless a checkpoint has emptied it since. If another program emptied the log before,
         # SQLite has written no header.
@@ -102,27 +91,35 @@ class LogWatch:
             raise self._files.stop(self.stops)
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
         salts = header[_SALTS]
+        if (salts == self._salts and size_bytes < self._bytes) or self._has_hole():
+            self.stops = f"{self._path} was shortened while it was open"
+            raise self._files.stop(self.stops)
         self._last = salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES
         return size_bytes
 
-    def _check_names(self) -> None:
+    def check_names(self) -> None:
         """Stop the store unless the paths name the open files. A new name, or one less, changes the directory."""
         found, now_ns = _watch.stat(self._files.directory), time.time_ns()
         state = found and (*_watch.identity(found), found.st_ctime_ns)
         if found is not None and state == self._directory:
             return
         self._files.check()
-        index, log = _watch.stat(self._files.index_path), _watch.stat(self._path)
-        if index is None or _watch.identity(index) != self._index:
-            # A process that opens the database now creates another index, and does not see the locks of this one.
-            self.stops = f"{self._files.index_path} was removed or replaced while it was open"
-            raise self._files.stop(self.stops)
+        log = _watch.stat(self._path)
         if log is None or _watch.identity(log) != self._file:
             self.stops = f"{self._path} was removed or replaced while it was open"
             raise self._files.stop(self.stops)
         # The next change may get the same timestamp as a recent one.
         is_settled = found is not None and now_ns - found.st_ctime_ns > _TIMESTAMP_NS_MAX
         self._directory = state if is_settled else None
+
+    def _has_hole(self) -> bool:
+        """Return whether blocks in the middle of the log are missing: SQLite has written behind the end of the log."""
+        end = os.lseek(self._log, 0, os.SEEK_END)
+        try:
+            hole = os.lseek(self._log, 0, os.SEEK_HOLE)
+        except OSError:  # the log is empty by now
+            return False
+        return hole < min(end, os.lseek(self._log, 0, os.SEEK_END))
 
     def _read(self) -> tuple[int, bytes]:
         """Return the size of the log in bytes, and its header."""

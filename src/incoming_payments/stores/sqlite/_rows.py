@@ -16,10 +16,11 @@ from typing import Any, Final
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import Place
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
 from incoming_payments.limits import NONCES_SWEPT_MAX, STORE_BATCH_MAX
-from incoming_payments.stores.guard import check_nonce_capacity, sweep_at
+from incoming_payments.stores.guard import check_nonce_capacity, check_nonce_time, sweep_at
 
 _Row = tuple[Any, ...]
 CreditKey = tuple[PaymentId, CreditId]
@@ -80,7 +81,7 @@ class Rows:
         """Return the payment `id`. Raises `PaymentNotFound`, or `StoreUnusable` when the row is no valid payment."""
         row = self.connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
         if row is None:
-            raise PaymentNotFound(f"there is no payment {id}")
+            raise self._not_found(id)
         return _payment(id, row)
 
     def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
@@ -93,7 +94,7 @@ class Rows:
         """Return the events of the payment `id`, oldest first. Raises `PaymentNotFound`."""
         rows = self.connection.execute(_SELECT_EVENTS, (id,)).fetchall()
         if not rows:
-            raise PaymentNotFound(f"there is no payment {id}")
+            raise self._not_found(id)
         return [_event(id, row) for row in rows]
 
     def expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
@@ -103,9 +104,16 @@ class Rows:
 
     def select(self, clauses: str, values: Sequence[object]) -> list[IncomingPayment]:
         """Return the payments of a `SELECT` with these `clauses` after its columns. Times may be among `values`."""
-        columns = [_micros(value) if isinstance(value, datetime) else value for value in values]
-        rows = self.connection.execute(f"SELECT id, {_PAYMENT} {clauses}", columns)
+        rows = self.connection.execute(f"SELECT id, {_PAYMENT} {clauses}", _columns(values))
         return [_payment(id, row) for id, *row in rows]
+
+    def find_place(self, clauses: str, values: Sequence[object]) -> Place | None:
+        """Return the place of the payment that a `SELECT` with these `clauses` finds, if there is one."""
+        row = self.connection.execute(f"SELECT created_at, id {clauses}", _columns(values)).fetchone()
+        return None if row is None else Place(_time(row[0]), row[1])
+
+    def _not_found(self, id: PaymentId) -> PaymentNotFound:
+        return PaymentNotFound(f"there is no payment {id} in {file_of(self.connection)}")
 
 
 class Batch(Rows):
@@ -169,8 +177,8 @@ class Batch(Rows):
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
 
-        Raises `StoreUnavailable` at the capacity. It may have removed expired nonces by then, and has changed nothing
-        else.
+        Raises `ClockBehind`, and `StoreUnavailable` at the capacity. It may have removed expired nonces by then, and
+        has changed nothing else.
         """
         end, at = _micros(until), _micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()
@@ -183,9 +191,8 @@ class Batch(Rows):
         ended = [until for (until,) in self.connection.execute(_SWEEP_NONCES, (at, NONCES_SWEPT_MAX))]
         held, swept_until = held - len(ended), max([swept_until, *ended])
         self._nonces = held, swept_until
-        # A delayed call may have an earlier `now` than the call before it, and that call may have removed this key.
-        if end <= swept_until:
-            return False
+        # A call may have an earlier `now` than the call before it, and that call may have removed this key.
+        check_nonce_time(until, _time(swept_until), now)
         check_nonce_capacity(held, capacity)
         self.connection.execute(_INSERT_NONCE, (key, end))
         self._nonces = held + 1, swept_until
@@ -247,6 +254,16 @@ def _for_many(statement: str, count: int) -> str:
     return _VARIABLES.sub(lambda row: ", ".join([row[0]] * count), statement)
 
 
+def _columns(values: Sequence[object]) -> list[object]:
+    return [_micros(value) if isinstance(value, datetime) else value for value in values]
+
+
+def file_of(connection: sqlite3.Connection) -> str:
+    """Return the path of the database."""
+    [(_, _, path)] = connection.execute("PRAGMA database_list").fetchall()
+    return str(path)
+
+
 def _total(payment: IncomingPayment) -> tuple[int, str, int]:
     """Return the columns that every credit changes."""
     return payment.version, str(payment.received.value), _micros(payment.updated_at)
@@ -271,7 +288,7 @@ def _row(payment: IncomingPayment) -> _Row:
     limit = None if payment.limit is None else payment.limit.text
     expires, created = _optional_micros(payment.expires_at), _micros(payment.created_at)
     terms = payment.wallet_address, payment.client, payment.asset.code, payment.asset.scale
-    return (*_total(payment), *terms, limit, expires, payment.metadata, created, *_state(payment))
+    return (*_total(payment), *terms, limit, expires, payment.terms.metadata, created, *_state(payment))
 
 
 def _payment(id: PaymentId, row: Sequence[Any]) -> IncomingPayment:

@@ -1,5 +1,6 @@
 """The tables of the database file. The first released file format is version 1."""
 
+import re
 from typing import Final
 
 APPLICATION_ID: Final = int.from_bytes(b"IPay")  # in the file's header: `file` and the store recognise the database
@@ -76,3 +77,6 @@ STATEMENTS: Final = (
     "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0), swept_until INTEGER NOT NULL) STRICT",
     "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
 )
+_CREATE: Final = re.compile(r"CREATE (TABLE|INDEX) (\w+)")
+# The tables and indexes, as "table payments". Queries name indexes, so they fail without them.
+PARTS: Final = tuple(f"{found[1].lower()} {found[2]}" for text in STATEMENTS if (found := _CREATE.search(text)))

@@ -21,7 +21,7 @@ from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._keys import find_creation, insert_creation
-from incoming_payments.stores.sqlite._list import page
+from incoming_payments.stores.sqlite._list import Scan
 from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._rows import Batch, CreditKey, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
@@ -57,8 +57,8 @@ class SqliteStore(_Store):
     - `StoreStopped`: a write to the disk failed, or the files were removed, replaced or shortened. The store refuses
       every call from then on, in every process that has the file open. End these processes and start again. `on_stop`
       is called once with this error, in any thread, so that a program can end.
-    - `StoreUnusable`: the file is no database, belongs to another application, has a newer schema or is damaged, or the
-      store is closed.
+    - `StoreUnusable`: the file is no database, belongs to another application, has another schema version, lacks a
+      table or is damaged, or the store is closed.
 
     The constructor raises the same errors, and `ConfigurationError` for an invalid `path`, `busy_s` or `observer`,
     which gets a `StoreBatch` for each commit.
@@ -74,6 +74,8 @@ class SqliteStore(_Store):
     ...     store.load(created.answer.id) == created.answer
     True
     """
+
+    async_class = "AsyncSqliteStore"
 
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Store a new payment with its events and its idempotency key, or return the earlier record of the key.
@@ -117,9 +119,12 @@ class SqliteStore(_Store):
         """Return the page that `query` describes, newest first.
 
         A page costs the same at every depth, except with a state, or with a client alone. Then the store reads and
-        skips the payments that do not match.
+        skips the payments that do not match, in several reads: a payment that changes meanwhile is read once.
         """
-        return self._engine.read(lambda rows: page(rows, query))
+        scan = Scan(query)
+        while not scan.is_done:
+            self._engine.read(scan.read)
+        return scan.page
 
     @property
     def nonces(self) -> "SqliteNonces":
@@ -192,7 +197,10 @@ class AsyncSqliteStore(_Store):
 
     async def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
         """As `SqliteStore.find_payments`."""
-        return await self._read(lambda rows: page(rows, query))
+        scan = Scan(query)
+        while not scan.is_done:
+            await self._read(scan.read)
+        return scan.page
 
     @property
     def nonces(self) -> "AsyncSqliteNonces":
@@ -227,6 +235,8 @@ class SqliteNonces:
 
     It holds `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity below one.
     """
+
+    async_class = "the nonces of an AsyncSqliteStore"
 
     def __init__(self, store: SqliteStore, capacity: int = NONCES_MAX) -> None:
         self._store = store

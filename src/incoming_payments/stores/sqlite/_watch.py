@@ -6,9 +6,13 @@ before its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
 - The stop holds for every process that has the file open: they find a mark in the lock file beside the database.
-- A store that opens the file when no other store has it open writes the whole log again in place, and syncs it. Only
-  then does it answer from the file. Data that never reached the disk reaches it then, or the open fails. The store
-  holds SQLite's write lock during this, because a program without this library may write to the database too.
+- Before the first connection of each process, also of a child after a fork, the store writes the whole log again in
+  place, and syncs it. Only then does the process answer. Data that never reached the disk reaches it then, or the
+  process answers nothing. A killed process may have left such data: it died before the end of its sync, or it has got
+  the error of the sync, so that the next sync succeeds. The store holds SQLite's write lock during this, because other
+  processes, also without this library, may write to the database too.
+- From then on each process keeps a connection open. While one is open, SQLite does not recover the log, and shows no
+  commit whose sync has not succeeded. A fork and the end of the store close it.
 - The store also stops when one of its files is removed, replaced or shortened while it is open.
 - A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see it,
   but a process that recovers the log later does. A credit that was refused in the meantime would then appear. So each
@@ -17,6 +21,7 @@ before its contents are on the disk. The store follows these rules:
 
 The lock file is `<database>-lock`. Each open store holds a shared `flock` on it. Its text shows that the database is in
 use. In the other states it is shorter. No release may change the text: stores of two releases would stop each other.
+Behind the text are the tag and the id of the database: see `_database_id`.
 """
 
 import contextlib
@@ -27,17 +32,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusable
 from incoming_payments.log import LogEvent, log_event
+from incoming_payments.stores.sqlite._database_id import ID_BYTES, UNKNOWN
 
 _IN_USE: Final = b"An open database needs this file. Do not remove it.\n"
 TAG_BYTES: Final = 8  # behind the text in the lock file
-_NEW_BYTES: Final = 0  # the size of a lock file that has never had a database
-_STOPPED_BYTES: Final = 1  # to shorten a file needs no space on the disk, so it works when the disk is full
+_ID_AT: Final = len(_IN_USE) + TAG_BYTES  # behind the tag: the id of the database that the log belongs to
+# How much of the text is there. The rest is zeros, or missing: to shorten a file works when the disk is full.
+_NEW_BYTES: Final = 0  # the lock file has never had a database
+_STOPPED_BYTES: Final = 1
 _RESTORING_BYTES: Final = 2  # the log is being restored, or that has failed
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})  # these pass
 _CLOSED: Final = -1
@@ -48,7 +55,16 @@ _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # on macOS,
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 OnStop = Callable[[StoreStopped], object]
-Lock = Callable[[], AbstractContextManager[object]]
+
+
+class Database(Protocol):
+    """The steps of opening a database that need SQLite."""
+
+    def has_id(self, id: bytes) -> bool:
+        """Return whether the database has this id. No connection is open."""
+
+    def restore(self, known: bytes) -> bytes:
+        """Bring the log to the disk, create the tables, and return the id. `known` is the id in the lock file."""
 
 
 class FileWatch:
@@ -61,11 +77,14 @@ class FileWatch:
         self.log_path = f"{path}-wal"
         self.index_path = f"{path}-shm"
         self._lock_path = f"{path}-lock"
+        self.paths = self._path, self.log_path, self._lock_path
         self._on_stop = on_stop
         self._lock = _CLOSED  # the descriptor of the lock file
         self._lock_file: tuple[int, int] | None = None
+        self._id = UNKNOWN  # of the database that the log belongs to, as in the lock file
         self._database: tuple[int, int] | None = None
         self._database_bytes = 0
+        self._index: tuple[int, int] | None = None  # while this process has a connection open
         self._why: str | None = None  # the reason why the store has stopped
         self._guard = threading.Lock()  # of `_why` and `_lock`
 
@@ -78,19 +97,18 @@ class FileWatch:
         """Replace the guard: a thread of the parent may have held it."""
         self._guard = threading.Lock()
 
-    def open(self, *, patience_s: float, write_lock: Lock) -> None:
-        """Take the lock. Create the database if there was none, or restore its log if no other store has it open.
-
-        `write_lock` holds SQLite's write lock on the database.
+    def open(self, *, patience_s: float, database: Database) -> None:
+        """Take the lock. Create the database if there was none. Restore its log if no other store has it open.
 
         Raises `StoreStopped` when the log cannot be restored, or another process has stopped and still runs;
         `StoreUnavailable` when another process keeps the lock for longer than `patience_s` seconds; `StoreUnusable`
-        when there is a lock file and no database, or the file system has no locks.
+        when there is a lock file and no database, when the log belongs to another database, or when the file system has
+        no locks.
         """
         try:
             self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             self._lock_file = identity(os.fstat(self._lock))
-            self._take_lock(patience_s, write_lock)
+            self._take_lock(patience_s, database)
         except OSError as error:
             self.close()
             if error.errno in OUT_OF_RESOURCES:
@@ -122,7 +140,7 @@ class FileWatch:
                 return self.refusal()
             # If this fails too, the other processes get the same error from the disk.
             with contextlib.suppress(OSError):
-                os.ftruncate(self._lock, _STOPPED_BYTES)
+                self._shorten_text(_STOPPED_BYTES)
             self._why = why  # last, so that a call that an interrupt ended can be repeated
         # While the store is opened, the constructor raises the error, and there is no store yet that could stop.
         if self._on_stop is not None and self._database is not None:
@@ -139,6 +157,14 @@ class FileWatch:
             "files, end every process that uses the database, and start again"
         )
 
+    def note_index(self) -> None:
+        """Remember the index of the log: a connection is open now, and until `forget_index`."""
+        self._index = identity(os.stat(self.index_path))
+
+    def forget_index(self) -> None:
+        """Accept another index: SQLite removes it with the last connection."""
+        self._index = None
+
     def check_mark(self) -> None:
         """Raise `StoreStopped` when a store on this database has stopped."""
         if self._why is not None:
@@ -147,12 +173,26 @@ class FileWatch:
             raise self._stopped_elsewhere()
 
     def check(self) -> None:
-        """Raise `StoreStopped` as `check_mark` and `check_database`, and when the lock file was removed or replaced."""
+        """Raise `StoreStopped` as the other checks, and when the lock file was removed or replaced.
+
+        Without the lock file, a new process does not know that the database is open.
+        """
         self.check_mark()
         lock = stat(self._lock_path)
         if lock is None or identity(lock) != self._lock_file:
             raise self.stop(f"{self._lock_path} was removed or replaced while the database was open")
+        self.check_index()
         self.check_database()
+
+    def check_index(self) -> None:
+        """Raise `StoreStopped` when the index of the log was removed or replaced while a connection is open.
+
+        A process that opens the database then creates another index. It does not see the locks and the commits of this
+        one, and this one does not see its commits.
+        """
+        index = None if self._index is None else stat(self.index_path)
+        if self._index is not None and (index is None or identity(index) != self._index):
+            raise self.stop(f"{self.index_path} was removed or replaced while the database was open")
 
     def check_database(self) -> None:
         """Raise `StoreStopped` when the database was removed, replaced or shortened."""
@@ -176,20 +216,30 @@ class FileWatch:
         self.check_mark()  # a store may have stopped in between
         return True
 
+    def _read_id(self) -> None:
+        id = os.pread(self._lock, ID_BYTES, _ID_AT)
+        # A power cut can leave zeros where the id was not written yet.
+        self._id = id if len(id) == ID_BYTES and any(id) else UNKNOWN
+
+    def _shorten_text(self, size_bytes: int) -> None:
+        os.ftruncate(self._lock, size_bytes)
+        os.pwrite(self._lock, self._id, _ID_AT)
+
     def _is_marked(self) -> bool:
-        # Not by the size of the file: a tag that is written after the mark makes the file longer again.
         return os.pread(self._lock, len(_IN_USE), 0) != _IN_USE
 
     def _stopped_elsewhere(self) -> StoreStopped:
         return self.stop("a store in another process that has the database open has stopped")
 
-    def _take_lock(self, patience_s: float, write_lock: Lock) -> None:
+    def _take_lock(self, patience_s: float, database: Database) -> None:
         deadline = time.monotonic() + patience_s
         while True:
             if self._lock_now(fcntl.LOCK_EX):
-                self._open_alone(write_lock)
+                self._read_id()
+                self._open_alone(database)
             if self._lock_now(fcntl.LOCK_SH):
-                if self._lock_bytes() not in (_NEW_BYTES, _RESTORING_BYTES):
+                self._read_id()
+                if self._text_bytes() not in (_NEW_BYTES, _RESTORING_BYTES):
                     break
                 self._lock_now(fcntl.LOCK_UN)  # another process failed to restore the log
             if time.monotonic() >= deadline:
@@ -210,12 +260,23 @@ class FileWatch:
             return False
         return True
 
-    def _lock_bytes(self) -> int:
-        return os.fstat(self._lock).st_size
+    def _text_bytes(self) -> int:
+        return len(os.pread(self._lock, len(_IN_USE), 0).rstrip(b"\0"))
 
-    def _open_alone(self, write_lock: Lock) -> None:
-        """Write the log to the disk as it is in memory, or create the database. No other store has it open."""
-        if self._lock_bytes() == _NEW_BYTES:
+    def _open_alone(self, database: Database) -> None:
+        """Bring the log to the disk, or create the database. No other store has it open."""
+        if self._text_bytes() != _NEW_BYTES:
+            self.require_database()
+        log = stat(self.log_path)
+        if log is None or not log.st_size:
+            self._id = UNKNOWN  # the next log belongs to the database that is there now
+        elif self._id and not database.has_id(self._id):
+            raise StoreUnusable(
+                f"{self.log_path} belongs to another database than {self._path}, such as the one before a backup was "
+                "restored: put the database back that it belongs to, because only the log may hold its last payments. "
+                f"If you restored a backup on purpose, move {self.log_path} away and keep it"
+            )
+        if self._text_bytes() == _NEW_BYTES:
             # Only the owner may read the payments. SQLite gives the log the mode of the database.
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -223,20 +284,20 @@ class FileWatch:
                 owner = os.stat(self._path)
                 os.fchown(self._lock, owner.st_uid, owner.st_gid)
         else:
-            os.ftruncate(self._lock, _RESTORING_BYTES)
+            self._shorten_text(_RESTORING_BYTES)
         self.require_database()
         try:
-            with write_lock():
-                self._rewrite_log()
+            self._id = database.restore(self._id)
             self.sync_directory()
         except OSError as error:
-            if error.errno in OUT_OF_RESOURCES - {errno.ENOSPC}:
+            if _says_nothing_about_the_disk(error):
                 raise
             # Until the disk is good again, each attempt to open has to fail like this one.
             raise StoreStopped(
                 f"the log {self.log_path} cannot be written and synced ({error.strerror}): check the disk, and start "
                 "again"
             ) from error
+        os.pwrite(self._lock, self._id, _ID_AT)
         os.pwrite(self._lock, _IN_USE, 0)
 
     def require_database(self) -> None:
@@ -250,8 +311,11 @@ class FileWatch:
             f"move {self._lock_path} and {self.log_path} away to begin with an empty one"
         )
 
-    def _rewrite_log(self) -> None:
-        """Write each byte of the log again, in place, and sync it: then the kernel has to write all of it."""
+    def rewrite_log(self) -> None:
+        """Write each byte of the log again, in place, and sync it: then the kernel has to write all of it.
+
+        The caller holds SQLite's write lock, so no other process appends to the log. Readers find the same bytes.
+        """
         try:
             log = os.open(self.log_path, os.O_RDWR)
         except FileNotFoundError:
@@ -262,7 +326,14 @@ class FileWatch:
                 offset += os.pwrite(log, chunk, offset)
             sync(log)
         finally:
-            os.close(log)
+            os.close(log)  # this releases no lock: SQLite locks the database and the index only
+        self.sync_directory()
+
+    def log_failure(self, error: OSError) -> OSError | StoreStopped:
+        """Return the error to raise when `rewrite_log` has failed while other stores may have the database open."""
+        if _says_nothing_about_the_disk(error):
+            return error
+        return self.stop(f"its log cannot be written and synced ({error.strerror})")
 
     def sync_directory(self) -> None:
         """Sync the names of the files. SQLite does this as well, but ignores an error."""
@@ -271,6 +342,11 @@ class FileWatch:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _says_nothing_about_the_disk(error: OSError) -> bool:
+    """Return whether this process lacks memory or descriptors, or a signal handler has raised `error`."""
+    return error.errno is None or error.errno in OUT_OF_RESOURCES - {errno.ENOSPC}
 
 
 def sync(descriptor: int) -> None:

@@ -19,6 +19,8 @@ import logging
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreStopped, StoreUnavailable
@@ -50,10 +52,16 @@ class Writer:
     next connection: it handles no signals, so no descriptor stays open.
     """
 
-    def __init__(self, file: DatabaseFile, report: Reporter | None = None) -> None:
+    def __init__(
+        self,
+        file: DatabaseFile,
+        report: Reporter | None = None,
+        without_reads: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self.jobs = Jobs()
         self._file = file
         self._report = report
+        self._without_reads = without_reads
         self._open: _Connection | None = None
         self._is_at_jobs = False  # whether a failure can be the fault of one job
         self._turn = threading.Lock()  # of the thread that works
@@ -202,8 +210,8 @@ class Writer:
             self._begin_work()
             open = self._open
             if open is not None and open.log_bytes >= open.truncate_at_bytes:
-                # While readers overlap, SQLite can write the log from its beginning only if it waits for them.
-                is_short = self._checkpoint(open, "TRUNCATE", wait_ms=STORE_TRUNCATE_MS_MAX)
+                # Copy and sync most of the log while reads go on.
+                is_short = self._checkpoint(open, "PASSIVE") and self._empty_log(open)
                 open.truncate_at_bytes = STORE_LOG_BYTES_MAX + (0 if is_short else open.log_bytes)
                 if is_short:
                     open.log.forget()
@@ -211,11 +219,21 @@ class Writer:
                 self._checkpoint(open, "PASSIVE")
             self._at_work = None
 
+    def _empty_log(self, open: "_Connection") -> bool:
+        """Copy the rest of the log and empty it, and return whether that is done.
+
+        While readers overlap, SQLite can write the log from its beginning only if it waits for them. Those of this
+        process are held back, because one that begins at once after another one would keep SQLite out.
+        """
+        with self._without_reads():
+            return self._checkpoint(open, "TRUNCATE", wait_ms=STORE_TRUNCATE_MS_MAX)
+
     def _checkpoint(self, open: "_Connection", mode: str, *, wait_ms: int = 0) -> bool:
         """Make a checkpoint, and return whether it did all of its work. A lost write stops the store."""
         frames, done = 0, False
         try:
             open.connection.rollback()
+            open.log.check_names()  # another process may have begun the log again, unknown to this one
             if wait_ms:
                 open.connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
             busy, frames, _ = open.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()

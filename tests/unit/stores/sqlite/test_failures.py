@@ -1,11 +1,13 @@
 """Failures of the file and the disk: temporary ones, lasting ones, and damaged rows."""
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -15,7 +17,7 @@ from incoming_payments.errors import StoreUnavailable, StoreUnusable
 from incoming_payments.stores.sqlite import SqliteStore, _file
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._schema import STATEMENTS, VERSION
+from incoming_payments.stores.sqlite._schema import APPLICATION_ID, STATEMENTS, VERSION
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import check_credits, create, credit, together
 from kits.sqlite_jobs import crediting_one, edit, outcomes_of_one_batch
@@ -144,8 +146,77 @@ def test_newer_schema_is_refused(path: Path) -> None:
     """The message has the version of the file and the version that this release knows."""
     SqliteStore(path).close()
     edit(path, "PRAGMA user_version = 99")
-    with pytest.raises(StoreUnusable, match=f"schema version 99.* version {VERSION}"):
+    with pytest.raises(StoreUnusable, match=f"schema version 99, which is newer than version {VERSION} .*: upgrade"):
         SqliteStore(path)
+
+
+def test_older_schema_is_refused(path: Path) -> None:
+    """The message says that the file is older, and does not advise to upgrade. The file is unchanged."""
+    SqliteStore(path).close()
+    edit(path, f"PRAGMA user_version = {VERSION - 1}")
+    before = path.read_bytes()
+    older = f"schema version {VERSION - 1}, which is older than version {VERSION} of this release: restore a backup"
+    with pytest.raises(StoreUnusable, match=older) as caught:
+        SqliteStore(path)
+    assert "upgrade" not in caught.value.description
+    assert before == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("statement", "missing"),
+    [
+        ("DROP TABLE idempotency_keys", "table idempotency_keys, index idempotency_keys_to_sweep"),
+        ("DROP TABLE nonce_count", "table nonce_count"),
+        ("DROP INDEX payments_of_client", "index payments_of_client"),
+    ],
+)
+def test_file_that_lacks_a_table_is_refused(path: Path, statement: str, missing: str) -> None:
+    """The first call that needs the table would fail. So the constructor names the table or the index."""
+    SqliteStore(path).close()
+    edit(path, statement)
+    with pytest.raises(StoreUnusable, match=f"schema version {VERSION}, but not {missing}: restore it from a backup"):
+        SqliteStore(path)
+
+
+def test_read_only_folder_is_named() -> None:
+    """SQLite needs files beside the database. The message says what to change, and not only to repeat the call."""
+    with TemporaryDirectory(prefix="read-only-") as name, as_owner_of(folder := Path(name)):
+        path = folder / "payments.db"
+        with SqliteStore(path) as store:
+            id = create(store)
+        folder.chmod(0o555)
+        try:
+            with pytest.raises(
+                StoreUnavailable, match=f"let the process write to the file and to its directory {name}"
+            ):
+                SqliteStore(path)
+        finally:
+            folder.chmod(0o755)
+        with SqliteStore(path) as store:
+            assert store.load(id).id == id
+
+
+@contextmanager
+def as_owner_of(folder: Path) -> Iterator[None]:
+    """Give `folder` to a user who is not root, and run as this user, because root may write everywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chown(folder, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_new_database_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong folder in the path creates an empty database. The log names the file, once."""
+    caplog.set_level("INFO")
+    for _ in range(2):
+        SqliteStore(path).close()
+    assert caplog.messages == [f"incoming payments: created the database {path}, which holds no payments yet"]
+    assert [(record.levelname, record.__dict__["event"]) for record in caplog.records] == [("INFO", "database_created")]
 
 
 def test_schema_upgrade_while_open_is_detected(store: SqliteStore, path: Path) -> None:
@@ -234,14 +305,15 @@ def test_tables_of_another_process_are_found_under_the_lock(path: Path, monkeypa
         seen = version(file, connection)
         checks.append(seen)
         if len(checks) == 2:
-            monkeypatch.undo()
-            SqliteStore(path).close()
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                for statement in (*STATEMENTS, f"PRAGMA application_id = {APPLICATION_ID}", "PRAGMA user_version = 1"):
+                    other.execute(statement)
         return seen
 
     monkeypatch.setattr(DatabaseFile, "_version", check)
     with SqliteStore(path) as store:
         create(store)
-    assert checks == [0, 0]
+    assert checks == [0, 0, 1]
 
 
 def test_file_system_without_wal_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +388,7 @@ def test_damaged_pages_are_refused(path: Path) -> None:
     with SqliteStore(path) as store:
         id = create(store)
     data = bytearray(path.read_bytes())
-    data[4096:] = b"\xa5" * (len(data) - 4096)
+    data[4096:-4096] = b"\xa5" * (len(data) - 2 * 4096)  # the last page has the id, which the constructor reads
     path.write_bytes(data)
 
     with SqliteStore(path) as store:

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from incoming_payments.domain.listing import PaymentQuery
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import BackupFailed, StoreUnusable
 from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_TRUNCATE_MS_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _backup, _writer
@@ -73,6 +76,15 @@ def test_dangling_link_creates_a_private_database(tmp_path: Path) -> None:
 # --- the size of the log ---
 
 
+# 100,000 payments like the first one. Their ids and times come before those of the first one.
+MANY_MORE = """
+    WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 100000)
+    INSERT INTO payments SELECT printf('00000000-0000-7000-8000-%012x', n), version, received_amount, updated_at,
+    wallet_address, client, asset_code, asset_scale, incoming_amount, expires_at, metadata, created_at - n, closed_at,
+    expiry_announced_at, sweep_at FROM payments, numbers
+"""
+
+
 def log_bytes(path: Path) -> int:
     """Return the size of the log."""
     return path.with_name(f"{path.name}-wal").stat().st_size
@@ -123,6 +135,38 @@ def test_log_stays_short_under_overlapping_readers(
     assert store.load(id).received.value == 1200
 
 
+@pytest.mark.parametrize("lists", [1, 4])
+def test_log_stays_short_under_long_lists(path: Path, monkeypatch: pytest.MonkeyPatch, lists: int) -> None:
+    """A list that passes over all payments is read in slices, and no slice begins while the log is emptied."""
+    bound = 1_000_000
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", bound)
+    query = PaymentQuery(now=NOW, limit=20, state=State.COMPLETED)
+    ended = threading.Event()
+    found: list[int] = []
+    sizes: list[int] = []
+    with SqliteStore(path) as store:
+        id = create(store)
+    edit(path, MANY_MORE)
+
+    def read() -> None:
+        while not ended.is_set():
+            found.append(len(store.find_payments(query)))
+
+    with SqliteStore(path) as store, ThreadPoolExecutor(lists) as pool:
+        readers = [pool.submit(read) for _ in range(lists)]
+        try:
+            for number in range(800):
+                credit(store, id, f"wire-{number:04}-{'x' * 150}", 1)
+                sizes.append(log_bytes(path))
+        finally:
+            ended.set()
+        for reader in readers:
+            reader.result()
+    assert set(found) == {0}
+    # If one of these lists were one read, the log would almost always be in use, and grow to 20 MB.
+    assert max(sizes) < 2 * bound
+
+
 def test_long_reader_lets_the_log_grow(path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore) -> None:
     """The writer does not wait at each commit. It tries again when the log has grown by the bound."""
     monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 200_000)
@@ -171,7 +215,10 @@ def test_writer_empties_a_long_log(path: Path, monkeypatch: pytest.MonkeyPatch, 
         writer.run([crediting_one(id, f"wire-{number}")])
         writer.keep_log_short()
         assert log_bytes(path) == 0
-    assert timeouts == [("COMMIT", 0), ("PRAGMA wal_checkpoint(TRUNCATE)", STORE_TRUNCATE_MS_MAX)] * 2
+    while_reads_go_on = ("PRAGMA wal_checkpoint(PASSIVE)", 0)
+    assert (
+        timeouts == [("COMMIT", 0), while_reads_go_on, ("PRAGMA wal_checkpoint(TRUNCATE)", STORE_TRUNCATE_MS_MAX)] * 2
+    )
     writer.disconnect()
 
 
@@ -355,6 +402,21 @@ def test_backup_replaces_no_file(store: SqliteStore, path: Path, tmp_path: Path)
     with pytest.raises(BackupFailed, match="exists: remove it, unless another backup is running"):
         store.backup(tmp_path / "backup.db")
     assert not (tmp_path / "backup.db").exists()
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm", "-lock", ".partial"])
+def test_backup_under_a_name_of_the_database_is_refused(path: Path, suffix: str) -> None:
+    """SQLite would take the backup for a file of its own, and no process could open the database any more."""
+    target = path.with_name(path.name + suffix)
+    with SqliteStore(path) as store:
+        id = create(store)
+        link = path.with_name("link")
+        link.symlink_to(target)
+        for name in (target, link):
+            with pytest.raises(BackupFailed, match=f"{target} is a name for the files of the database {path}: choose"):
+                store.backup(name)
+    with SqliteStore(path) as store:
+        assert store.load(id).id == id
 
 
 def test_backup_to_a_missing_folder_is_refused(store: SqliteStore, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import re
 import signal
 import sqlite3
 from collections.abc import Iterator
-from datetime import timedelta
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import (
     BrokenDecision,
+    ClockBehind,
     InvalidValue,
     PaymentExists,
     PaymentNotFound,
@@ -187,8 +190,8 @@ def test_writer_syncs_every_commit(store: SqliteStore) -> None:
     file.disconnect(reader)
 
 
-def test_messages_name_the_payment(store: SqliteStore) -> None:
-    """The host finds the payment in its own records."""
+def test_messages_name_the_payment(store: SqliteStore, path: Path) -> None:
+    """The host finds the payment in its own records, or that the path names another file than it meant."""
     created = a_creation()
     store.insert(created)
     with pytest.raises(PaymentExists) as exists:
@@ -197,7 +200,7 @@ def test_messages_name_the_payment(store: SqliteStore) -> None:
     for call in (store.load, store.events):
         with pytest.raises(PaymentNotFound) as missing:
             call(PaymentId("no such"))
-        assert missing.value.description == "there is no payment no such"
+        assert missing.value.description == f"there is no payment no such in {path}"
 
 
 def test_negative_limit_finds_no_payment(store: SqliteStore) -> None:
@@ -456,6 +459,27 @@ def test_async_nonce_is_used_once(path: Path) -> None:
             return await asyncio.gather(*[store.nonces.use(KEYS[0], UNTIL, NOW) for _ in range(5)])
 
     assert sorted(asyncio.run(scenario())) == [False] * 4 + [True]
+
+
+def test_way_back_after_a_clock_that_was_ahead(store: SqliteStore, path: Path) -> None:
+    """The documented statement lets the store accept new nonces. Nonces that it still holds stay used."""
+    now = datetime.now(UTC)
+    ahead, minute = now + timedelta(days=1), timedelta(minutes=1)
+    assert store.nonces.use("ahead", ahead, ahead)
+    assert store.nonces.use("later", ahead + minute, ahead + minute)
+    for until in (now + minute, ahead):
+        with pytest.raises(ClockBehind, match=f"nonces are accepted again after {re.escape(str(ahead))}"):
+            store.nonces.use("new", until, now)
+
+    page = Path(__file__).parents[4] / "docs" / "http.md"
+    [statement] = re.findall(r'sqlite3 payments.sqlite3 "(UPDATE nonce_count .*)"', page.read_text())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+    with pytest.raises(ClockBehind):  # a request from before the statement
+        store.nonces.use("new", now + minute, now)
+    assert store.nonces.use("new", now + 60 * minute, now + 54 * minute)
+    assert not store.nonces.use("later", now + 60 * minute, now + 54 * minute)
 
 
 def test_expired_nonces_are_removed_in_small_steps(store: SqliteStore, path: Path) -> None:

@@ -1,0 +1,57 @@
+"""The id of a database. It shows whether the log beside a database belongs to that database.
+
+SQLite applies each log that it finds beside a database. The log of another database would damage it, for example when a
+backup replaces the database and the old log stays. So each database has a random id, and each backup gets a new one.
+The lock file holds the id of the database that the log belongs to.
+"""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+ID_BYTES: Final = 16
+UNKNOWN: Final = b""
+
+_CREATE: Final = "CREATE TABLE IF NOT EXISTS database_id (id BLOB NOT NULL) STRICT"
+_INSERT: Final = "INSERT INTO database_id (id) VALUES (?)"
+_SELECT: Final = "SELECT id FROM database_id"
+
+
+def ensure_id(connection: sqlite3.Connection, known: bytes) -> bytes:
+    """Return the id of the database, and give it one if it has none. `known` is the id in the lock file.
+
+    Return `UNKNOWN` while a new id is in the log only: `has_id` reads the database without its log.
+    """
+    with connection:  # it commits or rolls back
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(_CREATE)
+        row = connection.execute(_SELECT).fetchone()
+        if row is None:
+            row = (os.urandom(ID_BYTES),)
+            connection.execute(_INSERT, row)
+    if row == (known,):
+        return known
+    busy, frames, copied = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return UNKNOWN if busy or frames != copied else bytes(row[0])
+
+
+def renew_id(connection: sqlite3.Connection) -> None:
+    """Give the database of `connection`, a copy, an id of its own."""
+    connection.execute(_CREATE)
+    connection.execute("DELETE FROM database_id")
+    connection.execute(_INSERT, (os.urandom(ID_BYTES),))
+
+
+def has_id(path: Path, id: bytes) -> bool:
+    """Return whether the database has `id`, or cannot be read without its log. The log is left alone.
+
+    No connection of this process may be open: its locks would be lost.
+    """
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        try:
+            return bool(connection.execute(_SELECT).fetchone() == (id,))
+        except sqlite3.DatabaseError as error:
+            # A process that was killed in a checkpoint may have left half of a page. The log has the whole page.
+            return "no such table" not in str(error)

@@ -1,0 +1,39 @@
+"""Refuse a database with a second name: each name would get a log of its own, and commits would be lost."""
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from incoming_payments.errors import StoreUnusable
+
+_MOUNTS: Final = "/proc/self/mountinfo"  # Linux only; https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
+_MOUNT_POINT: Final = 4  # the field of a line
+_OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # a space, tab, line break or backslash in a path
+
+
+def refuse_second_names(paths: Iterable[str]) -> None:
+    """Raise `StoreUnusable` when a file of `paths` has several hard links or is mounted alone."""
+    mounted = _mount_points()
+    for path in paths:
+        with suppress(FileNotFoundError):
+            if (links := os.stat(path).st_nlink) > 1:
+                raise StoreUnusable(
+                    f"{path} has {links} names (hard links), and a program that uses another name loses payments: "
+                    f'remove the others, which "find DIRECTORY -samefile {path}" lists, or copy the file to a new one'
+                )
+        if path in mounted:
+            raise StoreUnusable(
+                f"{path} is mounted alone, and a program that uses its other name loses payments: mount its directory "
+                "instead, with all files of the database"
+            )
+
+
+def _mount_points() -> frozenset[str]:
+    try:
+        with open(_MOUNTS, "rb") as file:
+            fields = [line.split(b" ")[_MOUNT_POINT] for line in file]
+    except OSError:  # not Linux, or there is no /proc
+        return frozenset()
+    return frozenset(os.fsdecode(_OCTAL.sub(lambda code: bytes([int(code[1], 8)]), field)) for field in fields)
