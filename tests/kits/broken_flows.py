@@ -127,15 +127,19 @@ def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, clock:
     return credited
 
 
-def create_without_its_key(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+def create_without_its_key(
+    request: RequestMessage, policy: ServicePolicy, now: datetime, clock: Clock
+) -> Flow[PaymentView]:
     """Create another payment for each repeat of a request."""
-    return (yield from _changing(create_payment(request, policy, now), keyed=None))
+    return (yield from _changing(create_payment(request, policy, now, clock), keyed=None))
 
 
-def create_with_another_fingerprint(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+def create_with_another_fingerprint(
+    request: RequestMessage, policy: ServicePolicy, now: datetime, clock: Clock
+) -> Flow[PaymentView]:
     """Answer a retry as if it were another request."""
     fingerprint = hashlib.sha256(now.isoformat().encode()).hexdigest()
-    return (yield from _changing(create_payment(request, policy, now), fingerprint=fingerprint))
+    return (yield from _changing(create_payment(request, policy, now, clock), fingerprint=fingerprint))
 
 
 def _changing(flow: Flow[PaymentView], **changes: Any) -> Flow[PaymentView]:
@@ -161,10 +165,10 @@ def _changing(flow: Flow[PaymentView], **changes: Any) -> Flow[PaymentView]:
 
 
 def create_that_returns_the_latest_state(
-    request: RequestMessage, policy: ServicePolicy, now: datetime
+    request: RequestMessage, policy: ServicePolicy, now: datetime, clock: Clock
 ) -> Flow[PaymentView]:
     """Answer a retry with the money that the payment has received since its creation."""
-    view = yield from create_payment(request, policy, now)
+    view = yield from create_payment(request, policy, now, clock)
     payment = yield from LoadPayment(PaymentId(view.id.rpartition("/")[2]))
     return evolve(view, received_amount=payment.received)
 
@@ -291,9 +295,11 @@ APPROVALS: dict[str, tuple[Callable[[Flow[Any]], Flow[Any]], str]] = {
 }
 
 
-def create_without_approval(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+def create_without_approval(
+    request: RequestMessage, policy: ServicePolicy, now: datetime, clock: Clock
+) -> Flow[PaymentView]:
     """Create the payment although the host did not approve it."""
-    flow = create_payment(request, policy, now)
+    flow = create_payment(request, policy, now, clock)
     view: PaymentView = yield from _answering(RequestApproval, Approval.APPROVED, make=iter)(flow)
     return view
 

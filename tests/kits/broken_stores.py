@@ -102,6 +102,42 @@ class LoadsThenSaves(MemoryStore):
         return decision.answer
 
 
+class ChecksNoUpdates(MemoryStore):
+    """Leaves out `guard.check_update`, so that a wrong decision invents money."""
+
+    def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
+        """Write every decision."""
+        with self._lock:
+            before = self._payment(id)
+            decision = decide(before, self._rows.get((id, credit_id or "")))
+            if decision.payment is not None:
+                self._write(decision.payment, decision)
+            return decision.answer
+
+
+class ForgetsEarlierCredits(MemoryStore):
+    """Does not tell `guard.check_update` of the earlier credit, so that a wrong decision credits it again."""
+
+    def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
+        """Check the decision as if there were no earlier credit."""
+        with self._lock:
+            before = self._payment(id)
+            decision = decide(before, self._rows.get((id, credit_id or "")))
+            after = check_update(before, credit_id, None, decision)
+            if after is not None:
+                self._write(after, decision)
+            return decision.answer
+
+
+class ChecksNoInserts(MemoryStore):
+    """Leaves out `guard.check_insert`, so that a payment may have money that was never credited."""
+
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
+        """Write every decision."""
+        self._write(decision.payment or decision.answer, decision)
+        return None
+
+
 class CommitsPartly(MemoryStore):
     """Has no transactions: a failed write leaves the payment without its events."""
 

@@ -11,7 +11,7 @@ from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision, state_of
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment
 from incoming_payments.domain.transitions import State
-from incoming_payments.errors import BrokenDecision, InvalidValue, StoreUnavailable
+from incoming_payments.errors import BrokenDecision, ClockBehind, InvalidValue, StoreUnavailable
 
 
 def check_insert(decision: Decision[IncomingPayment]) -> IncomingPayment:
@@ -74,6 +74,18 @@ def check_nonce_capacity(held: int, capacity: int) -> None:
     """Raise `StoreUnavailable` when a store that holds `held` nonces cannot hold another one."""
     if held >= capacity:
         raise StoreUnavailable(f"the store holds {capacity} nonces, its capacity: repeat the call later")
+
+
+def check_nonce_time(until: datetime, removed_until: datetime | None, now: datetime) -> None:
+    """Raise `ClockBehind` when a nonce that is valid until `until` may have been used and removed.
+
+    `removed_until` is the latest `until` of the nonces that the store has removed.
+    """
+    if removed_until is not None and until <= removed_until:
+        raise ClockBehind(
+            f"at {now} a nonce cannot be checked, because a clock that was ahead has removed those of this time: "
+            f"correct the clocks, and nonces are accepted again after {removed_until}"
+        )
 
 
 def _read(decision: Decision[Any]) -> IncomingPayment | None:

@@ -147,12 +147,13 @@ class MemoryNonces:
         self._removed_until: datetime | None = None  # keys that expired by this time may have been removed
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """Return whether `key` is used for the first time. Raises `StoreUnavailable` at the capacity."""
+        """Return whether `key` is used for the first time. Raises `StoreUnavailable` at the capacity, `ClockBehind`."""
         with self._lock:
             self._remove_ended(now)
-            # A delayed call may have an earlier `now` than the call before it, and that call may have removed this key.
-            if key in self._used or until < now or (self._removed_until is not None and until <= self._removed_until):
+            if key in self._used or until < now:
                 return False
+            # A call may have an earlier `now` than the call before it, and that call may have removed this key.
+            guard.check_nonce_time(until, self._removed_until, now)
             guard.check_nonce_capacity(len(self._used), self._capacity)
             # Keep this order: otherwise a KeyboardInterrupt between the two lines could leave a key in memory for ever.
             heapq.heappush(self._by_end, (until, key))

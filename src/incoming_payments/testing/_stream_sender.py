@@ -272,10 +272,10 @@ class StreamSender:
         sealed = self._read(packet, reject)
         if reject.code == ErrorCode.AMOUNT_TOO_LARGE:
             self._shrink(packet, reject, now)
+        elif sealed and any(isinstance(frame, StreamClose | ConnectionClose) for frame in sealed.frames):
+            self._end(Ending.CLOSED, reject.message)
         elif reject.code != ErrorCode.FINAL_APPLICATION_ERROR or sealed is None:
             self._end(Ending.REFUSED, _description(reject))
-        elif any(isinstance(frame, StreamClose | ConnectionClose) for frame in sealed.frames):
-            self._end(Ending.CLOSED, reject.message)
         elif packet.probe:
             self._quoted(packet, sealed, now)
         else:

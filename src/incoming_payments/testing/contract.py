@@ -60,6 +60,7 @@ from incoming_payments.errors import (
 from incoming_payments.limits import CREDIT_ID_CHARS_MAX, UINT64_MAX
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing._concurrency import ConcurrencyContract
+from incoming_payments.testing._guarding import GuardContract
 from incoming_payments.testing._keys import IdempotencyContract
 from incoming_payments.testing._listing import ListingContract
 from incoming_payments.testing._sharing import SharingContract
@@ -68,7 +69,7 @@ from incoming_payments.testing.steps import PACKET_PEER, UNUSED_ID, create, cred
 from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, crediting
 
 
-class StoreContract(ConcurrencyContract, IdempotencyContract, ListingContract, SharingContract):
+class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, ListingContract, SharingContract):
     """Subclass this class in a test module with a name that pytest collects, and override the hooks.
 
     Override `make_store`, and `open_again` and `break_store` unless the store is `memory_only`.

@@ -27,6 +27,7 @@ from incoming_payments.domain.transitions import State
 from incoming_payments.errors import IncomingPaymentsError, PaymentExists, PaymentNotFound
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import Decide, PaymentStore
+from incoming_payments.stores.guard import check_insert, check_update
 from incoming_payments.testing.clock import FakeClock
 from incoming_payments.testing.steps import created_under
 from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, crediting
@@ -60,7 +61,7 @@ class Model:
 
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """See `PaymentStore.insert`."""
-        payment, keyed = decision.answer, decision.keyed
+        payment, keyed = check_insert(decision), decision.keyed
         if keyed is not None and (earlier := self.find_creation(keyed.client, keyed.key, payment.created_at)):
             return earlier
         if payment.id in self.payments:
@@ -86,9 +87,11 @@ class Model:
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """See `PaymentStore.update`."""
         payment = self.load(id)
-        decision = decide(payment, None if credit_id is None else self.credits[id].get(credit_id))
-        if decision.payment is not None:
-            self.payments[id] = decision.payment
+        earlier = None if credit_id is None else self.credits[id].get(credit_id)
+        decision = decide(payment, earlier)
+        after = check_update(payment, credit_id, earlier, decision)
+        if after is not None:
+            self.payments[id] = after
             self.history[id] += decision.events
         if decision.credit is not None:
             self.credits[id][decision.credit.id] = decision.credit

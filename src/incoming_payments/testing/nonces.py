@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise ImportError("the nonce contract suite needs pytest: pip install pytest") from error
 
-from incoming_payments.errors import StoreUnavailable
+from incoming_payments.errors import ClockBehind, StoreUnavailable
 from incoming_payments.ports import Nonces
 from incoming_payments.testing.steps import together
 from incoming_payments.testing.values import NOW
@@ -97,14 +97,16 @@ class NonceContract:
         assert answers == [True, False]
 
     def test_a_forgotten_key_is_refused_to_a_delayed_request(self, nonces: Nonces) -> None:
-        """A later request made the port forget the key. The delayed request has a `now` before the end of the key."""
+        """A later request, or one on a clock that was ahead, made the port forget the key, and other keys that ended by
+        then. The port cannot tell whether such a key is new, so it raises `ClockBehind`."""
         until = NOW + timedelta(seconds=10)
         assert nonces.use(KEYS[0], until, NOW)
         later = NOW + timedelta(seconds=20)
         assert nonces.use(KEYS[1], later + timedelta(seconds=300), later)
 
-        assert not nonces.use(KEYS[0], until, NOW + timedelta(seconds=5))
-        assert not nonces.use(KEYS[2], until, NOW + timedelta(seconds=5))
+        for key in (KEYS[0], KEYS[2]):
+            with pytest.raises(ClockBehind):
+                nonces.use(key, until, NOW + timedelta(seconds=5))
         assert nonces.use(KEYS[2], until + timedelta(microseconds=1), NOW + timedelta(seconds=5))
 
     def test_a_key_that_has_ended_is_refused(self, nonces: Nonces) -> None:
@@ -157,7 +159,8 @@ class NonceContract:
         assert not other.use(KEYS[0], until, until)
         assert other.use(KEYS[1], later, later)
         assert not nonces.use(KEYS[1], later, later)
-        assert not nonces.use(KEYS[0], until, NOW)
+        with pytest.raises(ClockBehind):
+            nonces.use(KEYS[0], until, NOW)
 
     def test_concurrent_uses_in_two_processes_are_accepted_once(self, nonces: Nonces, other: Nonces) -> None:
         """For each key, exactly one caller gets `True`, whichever port it calls."""

@@ -10,6 +10,7 @@ between would have to be paid for each repeat.
 """
 
 import http.client
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
+from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import SENDER_PATIENCE_S_MAX, UINT64_MAX
 from incoming_payments.testing._stream_sender import (
     IN_FLIGHT,
@@ -65,7 +67,7 @@ class NotTaken(Exception):
 def quote(link: Link, payee: Payee, amount: int) -> Quote:
     """Return how much of `amount` would arrive and how much the payment accepts. Raise `NotTaken` if it is closed.
 
-    This sends a probe and moves no money.
+    This sends a probe and moves no money. Raise `InvalidValue` if `link` is no link.
     """
     sender = StreamSender(payee, 0, probe=amount, now=_now(), in_flight_max=1)
     _ThreadedSender(sender, None).run(link, 1)
@@ -87,7 +89,8 @@ def pay(
     """Send `amount` minor units to `payee` in packets, with `in_flight` threads. Return the final totals.
 
     `progress` is called with the totals after each answer, by one thread at a time. An exception from `progress` stops
-    the sender and is raised. Raise `NotTaken` if the service refuses this sender. The totals report every other ending.
+    the sender and is raised. Raise `NotTaken` if the service refuses this sender, and `InvalidValue` if `link` is no
+    link. The totals report every other ending.
 
     ```python
     totals = pay(over_http("https://bank.example/ilp", token), Payee.of(resource), 2500, packet_max=100)
@@ -121,7 +124,7 @@ class _ThreadedSender:
 
     def _work(self, link: Link) -> None:
         try:
-            with link() as post:
+            with _opened(link) as post:
                 while (packet := self._take()) is not None:
                     self._process(packet, self._reply(post, packet))
         except BaseException as error:
@@ -160,6 +163,35 @@ class _ThreadedSender:
         with self._changed:
             self._sender.stop(reason)
             self._changed.notify_all()
+
+
+@contextmanager
+def _opened(link: Link) -> Iterator[Post]:
+    """Open `link`. Raise `InvalidValue` if it is something else, such as `over_http` itself."""
+    connection: object = link() if _takes(link) else None
+    if isinstance(connection, AbstractContextManager):
+        with connection as post:
+            if not _takes(post, b""):
+                raise _no_link()
+            yield post
+    else:
+        raise _no_link()
+
+
+def _takes(function: object, *arguments: object) -> bool:
+    """Return whether `function` can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)  # type: ignore[arg-type] # a TypeError is the answer
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # a builtin without a signature
+    return True
+
+
+def _no_link() -> InvalidValue:
+    text = "link must be a link: pass over_http(url, token) itself, or lambda: nullcontext(post) with your post(packet)"
+    return InvalidValue(text, member="link")
 
 
 def _now() -> datetime:

@@ -17,10 +17,13 @@ from kits import broken_keys
 from kits import broken_sqlite as broken
 from kits.broken_lists import WRONG_LISTS, ListsWrongly
 from kits.broken_stores import (
+    ChecksNoInserts,
+    ChecksNoUpdates,
     DecidesBeforeLoading,
     EventsNewestFirst,
     FindsCompletedPayments,
     FindsNoCredits,
+    ForgetsEarlierCredits,
     IgnoresEarlierCredits,
     OverwritesOnInsert,
     contract_of,
@@ -36,6 +39,7 @@ DETECTED_BY: list[tuple[type[MemoryStore], Callable[[StoreContract, Any], None]]
     (FindsCompletedPayments, StoreContract.test_find_expired_omits_completed_payments),
     (DecidesBeforeLoading, StoreContract.test_an_unknown_id_is_not_found),
     (OverwritesOnInsert, StoreContract.test_insert_refuses_an_existing_id),
+    (ForgetsEarlierCredits, StoreContract.test_a_second_credit_under_one_id_is_refused),
 ]
 
 
@@ -44,6 +48,24 @@ def test_a_broken_store_is_detected(store: type[MemoryStore], test: Callable[[St
     """The test of the broken promise fails."""
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         test(contract_of(store), store())
+
+
+UNCHECKED: Final = (
+    (ChecksNoUpdates, StoreContract.test_a_wrong_update_is_refused),
+    (ChecksNoInserts, StoreContract.test_a_wrong_insert_is_refused),
+)
+EACH_WRONG_DECISION: Final = [
+    pytest.param(store, test, wrong.values[0], id=f"{store.__name__}-{wrong.id}")
+    for store, test in UNCHECKED
+    for wrong in vars(test)["pytestmark"][0].args[1]
+]
+
+
+@pytest.mark.parametrize(("store", "test", "wrong"), EACH_WRONG_DECISION)
+def test_a_store_without_the_guard_is_detected(store: type[MemoryStore], test: Callable[..., None], wrong: Any) -> None:
+    """Each wrong decision alone makes the suite fail."""
+    with pytest.raises((AssertionError, AttributeError, pytest.fail.Exception)):
+        test(contract_of(store), store(), wrong)
 
 
 # --- stores on SQLite ---

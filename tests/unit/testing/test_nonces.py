@@ -18,6 +18,7 @@ class EvictsKeys(MemoryNonces):
         """Evict a key, as a cache would, and then use `key`."""
         if len(self._used) >= self._capacity:
             self._remove_ended(self._by_end[0][0].replace(year=9999))
+            self._removed_until = None
         return super().use(key, until, now)
 
 
@@ -37,9 +38,19 @@ class KeepsAllKeys(MemoryNonces):
         pass
 
 
+class ForgetsTheTime(MemoryNonces):
+    """Removes keys, and does not remember until when."""
+
+    def use(self, key: str, until: datetime, now: datetime) -> bool:
+        """Forget the time, and then use `key`."""
+        self._removed_until = None
+        return super().use(key, until, now)
+
+
 @pytest.mark.parametrize(
     ("nonces", "test"),
     [
+        (ForgetsTheTime, NonceContract.test_a_forgotten_key_is_refused_to_a_delayed_request),
         (EvictsKeys, NonceContract.test_a_full_port_refuses_new_keys_and_forgets_none),
         (AcceptsAllKeys, NonceContract.test_a_key_is_accepted_once),
         (AcceptsAllKeys, NonceContract.test_a_key_that_has_ended_is_refused),

@@ -3,15 +3,43 @@
 import http.server
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import pytest
 
 from incoming_payments.domain.amount import Asset
+from incoming_payments.errors import InvalidValue
 from incoming_payments.testing.sender import Ending, Link, NotTaken, Post, Quote, SenderTotals, over_http, pay, quote
 from kits.processes import free_port
 from kits.sender_kit import PAYEE, payee_of
 from kits.stream_kit import Service
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        over_http,
+        lambda: over_http("http://127.0.0.1:9/ilp", "TOKEN"),
+        lambda: nullcontext(over_http("http://127.0.0.1:9/ilp", "TOKEN")),
+        lambda packet: packet,
+        "http://127.0.0.1:9/ilp",
+    ],
+    ids=["over_http", "its link", "its link in a context", "post", "url"],
+)
+def test_another_object_than_a_link_is_refused(link: Any) -> None:
+    """The error says what to pass."""
+    with pytest.raises(InvalidValue, match=r"link must be a link: pass over_http\(url, token\) itself") as caught:
+        pay(link, PAYEE, 100)
+    assert caught.value.details == {"member": "link"}
+    with pytest.raises(InvalidValue, match="link must be a link"):
+        quote(link, PAYEE, 100)
+
+
+def test_post_may_be_a_builtin() -> None:
+    """Python cannot show the arguments of a builtin, so the builtin is called."""
+    assert pay(lambda: nullcontext(bytes), PAYEE, 1, in_flight=1, patience_s=0.1).ending is Ending.TIMEOUT
+
 
 # --- threads -----------------------------------------------------------------------------------------
 

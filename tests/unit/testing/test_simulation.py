@@ -65,7 +65,7 @@ def over(store: MemoryStore) -> StoreFactory:
 def test_all_situations_occur_and_no_promise_is_broken() -> None:
     """Eight seeds go through every situation in `KINDS`, and the totals agree."""
     met: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in range(6, 14):
         met.update(simulate(seed, STEPS).met)
     assert set(KINDS) == set(met)
 

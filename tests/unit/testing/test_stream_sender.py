@@ -138,6 +138,16 @@ REFUSALS: Final[dict[str, tuple[Callable[[Packet], Reject], Ending, str]]] = {
         Ending.CLOSED,
         "closed",
     ),
+    "payment closed": (
+        lambda packet: rejection("F07", sealed(packet, PacketType.REJECT, StreamClose(1, 1, "")), "completed"),
+        Ending.CLOSED,
+        "completed",
+    ),
+    "cannot receive": (
+        lambda packet: rejection("F07", sealed(packet, PacketType.REJECT), "another asset"),
+        Ending.REFUSED,
+        "F07 another asset",
+    ),
     "connection closed": (
         lambda packet: rejection("F99", sealed(packet, PacketType.REJECT, ConnectionClose(1, ""))),
         Ending.CLOSED,

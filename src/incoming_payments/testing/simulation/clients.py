@@ -74,7 +74,7 @@ class Create(Operation):
             headers = (*headers, ("Idempotency-Key", f'"{self.idempotency_key}"'))
         request = RequestMessage("POST", f"{POLICY.base_url}/incoming-payments", headers, self.body)
         now = clock()
-        return world.flows.create_payment(sign(request, CLIENT_KEY, created=now, nonce=self.nonce), POLICY, now)
+        return world.flows.create_payment(sign(request, CLIENT_KEY, created=now, nonce=self.nonce), POLICY, now, clock)
 
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
         if error is not None:
@@ -87,7 +87,11 @@ class Create(Operation):
                 require(before_insert, "a payment was inserted that the host did not approve")
                 require(type(error) is task.refusal.error, f"a create ended with {error!r}, not {task.refusal.kind}")
                 return self.idempotency_key is None  # the refusal has used no key, so a repeat can be approved
-            late = self.expires_at is not None and self.expires_at <= task.now and error.code == "invalid_terms"
+            late = (
+                self.expires_at is not None
+                and self.expires_at <= max(task.now, task.clock())
+                and error.code == "invalid_terms"
+            )
             repeated = self.nonce is not None and error.code == "invalid_signature"
             reused = isinstance(error, IdempotencyKeyReused)
             require(isinstance(error, allowed) or late or repeated or reused, f"a create ended with {error!r}")

@@ -131,7 +131,8 @@ class Commits:
         self._state.count("created")
         if key:
             self._state.keys[key] = (id, operation.body)
-        ledger = Ledger(id, USD, operation.limit, operation.expires_at, task.now, task.now)
+        at = task.effect.decision.answer.created_at  # the flow has read the clock after its other effects
+        ledger = Ledger(id, USD, operation.limit, operation.expires_at, at, at)
         self._state.ledgers[id] = ledger
         payment = self._caller.inspect(task.process.store.load, id)
         ledger.compare_terms(payment)

@@ -3,7 +3,7 @@
 # ruff: noqa: ARG002 - all operations have the same signatures, and not every one uses each argument
 
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -64,8 +64,8 @@ _WITHOUT_EXPIRY: Final = {Intent.MALFORMED, Intent.CONFIGURATION}  # the receive
 _CODES: Final[Mapping[type[IncomingPaymentsError], str]] = {
     PaymentNotFound: "F02",
     AssetMismatch: "F07",
-    PaymentCompleted: "F99",
-    PaymentExpired: "F99",
+    PaymentCompleted: "F07",
+    PaymentExpired: "F07",
     AmountTooLarge: "F08",
     CreditIdReused: "F03",
     PacketExpired: "R00",
@@ -128,8 +128,8 @@ class SendPacket(Operation):
         require(error is None, f"a packet must get a reply, but the flow raised {error!r}")
         reply = decode_reply(answer)
         code = "fulfilled" if isinstance(reply, Fulfill) else str(reply.code)
-        expected = self._expected_code(task)
-        require(code == expected, f"the reply to the packet should be {expected} but is {code}")
+        expected = self._expected_codes(world, task)
+        require(code in expected, f"the reply to the packet should be {' or '.join(expected)} but is {code}")
         if isinstance(reply, Fulfill) and self.intent is not Intent.CONFIGURATION:
             self._check_fulfill(world, reply)
         elif code == "F08":
@@ -153,19 +153,31 @@ class SendPacket(Operation):
                 self.account.counted.add(condition)
                 self.account.sent += self.prepare.amount
 
-    def _expected_code(self, task: Task) -> str:
+    def _expected_codes(self, world: World, task: Task) -> Sequence[str]:
         # A packet that may be fulfilled can have been credited before, so the store decides whether it is too late.
         if self.intent not in {*_WITHOUT_EXPIRY, *_FULFILLABLE} and not self._in_time(task.began):
-            return "R00"
+            return ("R00",)
         if self.intent in _FIXED_REPLIES:
-            return _FIXED_REPLIES[self.intent]
+            return (_FIXED_REPLIES[self.intent],)
         if task.expected is None:
-            return "T00"
+            return ("T00",)
         if task.expected.error is not None:
-            return _CODES[task.expected.error]
+            return (_CODES[task.expected.error],)
         if self.intent in _FULFILLABLE:
-            return "fulfilled"
-        return "F99" if self.peer.asset == USD else "F07"
+            return ("fulfilled",)
+        if self.peer.asset != USD:
+            return ("F07",)
+        states = self._states(world, task)
+        if states[0] == "completed":
+            return ("F07",)
+        # The payment may expire between the arrival of a probe and the answer of the store.
+        return ("F07", "F99") if "expired" in states else ("F99",)
+
+    def _states(self, world: World, task: Task) -> tuple[str, str]:
+        """Return the state of the payment when the store last returned it, and its state when the packet arrived."""
+        assert self.account is not None  # noqa: S101 - the packet is for a payment
+        assert task.seen is not None  # noqa: S101 - the flow has called the store
+        return task.seen[1], world.state.ledgers[self.account.id].state(task.began)
 
     def _in_time(self, now: datetime) -> bool:
         at = self.prepare.expires_at
@@ -184,8 +196,10 @@ class SendPacket(Operation):
 
     def _check_sealed(self, world: World, task: Task, code: str, data: bytes) -> None:
         """Check the encrypted part of the reply."""
-        if code not in {"fulfilled", "F99"} or self.intent is Intent.CONFIGURATION or self.account is None:
+        if code not in {"fulfilled", "F99", "F07"} or self.intent is Intent.CONFIGURATION or self.account is None:
             return
+        if code == "F07" and self.peer.asset != USD:
+            return  # a refusal of the asset has no encrypted part
         reply = self.account.keys.open(data)
         found, expected = (reply.sequence, reply.amount), (self.sequence, self.prepare.amount)
         require(found == expected, f"the reply should have sequence and amount {expected}, not {found}")
@@ -196,8 +210,10 @@ class SendPacket(Operation):
                 require(total == received, f"StreamMaxMoney should have total_received {received}, not {total}")
                 check_total(world, task, self.account.id, received, completed=None)
             elif isinstance(frame, StreamClose):
-                states = {task.seen and task.seen[1], world.state.ledgers[self.account.id].state(task.began)}
-                require(states & {"completed", "expired"}, "StreamClose was sent although the payment is open")
+                states = self._states(world, task)
+                require(
+                    {"completed", "expired"}.intersection(states), "StreamClose was sent although the payment is open"
+                )
 
     def __str__(self) -> str:
         where = "no payment" if self.account is None else self.account.id
