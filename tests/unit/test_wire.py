@@ -211,6 +211,18 @@ def test_invalid_json_is_refused(text: bytes, message: str, details: dict[str, o
     assert str(again.value) == str(caught.value)
 
 
+def test_first_fault_is_named() -> None:
+    """With several faults, the first one in the text is named. Repeated names count where their object begins."""
+    faults = [b'"a":[NaN]', b'"b":"\\u0000"', b'"c":{"x":1e400}', b'"d":{"y":[0,Infinity],"y":0}']
+    named = []
+    while faults:
+        with pytest.raises(MalformedJson) as caught:
+            read_json(b"{" + b",".join(faults) + b"}")
+        named.append(caught.value.details["member"])
+        del faults[0]
+    assert named == ["a[0]", "b", "c.x", "d.y"]
+
+
 @pytest.mark.parametrize(
     ("text", "document"),
     [
@@ -244,7 +256,7 @@ def test_json_limits_are_arguments() -> None:
 
 
 VALUE = "value must be a string of decimal digits without sign, spaces or leading zeros, from 0 to 18446744073709551615"
-UINT64 = "value must be an integer from 0 to 18446744073709551615"
+UINT64 = "value must be in minor units, such as cents: an integer from 0 to 18446744073709551615"
 SCALE = "assetScale must be an integer from 0 to 255"
 CODE = "assetCode must be 1 to 32 printable ASCII characters without spaces"
 EXPIRY = "expiresAt must be an RFC 3339 date-time with an offset, such as 2026-02-03T23:20:50.52Z"

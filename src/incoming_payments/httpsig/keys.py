@@ -4,7 +4,6 @@ The `alg` of the JWK decides the algorithm, so a message cannot choose another o
 is loaded, because the libraries that verify accept some weak keys.
 """
 
-import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from incoming_payments import limits
 from incoming_payments.errors import MalformedKey
 from incoming_payments.httpsig.algorithms import CURVES, SCHEMES, Algorithm, Scheme
 from incoming_payments.httpsig.ed25519 import SMALL_ORDER_Y, D, P, public_key
+from incoming_payments.strict import read_object
 
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9\-_]*")
 _KID: Final = re.compile(
@@ -256,23 +256,9 @@ def _members(jwk: object) -> Mapping[str, object]:
     if len(jwk) > limits.JWK_CHARS_MAX:
         raise MalformedKey(f"the JWK is longer than {limits.JWK_CHARS_MAX} characters")
     try:
-        members = json.loads(jwk, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise MalformedKey("the JWK is not JSON") from error
-    if not isinstance(members, dict):
-        raise MalformedKey("the JWK is not a JSON object")
-    return members
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):  # RFC 7517 §4: names are unique
-        raise MalformedKey("the JWK has a member twice: give each member once (RFC 7517 §4)")
-    return members
-
-
-def _no_constant(_name: str) -> NoReturn:
-    raise MalformedKey("the JWK has NaN or Infinity, which is not JSON")
+        return read_object(jwk.encode("utf-8", "surrogatepass") if isinstance(jwk, str) else jwk)
+    except ValueError as error:
+        raise MalformedKey(f"the JWK {error}") from error
 
 
 def _check_use(members: Mapping[str, object], operation: str) -> None:

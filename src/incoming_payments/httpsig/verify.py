@@ -21,7 +21,7 @@ from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, SignatureInput
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import Shape, any_strict_form
-from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
+from incoming_payments.limits import CLOCK_SKEW_S_MAX, SECRET_PIECE_CHARS_MIN, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
 
 _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
@@ -270,11 +270,21 @@ def _check(
     try:
         base = build_base(builder, given.coverage, given.signature_params)
     except MalformedField as error:
-        raise SignatureRefused(error.code, error.description) from error
+        raise SignatureRefused(error.code, _without_token(error, request)) from error
     if "content-length" in given.coverage.names and request.fields["content-length"][0].strip(" \t") != str(size):
         text = f"Content-Length does not match the {size} bytes of body received: send the length of the body"
         raise SignatureRefused(Code.CONTENT_LENGTH_MISMATCH, text)
     return base
+
+
+def _without_token(error: MalformedField, request: RequestMessage) -> str:
+    """Return the description of `error`. It does not show the name of a component that holds a piece of the token."""
+    name, credentials = error.details.get("component"), " ".join(request.values("authorization")).lower()
+    if not isinstance(name, str):
+        return error.description
+    starts = range(max(1, len(name) - SECRET_PIECE_CHARS_MIN + 1))
+    is_secret = any(name[at : at + SECRET_PIECE_CHARS_MIN].lower() in credentials for at in starts)
+    return error.description.replace(name, "a covered component", 1) if is_secret else error.description
 
 
 def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) -> None:

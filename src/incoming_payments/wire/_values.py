@@ -18,7 +18,7 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import InvalidValue, MalformedJson
 from incoming_payments.strict import wrong_type
-from incoming_payments.wire._json import check_tree, is_shallow, json_text, printable, read_json, write_json
+from incoming_payments.wire._json import json_text, peek, printable, read_json, write_json
 
 T = TypeVar("T")
 JSON_MEDIA_TYPE: Final = "application/json"
@@ -38,6 +38,21 @@ class CreateRequest:
     incoming_amount: Amount | None = None
     expires_at: datetime | None = None
     metadata: MetadataJson | None = None
+
+
+def peek_wallet_address(body: bytes) -> WalletAddressUrl | None:
+    """Return the wallet address of the create request in `body`, which may be invalid, or `None` if it names none.
+
+    Use it before the client is authenticated: it costs little for any body. If `read_create_request` accepts `body`,
+    both return the same wallet address.
+
+    >>> peek_wallet_address(b'{"walletAddress": "https://bank.example/alice", "expiresAt": false}')
+    'https://bank.example/alice'
+    """
+    try:
+        return wallet_address_url(peek(body, "walletAddress"))
+    except InvalidValue:
+        return None
 
 
 def read_create_request(
@@ -279,12 +294,15 @@ def _first_error(error: Exception) -> MalformedJson:
 def _check_metadata(document: object, text: MetadataJson, bytes_max: int, depth_max: int) -> None:
     if len(text.encode("utf-8")) > bytes_max:
         raise MalformedJson(f"metadata is larger than {bytes_max} bytes, written as compact JSON", member="metadata")
-    if is_shallow(text, depth_max):
-        return
-    try:
-        check_tree(document, depth_max)
-    except MalformedJson:
-        raise MalformedJson(f"metadata is nested more than {depth_max} deep", member="metadata") from None
+    if _depth(document) > depth_max:
+        raise MalformedJson(f"metadata is nested more than {depth_max} deep", member="metadata")
+
+
+def _depth(node: object) -> int:
+    """Return how many arrays and objects are nested in `node`, with `node` itself."""
+    if not isinstance(node, dict | list):
+        return 0
+    return 1 + max(map(_depth, node.values() if isinstance(node, dict) else node), default=0)
 
 
 # --- cattrs: writing -------------------------------------------------------------------------------

@@ -17,6 +17,10 @@ from typing import Final
 HEAD: Final = b"GET /incoming-payments/x HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST: Final = b"POST /ilp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/octet-stream\r\n"
 HIDDEN: Final = b"GET /hidden HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+CREATE: Final = (
+    b"POST /o%20p/incoming-payments HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    b"Authorization: GNAP x\r\n"
+)
 SMUGGLED: Final = [
     b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
     b"Transfer-Encoding: chunked\r\nContent-Length: %d\r\n\r\n0\r\n\r\n%s" % (len(HIDDEN) + 5, HIDDEN),
@@ -101,16 +105,36 @@ async def smuggle(target: Target, number: int, reader: asyncio.StreamReader, wri
             pass
 
 
-ATTACKS: Final[dict[str, tuple[Attacker, int]]] = {
-    "slow heads": (slow_head, 1200),
-    "1-byte chunks": (one_byte_chunks, 16),
-    "pipelines that are never read": (unread_pipeline, 16),
-    "bodies that trickle": (slow_body, 300),
-    "smuggling": (smuggle, 22),
+HOSTILE_BODIES: Final = [
+    b"[" + b"NaN," * 16230 + b"[" * 33 + b"]" * 34,
+    b'{"walletAddress":"https://bank.example/a","metadata":{"a":[' + b"0.1," * 16220 + b"0]}}",
+    b'{"walletAddress":"https://bank.example/a","metadata":{"a":[' + b'{"":0,"":0},' * 5400 + b"0]}}",
+    b"[" + b"[]," * 21600 + b"0]",
+]
+
+
+async def hostile_body(target: Target, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send bodies that are dear to read, with an unknown token, as fast as the proxy allows."""
+    while True:
+        body = HOSTILE_BODIES[number % len(HOSTILE_BODIES)]
+        writer.write(CREATE + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        target.begun.add(number)
+        await reader.read(65536)  # the whole response, which is one segment
+
+
+# Each attack, with its number of connections, and with the number of addresses that they come from
+ATTACKS: Final[dict[str, tuple[Attacker, int, int]]] = {
+    "slow heads": (slow_head, 1200, 4),
+    "1-byte chunks": (one_byte_chunks, 16, 4),
+    "pipelines that are never read": (unread_pipeline, 16, 4),
+    "bodies that trickle": (slow_body, 300, 4),
+    "smuggling": (smuggle, 22, 4),
+    "hostile bodies": (hostile_body, 4, 1),
 }
 
 
-async def attacker(target: Target, attack: Attacker, number: int) -> None:
+async def attacker(target: Target, attack: Attacker, number: int, address: str) -> None:
     """Attack over one connection after the other."""
     while True:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -120,7 +144,7 @@ async def attacker(target: Target, attack: Attacker, number: int) -> None:
                     target.port,
                     ssl=target.context,
                     limit=64,
-                    local_addr=(f"127.0.0.{66 + number % 4}", 0),
+                    local_addr=(address, 0),
                 )
             try:
                 await attack(target, number, reader, writer)
@@ -133,9 +157,12 @@ async def main(name: str, port: str, token: str) -> None:
     """Attack until standard input ends."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1,200 connections need more than the usual 1,024
-    attack, count = ATTACKS[name]
+    attack, count, addresses = ATTACKS[name]
     target = Target(int(port), token)
-    tasks = [asyncio.create_task(attacker(target, attack, number)) for number in range(count)]
+    tasks = [
+        asyncio.create_task(attacker(target, attack, number, f"127.0.0.{66 + number % addresses}"))
+        for number in range(count)
+    ]
     enough = count if attack is not slow_body else count // 2  # the proxy refuses the others
     async with asyncio.timeout(READY_S_MAX):
         while len(target.begun) < enough:  # noqa: ASYNC110 - once, at the start

@@ -140,7 +140,7 @@ BUGS: Final[list[tuple[str, str, str, object]]] = [
     ("authorization", "incoming_payments.gnap.token.AccessToken", "__repr__", lambda token: token.value),
     ("authorization", "incoming_payments.gnap.token", "AccessToken", broken),
     ("create-request", "incoming_payments.domain.amount.Amount", "parse", one_cent),
-    ("create-request", "incoming_payments.wire._json", "_is_sound", yes),
+    ("create-request", "incoming_payments.wire._values", "_check_metadata", broken),
     ("create-request", "incoming_payments.wire._values", "isoparse", broken),
     ("verify", f"{HTTPSIG}.keys.PublicKey", "verify", yes),
     ("verify", f"{HTTPSIG}.verify", "_check_coverage", nothing),

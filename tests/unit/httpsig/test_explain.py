@@ -263,8 +263,15 @@ LIKELY: Final[list[tuple[str, RequestMessage, str]]] = [
     ("body_changed", evolve(signed_post(), body=BODY.replace(b"alice", b"bobby")), "the body was changed afterwards"),
     ("body_changed", digested(content_digest(b"x"), b"\xff"), "the body was changed afterwards"),
     ("body_changed", digested(content_digest(b"x"), b"[" * 60_000), "the body was changed afterwards"),
+    ("body_changed", put(evolve(signed_post(), body=b"x" * 99), "Content-Length", "99"),
+     "the client signed another Content-Length: the body was changed afterwards"),
+    ("unknown", evolve(sign(post(), KEY, created=NOW, components=("@method", "@target-uri", "authorization",
+     "content-digest")), body=b"x" * 99, method="PUT"), "no known mistake fits"),
+    ("fields_missing", get(), "there is no Signature-Input and no Signature: the client did not sign the request, or"),
+    ("fields_missing", put(signed_get(), "Signature"), "there is no Signature: "),
+    ("fields_missing", put(put(signed_get(), "Signature", ""), "Signature-Input", ""), "no Signature-Input and no Sig"),
+    ("fields_missing", put(signed_post(), "Signature-Input"), "there is no Signature-Input, but a Content-Digest: "),
     ("unknown", forge(get(), get_lines(), key=OTHER), "no known mistake fits"),
-    ("unknown", get(), "no known mistake fits"),
     ("unknown", digested(f"sha-512=:{'A' * 40}:"), "no known mistake fits"),
     ("unknown", sent_as(f"{HOST}/op{URL.removeprefix(HOST)}", ("X-Forwarded-Prefix", "op")), "no known mistake fits"),
 ]  # fmt: skip
@@ -335,6 +342,7 @@ def test_another_algorithm_with_the_right_key(algorithm: Algorithm) -> None:
 def test_every_hypothesis_is_tested() -> None:
     """Each row of the table has a test above, under a name that no other row has."""
     tested = {row[0] for row in (*PROVED, *LIKELY)} | {"covered_instead", "other_key", "algorithm", "der"}
+    tested |= {"repeated", "no_nonces"}
     assert sorted([*(row.name for row in HYPOTHESES), "unknown"]) == sorted(tested)
 
 
@@ -371,12 +379,33 @@ def test_report_of_a_post() -> None:
     ]
 
 
-@pytest.mark.parametrize("code", ["key_unusable", "nonce_used", "request_repeated", "nonce_unsupported", "of_a_host"])
-def test_refusal_of_the_host(code: str) -> None:
-    """A refusal that has nothing to do with the signature is reported with its description, in ASCII."""
-    found = diagnosed(SignatureRefused(code, "because (RFC 9421 §7.2.2)"), signed_get())
-    assert str(found).startswith(f"signature refused, {code}: because (RFC 9421 section 7.2.2)\n  likely: no known")
+@pytest.mark.parametrize(
+    ("code", "nonce", "words"),
+    [
+        ("nonce_used", "1234", "anew: its nonces have 4 characters, and short ones repeat"),
+        (
+            "nonce_used",
+            "12345678",
+            "retry anew: it, its HTTP library or a proxy sent a request again, or it signed",
+        ),
+        (
+            "request_repeated",
+            None,
+            "retry anew: it, its HTTP library or a proxy sent a request again, or it signed",
+        ),
+        ("nonce_unsupported", "1234", "the service has no port nonces: pass nonces=..., such as store.nonces"),
+        ("key_unusable", None, "no known mistake fits: see the reason above"),
+        ("of_a_host", None, "no known mistake fits: see the reason above"),
+    ],
+)
+def test_refusal_of_the_host(code: str, nonce: str | None, words: str) -> None:
+    """A refusal of a valid signature is reported with its description, in ASCII, and the nonce is not shown."""
+    request = sign(get(), KEY, created=NOW, nonce=nonce)
+    found = diagnosed(SignatureRefused(code, "because (RFC 9421 §7.2.2)"), request)
+    assert str(found).startswith(f"signature refused, {code}: because (RFC 9421 section 7.2.2)\n  likely: ")
+    assert words in found.causes[0].text
     assert "it is valid for this base" in str(found)
+    assert nonce is None or f'"{nonce}"' not in str(found)
 
 
 @pytest.mark.parametrize("code", Code)

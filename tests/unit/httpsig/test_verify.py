@@ -253,6 +253,26 @@ def test_refusal_does_not_repeat_a_secret() -> None:
         assert 5 < len(refused.description) < 200, attack.id
 
 
+@pytest.mark.parametrize(
+    "name", ["os9m2pmhkur64tb8n6bw7oz8", "OS9M2PMHKUR64TB8N6BW7OZ8", "x-os9m2pmh", "ur64tb8n-x", "6bw7oz8"]
+)
+def test_refusal_does_not_repeat_a_token_in_a_component_name(name: str) -> None:
+    """A client that covers its token by mistake gets a refusal that shows no piece of the token."""
+    unsigned = RequestMessage("GET", URL, (("Authorization", "GNAP OS9M2PMHKUR64TB8N6BW7OZ8"),))
+    signed = sign(unsigned, KEY, created=NOW)
+    with pytest.raises(SignatureRefused) as caught:
+        check(replace(signed, "Signature-Input", '"@method"', f'"@method" "{name}"'))
+    refused = caught.value
+    assert refused.description.startswith("a covered component is ")
+    assert name not in f"{refused.description}{refused.details}"
+
+
+def test_refusal_shows_the_name_of_a_component_without_a_token() -> None:
+    """A client that covers a field which it does not send learns its name."""
+    with pytest.raises(SignatureRefused, match=r"^x-absent is covered but absent"):
+        check(replace(signed_get(), "Signature-Input", '"@method"', '"@method" "x-absent"'))
+
+
 def test_refusal_names_fields_and_rfcs_as_they_are_written() -> None:
     """A description begins with a field, a component or a word in lower case, and cites an RFC in upper case."""
     for attack in ATTACKS:

@@ -13,6 +13,7 @@ from incoming_payments.errors import InvalidValue, MalformedJson
 from incoming_payments.wire import (
     CreateRequest,
     parse_date_time,
+    peek_wallet_address,
     read_create_request,
     read_json,
     write_date_time,
@@ -52,12 +53,14 @@ def check_refusal(error: MalformedJson) -> None:
 
 def check(body: bytes) -> None:
     """Check that `body` is read as a valid request, or is refused with a description."""
+    peeked = peek_wallet_address(body)  # raises nothing for any body
     try:
         request = read_create_request(body)
     except MalformedJson as error:
         check_refusal(error)
         return
     assert type(request) is CreateRequest
+    assert peeked == request.wallet_address
     assert wallet_address_url(request.wallet_address) == request.wallet_address
     assert request.expires_at is None or request.expires_at.tzinfo is UTC
     assert request.metadata is None or isinstance(json.loads(request.metadata), dict)

@@ -7,6 +7,7 @@ then. Only hosts import this package; `verify` does not use it.
 from attrs import frozen
 
 from incoming_payments.errors import SignatureRefused
+from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.explain._case import Case, ReadSignature, open_case
 from incoming_payments.httpsig.explain._hypotheses import HYPOTHESES, Cause, Hypothesis, find_causes
 from incoming_payments.httpsig.verify import Evidence
@@ -42,7 +43,9 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     case = open_case(evidence, refusal.code)
     causes, is_complete = find_causes(case)
     if not causes:
-        causes = [Cause("unknown", False, "no known mistake fits: compare the signature base with the client's own")]
+        is_of_verify = refusal.code in set(Code)
+        advice = "compare the signature base with the client's own" if is_of_verify else "see the reason above"
+        causes = [Cause("unknown", False, f"no known mistake fits: {advice}")]
     description = case.redactor.show(refusal.description.replace("§", "section "), 4 * EXPLAIN_VALUE_CHARS_MAX)
     lines = [f"signature refused, {case.redactor.show(refusal.code)}: {description}"]
     lines += [f"  {cause}" for cause in causes]

@@ -21,6 +21,7 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
 _ZONE_OFF_S_MAX: Final = 120  # beyond whole hours: the largest other error of a clock in a wrong time zone
+_NONCE_CHARS_MIN: Final = 8  # fewer characters, even random ones, repeat within some thousand requests
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
 
@@ -41,7 +42,7 @@ class Hypothesis:
     """One row of the table: a mistake, the codes for which it is tried, its trials, and its words for the host."""
 
     name: str
-    codes: Collection[Code]
+    codes: Collection[str]
     trials: Callable[[Case], Iterator[Trial]]
     words: str
     proves: bool = True  # whether a successful trial proves the mistake
@@ -125,6 +126,20 @@ def _cavage(case: Case) -> Iterator[Trial]:
     given = case.text("signature") + ("" if case.text("signature-input") else case.text("authorization"))
     if 'keyid="' in given.lower() and "signature=" in given.lower():
         yield Trial()
+
+
+def _fields_missing(case: Case) -> Iterator[Trial]:
+    empty = [name for name in ("Signature-Input", "Signature") if not case.text(name.lower()).strip()]
+    said = f"there is no {' and no '.join(empty) or 'signature in the fields'}"
+    yield Trial(said + (", but a Content-Digest" if case.text("content-digest") else ""))
+
+
+def _repeated(case: Case) -> Iterator[Trial]:
+    """Yield the reason for a replay that fits the first signature. The policy accepted that one, or a later one."""
+    nonces = [len(one.given.nonce) for one in case.signatures if one.given.nonce]
+    if nonces and nonces[0] < _NONCE_CHARS_MIN:
+        yield Trial(f"its nonces have {nonces[0]} characters, and short ones repeat")
+    yield Trial("it, its HTTP library or a proxy sent a request again, or it signed two equal ones within a second")
 
 
 def _keyid(case: Case) -> Iterator[Trial]:
@@ -253,6 +268,12 @@ def _target(*names: str, others_max: int = 16) -> _SignatureTrials:
     return trials
 
 
+def _body_changed(_case: Case, one: ReadSignature) -> Iterator[Trial]:
+    yield one.made_over(one.draft.base(), "this Content-Digest")
+    if "content-length" in one.given.coverage.plain:
+        yield Trial("another Content-Length")
+
+
 def _method(case: Case, one: ReadSignature) -> Iterator[Trial]:
     """Yield the method in another case, and GET and POST, which a redirect or HEAD changes."""
     ours = case.evidence.request.method
@@ -339,11 +360,17 @@ _ABSENT: Final = {Code.COMPONENT_ABSENT, Code.FIELD_REPEATED}
 _CHANGED: Final = {Code.DIGEST_MISMATCH, Code.CONTENT_LENGTH_MISMATCH}
 _DIGEST: Final = _CHANGED | {Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED}
 _INVALID: Final = {Code.SIGNATURE_INVALID}
+_REPLAYED: Final = {"nonce_used", "request_repeated"}  # of `flows.authenticate`
 
 HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are tried: the commonest first
     Hypothesis("undefined", _FORM, _undefined, "{said}: a layer below the signer repeated the request unsigned"),
     Hypothesis("cavage", _FORM, _cavage, "the client signs as draft-cavage-http-signatures says, and not as RFC 9421"),
     Hypothesis("form", _FORM, _form, "the fields are not written as RFC 9421 section 4 says: {said}"),
+    Hypothesis("fields_missing", {Code.SIGNATURE_MISSING}, _fields_missing, "{said}: the client did not sign the"
+        " request, or a proxy or a framework removed these fields"),
+    Hypothesis("repeated", _REPLAYED, _repeated, "the client must sign each request and each retry anew: {said}"),
+    Hypothesis("no_nonces", {"nonce_unsupported"}, lambda _: iter([Trial()]), "the service has no port nonces: pass"
+        " nonces=..., such as store.nonces"),
     Hypothesis("keyid", {Code.KEY_UNKNOWN, Code.KEY_ID_MISSING}, _keyid,
         "keyid must be the kid of a key of the client: {said}"),
     Hypothesis("alg", {Code.ALGORITHM_MISMATCH}, _each(_alg), "the alg parameter {said}"),
@@ -354,8 +381,8 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
     Hypothesis("digest_of", _DIGEST, _digest_of, "the digest is that of {said}, and not of the bytes received"),
-    Hypothesis("body_changed", _CHANGED, _each(lambda _, one: [one.made_over(one.draft.base())]), "the client signed"
-        " this Content-Digest: the body was changed afterwards, by a proxy or by the client", proves=False),
+    Hypothesis("body_changed", _CHANGED, _each(_body_changed), "the client signed {said}: the body was changed"
+        " afterwards, by a proxy or by the client", proves=False),
     *(Hypothesis(part, _INVALID, _each(_target(part)), f"the client signed {{said}}: another {part} than the"
         " service expects; compare base_url and the proxy") for part in _PARTS),
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),

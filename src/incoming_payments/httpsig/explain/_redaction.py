@@ -10,9 +10,7 @@ from urllib.parse import unquote
 
 from incoming_payments.httpsig.base import Component, Parameters
 from incoming_payments.httpsig.message import RequestMessage
-from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX
-
-PIECE_CHARS: Final = 8  # no piece of a secret that is as long as this is ever shown
+from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX, SECRET_PIECE_CHARS_MIN
 
 _SECRET_FIELDS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 _SHOWN_FIELDS: Final = frozenset({"accept", "content-encoding", "content-length", "content-type", "date", "host"})
@@ -88,4 +86,4 @@ def hidden(value: str) -> str:
 
 
 def _pieces(text: str) -> list[str]:
-    return [text[at : at + PIECE_CHARS] for at in range(len(text) - PIECE_CHARS + 1)]
+    return [text[at : at + SECRET_PIECE_CHARS_MIN] for at in range(len(text) - SECRET_PIECE_CHARS_MIN + 1)]

@@ -1,0 +1,41 @@
+"""The processor time of hostile inputs, in a short form of the campaign. It compares times of one thread in one run."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from campaigns.cost.bodies import COST_MAX, refused_create
+from campaigns.cost.campaign import dearest_bodies, hostile_bodies, pieces_of
+from campaigns.cost.measure import GROWTH_MAX, Reader, worst_growth
+from campaigns.cost.readers import READERS, fetched_documents
+
+
+def test_body_of_a_stranger_costs_little() -> None:
+    """No body of the limit's size costs more than six times a harmless one of that size."""
+    cost, body = dearest_bodies(refused_create, hostile_bodies(seed=1, count=20), repeats=2)[0]
+    assert cost <= COST_MAX, body[:100]
+
+
+def check_growth(reader: Reader) -> None:
+    """Check that the time of `reader` grows no faster than its input."""
+    worst = worst_growth(reader, pieces_of(reader, seed=1, count=0), repeats=2)
+    assert worst.factor <= GROWTH_MAX, worst
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_time_is_linear(reader: Reader) -> None:
+    """A reader of outside input takes time linear in its size, whatever piece the input repeats."""
+    check_growth(reader)
+
+
+@pytest.fixture(scope="module")
+def fetched() -> Iterator[list[Reader]]:
+    """Serve documents."""
+    with fetched_documents() as readers:
+        yield readers
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["key set", "wallet address document"])
+def test_time_for_a_document_is_linear(fetched: list[Reader], number: int) -> None:
+    """A client chooses the server of its key set, so that document is hostile input too."""
+    check_growth(fetched[number])
