@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,12 +54,15 @@ class ScriptedServer:
 
 
 @contextlib.contextmanager
-def scripted_server(script: Callable[[Exchange, int], None]) -> Iterator[ScriptedServer]:
+def scripted_server(
+    script: Callable[[Exchange, int], None], *, tls: ssl.SSLContext | None = None
+) -> Iterator[ScriptedServer]:
     """Run a server, and end it with all its connections. A connection closes after its script raised `OSError`."""
     ended = threading.Event()
     threads: list[threading.Thread] = []
     listener = socket.create_server(("127.0.0.1", 0))
-    server = ScriptedServer(f"http://127.0.0.1:{listener.getsockname()[1]}/introspect", script)
+    scheme = "https" if tls else "http"
+    server = ScriptedServer(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/introspect", script)
 
     def accept() -> None:
         while True:
@@ -70,9 +74,11 @@ def scripted_server(script: Callable[[Exchange, int], None]) -> Iterator[Scripte
             threads.append(threading.Thread(target=serve, args=(connection,)))
             threads[-1].start()
 
-    def serve(connection: socket.socket) -> None:
-        connection.settimeout(0.05)
-        with contextlib.suppress(OSError), connection:
+    def serve(accepted: socket.socket) -> None:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            stack.enter_context(accepted)
+            connection = stack.enter_context(tls.wrap_socket(accepted, server_side=True)) if tls else accepted
+            connection.settimeout(0.05)
             while (exchange := _read(connection, ended)) is not None:
                 server.requests.append(exchange)
                 server.script(exchange, len(server.requests) - 1)

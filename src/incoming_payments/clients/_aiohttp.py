@@ -1,11 +1,12 @@
 """The async HTTP client, on aiohttp. See `_http`."""
 
 import asyncio
+import select
 import socket
 import ssl
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -16,6 +17,7 @@ from incoming_payments.clients._http import (
     HttpAnswer,
     LookUps,
     MayConnect,
+    Received,
     any_address,
     check_address,
     failed,
@@ -24,6 +26,9 @@ from incoming_payments.clients._http import (
 )
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
+
+if TYPE_CHECKING:
+    from aiohttp.client_proto import ResponseHandler
 
 _TOTALS_MAX: Final = 64  # remembered time limits
 _RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: a larger buffer holds thousands of interim responses
@@ -89,7 +94,8 @@ class AsyncHttpClient:
         if self._session is None or self._loop is not loop:
             self._loop = loop
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
+                connector=_Connector(
+                    self._bytes_max,
                     limit=CLIENT_CONNECTIONS_MAX,
                     limit_per_host=self._connections,
                     resolver=_Resolver(self._look_ups),
@@ -121,6 +127,78 @@ def _total(milliseconds: int) -> aiohttp.ClientTimeout:
     """Return the limit on the whole exchange. To aiohttp, a total of 0 or less is no limit at all."""
     total_s = max(milliseconds, 1) / 1000
     return aiohttp.ClientTimeout(total=total_s, ceil_threshold=total_s + 1)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Gives a connection to a request only if nothing arrived on it since the last answer, and counts what arrives."""
+
+    def __init__(self, body_bytes_max: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._body_bytes_max = body_bytes_max
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp gives it
+    ) -> aiohttp.connector.Connection:
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            transport = cast("asyncio.Transport", connection.transport)
+            exchanges = transport.get_protocol()
+            if not isinstance(exchanges, _Exchanges):  # a new connection
+                exchanges = _Exchanges(cast("ResponseHandler", exchanges), transport)
+            elif _is_readable(transport):
+                connection.close()
+                continue
+            exchanges.begin(self._body_bytes_max)
+            connection.add_callback(exchanges.end)
+            return connection
+
+
+class _Exchanges(asyncio.Protocol):
+    """Stands between a connection and aiohttp. It bounds each answer, and aborts at a byte between two exchanges."""
+
+    def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport) -> None:
+        self._handler = handler
+        self._transport = transport
+        self._received: Received | None = None
+        self._error: Exception | None = None
+        # These three events go to aiohttp as they are.
+        self.eof_received = handler.eof_received  # type: ignore[method-assign] # of this object only
+        self.pause_writing = handler.pause_writing  # type: ignore[method-assign] # likewise
+        self.resume_writing = handler.resume_writing  # type: ignore[method-assign] # likewise
+        transport.set_protocol(self)
+
+    def begin(self, body_bytes_max: int) -> None:
+        self._received = Received(body_bytes_max)
+
+    def end(self) -> None:
+        self._received = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._received is None:
+            self._transport.abort()
+            return
+        try:
+            self._received.add(memoryview(data))
+        except ValueError as error:
+            self._error = error
+            self._transport.abort()
+            return
+        if self._received.is_interim:
+            self._handler.force_close()
+        self._handler.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._handler.connection_lost(self._error or exc)
+
+
+def _is_readable(transport: asyncio.Transport) -> bool:
+    """Return whether bytes have arrived that the event loop has not read yet."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class _Resolver(AbstractResolver):

@@ -2,7 +2,7 @@
 
 The cache decides, and `Fetcher` and `AsyncFetcher` only wait. For each URL, at most one fetch is in flight, and at most
 one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. At most `limits.FIRST_FETCHES_MAX` fetches of unknown documents
-are in flight. A fetch that fails leaves the known document in use.
+are in flight, and fewer at names of one parent domain. A fetch that fails leaves the known document in use.
 """
 
 import asyncio
@@ -14,11 +14,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from attrs import Factory, define, field, frozen
 
 from incoming_payments import strict
-from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address
+from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address, parent_domain
 from incoming_payments.clients._settings import check_number, check_types, extra
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.httpsig import RequestMessage
@@ -89,15 +90,18 @@ class Documents(Generic[T]):
 
     `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is none; `known` is the
     last document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
-    known now. A document is fetched again after `max_age_s` seconds of `clock`.
+    known now. A document is fetched again after `max_age_s` seconds of `clock`. At most `first_of_domain_max` fetches
+    of unknown documents at names of one parent domain are in flight.
     """
 
     read: Callable[[str, HttpAnswer, T | None], T | None]
     unavailable: type[PortUnavailable]
     max_age_s: float
     clock: Callable[[], float]
+    first_of_domain_max: int
     _entries: dict[str, Entry[T]] = field(init=False, factory=dict)
-    _first: "set[Future[None]]" = field(init=False, factory=set)  # the fetches in flight of unknown documents
+    # The fetches in flight of unknown documents, and their parent domains
+    _first: "dict[Future[None], str]" = field(init=False, factory=dict)
     _lock: Any = field(init=False, factory=threading.Lock)
     _lines: LineLimit = field(init=False, default=Factory(lambda self: LineLimit(clock=self.clock), takes_self=True))
 
@@ -112,8 +116,8 @@ class Documents(Generic[T]):
             entry = self._entries.get(url) or Entry[T](url)
             rests = now - entry.tried_at < DOCUMENT_COOL_DOWN_S_MIN
             begins_first = entry.document is None and entry.flight is None and not rests
-            if begins_first and len(self._first) >= FIRST_FETCHES_MAX:
-                raise self.unavailable(f"{url} is not fetched: too many other unknown documents are being fetched")
+            if begins_first:
+                self._check_room(url)
             self._keep(entry)
             if entry.flight is not None:
                 return entry, entry.flight, False
@@ -124,7 +128,7 @@ class Documents(Generic[T]):
                 return entry, None, False
             entry.flight = Future()
             if begins_first:
-                self._first.add(entry.flight)
+                self._first[entry.flight] = _domain(url)
             entry.flight.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the fetch
             return entry, entry.flight, True
 
@@ -143,7 +147,7 @@ class Documents(Generic[T]):
             age_s = now - entry.fetched_at
             entry.document, entry.failure, entry.tried_at = document, failure, now
             entry.flight = None
-            self._first.discard(flight)
+            self._first.pop(flight, None)
         flight.set_result(None)
         if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
             text = "a document that is %.0f s old stays in use: %s"
@@ -164,6 +168,13 @@ class Documents(Generic[T]):
         """Return the error for a fetch of another thread or event loop that does not end."""
         return self.unavailable(f"the fetch of {url} does not end")
 
+    def _check_room(self, url: str) -> None:
+        if len(self._first) >= FIRST_FETCHES_MAX:
+            raise self.unavailable(f"{url} is not fetched: too many other unknown documents are being fetched")
+        if list(self._first.values()).count(_domain(url)) >= self.first_of_domain_max:
+            text = f"{url} is not fetched: too many other unknown documents of {_domain(url)} are being fetched"
+            raise self.unavailable(text)
+
     def _keep(self, entry: Entry[T]) -> None:
         """Make `entry` the most recently used one. A full cache first drops an entry without a document.
 
@@ -175,6 +186,10 @@ class Documents(Generic[T]):
             worst = min(others, key=lambda other: (other.document is not None, other.flight is not None))
             del self._entries[worst.url]
         self._entries[entry.url] = entry
+
+
+def _domain(url: str) -> str:
+    return parent_domain(urlsplit(url).hostname or "")
 
 
 _INTERRUPTED: Final = HttpFailed("the fetch was interrupted")

@@ -7,11 +7,18 @@ answer = client.send(RequestMessage("GET", url, ()), timeout_s=3)
 
 Both follow no redirect, keep no cookie, decode no content coding and use no proxy of the environment. Neither repeats a
 request.
+
+HTTP/1.1 matches answers to requests only by their order on a connection. So a connection carries another request only
+if nothing arrived on it except one final answer. An interim response, a byte after the answer, or a byte while the
+connection is idle closes it. The check comes directly before the request is written. A server that sends an unsolicited
+answer in the short time between the check and the arrival of the request cannot be told from one that answers quickly.
 """
 
 import errno
+import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -20,11 +27,20 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from incoming_payments.errors import PortUnavailable
-from incoming_payments.limits import LOOK_UPS_MAX
+from incoming_payments.limits import (
+    ANSWER_OVERHEAD_BYTES_MAX,
+    LOOK_UP_S_MAX,
+    LOOK_UP_THREADS_MAX,
+    LOOK_UPS_MAX,
+    LOOK_UPS_OF_DOMAIN_MAX,
+)
 
 CONNECTIONS_MAX: Final = 32  # the default for one client: the connections to one host, in use or kept
 _ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of 64 KB from the server
 HOSTS_MAX: Final = 64  # hosts to which a sync client keeps connections
+
+_INTERIM: Final = re.compile(rb"HTTP/1\.[0-9] 1")  # RFC 9110 §15.2: the statuses from 100 to 199
+_STATUS_BYTES: Final = len(b"HTTP/1.1 1")
 
 MayConnect = Callable[[IPv4Address | IPv6Address], bool]
 
@@ -68,33 +84,84 @@ def check_address(may_connect: MayConnect, address: str) -> None:
         raise AddressRefused(errno.EACCES, f"this client may not connect to the address {address}")
 
 
+class Received:
+    """The received part of one answer, with its interim responses, header fields and framing of chunks."""
+
+    def __init__(self, body_bytes_max: int) -> None:
+        self._bytes_max = self._left = body_bytes_max + ANSWER_OVERHEAD_BYTES_MAX
+        self._start = b""
+
+    def add(self, data: memoryview) -> None:
+        """Count `data`. Raise `ValueError` if the answer is larger than the limit."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(f"the server sent more than {self._bytes_max} bytes")
+        if len(self._start) < _STATUS_BYTES:
+            self._start += data[:_STATUS_BYTES]
+
+    @property
+    def is_interim(self) -> bool:
+        """Return whether the answer began with an interim response."""
+        return _INTERIM.match(self._start) is not None
+
+
+def parent_domain(host: str) -> str:
+    """Return the last two labels of `host`: the owner of a domain can make any number of names below it.
+
+    The names below a public suffix of two labels count as one domain. No list of these suffixes is needed.
+
+    >>> parent_domain("a.b.wallet.example."), parent_domain("shop.co.uk"), parent_domain("localhost")
+    ('wallet.example', 'co.uk', 'localhost')
+    """
+    return ".".join(host.rstrip(".").lower().split(".")[-2:])
+
+
+@frozen
+class _LookUp:
+    domain: str
+    slot_until_s: float
+    answer: "Future[list[Any]]" = field(factory=Future)
+
+
 class LookUps:
     """Looks up the addresses of names, each in a thread, because the look-up of the system has no timeout.
 
-    At most `limits.LOOK_UPS_MAX` are in progress, so names with a slow resolver cannot use up all threads. Callers that
-    look up the same name at the same time share a thread.
+    A look-up has one of `limits.LOOK_UPS_MAX` slots for `limits.LOOK_UP_S_MAX` seconds. Its thread may wait longer for
+    the resolver, so `limits.LOOK_UP_THREADS_MAX` bounds the threads, and `limits.LOOK_UPS_OF_DOMAIN_MAX` bounds those
+    for names of one parent domain. Callers that look up the same name at the same time share a thread. `clock` returns
+    seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
-        self._in_progress: dict[tuple[str, int], Future[list[Any]]] = {}
+        self._in_progress: dict[tuple[str, int], _LookUp] = {}
 
     def start(self, host: str, port: int) -> "Future[list[Any]]":
         """Return the future addresses of `host`, as `socket.getaddrinfo` gives them. Raises `OSError`."""
         key = host.strip("[]"), port
         with self._lock:
-            if answer := self._in_progress.get(key):
-                return answer
-            if len(self._in_progress) >= LOOK_UPS_MAX:
-                raise OSError(errno.EAGAIN, f"{LOOK_UPS_MAX} other names are being looked up")
-            answer = self._in_progress[key] = Future()
-            answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the look-up
+            if known := self._in_progress.get(key):
+                return known.answer
+            now_s, domain = self._clock(), parent_domain(key[0])
+            self._check_room(now_s, domain)
+            started = self._in_progress[key] = _LookUp(domain, now_s + LOOK_UP_S_MAX)
+            started.answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the look-up
         try:
             threading.Thread(target=self._look_up, args=key, daemon=True, name=f"look up {host}").start()
         except RuntimeError as error:  # the system has no more threads
             self._end(key)
             raise OSError(errno.EAGAIN, str(error)) from error
-        return answer
+        return started.answer
+
+    def _check_room(self, now_s: float, domain: str) -> None:
+        others = self._in_progress.values()
+        if sum(other.domain == domain for other in others) >= LOOK_UPS_OF_DOMAIN_MAX:
+            raise OSError(errno.EAGAIN, f"{LOOK_UPS_OF_DOMAIN_MAX} other names of {domain} are being looked up")
+        if sum(now_s < other.slot_until_s for other in others) >= LOOK_UPS_MAX:
+            raise OSError(errno.EAGAIN, f"{LOOK_UPS_MAX} other names are being looked up")
+        if len(others) >= LOOK_UP_THREADS_MAX:
+            raise OSError(errno.EAGAIN, f"{LOOK_UP_THREADS_MAX} look-ups of other names do not end")
 
     def _look_up(self, host: str, port: int) -> None:
         try:
@@ -106,7 +173,7 @@ class LookUps:
 
     def _end(self, key: tuple[str, int]) -> "Future[list[Any]]":
         with self._lock:
-            return self._in_progress.pop(key)
+            return self._in_progress.pop(key).answer
 
 
 def too_late(url: str, timeout_s: float) -> HttpFailed:

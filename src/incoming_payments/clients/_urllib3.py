@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Final
 
 import urllib3
@@ -23,6 +24,7 @@ from incoming_payments.clients._http import (
     HttpAnswer,
     LookUps,
     MayConnect,
+    Received,
     any_address,
     check_address,
     failed,
@@ -53,7 +55,7 @@ class HttpClient:
         self._bytes_max = bytes_max
         tls = tls or ssl.create_default_context()
         self._pools = urllib3.PoolManager(HOSTS_MAX, maxsize=connections, block=True, ssl_context=tls)
-        self._pools.pool_classes_by_scheme = _pool_classes(may_connect)
+        self._pools.pool_classes_by_scheme = _pool_classes(may_connect, bytes_max)
 
     def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
         """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
@@ -113,49 +115,97 @@ class _Deadline(urllib3.Timeout):
 
 
 class _TimedReader(io.RawIOBase):
-    """The bytes that arrive at a socket before its timeout, which begins now."""
+    """The bytes of one answer that arrive at a socket before its timeout, which begins now."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, received: Received) -> None:
         self._sock = sock
+        self._received = received
         self._raw = sock.makefile("rb", buffering=0)
         self._deadline = time.monotonic() + (sock.gettimeout() or 0)
+        self._is_whole = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
+        if self._is_whole:
+            self._sock.settimeout(0)
+            return self._raw.readinto(buffer)
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:  # the timeout of a socket does not end reads that find bytes
             raise TimeoutError("timed out")
         self._sock.settimeout(left_s)
-        return self._raw.readinto(buffer)
+        count = self._raw.readinto(buffer)
+        self._received.add(memoryview(buffer)[:count])
+        return count
+
+    def end(self) -> None:
+        """End the answer: from now on, read only what has already arrived."""
+        self._is_whole = True
+
+    def shut_down(self) -> None:
+        """Shut the connection down. urllib3 sees this before it would use the connection again."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._raw.close()
         super().close()
 
 
+class _Answer(io.BufferedReader):
+    """The bytes of one answer. If others follow when the answer is closed, the connection carries no other request."""
+
+    raw: _TimedReader
+
+    def close(self) -> None:
+        if not self.closed and self._has_more():
+            self.raw.shut_down()
+        super().close()
+
+    def _has_more(self) -> bool:
+        self.raw.end()
+        try:
+            return bool(self.peek(1))
+        except OSError:  # nothing arrived over TLS, or the connection has failed
+            return False
+
+
 class _TimedSocket:
     """The part of a socket that `http.client.HTTPResponse` uses."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, received: Received) -> None:
         self._sock = sock
+        self._received = received
 
-    def makefile(self, _: str) -> io.BufferedReader:
-        return io.BufferedReader(_TimedReader(self._sock))
+    def makefile(self, _: str) -> _Answer:
+        return _Answer(_TimedReader(self._sock, self._received))
 
 
 class _TimedResponse(http.client.HTTPResponse):
+    body_bytes_max: int
+
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
-        super().__init__(_TimedSocket(sock), *args, **options)  # type: ignore[arg-type] # it only calls makefile
+        self._received = Received(self.body_bytes_max)
+        super().__init__(_TimedSocket(sock, self._received), *args, **options)  # type: ignore[arg-type] # only makefile
+
+    def begin(self) -> None:
+        super().begin()
+        while self.status < 200:  # http.client takes only 100 for an interim response
+            self.headers = self.msg = None  # type: ignore[assignment] # so that http.client begins again
+            super().begin()
+        self.will_close = self.will_close or self._received.is_interim
 
 
-def _pool_classes(may_connect: MayConnect) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+def _pool_classes(may_connect: MayConnect, bytes_max: int) -> dict[str, type[urllib3.HTTPConnectionPool]]:
     """Return pools with connections that have a deadline, to addresses that `may_connect` allows."""
     look_ups = LookUps()
 
+    class Response(_TimedResponse):
+        body_bytes_max = bytes_max
+
     class Plain(HTTPConnection):
-        response_class = _TimedResponse
+        response_class = Response
 
         def _new_conn(self) -> socket.socket:
             deadline = _Deadline(self.timeout or 0)

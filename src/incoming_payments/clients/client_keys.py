@@ -17,10 +17,15 @@ from urllib.parse import urlsplit
 from incoming_payments.clients._documents import AsyncFetcher, Documents, Fetcher, read_object
 from incoming_payments.clients._http import HttpAnswer, HttpFailed
 from incoming_payments.domain.payment import ClientId
-from incoming_payments.domain.urls import canonical_url
+from incoming_payments.domain.urls import canonical_url, has_plain_path
 from incoming_payments.errors import ClientKeysUnavailable, InvalidValue, MalformedKey
 from incoming_payments.httpsig import load_jwk
-from incoming_payments.limits import CLIENT_KEYS_MAX, DOCUMENT_AGE_S_MAX, DOCUMENT_FETCH_S_MAX
+from incoming_payments.limits import (
+    CLIENT_KEYS_MAX,
+    DOCUMENT_AGE_S_MAX,
+    DOCUMENT_FETCH_S_MAX,
+    FIRST_FETCHES_OF_DOMAIN_MAX,
+)
 
 KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client by `kid`
 
@@ -40,6 +45,8 @@ class HttpClientKeys:
     such as loopback. Raises `ConfigurationError` for a wrong setting.
     """
 
+    async_class = "AsyncHttpClientKeys"
+
     def __init__(
         self,
         *,
@@ -51,7 +58,7 @@ class HttpClientKeys:
     ) -> None:
         self._is_development = allow_private
         self._fetcher = Fetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock),
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_OF_DOMAIN_MAX),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -85,7 +92,7 @@ class AsyncHttpClientKeys:
     ) -> None:
         self._is_development = allow_private
         self._fetcher = AsyncFetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock),
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_OF_DOMAIN_MAX),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -105,14 +112,19 @@ class AsyncHttpClientKeys:
 def _url(client: ClientId, is_development: bool) -> str | None:
     """Return the URL of the key set of `client`, or `None` if its identifier is not the URL of a wallet address.
 
-    Wallet addresses are https URLs without a port and a query. So a client cannot choose another service on a host.
+    Wallet addresses are https URLs with a plain path, and without a port and a query. So a client cannot choose another
+    service on a host.
     """
     try:
         url = canonical_url(client, member="client")
     except InvalidValue:
         return None
     parts = urlsplit(url)
-    if "?" in url or not (is_development or (parts.scheme == "https" and parts.port is None)):
+    if (
+        "?" in url
+        or not has_plain_path(url)
+        or not (is_development or (parts.scheme == "https" and parts.port is None))
+    ):
         return None
     return f"{url}/jwks.json"
 

@@ -21,6 +21,7 @@ from incoming_payments.errors import AuthorizationServerUnavailable, Configurati
 from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, Dialect, TokenQuery, read_introspection
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.limits import (
+    ACTIVE_TOKENS_MAX,
     ANSWERS_REMEMBERED_MAX,
     CLIENT_RETRIES_MAX,
     CLIENT_RETRY_S_MAX,
@@ -40,6 +41,8 @@ _GATEWAY: Final = {502, 503, 504}  # the answers of a proxy in front of a server
 class _Introspector:
     """The settings, the requests, the answers and the cache of both introspectors."""
 
+    _flights_type: type[Any]
+
     def __init__(
         self,
         url: str,
@@ -52,7 +55,7 @@ class _Introspector:
         allow_http: bool = False,
         tls: ssl.SSLContext | None = None,
         timeout_s: float = INTROSPECTION_S_MAX,
-        connections: int = CONNECTIONS_MAX,
+        connections: int = 2 * CONNECTIONS_MAX,
         cache_s: float = 0.0,
         cache_tokens: int = INTROSPECTIONS_CACHED_MAX,
         clock: Callable[[], datetime] = utc_now,
@@ -89,12 +92,21 @@ class _Introspector:
         self._timeout_s = timeout_s
         self._clock = clock
         self._breaker = Breaker()
+        self._flights = self._flights_type()
         self._cache_s = cache_s
         self._cache = _Cache(cache_s, cache_tokens)
-        self._http = self._open(bytes_max=INTROSPECTION_BYTES_MAX, connections=connections, tls=tls)
+        self._active = _ActiveTokens()
+        reserved = connections // 2
+        open_client = partial(self._open, bytes_max=INTROSPECTION_BYTES_MAX, tls=tls)
+        self._shared = open_client(connections=connections - reserved)
+        self._reserved = open_client(connections=reserved) if reserved else self._shared
 
     def _open(self, **options: Any) -> Any:
-        """Return the HTTP client."""
+        """Return an HTTP client."""
+
+    def _http(self, query: TokenQuery) -> Any:
+        """Return the HTTP client for `query`. Random tokens of strangers never get a reserved connection."""
+        return self._reserved if query.token.digest in self._active else self._shared
 
     def _name(self, query: TokenQuery) -> Hashable:
         """Return a name for the answer: queries with the same name get the same answer."""
@@ -117,11 +129,13 @@ class _Introspector:
         nonce = secrets.token_urlsafe(16)
         return sign(request, self._key, created=self._clock(), components=_SIGNED, nonce=nonce, tag="gnap")
 
-    def _read(self, name: Hashable, body: bytes) -> AccessTokenInfo | None:
-        if len(body) > INTROSPECTION_CACHED_BYTES_MAX:
-            return self._parse(body)
-        info = self._parse_once(body)
-        if info is not None and self._cache_s:
+    def _read(self, query: TokenQuery, name: Hashable, body: bytes) -> AccessTokenInfo | None:
+        info, is_small = None, len(body) <= INTROSPECTION_CACHED_BYTES_MAX
+        try:
+            info = self._parse_once(body) if is_small else self._parse(body)
+        finally:
+            self._active.record(query.token.digest, is_active=info is not None)
+        if info is not None and is_small and self._cache_s:
             self._cache.add(name, info, self._clock(), time.monotonic())
         return info
 
@@ -139,7 +153,8 @@ class HttpIntrospector(_Introspector):
       without it, the request has the public key. The dialect `rfc9767` needs one of the two.
     - `tls` replaces the default TLS context, for a private authority or a client certificate.
     - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_SETTING_S_MAX`.
-    - `connections` is the number of connections to the authorization server.
+    - `connections` is the number of connections to the authorization server. Half of them are reserved for tokens that
+      were active when they were last introspected, so that strangers with random tokens cannot occupy all of them.
     - `cache_s` is the time for which an active token is remembered, at most `limits.INTROSPECTION_CACHE_S_MAX` seconds
       and never beyond its `exp`. A revoked token stays usable for that long. 0 turns the cache off. `cache_tokens` is
       its size.
@@ -151,11 +166,12 @@ class HttpIntrospector(_Introspector):
     setting. Close it with `close`.
     """
 
+    async_class = "AsyncHttpIntrospector"
+    _flights_type = SingleFlight
+
     def _open(self, **options: Any) -> Any:
         with extra():
             from incoming_payments.clients._urllib3 import HttpClient
-
-        self._flights: SingleFlight[bytes] = SingleFlight()
         return HttpClient(**options)
 
     def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
@@ -164,34 +180,35 @@ class HttpIntrospector(_Introspector):
         if info := self._cache.get(name, now_s):
             return info
         fetch = partial(self._fetch, query, now_s + self._timeout_s)
-        return self._read(name, self._flights.run(name, fetch, timeout_s=self._timeout_s))
+        return self._read(query, name, self._flights.run(name, fetch, timeout_s=self._timeout_s))
 
     def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
         attempt = _Attempt(self._url, self._breaker, deadline)
         if attempt.must_probe:
             try:
-                attempt.probed(self._http.send(self._request(_probe()), timeout_s=attempt.left_s()))
+                attempt.probed(self._reserved.send(self._request(_probe()), timeout_s=attempt.left_s()))
             except HttpFailed as error:
                 raise attempt.outage(error) from error
         while True:
             try:
-                return attempt.body(self._http.send(self._request(query), timeout_s=attempt.left_s()))
+                return attempt.body(self._http(query).send(self._request(query), timeout_s=attempt.left_s()))
             except HttpFailed as error:
                 time.sleep(attempt.pause_s(error))
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._shared.close()
+        self._reserved.close()
 
 
 class AsyncHttpIntrospector(_Introspector):
     """The `AsyncIntrospector` port over HTTP. It has the settings of `HttpIntrospector`. Close it with `aclose`."""
 
+    _flights_type = AsyncSingleFlight
+
     def _open(self, **options: Any) -> Any:
         with extra():
             from incoming_payments.clients._aiohttp import AsyncHttpClient
-
-        self._flights: AsyncSingleFlight[bytes] = AsyncSingleFlight()
         return AsyncHttpClient(**options)
 
     async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
@@ -200,7 +217,7 @@ class AsyncHttpIntrospector(_Introspector):
         if info := self._cache.get(name, now_s):
             return info
         fetch = partial(self._fetch, query, now_s + self._timeout_s)
-        return self._read(name, await self._flights.run(name, fetch))
+        return self._read(query, name, await self._flights.run(name, fetch))
 
     async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
         attempt = _Attempt(self._url, self._breaker, deadline)
@@ -212,7 +229,7 @@ class AsyncHttpIntrospector(_Introspector):
         try:
             while True:
                 try:
-                    return attempt.body(await self._http.send(self._request(query), timeout_s=attempt.left_s()))
+                    return attempt.body(await self._http(query).send(self._request(query), timeout_s=attempt.left_s()))
                 except HttpFailed as error:
                     await asyncio.sleep(attempt.pause_s(error))
         except asyncio.CancelledError:
@@ -222,7 +239,7 @@ class AsyncHttpIntrospector(_Introspector):
     async def _probe(self, attempt: "_Attempt") -> AuthorizationServerUnavailable | None:
         """Probe the server. Return its outage, if it does not answer."""
         try:
-            attempt.probed(await self._http.send(self._request(_probe()), timeout_s=attempt.left_s()))
+            attempt.probed(await self._reserved.send(self._request(_probe()), timeout_s=attempt.left_s()))
         except HttpFailed as error:
             outage = attempt.outage(error)
             outage.__cause__ = error
@@ -231,7 +248,8 @@ class AsyncHttpIntrospector(_Introspector):
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._shared.aclose()
+        await self._reserved.aclose()
 
 
 class _Attempt:
@@ -327,6 +345,25 @@ class _Cache:
                 if len(self._kept) >= self._size:
                     del self._kept[next(iter(self._kept))]  # the oldest
                 self._kept[name] = (now_s + kept_s, info)
+
+
+class _ActiveTokens:
+    """The digests of the tokens that were active at their last introspection, at most `limits.ACTIVE_TOKENS_MAX`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._digests: dict[bytes, None] = {}  # the most recent one is last
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._digests
+
+    def record(self, digest: bytes, *, is_active: bool) -> None:
+        with self._lock:
+            self._digests.pop(digest, None)
+            if is_active:
+                self._digests[digest] = None
+            if len(self._digests) > ACTIVE_TOKENS_MAX:
+                del self._digests[next(iter(self._digests))]
 
 
 def _check_url(url: str, *, allow_http: bool) -> None:

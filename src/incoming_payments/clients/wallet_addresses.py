@@ -23,9 +23,9 @@ from incoming_payments.domain.payment import (
     WalletAddressUrl,
     wallet_address_url,
 )
-from incoming_payments.domain.urls import canonical_url
+from incoming_payments.domain.urls import canonical_url, has_plain_path
 from incoming_payments.errors import ConfigurationError, InvalidValue, WalletAddressesUnavailable
-from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_FETCH_S_MAX
+from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_FETCH_S_MAX, FIRST_FETCHES_MAX
 
 Found = WalletAddress | InactiveWalletAddress
 _GONE: Final = 410
@@ -34,14 +34,17 @@ _GONE: Final = 410
 class HttpWalletAddresses:
     """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share it.
 
-    `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address elsewhere, or with a
-    query, is not hosted here, and causes no fetch. The other arguments are those of `HttpClientKeys`. Set
-    `allow_private` also if the service for wallet addresses has a private IP address. Close the port with `close`.
+    `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address elsewhere, with a query,
+    or with a path that servers read in several ways, is not hosted here, and causes no fetch. The other arguments are
+    those of `HttpClientKeys`. Set `allow_private` also if the service for wallet addresses has a private IP address.
+    Close the port with `close`.
 
     A wallet address is inactive if its document has `"active": false`, or the answer is 410. It is unknown if the
     answer is 404. Raises `ConfigurationError` for no base URL, or for http without `allow_private`, and `InvalidValue`
     for one that is not a URL.
     """
+
+    async_class = "AsyncHttpWalletAddresses"
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class HttpWalletAddresses:
     ) -> None:
         self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
         self._fetcher = Fetcher(
-            Documents(_read, WalletAddressesUnavailable, max_age_s, clock),
+            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, FIRST_FETCHES_MAX),  # its own hosts
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -88,7 +91,7 @@ class AsyncHttpWalletAddresses:
     ) -> None:
         self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
         self._fetcher = AsyncFetcher(
-            Documents(_read, WalletAddressesUnavailable, max_age_s, clock),
+            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, FIRST_FETCHES_MAX),  # its own hosts
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -110,14 +113,17 @@ def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ..
     if not bases or any("?" in base for base in bases):
         text = "base_urls must name at least one URL without a query, below which your wallet addresses lie"
         raise ConfigurationError(text, setting="base_urls")
+    if not all(map(has_plain_path, bases)):
+        text = "base_urls must be URLs without %2F, %5C, %25 and dot segments, which servers read in several ways"
+        raise ConfigurationError(text, setting="base_urls")
     if not allow_http and any(base.startswith("http:") for base in bases):
         raise ConfigurationError("base_urls must be https URLs, unless allow_private is true", setting="base_urls")
     return bases
 
 
 def is_below(url: str, bases: tuple[str, ...]) -> bool:
-    """Return whether `url` may be a wallet address of this ASE. Such a URL has no query."""
-    return "?" not in url and any(url == base or url.startswith(f"{base}/") for base in bases)
+    """Return whether `url` may be a wallet address of this ASE. Such a URL has a plain path and no query."""
+    return "?" not in url and has_plain_path(url) and any(url == base or url.startswith(f"{base}/") for base in bases)
 
 
 def _suffices(_: Found) -> bool:

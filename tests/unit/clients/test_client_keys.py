@@ -5,6 +5,7 @@ import json
 import logging
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
@@ -24,6 +25,8 @@ from incoming_payments.limits import (
     DOCUMENT_AGE_S_MAX,
     DOCUMENT_COOL_DOWN_S_MIN,
     DOCUMENT_STALE_S_MAX,
+    FIRST_FETCHES_MAX,
+    FIRST_FETCHES_OF_DOMAIN_MAX,
     LOGGED_A_MINUTE_MAX,
 )
 from kits.document_kit import FAULTS, Clock, Lookups, inject_resolver, looking_up
@@ -202,7 +205,7 @@ def test_fetches_in_flight_do_not_drop_keys(peer: Peer, clock: Clock, monkeypatc
     with looking_up(AsyncHttpClientKeys, clock=clock, timeout_s=10.0) as keys:
         keys.find(client(peer), "old")
         peer.delay_s = 0.05
-        keys.find_all([(client(peer, f"/{n}"), "none") for n in range(9)])
+        keys.find_all([(client(peer, f"/{n}"), "none") for n in range(FIRST_FETCHES_OF_DOMAIN_MAX)])
         assert keys.find(client(peer), "old") == OLD
         assert peer.paths.count("/alice/jwks.json") == 1
 
@@ -327,6 +330,46 @@ def test_fetch_in_flight_stays_in_a_full_cache(peer: Peer, clock: Clock, monkeyp
 
     assert asyncio.run(flood()) == [OLD] * 4
     assert peer.paths.count("/alice/jwks.json") == 1
+
+
+@pytest.mark.parametrize("parent", ["", ".attacker.example"], ids=["many domains", "one domain"])
+def test_slow_names_do_not_keep_new_clients_out(
+    keys: Lookups, peer: Peer, parent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the look-ups of 18 hostile names hang, the first look-ups of other clients are answered."""
+    ended = threading.Event()
+
+    def resolve(host: str) -> list[str]:
+        if host.startswith("slow"):
+            ended.wait()
+        return ["127.0.0.1"]
+
+    inject_resolver(monkeypatch, resolve)
+    monkeypatch.setattr(_documents, "_SLACK_S", 30.0)
+    hostile = [(client(peer, host=f"slow-{n}.n{n}{parent or '.example'}"), "old") for n in range(18)]
+    honest = [(client(peer, f"/{n}", host="client.example"), "old") for n in range(5)]
+    try:
+        outcomes = keys.find_all([*hostile, *honest], catch=ClientKeysUnavailable)
+        assert [type(outcome) for outcome in outcomes] == [ClientKeysUnavailable] * 18 + [dict] * 5
+        assert keys.find_all(
+            [(client(peer, "/more", host="bank.example"), "old"), *hostile], catch=ClientKeysUnavailable
+        )[0]
+    finally:
+        ended.set()
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_one_domain_does_not_take_all_first_fetches(cls: type, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A domain with slow servers leaves fetches to the clients of other domains."""
+    inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
+    peer.delay_s = 0.3
+    hostile = [(client(peer, f"/{n}", host="client.example"), "old") for n in range(FIRST_FETCHES_MAX)]
+    with looking_up(cls, timeout_s=20.0) as keys:
+        outcomes = keys.find_all([*hostile, (client(peer), "old")], catch=ClientKeysUnavailable)
+    assert outcomes[-1] == OLD
+    refused = [str(outcome) for outcome in outcomes if isinstance(outcome, ClientKeysUnavailable)]
+    assert 0 < len(refused) < FIRST_FETCHES_MAX
+    assert all("too many other unknown documents of client.example" in text for text in refused)
 
 
 @pytest.mark.parametrize("cls", BOTH)
@@ -473,12 +516,16 @@ def test_private_address_in_the_url_gets_no_connection(cls: type, host: str) -> 
         "https://client.example/alice#x",
         "https://client.example\\@10.0.0.7/alice",
         "https://client.example/../alice",
+        "https://client.example/wallets/..%2Finternal",
+        "https://client.example/wallets/..%5cinternal",
+        "https://client.example/wallets/%252e%252e%252finternal",
+        "https://client.example/wallets/..;/internal",
         "ftp://client.example/alice",
         "http://client.example/alice",
     ],
 )
 def test_odd_urls_are_not_fetched(cls: type, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The URL of a wallet address has no port, user, query or fragment, so a client cannot lead to other services."""
+    """A wallet address has no port, user, query, fragment or odd path, so a client cannot lead to other services."""
     names = inject_resolver(monkeypatch, lambda _: ["9.9.9.9"])
     with looking_up(cls, allow_private=False) as keys:
         assert keys.find(ClientId(url), "old") is None

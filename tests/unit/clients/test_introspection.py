@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import re
 import socket
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.clients import _aiohttp
+from incoming_payments.clients import _aiohttp, introspection
 from incoming_payments.clients._aiohttp import AsyncHttpClient
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, LookUps, MayConnect
@@ -26,9 +27,19 @@ from incoming_payments.clients.introspection import AsyncHttpIntrospector, HttpI
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, PortUnavailable, TokenRefused
 from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, TokenQuery
 from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
-from incoming_payments.limits import BREAKER_FAILURES_MAX, BREAKER_OPEN_S_MAX, BREAKER_OPEN_S_MIN, LOOK_UPS_MAX
+from incoming_payments.limits import (
+    BREAKER_FAILURES_MAX,
+    BREAKER_OPEN_S_MAX,
+    BREAKER_OPEN_S_MIN,
+    LOOK_UP_S_MAX,
+    LOOK_UP_THREADS_MAX,
+    LOOK_UPS_MAX,
+    LOOK_UPS_OF_DOMAIN_MAX,
+)
+from kits.document_kit import Clock
+from kits.http_clients import SharedAsyncClient, SharedClient
 from kits.odd_answers import OF_RAFIKI, OVER_HTTP, Answered, Serve, an_answer, authorization_server, octets
-from kits.scripted_server import Exchange, scripted_server
+from kits.scripted_server import Exchange, ScriptedServer, scripted_server
 from kits.service_kit import ALICE, Service, ed25519_key
 
 ISSUER = "https://auth.bank.example"
@@ -36,47 +47,6 @@ QUERY = TokenQuery(AccessToken("T0KEN"), "create", ALICE.url)
 RFC = {"dialect": "rfc9767", "issuer": ISSUER, "resource_server": "bank", "audience": "bank"}
 RAFIKI = {"dialect": "rafiki", "issuer": None, "resource_server": None, "audience": None}
 Script = Callable[[Exchange, int], None]
-
-
-class SharedClient:
-    """A sync HTTP client that sends its requests at the same time."""
-
-    def __init__(self, **settings: Any) -> None:
-        self._client = HttpClient(**settings)
-
-    def send_all(self, urls: list[str], *, timeout_s: float) -> list[object]:
-        """Return the answers and the exceptions of concurrent GET requests."""
-        with ThreadPoolExecutor(len(urls)) as pool:
-            requests = [RequestMessage("GET", url, ()) for url in urls]
-            calls = [pool.submit(self._client.send, request, timeout_s=timeout_s) for request in requests]
-            return [call.exception() or call.result() for call in calls]
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-
-class SharedAsyncClient:
-    """The same for the async HTTP client."""
-
-    def __init__(self, **settings: Any) -> None:
-        self._client = AsyncHttpClient(**settings)
-        self._runner = asyncio.Runner()
-
-    def send_all(self, urls: list[str], *, timeout_s: float) -> list[object]:
-        """Return the answers and the exceptions of concurrent GET requests."""
-
-        async def gather() -> list[object]:
-            requests = [RequestMessage("GET", url, ()) for url in urls]
-            calls = [self._client.send(request, timeout_s=timeout_s) for request in requests]
-            return await asyncio.gather(*calls, return_exceptions=True)
-
-        return self._runner.run(gather())
-
-    def close(self) -> None:
-        """Close the connections and the loop."""
-        self._runner.run(self._client.aclose())
-        self._runner.close()
 
 
 class Sync:
@@ -249,12 +219,12 @@ def test_request_of_rafiki(connect: Open, url: Any) -> None:
 
 
 def test_connection_is_kept(connect: Open) -> None:
-    """Requests use one connection, and repeat each query without a cache."""
+    """Requests use a connection again, and repeat each query without a cache. An active token has a reserved one."""
     with scripted_server(active) as server:
         introspector = connect(server.url)
-        for _ in range(3):
+        for _ in range(4):
             introspector.introspect()
-    assert (len(server.requests), server.connections) == (3, 1)
+    assert (len(server.requests), server.connections) == (4, 2)
 
 
 # --- answers ---------------------------------------------------------------------------------------
@@ -269,6 +239,21 @@ def test_every_answer_has_its_response(connect: Open, serve: Serve, answered: An
         introspector = connect(f"http://{where.host}:{where.port}/", timeout_s=min(where.timeout or 5, 5))
         service.replace(introspector=introspector)
         assert response_to_create(service) == answered
+
+
+def test_interim_response_does_not_give_a_token_the_answer_of_another(connect: Open) -> None:
+    """Some servers send an interim response while they work. The answer behind it is for its own token only."""
+
+    def script(exchange: Exchange, _: int) -> None:
+        exchange.send(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+        exchange.ended.wait(0.05)
+        exchange.answer({"active": False} if exchange.json()["access_token"] == "REVOKED" else an_answer())
+
+    with scripted_server(script) as server:
+        introspector = connect(server.url)
+        for _ in range(2):
+            assert introspector.introspect() is not None
+            assert introspector.introspect(TokenQuery(AccessToken("REVOKED"), "create")) is None
 
 
 @pytest.mark.parametrize(("content", "answered"), OF_RAFIKI.values(), ids=OF_RAFIKI)
@@ -477,6 +462,55 @@ def test_slow_resolver_takes_few_threads(kind: Kind, monkeypatch: pytest.MonkeyP
     finally:
         ended.set()
         client.close()
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A resolver that never answers for names that begin with `slow`."""
+    ended = threading.Event()
+
+    def look_up(host: str, *_: Any, **_options: Any) -> list[Any]:
+        if host.startswith("slow"):
+            ended.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    yield
+    ended.set()
+
+
+@pytest.mark.usefixtures("stuck")
+def test_look_up_gives_its_slot_back_at_its_time_limit() -> None:
+    """The threads may wait longer, so they have a limit of their own. Each name still has one thread."""
+    clock = Clock()
+    look_ups = LookUps(clock)
+    names = (f"slow.{number}.example" for number in itertools.count())
+    waiting = [look_ups.start(name, 1) for name in itertools.islice(names, LOOK_UPS_MAX)]
+    with pytest.raises(OSError, match=f"{LOOK_UPS_MAX} other names are being looked up"):
+        look_ups.start("honest.example", 1)
+    assert look_ups.start("slow.0.example", 1) is waiting[0]
+    while len(waiting) < LOOK_UP_THREADS_MAX:
+        clock.now_s += LOOK_UP_S_MAX
+        assert look_ups.start("honest.example", 1).result(10) == []
+        waiting += [look_ups.start(name, 1) for name in itertools.islice(names, LOOK_UPS_MAX)]
+    clock.now_s += LOOK_UP_S_MAX
+    assert look_ups.start("slow.0.example", 1) is waiting[0]
+    with pytest.raises(OSError, match="look-ups of other names do not end"):
+        look_ups.start("honest.example", 1)
+
+
+@pytest.mark.usefixtures("stuck")
+def test_names_of_one_domain_share_few_threads() -> None:
+    """The owner of a domain makes as many names as it likes. Their threads count until they end."""
+    clock = Clock()
+    look_ups = LookUps(clock)
+    for number in range(LOOK_UPS_OF_DOMAIN_MAX):
+        look_ups.start(f"slow{number}.a.Attacker.example", 1)
+        clock.now_s += 10 * LOOK_UP_S_MAX
+    for name in ("slow.attacker.example.", "attacker.example", "c.attacker.EXAMPLE"):
+        with pytest.raises(OSError, match=r"other names of attacker\.example are being looked up"):
+            look_ups.start(name, 1)
+    assert look_ups.start("honest.example", 1).result(10) == []
 
 
 def test_missing_thread_for_a_look_up_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -832,6 +866,78 @@ def test_answers_about_a_token_do_not_open_the_breaker(connect: Open, status: in
     assert len(server.requests) == 2 * BREAKER_FAILURES_MAX
 
 
+# --- strangers -------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """An authorization server that answers random tokens only after a second."""
+
+    def __init__(self) -> None:
+        self.answer: object = an_answer()  # for the tokens of the test
+        self._released = threading.Event()
+        self._released.set()
+
+    def __call__(self, exchange: Exchange, _: int) -> None:
+        """Answer a request."""
+        if exchange.json()["access_token"].startswith("STRANGER"):
+            self._released.wait()
+            exchange.answer({"active": False})
+        else:
+            exchange.answer(self.answer)
+
+    def lets_through(self, query: TokenQuery, introspector: Sync | Async, server: ScriptedServer) -> bool:
+        """Return whether the request for `query` reaches the server while those of many strangers are pending."""
+        self._released.clear()
+        begin, reached = len(server.requests), False
+
+        def release() -> None:
+            nonlocal reached
+            reached = query.token.value in {request.json()["access_token"] for request in server.requests[begin:]}
+            self._released.set()
+
+        timer = threading.Timer(1.0, release)
+        timer.start()
+        strangers = [TokenQuery(AccessToken(f"STRANGER-{number}"), "create") for number in range(20)]
+        introspector.together(*strangers, query)
+        timer.join()
+        return reached
+
+
+def test_strangers_do_not_keep_an_active_token_waiting(connect: Open) -> None:
+    """Random tokens cannot occupy all connections. A token gets a reserved connection once it was active."""
+    crowd = Crowd()
+    with scripted_server(crowd) as server:
+        introspector = connect(server.url, connections=4, timeout_s=20)
+        assert not crowd.lets_through(QUERY, introspector, server)  # it is active from now on
+        assert crowd.lets_through(QUERY, introspector, server)
+
+
+@pytest.mark.parametrize("refused", [{"active": False}, an_answer(key=...)], ids=["revoked", "no key"])
+def test_token_that_is_not_active_any_more_waits_with_the_strangers(connect: Open, refused: object) -> None:
+    """The reserved connections are not for a token that was refused since."""
+    crowd = Crowd()
+    with scripted_server(crowd) as server:
+        introspector = connect(server.url, connections=2, timeout_s=20)
+        assert isinstance(introspector.introspect(), AccessTokenInfo)
+        crowd.answer = refused
+        with contextlib.suppress(TokenRefused):
+            assert introspector.introspect() is None
+        assert not crowd.lets_through(QUERY, introspector, server)
+
+
+def test_few_active_tokens_are_remembered(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory for active tokens is bounded. The token whose last introspection is the oldest leaves it."""
+    monkeypatch.setattr(introspection, "ACTIVE_TOKENS_MAX", 2)
+    crowd = Crowd()
+    first, second, third = (TokenQuery(AccessToken(name), "create") for name in ("FIRST", "SECOND", "THIRD"))
+    with scripted_server(crowd) as server:
+        introspector = connect(server.url, connections=2, timeout_s=20)
+        for query in (first, second, first, third):
+            introspector.introspect(query)
+        outcomes = [crowd.lets_through(query, introspector, server) for query in (first, third, second)]
+    assert outcomes == [True, True, False]
+
+
 # --- cache -----------------------------------------------------------------------------------------
 
 
@@ -972,6 +1078,9 @@ def test_body_without_a_length_is_read_to_its_end(kind: Kind) -> None:
         assert kind.send(RequestMessage("POST", server.url, (), b"{}")).body == body
 
 
+UNBOUNDED = 1 << 40  # so that only the time ends a flood
+
+
 def floods(exchange: Exchange, _: int) -> None:
     """Send interim responses without an end and without a pause."""
     while not exchange.ended.is_set():
@@ -983,7 +1092,7 @@ def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind) -> None:
     with scripted_server(floods) as server:
         begin = time.monotonic()
         with pytest.raises(HttpFailed, match=r"did not answer within 0\.3 s"):
-            kind.send(RequestMessage("GET", server.url, ()), timeout_s=0.3)
+            kind.send(RequestMessage("GET", server.url, ()), timeout_s=0.3, bytes_max=UNBOUNDED)
         assert time.monotonic() - begin < 5
 
 
@@ -992,7 +1101,7 @@ def longest_stop_s() -> float:
 
     async def send() -> float:
         longest_s = 0.0
-        client = AsyncHttpClient(bytes_max=1000)
+        client = AsyncHttpClient(bytes_max=UNBOUNDED)
         request = RequestMessage("GET", server.url, ())
         calls = [asyncio.create_task(client.send(request, timeout_s=0.5)) for _ in range(8)]
         while not all(call.done() for call in calls):

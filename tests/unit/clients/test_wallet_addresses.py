@@ -22,6 +22,7 @@ from kits.https_server import Peer, https_peer
 from kits.service_kit import ALICE, AUTH_SERVER, BOB, PATH, Service, Tokens, a_right, document, refusal
 
 BOTH: Final = [HttpWalletAddresses, AsyncHttpWalletAddresses]
+ODD_PATHS: Final = ["..%2finternal%2frestart", "..%5Cinternal", "a/..%2F..", "..%252finternal", "..;/internal"]
 
 
 @pytest.fixture
@@ -92,6 +93,14 @@ def test_wallet_address_elsewhere_is_not_looked_up(wallets: Lookups, peer: Peer)
 def test_wallet_address_has_no_query(wallets: Lookups, peer: Peer) -> None:
     """Otherwise a stranger could name one wallet address by any number of URLs."""
     assert wallets.find(WalletAddressUrl(f"{alice(peer)}?n=1")) is None
+    assert peer.paths == []
+
+
+@pytest.mark.parametrize("path", ODD_PATHS)
+def test_path_that_could_lead_outside_of_the_base_url_is_not_fetched(wallets: Lookups, peer: Peer, path: str) -> None:
+    """A server may decode the path before it splits it, so the URL could lead to another part of the host."""
+    peer.publish(a_document(peer, id=alice(peer, f"/wallets/{path}")))
+    assert wallets.find(alice(peer, f"/wallets/{path}")) is None
     assert peer.paths == []
 
 
@@ -182,6 +191,8 @@ def test_private_address_needs_the_setting(cls: type, peer: Peer, monkeypatch: p
         ([], ConfigurationError),
         (["https://bank.example/?a=b"], ConfigurationError),
         (["http://bank.example"], ConfigurationError),
+        (["https://bank.example/a%2Fb"], ConfigurationError),
+        (["https://bank.example/a", "https://bank.example/..;"], ConfigurationError),
         ("https://bank.example", InvalidValue),
         ([7], InvalidValue),
         (["bank.example"], InvalidValue),
@@ -201,7 +212,7 @@ def test_inactive_wallet_address_takes_no_new_payments_and_keeps_receiving() -> 
     service.hosted.addresses[ALICE.url] = InactiveWalletAddress(ALICE.url)
     assert refusal(client.create()) == (403, "inactive_wallet_address")
     with pytest.raises(WalletAddressInactive):
-        service.run(create_for_host(wallet_address=ALICE.url, policy=service.policy, now=service.now))
+        service.run(create_for_host(wallet_address=ALICE.url, policy=service.policy, clock=service.clock))
     service.receive(id, 5)
     assert document(client.get(id))["receivedAmount"]["value"] == "5"
     assert document(client.get(id))["methods"]

@@ -1,0 +1,175 @@
+"""One answer for one request: the HTTP clients never take an answer for that of another request."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.clients._http import HttpFailed
+from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX
+from kits.http_clients import SharedAsyncClient, SharedClient
+from kits.https_server import contexts
+from kits.scripted_server import Exchange, ScriptedServer, scripted_server
+
+Client = SharedClient | SharedAsyncClient
+BODY_BYTES_MAX: Final = 20_000
+CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(params=[SharedClient, SharedAsyncClient])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """An HTTP client, sync and async, that trusts the test CA."""
+    with contextlib.closing(request.param(bytes_max=BODY_BYTES_MAX, tls=contexts()[1])) as client:
+        yield client
+
+
+def answer_to(exchange: Exchange, size: int = 0) -> bytes:
+    """Return a whole answer that repeats the target of the request, with a body of at least `size` bytes."""
+    body = exchange.head.split(" ")[1].encode().ljust(size)
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def ask(client: Client, server: ScriptedServer, name: str) -> object:
+    """Send a request with this name, and return the target that the answer repeats, or the failure."""
+    outcome = client.send(f"{server.url}?{name}")
+    return getattr(outcome, "body", b"").decode().strip().rpartition("?")[2] or outcome
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.1])
+@pytest.mark.parametrize("status", [100, 102, 103, 199])
+def test_interim_response_is_not_the_answer(client: Client, status: int, pause_s: float) -> None:
+    """RFC 9110 §15.2: the final answer follows, at once or later. The connection is not used again."""
+
+    def script(exchange: Exchange, _: int) -> None:
+        exchange.send(b"HTTP/1.1 %d X\r\nLink: </style.css>\r\n\r\n" % status)
+        exchange.ended.wait(pause_s)
+        exchange.send(answer_to(exchange))
+
+    with scripted_server(script) as server:
+        assert [ask(client, server, name) for name in "abc"] == ["a", "b", "c"]
+        assert server.connections == 3
+
+
+def test_several_interim_responses(client: Client) -> None:
+    """A server may send more than one of them."""
+
+    def script(exchange: Exchange, _: int) -> None:
+        exchange.send(
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 X\r\n\r\nHTTP/1.1 102 X\r\n\r\n" + answer_to(exchange)
+        )
+
+    with scripted_server(script) as server:
+        assert [ask(client, server, name) for name in "abc"] == ["a", "b", "c"]
+
+
+def test_switch_of_protocols_is_not_followed(client: Client) -> None:
+    """The clients ask for no other protocol, so what follows is of no use to the next request."""
+
+    def script(exchange: Exchange, number: int) -> None:
+        exchange.send(b"HTTP/1.1 101 X\r\n\r\n" + b"\0" * 100 + b"\r\n" if number == 0 else answer_to(exchange))
+
+    with scripted_server(script) as server:
+        assert ask(client, server, "a") != "a"
+        assert ask(client, server, "b") == "b"
+        assert server.connections == 2
+
+
+STRAY: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "an answer": lambda answer: answer,
+    "a part of an answer": lambda answer: answer[:20],
+    "an interim response": lambda _: b"HTTP/1.1 100 Continue\r\n\r\n",
+    "a byte": lambda _: b"x",
+    "zeros": lambda _: b"\0" * 100_000,
+}
+
+
+@pytest.mark.parametrize("tls", [None, contexts()[0]], ids=["http", "https"])
+@pytest.mark.parametrize("stray", STRAY.values(), ids=STRAY)
+@pytest.mark.parametrize("loop_sees_them", [False, True])
+def test_connection_with_stray_bytes_is_not_used_again(
+    client: Client, stray: Callable[[bytes], bytes], loop_sees_them: bool, tls: Any
+) -> None:
+    """Bytes that arrive while a connection is idle, seen by the event loop or not yet, belong to no request."""
+    with scripted_server(lambda exchange, _: exchange.send(answer_to(exchange)), tls=tls) as server:
+        assert ask(client, server, "a") == "a"
+        first = server.requests[0]
+        with contextlib.suppress(OSError):  # the client closes the connection
+            first.send(stray(answer_to(first)))
+        time.sleep(0.05)  # until the bytes have arrived
+        if loop_sees_them:
+            client.idle(0.05)
+        assert [ask(client, server, name) for name in "bc"] == ["b", "c"]
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("tls", [None, contexts()[0]], ids=["http", "https"])
+@pytest.mark.parametrize("size", [0, 8192 - 41, 8192, 10_000])
+def test_second_answer_is_not_used(client: Client, size: int, tls: Any) -> None:
+    """Two answers to one request arrive together, in one read or in several. The second is for no other request."""
+
+    def script(exchange: Exchange, number: int) -> None:
+        exchange.send(answer_to(exchange, size) * (2 if number == 0 else 1))
+
+    with scripted_server(script, tls=tls) as server:
+        assert [ask(client, server, name) for name in "abc"] == ["a", "b", "c"]
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+def test_second_answer_in_two_parts_is_not_used(client: Client, cut: int) -> None:
+    """The rest of a second answer arrives with the next request."""
+    rest = b""
+
+    def script(exchange: Exchange, number: int) -> None:
+        nonlocal rest
+        answer = answer_to(exchange, 100)
+        if number == 0:
+            exchange.send(answer + answer[:cut])
+            rest = answer[cut:]
+        else:
+            exchange.send(rest * (exchange.connection is server.requests[0].connection) + answer)
+
+    with scripted_server(script) as server:
+        assert ask(client, server, "a") == "a"
+        assert ask(client, server, "b") != "a"
+        assert ask(client, server, "c") == "c"
+
+
+FLOODS: Final[dict[str, Callable[[Exchange], None]]] = {
+    "interim responses": lambda exchange: exchange.send(b"HTTP/1.1 103 X\r\n\r\n" * 1000),
+    "header fields": lambda exchange: exchange.send(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000),
+    "a chunk extension": lambda exchange: exchange.send(CHUNKED + b"1;" + b"x" * 2_000_000),
+    "chunk extensions": lambda exchange: exchange.send(CHUNKED + (b"1;" + b"x" * 1000 + b"\r\nx\r\n") * 2000),
+    "trailers": lambda exchange: exchange.send(CHUNKED + b"0\r\n" + b"X: y\r\n" * 400_000),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+def test_bytes_of_a_whole_answer_are_bounded(client: Client, flood: Callable[[Exchange], None]) -> None:
+    """Interim responses, header fields and the framing of chunks count too. The rest of the answer is not read."""
+    sent = 0
+
+    def script(exchange: Exchange, _: int) -> None:
+        nonlocal sent
+        while True:
+            flood(exchange)
+            sent += 1
+
+    with scripted_server(script) as server:
+        outcome = client.send(server.url)
+    assert isinstance(outcome, HttpFailed)
+    assert "did not answer" not in str(outcome)
+    assert sent < 300
+
+
+def test_answer_with_the_largest_body_and_much_else_is_taken(client: Client) -> None:
+    """The bound on the whole answer does not cut into that on the body."""
+
+    def script(exchange: Exchange, _: int) -> None:
+        interim = b"HTTP/1.1 103 X\r\nLink: %b\r\n\r\n" % (b"x" * 8000)
+        exchange.send(interim * (ANSWER_OVERHEAD_BYTES_MAX // 8200) + answer_to(exchange, BODY_BYTES_MAX))
+
+    with scripted_server(script) as server:
+        assert ask(client, server, "a") == "a"
