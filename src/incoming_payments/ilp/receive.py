@@ -72,14 +72,15 @@ _FIRST_STREAM: Final = 1  # RFC 29 §3.3: the first stream that a client opens
 _STREAM_FRAMES: Final = (StreamMaxMoney, StreamMoneyBlocked, StreamData, StreamMaxData, StreamDataBlocked)
 
 # The ILP error for each refusal by the payment or the store. A subclass has the error of its class. The senders npm
-# `@interledger/pay` and `ilp-protocol-stream` continue after F99 with encrypted data, end after F99 with a close frame,
-# send a smaller packet after F08 with amounts, retry after T.., and give up after any other code.
+# `@interledger/pay` and `ilp-protocol-stream` continue after F99 with encrypted data, end after a close frame, send a
+# smaller packet after F08 with amounts, retry after T.., and give up after any other code. The newest Rafiki reads F99
+# with a close frame as a final refusal, and reads the payment again after F07 with one (docs/reports/senders.md).
 REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str]]] = {
     errors.PaymentNotFound: (ErrorCode.UNREACHABLE, "the payment does not exist"),
     errors.PacketExpired: (ErrorCode.TRANSFER_TIMED_OUT, "the packet has expired or is about to expire"),
     errors.AssetMismatch: (ErrorCode.CANNOT_RECEIVE, "the payment and the account of this peer have different assets"),
-    errors.PaymentCompleted: (ErrorCode.FINAL_APPLICATION_ERROR, "the payment is completed"),
-    errors.PaymentExpired: (ErrorCode.FINAL_APPLICATION_ERROR, "the payment has expired"),
+    errors.PaymentCompleted: (ErrorCode.CANNOT_RECEIVE, "the payment is completed"),
+    errors.PaymentExpired: (ErrorCode.CANNOT_RECEIVE, "the payment has expired"),
     errors.AmountTooLarge: (ErrorCode.AMOUNT_TOO_LARGE, "the amount is more than the payment can still receive"),
     errors.CreditIdReused: (ErrorCode.INVALID_AMOUNT, "this packet was already received with another amount"),
     errors.PolicyRefused: (ErrorCode.FINAL_APPLICATION_ERROR, "the receiver refuses this packet"),

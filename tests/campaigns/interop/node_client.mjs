@@ -67,13 +67,13 @@ results.previousPage = await list(given.manageToken, {
   last: 1,
   cursor: results.nextPage.answer?.pagination.startCursor
 })
-results.foreignList = await list(given.token)
+results.foreignList = await list(given.readOnlyToken)
 results.foreignCursor = await list(given.manageToken, { first: 1, cursor: given.unknownPayment })
 results.bothDirections = await list(given.manageToken, { first: 1, last: 1, cursor: endCursor })
 results.completed = await complete()
 results.completedAgain = await complete()
 results.listCompleted = await list(given.manageToken)
-results.completedWithoutRight = await outcome(mine.incomingPayment.complete({ url, accessToken: given.token }))
+results.completedWithoutRight = await outcome(mine.incomingPayment.complete({ url, accessToken: given.readOnlyToken }))
 
 // Checks that the validation is on: the client must refuse a response that the OpenAPI forbids.
 const wrong = createServer((_, response) => {

@@ -1,5 +1,5 @@
 // Validates responses by the OpenAPI document in npm @interledger/open-payments, and prints the complaints as JSON.
-// It is started by test_published_schema.py with one argument: a JSON object with the folder in which the package is
+// It is started by published_schema.py with one argument: a JSON object with the folder in which the package is
 // installed, and the responses: path, method, status and body of each.
 
 import { createRequire } from 'node:module'

@@ -13,12 +13,14 @@ const ilp = require('ilp-packet')
 const ILDCP = 'peer.config'
 const CENTS = 2 // the scale of the account that the packets arrive by
 
+const CLOSED = ['the payment is completed', 'the payment has expired']
+
 // An account with a connector, as the senders need it. The connector posts packets to our service under `token`, and
 // returns the replies. For an account with another `scale` it converts amounts and rounds down. It refuses packets of
-// more than `most` units of the sender.
+// more than `most` units of the sender. With `closed` it writes this error code into the replies of closed payments.
 class Plugin {
-  constructor({ token, scale = CENTS, most }) {
-    Object.assign(this, { token, scale, most })
+  constructor({ token, scale = CENTS, most, closed }) {
+    Object.assign(this, { token, scale, most, closed })
     this.packets = 0 // posted packets, without requests for the account's asset
     this.arrived = 0n // in cents, in fulfilled packets
   }
@@ -39,7 +41,13 @@ class Plugin {
     const reply = await this.post(ilp.serializeIlpPrepare({ ...prepare, amount: converted.toString() }))
     this.packets += 1
     if (reply[0] === ilp.Type.TYPE_ILP_FULFILL) this.arrived += converted
-    return reply
+    return this.closed === undefined ? reply : this.coded(reply)
+  }
+
+  coded(reply) {
+    if (reply[0] !== ilp.Type.TYPE_ILP_REJECT) return reply
+    const reject = ilp.deserializeIlpReject(reply)
+    return CLOSED.includes(reject.message) ? ilp.serializeIlpReject({ ...reject, code: this.closed }) : reply
   }
 
   async post(packet) {
@@ -99,6 +107,10 @@ const senders = {
     }
     return payTo(destination, plugin, payment)
   },
+
+  // The same, in a copy of the package with the failure rules of 0.4.0-alpha.12.
+  '@interledger/pay 0.4.0-alpha.9 as in the newest Rafiki': (plugin, payment) =>
+    senders['@interledger/pay 0.4.0-alpha.9 as in Rafiki'](plugin, payment),
 
   'ilp-protocol-stream 2.7.1': async (plugin, { address, secret, amount, streams = 1 }) => {
     const { createConnection, DataAndMoneyStream } = require('ilp-protocol-stream')

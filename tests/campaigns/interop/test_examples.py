@@ -85,7 +85,7 @@ def test_a_payment_is_paid_by_packets(client: HttpClient, folder: Path) -> None:
     read = client.get(created["id"]).json()
     method = unsigned("PUT", f"{client.base_url}/ilp")
 
-    assert (paid.code, again.code) == ("fulfilled", "F99")
+    assert (paid.code, again.code) == ("fulfilled", "F07")
     assert (read["receivedAmount"]["value"], read["completed"]) == ("2500", True)
     assert (code_of(refused), refused.headers["www-authenticate"]) == ((401, "invalid_token"), "Bearer")
     assert (code_of(method), method.headers["allow"]) == ((405, "method_not_allowed"), "POST")
@@ -107,7 +107,7 @@ def test_unknown_method_is_refused(client: HttpClient, method: str) -> None:
     refused = unsigned(method, f"{client.base_url}/incoming-payments/019b76da-a800-7000-8000-000000000000")
 
     assert code_of(refused) == (405, "method_not_allowed")
-    assert refused.headers["allow"] == "GET, HEAD"
+    assert refused.headers["allow"] == "GET, HEAD, OPTIONS"
 
 
 def test_preflight_is_answered_by_the_service(client: HttpClient) -> None:

@@ -105,7 +105,7 @@ def test_a_payment_is_paid_in_full(bank: tuple[HttpClient, HttpConnector]) -> No
     assert connector.pay(sender, 1500).code == "fulfilled"
     assert received(client, created["id"]) == ("2500", True)
     after = connector.pay(sender, 1)
-    assert (after.code, [type(frame) for frame in after.frames or ()]) == ("F99", [StreamClose])
+    assert (after.code, [type(frame) for frame in after.frames or ()]) == ("F07", [StreamClose])
     assert received(client, created["id"]) == ("2500", True)
 
 
@@ -235,7 +235,7 @@ def test_many_packets_at_once(bank: tuple[HttpClient, HttpConnector]) -> None:
         counted = sum((future.result() for future in sent), Counter())
 
     # One unit more is within the tolerance, but a completed payment accepts none.
-    assert counted == {"fulfilled": wanted, "F99": 5}
+    assert counted == {"fulfilled": wanted, "F07": 5}
     assert received(client, created["id"]) == (str(wanted), True)
     assert totals == sorted(totals)
 

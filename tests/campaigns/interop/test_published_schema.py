@@ -1,21 +1,18 @@
 """The published OpenAPI document of Open Payments, which npm @interledger/open-payments carries, and our responses."""
 
 import json
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from campaigns.interop.published_schema import PACKAGE, VERSION, complaints
 from campaigns.openapi.campaign import service
 from kits import node_packages
 from kits.openapi_kit import DOCUMENT
 from kits.processes import unsigned
 
-PACKAGE: Final = "@interledger/open-payments"
-VERSION: Final = "7.4.0"
-SCRIPT: Final = Path(__file__).with_name("published_schema.mjs")
 COLLECTION: Final = "/incoming-payments"
 PAYMENT: Final = "/incoming-payments/{id}"
 
@@ -64,15 +61,6 @@ def responses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, A
         }
         for name, (path, response) in made.items()
     }
-
-
-def complaints(installed: Path, responses: list[dict[str, Any]]) -> list[Any]:
-    """Return the complaint of the published document about each response; `None` for a valid one."""
-    given = json.dumps({"installed": str(installed), "responses": responses})
-    done = subprocess.run(["node", str(SCRIPT), given], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout)
-    return found
 
 
 def test_responses_are_as_published(installed: Path, responses: dict[str, dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ the amount that the payment has received.
 """
 
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -23,9 +24,10 @@ from kits.processes import COMMAND, HttpClient, free_port, run_command, serving
 PAY_2: Final = "@interledger/pay 0.2.2"
 PAY_4: Final = "@interledger/pay 0.4.0-alpha.9"
 RAFIKI: Final = f"{PAY_4} as in Rafiki"
+NEWEST: Final = f"{PAY_4} as in the newest Rafiki"
 STREAM: Final = "ilp-protocol-stream 2.7.1"
-SENDERS: Final = (PAY_2, PAY_4, RAFIKI, STREAM)
-DELIVERERS: Final = (PAY_2, PAY_4, RAFIKI)  # these senders accept an amount to deliver
+SENDERS: Final = (PAY_2, PAY_4, RAFIKI, NEWEST, STREAM)
+DELIVERERS: Final = (PAY_2, PAY_4, RAFIKI, NEWEST)  # these senders accept an amount to deliver
 SCRIPT: Final = Path(__file__).with_name("real_senders.mjs")
 
 CENTS: Final = 2500  # the incoming amount
@@ -147,6 +149,29 @@ class Sender:
         self._process.communicate()
 
 
+# npm has no later version than 0.4.0-alpha.9, and the newest Rafiki uses 0.4.0-alpha.12. That one differs in two rules:
+# F99 with a close frame is a final refusal by the application, and F04 and F05 do not end a probe.
+NEWEST_RULES: Final = {
+    "return __1.PaymentError.ClosedByReceiver;": """
+        __1.PaymentError.ApplicationError = 'ApplicationError'
+        return reply.isReject() && reply.ilpReject.code === 'F99' ? 'ApplicationError' : 'ClosedByReceiver'
+    """,
+    "if (code[0] === 'T' ||": "if (code[0] === 'T' || code === 'F04' || code === 'F05' ||",
+}
+
+
+def with_newest_rules(installed: Path, folder: Path) -> Path:
+    """Return a copy of the installed package in `folder`, with the failure rules of 0.4.0-alpha.12."""
+    shutil.copytree(installed, folder, dirs_exist_ok=True, symlinks=True)
+    path = folder / "node_modules" / "@interledger" / "pay" / "dist" / "src" / "controllers" / "failure.js"
+    text = path.read_text("utf-8")
+    for old, new in NEWEST_RULES.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path.write_text(text, "utf-8")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def senders(
     service: Service, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -157,6 +182,7 @@ def senders(
         for name in SENDERS:
             package, version = name.split()[:2]
             folder = node_packages.installed({package: version}, request, tmp_path_factory)
+            folder = with_newest_rules(folder, tmp_path_factory.mktemp("newest")) if name == NEWEST else folder
             found[name] = Sender(name, folder, service)
             open.callback(found[name].close)
         yield found
@@ -218,18 +244,32 @@ def test_it_delivers(service: Service, senders: Mapping[str, Sender], name: str,
 
 # --- refused payments -------------------------------------------------------------------------
 
-# The errors of the senders after the receiver has closed the payment.
-CLOSED: Final[Mapping[str, str]] = {
-    PAY_2: "ClosedByRecipient",
-    PAY_4: "ClosedByReceiver",
-    RAFIKI: "ClosedByReceiver",
-    STREAM: "Stream was closed before the desired amount was sent",
+# The errors of the senders for a payment that closes while they pay it, and for one that is closed before. The service
+# replies with F07. With F99, the newest Rafiki would give the payment up.
+ENDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "F07": {
+        PAY_2: ("ConnectorError", "ConnectorError"),
+        PAY_4: ("ClosedByReceiver", "ClosedByReceiver"),
+        RAFIKI: ("ClosedByReceiver", "ClosedByReceiver"),
+        NEWEST: ("ClosedByReceiver", "ClosedByReceiver"),
+        STREAM: ("Stream was closed before the desired amount was sent", "Error connecting: Unable to establish"),
+    },
+    "F99": {
+        PAY_2: ("ClosedByRecipient", "ClosedByRecipient"),
+        PAY_4: ("ClosedByReceiver", "ClosedByReceiver"),
+        RAFIKI: ("ClosedByReceiver", "ClosedByReceiver"),
+        NEWEST: ("ApplicationError", "ApplicationError"),
+        STREAM: ("Stream was closed before the desired amount was sent", "Stream was closed"),
+    },
 }
+CLOSES: Final = {name: ends[0] for name, ends in ENDS["F07"].items()}
+CLOSED: Final = {name: ends[1] for name, ends in ENDS["F07"].items()}
 # The errors of the senders when the account has another asset.
 NOT_CONNECTED: Final[Mapping[str, str]] = {
     PAY_2: "ConnectorError",
     PAY_4: "EstablishmentFailed",
     RAFIKI: "ConnectorError",
+    NEWEST: "ConnectorError",
     STREAM: "Error connecting: Unable to establish connection",
 }
 
@@ -251,7 +291,7 @@ def test_more_than_remains(service: Service, sender: Sender, first: dict[str, in
 
     outcome = sender.pay(payment, amount=2500 * unit, **second)
 
-    check_end(outcome, CLOSED[sender.name], 1500)
+    check_end(outcome, CLOSES[sender.name], 1500)
     assert outcome.sent == 1500 * unit
     assert service.read(payment) == (CENTS, True)
 
@@ -260,7 +300,7 @@ def test_more_than_the_payment_is_for(service: Service, sender: Sender) -> None:
     """A sender of too much delivers exactly the incoming amount, or nothing if it asks first."""
     payment = service.create()
     delivers, completed = (0, False) if sender.name == PAY_2 else (CENTS, True)
-    error = CLOSED[STREAM] if sender.name == STREAM else "IncompatibleReceiveMax"
+    error = CLOSES[STREAM] if sender.name == STREAM else "IncompatibleReceiveMax"
 
     outcome = sender.pay(payment, amount=3000)
 
@@ -271,7 +311,7 @@ def test_more_than_the_payment_is_for(service: Service, sender: Sender) -> None:
 def test_more_than_the_payment_is_for_in_many_packets(service: Service, sender: Sender) -> None:
     """`pay` 0.4 ends at the first reply that shows a maximum below its own amount. Its report is exact all the same."""
     payment = service.create(1000)
-    error = CLOSED[STREAM] if sender.name == STREAM else "IncompatibleReceiveMax"
+    error = CLOSES[STREAM] if sender.name == STREAM else "IncompatibleReceiveMax"
 
     outcome = sender.pay(payment, amount=1500, most=150)
 
@@ -310,6 +350,25 @@ def test_into_an_expired_payment(service: Service, sender: Sender, expired: Paym
     assert service.read(expired) == (0, False)
 
 
+@pytest.mark.parametrize("code", ENDS)
+def test_replies_of_closed_payments_with_each_code(
+    service: Service, sender: Sender, expired: Payment, code: str
+) -> None:
+    """Both codes end each sender at once. `pytest -s` prints the table that docs/reports/senders.md shows."""
+    payment = service.create()
+    assert sender.pay(payment, amount=1000).delivered == 1000
+    closes, closed = ENDS[code][sender.name]
+    for case, target, amount, error, delivered in (
+        ("completed meanwhile", payment, 2500, closes, 1500),
+        ("completed before", payment, 100, closed, 0),
+        ("expired", expired, 100, closed, 0),
+    ):
+        outcome = sender.pay(target, amount=amount, closed=code)
+        assert outcome.error is not None
+        print(f"| {sender.name} | {case} | {code} | {outcome.error[:52]} | {delivered} | {outcome.packets} |")
+        check_end(outcome, error, delivered)
+
+
 def test_over_an_account_in_another_asset(service: Service, sender: Sender) -> None:
     """The service refuses money in another asset, and the sender ends at once."""
     payment = service.create()
@@ -327,7 +386,7 @@ def test_several_streams_of_one_connection(service: Service, senders: Mapping[st
 
     outcome = senders[STREAM].pay(payment, amount=each, streams=3)
 
-    check_end(outcome, CLOSED[STREAM], CENTS)
+    check_end(outcome, CLOSES[STREAM], CENTS)
     assert service.read(payment) == (CENTS, True)
 
 
