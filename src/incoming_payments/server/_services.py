@@ -87,7 +87,7 @@ AUTHORIZATION_SERVER: Final = TableOf(
             str,
             "the name of this service in `aud`: a token for other services only is refused",
             None,
-            "a token with any `aud` is accepted",
+            "a token with `aud` is refused",
             written='"incoming-payments"',
         ),
         Setting(

@@ -10,6 +10,7 @@ from incoming_payments.domain.amount import Asset
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.gnap.introspection import AccessTokenInfo
 from incoming_payments.limits import UINT64_DIGITS_MAX
+from incoming_payments.server.authorization import AuthorizationServer
 from incoming_payments.server.setting import TableOf
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -48,6 +49,20 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def of_access(base_url: str, *, has_tokens: bool, server: AuthorizationServer | None) -> Iterator[str]:
+    """Yield a warning when no client has access, and when the settings for development are used in production."""
+    if not has_tokens and server is None:
+        yield (
+            "there is no [authorization_server] and no [[token]], so every client with a token gets 401 invalid_token: "
+            "add one of them"
+        )
+    if server is not None and server.allow_private_clients and base_url.startswith("https:"):
+        yield (
+            "authorization_server.allow_private_clients is true, so clients can make this service connect to private "
+            "addresses: leave it out, because base_url is an https URL as in production"
+        )
 
 
 def of_tokens(tokens: Sequence[AccessTokenInfo], now: datetime) -> Iterator[str]:

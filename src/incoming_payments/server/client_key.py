@@ -1,6 +1,7 @@
 """The public key of a client, which a configuration names as a JWK file. Each error names the change to make."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,9 +17,9 @@ _HOW: Final = "incoming_payments.httpsig.PrivateKey.from_pem(PEM, kid=KEY_ID).pu
 
 def read_client_key(files: Files, name: str) -> dict[str, Any]:
     """Return the JWK in the file `name`. Raises `InvalidValue` with the path, the fault and the change to make."""
-    content = files.read(name, PUBLIC)
+    content = files.read(name, PUBLIC).removeprefix(BOM_UTF8)  # some editors write one
     path = files.folder / name
-    if content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(_PEM):
+    if content.lstrip().startswith(_PEM):
         raise InvalidValue(f"{path} {_pem(path)}")
     jwk = _object(content, path)
     try:

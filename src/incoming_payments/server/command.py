@@ -13,6 +13,7 @@ from incoming_payments.gnap import Dialect
 from incoming_payments.server import demo, sign
 from incoming_payments.server.backup import backup
 from incoming_payments.server.init import CONFIGURATION, init
+from incoming_payments.server.output import say
 from incoming_payments.server.serve import serve
 from incoming_payments.server.settings import Settings, load_settings
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
     except IncomingPaymentsError as error:
-        print(f"incoming-payments: {error.description}", file=sys.stderr)
+        say(f"incoming-payments: {error.description}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as shells report it

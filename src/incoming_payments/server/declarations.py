@@ -31,6 +31,7 @@ from incoming_payments.limits import (
     WORKERS_MAX,
 )
 from incoming_payments.server._services import AUTHORIZATION_SERVER, WALLET_ADDRESS, WALLET_ADDRESSES
+from incoming_payments.server.output import LOG_FORMATS
 from incoming_payments.server.setting import Setting, TableOf, toml
 
 __all__ = [
@@ -128,7 +129,7 @@ TOKEN: Final = TableOf(
             "rights",
             list,
             "the rights of the token, an array of tables; see `rights`",
-            written='[{{ actions = ["create", "read"], identifier = "{base_url}/alice" }}]',
+            written='[{{ actions = ["create", "read", "complete", "list"], identifier = "{base_url}/alice" }}]',
             example='rights = [{ actions = ["create"] }]',
         ),
         Setting("expires_at", datetime, "when the token expires", None, "never", written="2027-01-01T00:00:00Z"),
@@ -236,6 +237,14 @@ LOG: Final = TableOf(
         Setting(
             "explain_signatures", bool, "whether the log explains refused signatures, 10 times a minute at most", False
         ),
+        Setting(
+            "format",
+            str,
+            f"{' or '.join(f'`{toml(form)}`' for form in LOG_FORMATS)}: lines of text, or a JSON object in each line",
+            "text",
+            written='"json"',
+        ),
+        Setting("access", bool, "whether the log has a line for each request", False, written="true"),
     ),
 )
 LIMITS: Final = TableOf(
@@ -245,7 +254,13 @@ LIMITS: Final = TableOf(
     (
         Setting("public_get", bool, "whether a payment's URL alone shows how much the payment has received", True),
         Setting("public_cors", bool, "whether scripts of any website may read this public view", True),
-        Setting("allow_identical", bool, "whether a signed request without nonce may be repeated while fresh", True),
+        Setting(
+            "allow_identical",
+            bool,
+            "whether a signed request without nonce may be repeated while fresh; `false` breaks payments from Rafiki, "
+            "which reads a payment twice in one second with identical requests",
+            True,
+        ),
         Setting(
             "expiry_s_max",
             int,

@@ -1,4 +1,4 @@
-"""The files that a configuration names: secrets, tokens and keys."""
+"""The files of `serve`: its configuration, and the secrets, tokens and keys that the configuration names."""
 
 import os
 import re
@@ -7,20 +7,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from incoming_payments.errors import InvalidValue
+from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.limits import PEER_TOKEN_CHARS_MIN, SERVER_SECRET_BYTES_MIN
+from incoming_payments.limits import CONFIGURATION_BYTES_MAX, PEER_TOKEN_CHARS_MIN, SERVER_SECRET_BYTES_MIN
 
 POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
 PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
 PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: its writers can pose as the client
+_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
+_STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with the second bit, such as in /tmp, users cannot replace others' files
 _EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")  # no secret ends like this
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
+_NOT_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # a FIFO would wait for its writer
+
+
+def read_bounded(path: Path) -> bytes:
+    """Return the content of a regular file of at most `limits.CONFIGURATION_BYTES_MAX` bytes.
+
+    A file of another kind could block the process for ever. Raises `ConfigurationError` for such a file and for a
+    larger one, with a text after "is", and `OSError`.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOT_BLOCKING)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ConfigurationError("no regular file: give the name of a file")
+        content = file.read(CONFIGURATION_BYTES_MAX + 1)
+    if len(content) > CONFIGURATION_BYTES_MAX:
+        raise ConfigurationError(f"larger than {CONFIGURATION_BYTES_MAX} bytes: give another file")
+    return content
 
 
 class Files:
-    """The files in `folder`. `warnings` lists the files that other users can access.
+    """The files in `folder`. `warnings` lists the files and folders that other users can access.
 
     The methods raise `InvalidValue` for a file that cannot be read or used.
     """
@@ -33,12 +51,14 @@ class Files:
         """Return the content of a file. A file with one of the mode bits `denied` gets a warning."""
         path = self.folder / name
         try:
-            content = path.read_bytes()
+            content = read_bounded(path)
         except FileNotFoundError:
             hint = " (~ is not expanded: write the whole path)" if name.startswith("~") else ""
             raise InvalidValue(f"{self._shown(name)} does not exist: correct the name{hint}, or add the file") from None
         except IsADirectoryError:
             raise InvalidValue(f"{self._shown(name)} is a folder: give the name of a file") from None
+        except ConfigurationError as error:
+            raise InvalidValue(f"{self._shown(name)} is {error.description}") from None
         except (OSError, ValueError) as error:  # a ValueError: NUL in the name
             why = getattr(error, "strerror", None) or "no file has such a name"
             raise InvalidValue(f"{self._shown(name)} cannot be read: {why}") from None
@@ -46,10 +66,30 @@ class Files:
         return content
 
     def warn_of(self, path: Path, denied: int) -> None:
-        """Add a warning if the file has one of the mode bits `denied`."""
-        mode = stat.S_IMODE(path.stat().st_mode)
-        text = f"{path}: other users have access (mode {mode:04o}): chmod go-{_DENIED[denied]} it"
-        if POSIX and mode & denied and text not in self.warnings:
+        """Add a warning if the file has one of the mode bits `denied`, or if its owner is another user than root."""
+        found = path.stat()
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & denied:
+            self._warn(f"{path}: other users have access (mode {mode:04o}): chmod go-{_DENIED[denied]} it")
+        if POSIX and found.st_uid not in {0, os.geteuid()}:
+            self._warn(f"{path}: belongs to another user (uid {found.st_uid}), who can change it: chown it")
+
+    def warn_of_database(self, path: Path) -> None:
+        """Add a warning if every user can read or write the database, or replace the files in its folder.
+
+        A group may have access, because other programs of the host may use the database.
+        """
+        if path.exists() and (mode := stat.S_IMODE(path.stat().st_mode)) & _OTHERS:
+            self._warn(f"{path}: every user can read or change payments (mode {mode:04o}): chmod o-rwx it")
+        self.warn_of_folder(path.parent)
+
+    def warn_of_folder(self, path: Path) -> None:
+        """Add a warning if every user can replace the files in the folder."""
+        if path.is_dir() and (mode := stat.S_IMODE(path.stat().st_mode)) & _STICKY == stat.S_IWOTH:
+            self._warn(f"{path}: every user can replace the files in this folder (mode {mode:04o}): chmod o-w it")
+
+    def _warn(self, text: str) -> None:
+        if POSIX and text not in self.warnings:
             self.warnings.append(text)
 
     def _shown(self, name: str) -> str:

@@ -3,13 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from incoming_payments.hosts.asgi import Receive, Scope, Send
+from incoming_payments.api import Response
+from incoming_payments.hosts.asgi import Receive, Scope, Send, send_fixed
 from incoming_payments.service import AsyncIncomingPayments
 
 LIVE: Final = "/healthz"
 READY: Final = "/readyz"
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-_HEADERS: Final = [(b"content-length", b"0"), (b"cache-control", b"no-store")]
+_HEADERS: Final = (("Cache-Control", "no-store"),)
 
 
 def with_health(application: Application, service: AsyncIncomingPayments) -> Application:
@@ -23,7 +24,7 @@ def with_health(application: Application, service: AsyncIncomingPayments) -> App
             await application(scope, receive, send)
             return
         is_well = scope["path"] == LIVE or await service.is_ready()
-        await send({"type": "http.response.start", "status": 200 if is_well else 503, "headers": _HEADERS})
-        await send({"type": "http.response.body", "body": b""})
+        response = Response(200 if is_well else 503, _HEADERS, b"")
+        await send_fixed(response, scope, send)
 
     return answer

@@ -27,7 +27,9 @@ _FIXED: Final = {  # the fields of `Settings` that need a restart, with their pl
     "health": "listen.health",
     "metrics_port": "listen.metrics_port",
     "authorization_server": "[authorization_server]",
-    "explain_signatures": "[log]",
+    "explain_signatures": "log.explain_signatures",
+    "log_format": "log.format",
+    "access_log": "log.access",
     "quotas": "[quotas]",
 }
 

@@ -5,21 +5,29 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.hosts.asgi import AsgiApplication
-from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX
+from incoming_payments.limits import (
+    BACKLOG_CONNECTIONS_MAX,
+    HEADER_SECTION_BYTES_MAX,
+    KEEP_ALIVE_S_MAX,
+    SHUTDOWN_S_MAX,
+)
+from incoming_payments.log import LogEvent, log_event
 from incoming_payments.ports import AsyncPorts, Observer
+from incoming_payments.server.access_log import with_access_log
 from incoming_payments.server.authorization import Connections, connect
+from incoming_payments.server.background import beating, sweeping, with_tasks
 from incoming_payments.server.backup import naming_database
 from incoming_payments.server.description import with_document
 from incoming_payments.server.health import Application, with_health
 from incoming_payments.server.listeners import open_listeners
-from incoming_payments.server.log_filter import LineLimitFilter
 from incoming_payments.server.metrics import Metrics
+from incoming_payments.server.output import log_to_stderr, say
 from incoming_payments.server.reload import ReloadableApplication, hangups
 from incoming_payments.server.settings import Settings
 from incoming_payments.server.wallet_addresses import WalletAddressPorts
@@ -29,6 +37,8 @@ from incoming_payments.stores.sqlite import AsyncSqliteStore
 
 if TYPE_CHECKING:
     import uvicorn
+
+logger = logging.getLogger(__name__)
 
 
 def serve(settings: Settings) -> int:
@@ -44,9 +54,9 @@ def serve(settings: Settings) -> int:
         import uvicorn
     except ImportError:
         raise ConfigurationError("serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'") from None
+    log_to_stderr(settings.log_format)
     for warning in settings.warnings:
-        print(f"incoming-payments: warning: {warning}", file=sys.stderr)
-    _log_to_stderr()
+        _warn(warning, settings)
     stops: list[StoreStopped] = []
 
     def on_stop(error: StoreStopped) -> None:
@@ -67,16 +77,19 @@ def serve(settings: Settings) -> int:
         application = ReloadableApplication(
             settings, lambda new: build(new, store, wallet_ports, observer, connections)
         )
-        server = uvicorn.Server(http_config(application))
+        sweep = sweeping(AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store)))
+        logged = with_access_log(application) if settings.access_log else application
+        server = uvicorn.Server(http_config(logged))
 
         def stop(*_: object) -> None:
             # uvicorn replaces these handlers while it runs, and raises the signal again after it has stopped.
             server.should_exit = True
 
-        def work(number: int, listener: socket.socket) -> int:
+        def work(number: int, listener: socket.socket, beat: Callable[[], None]) -> int:
             if metrics is not None:
                 metrics.serve(number)
             application.reload_on(signals)
+            server.config.app = with_tasks(logged, beating(beat), sweep)
             server.run(sockets=[listener])
             return exit_status(stops)
 
@@ -110,9 +123,30 @@ def http_config(application: Application) -> "uvicorn.Config":
     # uvicorn's h11 protocol takes some 100 us more a packet, a quarter of the rate (nox -s bench -- packets). h11 needs
     # less memory for clients that pipeline requests and read no responses, but the proxy stops such clients.
     class Protocol(HttpToolsProtocol):
+        # The bytes since the last end of a header section or part of a body: of header fields, trailer fields or chunk
+        # extensions. uvicorn keeps fields in memory without a limit.
+        _unfinished_bytes = 0
+
+        def data_received(self, data: bytes) -> None:
+            self._unfinished_bytes += len(data)
+            super().data_received(data)
+            if self._unfinished_bytes > HEADER_SECTION_BYTES_MAX:
+                text = "a connection was closed, because its headers had not ended after %d bytes"
+                log_event(logger, logging.WARNING, LogEvent.HEADERS_WITHOUT_END, text, HEADER_SECTION_BYTES_MAX)
+                self.transport.close()
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._unfinished_bytes = 0
+
         def on_headers_complete(self) -> None:
             super().on_headers_complete()
+            self._unfinished_bytes = 0
             self.headers = []  # RFC 9110 §6.5.1: a trailer field is no header field; uvicorn 0.54 adds it to the scope
+
+        def on_body(self, body: bytes) -> None:
+            super().on_body(body)
+            self._unfinished_bytes = 0
 
     return uvicorn.Config(
         application,
@@ -174,17 +208,18 @@ def _check_database(path: Path) -> None:
         raise ConfigurationError(f"database: {text}", setting="database")
 
 
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.addFilter(LineLimitFilter())
-    text = "%(asctime)s %(levelname)s %(name)s %(event)s: %(message)s"
-    handler.setFormatter(logging.Formatter(text, defaults={"event": "-"}))  # lines of uvicorn have no event
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+def _warn(text: str, settings: Settings) -> None:
+    """Write a warning about the settings: to the terminal, or as a line of a log that programs read."""
+    if settings.log_format == "text":
+        say(f"incoming-payments: warning: {text}", sys.stderr)
+    else:
+        log_event(logger, logging.WARNING, LogEvent.CONFIGURATION_WARNING, "%s", text)
 
 
 def _announce(settings: Settings) -> None:
     base_url = settings.policy.base_url
-    print(f"Serving {base_url}/incoming-payments on {settings.host} port {settings.port}.")
+    lines = [f"Serving {base_url}/incoming-payments on {settings.host} port {settings.port}."]
     if settings.packets is not None:
-        print(f"Peers send ILP packets to {base_url}{settings.packets.path}.")
-    print(f"Payments are stored in {settings.database}. Press Ctrl-C to stop.", flush=True)
+        lines.append(f"Peers send ILP packets to {base_url}{settings.packets.path}.")
+    lines.append(f"Payments are stored in {settings.database}. Press Ctrl-C to stop.")
+    say("\n".join(lines), sys.stdout)

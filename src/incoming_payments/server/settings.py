@@ -27,7 +27,8 @@ from incoming_payments.limits import PEER_TOKENS_MAX, PORT_MAX, SERVER_SECRETS_M
 from incoming_payments.server import advice, declarations
 from incoming_payments.server.authorization import AuthorizationServer, read_authorization_server
 from incoming_payments.server.client_key import read_client_key
-from incoming_payments.server.files import PRIVATE, Files
+from incoming_payments.server.files import PRIVATE, Files, read_bounded
+from incoming_payments.server.output import LOG_FORMATS, LogFormat
 from incoming_payments.server.reader import Once, Table, naming
 from incoming_payments.server.wallet_addresses import (
     StaticWalletAddresses,
@@ -79,6 +80,8 @@ class Settings:
     packets: PacketPolicy | None = None  # `None` without peers
     tokens: tuple[ConfiguredToken, ...] = ()  # the tokens of the introspector
     explain_signatures: bool = False
+    log_format: LogFormat = "text"
+    access_log: bool = False
     health: bool = True
     workers: int = 1  # processes
     metrics_port: int | None = None  # of the first worker; `None`: no metrics
@@ -103,12 +106,15 @@ def load_settings(path: str | os.PathLike[str], *, clock: Callable[[], datetime]
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8-sig"))  # some editors write a byte order mark, which TOML refuses
+        # Some editors write a byte order mark, which TOML refuses.
+        return tomllib.loads(read_bounded(path).decode("utf-8-sig"))
     except FileNotFoundError:
         text = "does not exist; give another file with --config, or create it with `incoming-payments init FOLDER`"
         raise ConfigurationError(f"{path}: {text}") from None
     except IsADirectoryError:
         raise ConfigurationError(f"{path}: is a folder; give the file in it") from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: is {error.description}") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
     except RecursionError:
@@ -132,9 +138,13 @@ def _toml_error(reason: str) -> str:
 def _settings(table: Table, path: Path, now: datetime) -> Settings:
     files = Files(path.parent)
     files.warn_of(path, PRIVATE)
+    files.warn_of_folder(path.parent)
     listen = _listen(table.table("listen"))
     limits_table, ilp_table, peer_tables = table.table("limits"), table.table("ilp"), table.tables("peer")
-    log = table.table("log").read(declarations.LOG)
+    log_table = table.table("log")
+    log = log_table.read(declarations.LOG)
+    if log["format"] not in LOG_FORMATS:
+        raise log_table.wrong("format", f"must be {' or '.join(map(repr, LOG_FORMATS))}")
     quotas = MemoryQuotas(**table.table("quotas").read(declarations.QUOTAS))
     if listen["workers"] > 1 and quotas != MemoryQuotas():
         reason = "because each worker counts alone; remove [quotas], or set workers = 1"
@@ -156,6 +166,8 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     _check_database(table, top["database"], files.folder)
     limits, ilp = limits_table.read(declarations.LIMITS), ilp_table.read(declarations.ILP)
 
+    database = files.folder / top["database"]
+    files.warn_of_database(database)
     policy = _policy(limits, top)
     listed = StaticWalletAddresses(read_listed(listed_tables, top["auth_server"]))
     service = None if service_table is None else read_service(service_table)
@@ -164,6 +176,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     methods, packets = _ilp(ilp, peer_tables, files)
     advised = (
         *advice.of_listen(policy.base_url, listen["host"], listen["port"], listen["mount"]),
+        *advice.of_access(policy.base_url, has_tokens=bool(tokens), server=server),
         *advice.of_values(declarations.LIMITS, limits),
         *advice.of_values(declarations.ILP, ilp),
         *advice.of_tokens([token.info for token in tokens], now),
@@ -175,7 +188,7 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
     )
     return Settings(
         policy=policy,
-        database=files.folder / top["database"],
+        database=database,
         host=listen["host"],
         port=listen["port"],
         mount=listen["mount"],
@@ -188,6 +201,8 @@ def _settings(table: Table, path: Path, now: datetime) -> Settings:
         packets=packets if packets.peers else None,
         tokens=tuple(tokens),
         explain_signatures=log["explain_signatures"],
+        log_format=log["format"],
+        access_log=log["access"],
         health=listen["health"],
         workers=listen["workers"],
         metrics_port=listen["metrics_port"],

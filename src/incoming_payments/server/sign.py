@@ -95,6 +95,8 @@ def _run(options: argparse.Namespace) -> int:
         text = f"{_shown(options.method)} cannot be signed: give GET, POST or another method in upper case"
         raise _wrong("METHOD", text)
     check_url(options.url)
+    if options.data is None and options.method == "POST" and options.url.partition("?")[0].endswith("/complete"):
+        options.data = ""
     given = [_header(text) for text in options.header]
     key, token = _credentials(options, has_authorization=any(name.lower() == "authorization" for name, _ in given))
     body = _body(options)

@@ -7,6 +7,7 @@ from attrs import frozen
 from incoming_payments.clients.wallet_addresses import AsyncHttpWalletAddresses, checked_base_urls, is_below
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl, wallet_address_url
+from incoming_payments.domain.urls import has_plain_path
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.server import declarations
 from incoming_payments.server.reader import Table, naming
@@ -114,6 +115,8 @@ def read_listed(tables: Sequence[Table], auth_server: str) -> dict[str, WalletAd
                 Asset(entry["asset_code"], entry["asset_scale"]),
                 auth_server if entry["auth_server"] is None else entry["auth_server"],
             )
+        if not has_plain_path(wallet_address.url):
+            raise table.wrong("url", "must not hold %2F, %5C, %25 or a dot segment, which servers read in several ways")
         if wallet_address.url in found:
             raise table.wrong("url", f"is listed twice: {wallet_address.url}")
         found[wallet_address.url] = wallet_address

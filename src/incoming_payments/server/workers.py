@@ -1,6 +1,7 @@
 """The worker processes of `serve`, and their supervisor, which replaces a lost one."""
 
 import logging
+import mmap
 import os
 import signal
 import socket
@@ -8,17 +9,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from incoming_payments.limits import SHUTDOWN_S_MAX
+from incoming_payments.limits import SHUTDOWN_S_MAX, WORKER_SILENT_S_MAX
 from incoming_payments.log import LogEvent, log_event
 
 logger = logging.getLogger(__name__)
 
-Work = Callable[[int, socket.socket], int]
+Work = Callable[[int, socket.socket, Callable[[], None]], int]
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
-_PAUSE_S: Final = 1.0  # before a worker is replaced, so that a worker that always ends at once takes little time
+_TICK_S: Final = 1.0  # also before a worker is replaced, so that a worker that always ends at once takes little time
 _STOP_S_MAX: Final = SHUTDOWN_S_MAX + 5.0  # for the workers to stop: for their requests, and to close the database
 
 
@@ -30,9 +32,9 @@ def hold_signals() -> None:
 def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> int:
     """Run `work` in a process for each of `listeners` until a signal stops them, and return the exit status.
 
-    `work` gets the number of its worker, from 0, and its listener. It stops on SIGTERM, and returns the exit status of
-    its process. It runs with the caller's signal handlers and open files. The caller must have no other threads. A
-    single worker runs in the calling process.
+    `work` gets the number of its worker, from 0, its listener, and a function to call once a second while it is alive.
+    It stops on SIGTERM, and returns the exit status of its process. It runs with the caller's signal handlers and open
+    files. The caller must have no other threads. A single worker runs in the calling process, without a supervisor.
 
     The calling process supervises the others:
 
@@ -40,6 +42,8 @@ def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Calla
       A worker that has not stopped after some 20 seconds is killed.
     - SIGHUP calls `on_hangup`, so that later workers have the new settings, and goes to all workers.
     - A worker that a signal has killed, or that has ended with status 0, is replaced after a second.
+    - A worker without a sign of life for `limits.WORKER_SILENT_S_MAX` seconds is killed, and then replaced. The time
+      for which the machine or the supervisor is suspended does not count.
     - A worker that ends with another status has written its reason. It stops all others, with status 1.
 
     When the supervisor itself is killed, the workers stop.
@@ -47,7 +51,7 @@ def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Calla
     hold_signals()
     if len(listeners) == 1:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        return work(0, listeners[0])
+        return work(0, listeners[0], _do_nothing)
     return _Supervisor(listeners, work, on_hangup).run()
 
 
@@ -63,6 +67,10 @@ class _Supervisor:
         self._is_stopping = False
         self._stop_by_s = 0.0  # in the time of `time.monotonic`
         self._status = 0
+        # A byte for each worker, in memory that all processes share. A worker sets its byte, and each tick clears it.
+        self._beats = mmap.mmap(-1, len(listeners))
+        # The ticks of each worker without a beat. A suspended supervisor has no ticks, so it counts no suspension.
+        self._silent = [0] * len(listeners)
         # The write end closes when this process ends, also by SIGKILL.
         self._read_end, self._write_end = os.pipe()
 
@@ -72,6 +80,7 @@ class _Supervisor:
             signal.signal(ours, _do_nothing)  # a signal that is ignored would not wait for `sigwait`
         for number in range(len(self._listeners)):
             self._start(number)
+        _start_ticks()
         while self._numbers or self._lost:
             self._handle(signal.sigwait(_SIGNALS))
         return self._status
@@ -89,7 +98,7 @@ class _Supervisor:
             return
         if pid == 0:
             sys.exit(self._run_worker(number))
-        self._numbers[pid] = number
+        self._numbers[pid], self._silent[number] = number, 0
 
     def _run_worker(self, number: int) -> int:
         """Work in the new process."""
@@ -102,7 +111,7 @@ class _Supervisor:
         for ours in (signal.SIGCHLD, signal.SIGALRM):
             signal.signal(ours, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        status = self._work(number, own)
+        status = self._work(number, own, partial(self._beats.__setitem__, number, 1))
         hold_signals()  # while Python ends, a second SIGTERM would kill this process
         return status
 
@@ -113,24 +122,35 @@ class _Supervisor:
                 if ended:
                     self._note_end(pid, self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
         elif number == signal.SIGALRM:
-            self._note_timer()
+            self._tick()
         elif number != signal.SIGHUP:
             self._stop(status=0)
         elif not self._is_stopping:
             self._on_hangup()
             self._signal(signal.SIGHUP)
 
-    def _note_timer(self) -> None:
-        """Replace the lost workers, or kill those that take too long to stop."""
+    def _tick(self) -> None:
+        """Replace lost workers and kill silent ones. After a stop, kill those that take too long."""
         if not self._is_stopping:
             lost, self._lost = self._lost, []
             for number in lost:
                 self._start(number)
-        elif time.monotonic() >= self._stop_by_s:  # else the signal is older than the stop
+            for pid, number in self._numbers.items():
+                self._listen_to(pid, number)
+        elif time.monotonic() >= self._stop_by_s:
             text = "workers %s have not stopped after %d seconds, so they are killed"
             numbers = ", ".join(map(str, sorted(self._numbers.values())))
             log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, numbers, _STOP_S_MAX)
             self._signal(signal.SIGKILL)
+
+    def _listen_to(self, pid: int, number: int) -> None:
+        """Kill a worker that has given no sign of life for too long. Its end is noted like that of any other."""
+        self._silent[number] = 0 if self._beats[number] else self._silent[number] + 1
+        self._beats[number] = 0
+        if self._silent[number] == WORKER_SILENT_S_MAX:
+            text = "worker %d (process %d) is stopped or hangs: no sign of life for %d seconds, so it is killed"
+            log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, number, pid, WORKER_SILENT_S_MAX)
+            os.kill(pid, signal.SIGKILL)
 
     def _note_end(self, pid: int, number: int, status: int) -> None:
         """Plan the replacement of an ended worker, or stop the others. `status` is negative for a signal."""
@@ -145,7 +165,7 @@ class _Supervisor:
             text = "worker %d (process %d) %s: another takes its place"
             log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, number, pid, how)
             if not self._lost:
-                signal.setitimer(signal.ITIMER_REAL, _PAUSE_S)
+                _start_ticks()
             self._lost.append(number)
 
     def _stop(self, *, status: int) -> None:
@@ -154,13 +174,17 @@ class _Supervisor:
             self._is_stopping, self._lost = True, []
             self._signal(signal.SIGTERM)
             self._stop_by_s = time.monotonic() + _STOP_S_MAX
-            signal.setitimer(signal.ITIMER_REAL, _STOP_S_MAX)
             for listener in self._listeners:
                 listener.close()  # the workers close theirs, and then no connection is accepted any more
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._numbers:
             os.kill(pid, number)  # until `waitpid`, a worker that has ended keeps its process id
+
+
+def _start_ticks() -> None:
+    """Send SIGALRM to this process after each `_TICK_S` seconds from now on."""
+    signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
 
 
 def _do_nothing(*_: object) -> None:

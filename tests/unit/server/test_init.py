@@ -50,9 +50,8 @@ def test_configuration_of_init_can_be_loaded(folder: Path) -> None:
     base_url = "http://127.0.0.1:9002"
     [token] = re.findall(r'^value = "(.+)"$', (folder / CONFIGURATION).read_text("utf-8"), re.MULTILINE)
     jwk = json.loads((folder / CLIENT_JWK).read_text("utf-8"))
-    expected = AccessTokenInfo(
-        f"{base_url}/a-client", jwk, [AccessRight(["create", "read"], wallet_address_url(f"{base_url}/alice"))]
-    )
+    right = AccessRight(["create", "read", "complete", "list"], wallet_address_url(f"{base_url}/alice"))
+    expected = AccessTokenInfo(f"{base_url}/a-client", jwk, [right])
     assert (base_url, f"{base_url}/auth") == (settings.policy.base_url, settings.policy.auth_server)
     assert (folder / "payments.sqlite3", 9002, None) == (settings.database, settings.port, settings.mount)
     assert settings.wallet_addresses.find(wallet_address_url(f"{base_url}/alice")) is not None

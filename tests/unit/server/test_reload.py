@@ -132,7 +132,9 @@ FIXED: Final = [
     ('# mount = ""', 'mount = "/x"', "listen.mount"),
     ("# health = true", "health = false", "listen.health"),
     ("# metrics_port = 9464", "metrics_port = 9464", "listen.metrics_port"),
-    ("# explain_signatures = false", "explain_signatures = true", "[log]"),
+    ("# explain_signatures = false", "explain_signatures = true", "log.explain_signatures"),
+    ('# format = "json"', 'format = "json"', "log.format"),
+    ("# access = true", "access = true", "log.access"),
     ("# unpaid_payments = 100", "unpaid_payments = 3", "[quotas]"),
     ("# public_get = true", "public_get = false", "base_url, auth_server or [limits]"),
 ]

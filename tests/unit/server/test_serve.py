@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,16 +22,17 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
+from incoming_payments.httpsig import RequestMessage, sign
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, LOGGED_A_MINUTE_MAX, SHUTDOWN_S_MAX
 from incoming_payments.server import serve
 from incoming_payments.server.command import main
 from incoming_payments.server.health import Application
-from incoming_payments.server.init import CONFIGURATION, SERVER_SECRET
+from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
 from incoming_payments.server.serve import build
 from incoming_payments.server.settings import Settings
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 from kits.processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
-from kits.raw_http import answers, exchange
+from kits.raw_http import answers, as_bytes, exchange
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -46,12 +48,14 @@ def test_serve_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None
         assert created.status_code == 201
         payment = created.json()
         read = client.get(payment["id"])
+        listed, completed = client.list(), client.complete(client.create().json()["id"])
         public = unsigned("GET", payment["id"])
         nothing = unsigned("GET", base_url)
         process.send_signal(number)
         status = process.wait(30)
 
     assert (200, payment) == (read.status_code, read.json())
+    assert (listed.status_code, completed.status_code) == (200, 200)  # the token of `init` has these rights too
     assert {"receivedAmount": payment["receivedAmount"], "authServer": f"{base_url}/auth"} == public.json()
     assert code_of(nothing) == (404, "not_found")
     assert status == 0
@@ -203,8 +207,22 @@ def test_a_request_in_the_body_of_another_is_not_answered(running: int, name: st
     """The connection closes after a request with an ambiguous end. RFC 9112 §11.2."""
     fields, expected = SMUGGLING[name]
     head = b"POST /incoming-payments HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + fields
+    assert expected == statuses_of(running, head, pause_s)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json"])
+@pytest.mark.parametrize("name", SMUGGLING)
+def test_the_paths_beside_the_service_answer_no_hidden_request(running: int, path: str, name: str) -> None:
+    """The health endpoints and the OpenAPI document take the same care of the connection."""
+    fields, expected = SMUGGLING[name]
+    head = f"GET {path} HTTP/1.1\r\nHost: x\r\n".encode() + fields
+    assert [200 if status == 401 else status for status in expected] == statuses_of(running, head, 0.05)
+
+
+def statuses_of(port: int, head: bytes, pause_s: float) -> list[int | None]:
+    """Return the statuses of the responses to `head` and, in a packet of its own, the hidden request."""
     received = b""
-    with socket.create_connection(("127.0.0.1", running), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         with suppress(OSError):  # the server may have closed the connection by now
             connection.sendall(head)
             time.sleep(pause_s)
@@ -214,8 +232,86 @@ def test_a_request_in_the_body_of_another_is_not_answered(running: int, name: st
         with suppress(ConnectionError):
             while piece := connection.recv(65536):
                 received += piece
-    found = [status for status, _ in answers(received)]
-    assert found == expected
+    return [status for status, _ in answers(received)]
+
+
+@pytest.mark.parametrize("space", [b" ", b"\t", b" \t "])
+def test_white_space_behind_a_token_is_no_part_of_it(tmp_path: Path, space: bytes) -> None:
+    """Clients and peers are authenticated although the parser leaves the white space there. RFC 9110 §5.5."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    url, peer_token = f"http://127.0.0.1:{port}", (tmp_path / PEER_TOKEN).read_text("utf-8").strip()
+    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / "log"):
+        client = HttpClient.of(tmp_path, url)
+        headers = (("authorization", f"GNAP {client.token}"),)
+        payment = RequestMessage("GET", client.create().json()["id"], headers)
+        get = sign(payment, client.key, created=datetime.now(UTC))
+        packet_headers = (("authorization", f"Bearer {peer_token}"), ("content-type", "application/octet-stream"))
+        packet = RequestMessage("POST", f"{url}/ilp", packet_headers, b"no packet")
+
+        for request, token in ((get, client.token), (packet, peer_token)):
+            sent = as_bytes(request, url).replace(token.encode(), token.encode() + space)
+            assert [status for status, _ in answers(exchange(port, sent))] == [200]
+
+
+def send_until_closed(port: int, start: bytes, piece: bytes, pieces: int) -> tuple[int, bytes]:
+    """Send `start`, and then many pieces until the server closes the connection. Return sent and received bytes."""
+    sent, received = 0, b""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        try:
+            connection.sendall(start)
+            for _ in range(pieces):
+                connection.sendall(piece)
+                sent += len(piece)
+            connection.shutdown(socket.SHUT_WR)
+            while data := connection.recv(65536):
+                received += data
+        except ConnectionError:
+            pass  # the server has closed the connection
+    return sent, received
+
+
+POST: Final = b"POST /incoming-payments HTTP/1.1\r\nHost: x\r\n"
+CHUNKED: Final = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (b"GET /", b"a" * 16384),
+        (POST, b"X-Field: %s\r\n" % (b"a" * 16384)),
+        (POST + b"X-Field: ", b"a" * 16384),
+        (CHUNKED + b"1\r\na\r\n0\r\n", b"X-Trailer: %s\r\n" % (b"a" * 16384)),
+        (CHUNKED + b"1;x=", b"a" * 16384),
+        (b"", b"\r\n" * 8192),
+    ],
+    ids=["target", "fields", "field", "trailer fields", "chunk extension", "empty lines"],
+)
+def test_headers_without_end_close_the_connection(running: int, start: bytes, piece: bytes) -> None:
+    """Bytes that the service would only keep are counted as they come. 64 MiB of them do not reach the service."""
+    sent, _ = send_until_closed(running, start, piece, 4096)
+    assert sent < 32 * 1024 * 1024  # the system buffers some megabytes
+    assert [code for code, _ in answers(exchange(running, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))]
+
+
+def test_bytes_of_finished_headers_and_bodies_are_not_counted(running: int) -> None:
+    """A connection carries any number of requests, also in pieces that end within the headers of the next request."""
+    body = b"[" + b" " * 60_000 + b"]"
+    request = POST + b"X: %s\r\nContent-Length: %d\r\n\r\n%s" % (b"a" * 10_000, len(body), body)
+    whole, found = request * 40, b""
+    last = whole + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", running), timeout=30) as connection:
+        for begin in range(0, len(last), 33_333):
+            connection.sendall(last[begin : begin + 33_333])
+        while data := connection.recv(65536):
+            found += data
+    assert [status for status, _ in answers(found)] == [401] * 40 + [404]
+
+
+def test_headers_that_are_too_long_but_end_are_refused_by_a_code(running: int) -> None:
+    """A client with a few fields too many learns the reason."""
+    fields = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 10_000) for number in range(7))
+    assert answers(exchange(running, POST + fields + b"Connection: close\r\n\r\n")) == [(431, "headers_too_large")]
 
 
 def test_serve_below_a_path(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, To
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
-from incoming_payments.limits import CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX
+from incoming_payments.limits import CLOCK_SKEW_S_MAX, CONFIGURATION_BYTES_MAX, SIGNATURE_AGE_S_MAX
 from incoming_payments.server import declarations, files
 from incoming_payments.server.settings import Settings, load_settings
 from incoming_payments.stores.quotas import MemoryQuotas
@@ -100,6 +100,8 @@ requests_per_minute = 600
 unpaid_payments = 50
 [log]
 explain_signatures = true
+format = "json"
+access = true
 """
 
 # The required settings only.
@@ -195,7 +197,7 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
     assert (policy, tmp_path / "data/payments.sqlite3") == (settings.policy, settings.database)
     assert (settings.host, settings.port, settings.mount) == ("::1", 9001, "/proxied")
     assert (settings.health, settings.metrics_port, settings.workers) == (False, 9464, 1)
-    assert settings.explain_signatures
+    assert (settings.explain_signatures, settings.log_format, settings.access_log) == (True, "json", True)
     assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
     assert [first, second] == [introspect(settings, token) for token in ("TOKEN1", "TOKEN2")]
     assert DerivedMethods("g.bank", SECRETS) == settings.methods
@@ -209,6 +211,7 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
     assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.database)
     assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, None)
     assert (settings.health, settings.metrics_port, settings.quotas) == (True, None, None)
+    assert (settings.explain_signatures, settings.log_format, settings.access_log) == (False, "text", False)
     assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
     assert introspect(settings, "TOKEN1") is None
 
@@ -422,6 +425,7 @@ WRONG: Final = [
         "wallet_address[0].url",
         "is a payment pointer: write its URL, with https:// in place of $",
     ),
+    ("url", 'url = "https://bank.example/..%2fadmin"', "wallet_address[0].url", "must not hold %2F, %5C, %25 or a dot"),
     ("asset_code", 'asset_code = ""', "wallet_address[0].asset_code", "must be 1 to 32 printable ASCII characters"),
     ("asset_scale", "asset_scale = 256", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ("asset_scale", "asset_scale = -1", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
@@ -522,6 +526,7 @@ WRONG: Final = [
     ("signature_age_s", "signature_age_s = 0", "limits.signature_age_s", "must be an integer from 1 to 86400, not 0"),
     ("signature_age_s", "signature_age_s = 86401", "limits.signature_age_s", "must be an integer from 1 to 86400"),
     ("clock_skew_s", "clock_skew_s = 3601", "limits.clock_skew_s", "must be an integer from 0 to 3600, not 3601"),
+    ("format", 'format = "xml"', "log.format", "must be 'text' or 'json'"),
     ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "must be an integer from 0 to 3600"),
     ("workers", "workers = 0", "listen.workers", "must be an integer from 1 to 64, not 0"),
     ("workers", "workers = 2", "listen.workers", "is 2, but [quotas] needs one process, because each worker"),
@@ -619,7 +624,7 @@ JWKS: Final[list[tuple[Any, str]]] = [
     ({**JWK, "x": "AA"}, "the JWK's x"),
     ({**JWK, "kty": "oct", "k": "AA"}, "is for a shared secret"),
     (b"-----BEGIN PUBLIC KEY-----", "holds PEM or an SSH key, but must hold the client's public key as a JWK"),
-    (b'{"kty": "OKP", "kty": "OKP"}', "the JWK has a member twice"),
+    (b'{"kty": "OKP", "kty": "OKP"}', "the JWK has the member kty twice"),
     (None, "client.jwk does not exist: correct the name, or add the file"),
 ]
 
@@ -795,6 +800,57 @@ def test_files_with_access_for_others_get_a_warning(
     assert load(all_can_pay).warnings == (() if denied is None else (says,))
 
 
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+@pytest.mark.parametrize(
+    ("name", "mode", "expected"),
+    [
+        (".", 0o777, "every user can replace the files in this folder (mode 0777): chmod o-w it"),
+        (".", 0o1777, None),  # as /tmp: a user can replace only files of that user
+        (".", 0o770, None),
+        ("data", 0o757, "every user can replace the files in this folder (mode 0757): chmod o-w it"),
+        ("data/payments.sqlite3", 0o666, "every user can read or change payments (mode 0666): chmod o-rwx it"),
+        ("data/payments.sqlite3", 0o604, "every user can read or change payments (mode 0604): chmod o-rwx it"),
+        ("data/payments.sqlite3", 0o660, None),  # a group may share the database with core banking
+    ],
+)
+def test_access_of_every_user_to_folders_and_database_gets_a_warning(
+    load: Load, tmp_path: Path, name: str, mode: int, expected: str | None
+) -> None:
+    """A folder in which every user can replace files, and a database that every user can open, get one warning."""
+    load(FULL)
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data/payments.sqlite3").touch(mode=0o600)
+    for path in tmp_path.iterdir():
+        path.chmod(0o700)
+    (tmp_path / name).chmod(mode)
+    found = [warning for warning in load(FULL).warnings if "chmod" in warning]
+    assert found == ([] if expected is None else [f"{tmp_path / name}: {expected}"])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file away")
+def test_secret_of_another_owner_gets_a_warning(load: Load, tmp_path: Path) -> None:
+    """The owner of a file can read and change it, whatever its mode is."""
+    load(LEAST)
+    os.chown(tmp_path / "new.hex", 12345, -1)
+    path = tmp_path / "new.hex"
+    assert f"{path}: belongs to another user (uid 12345), who can change it: chown it" in load(LEAST).warnings
+
+
+def test_service_without_access_for_clients_gets_a_warning(load: Load) -> None:
+    """Without tokens and without an authorization server, every client would get 401."""
+    says = "there is no [authorization_server] and no [[token]], so every client with a token gets 401 invalid_token"
+    assert [says in " ".join(load(text).warnings) for text in (LEAST, FULL)] == [True, False]
+
+
+@pytest.mark.parametrize(("scheme", "warns"), [("https", True), ("http", False)])
+def test_private_clients_in_production_get_a_warning(load: Load, scheme: str, warns: bool) -> None:
+    """A setting for development is suspicious if `base_url` is an https URL."""
+    text = LEAST.replace('base_url = "https', f'base_url = "{scheme}')
+    server = '[authorization_server]\nurl = "https://auth.bank.example/i"\ndialect = "rafiki"\n'
+    warnings = " ".join(load(f"{text}{server}allow_private_clients = true\n").warnings)
+    assert ("authorization_server.allow_private_clients is true" in warnings) == warns
+
+
 def test_peer_without_a_payable_wallet_address_gets_a_warning(load: Load, tmp_path: Path) -> None:
     """A peer gets a warning if no wallet address has the same asset code and scale."""
     says = "{}: peer[0] has the asset {} at scale 3, but no wallet address has this asset: this peer cannot pay"
@@ -830,9 +886,9 @@ def test_warnings_name_the_file_and_the_setting(load: Load, tmp_path: Path) -> N
 
 
 def test_no_warnings_without_modes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no warning on systems without such modes."""
+    """There is no warning about modes on systems without such modes."""
     monkeypatch.setattr(files, "POSIX", False)
-    assert load(LEAST).warnings == ()
+    assert [warning for warning in load(LEAST).warnings if "chmod" in warning] == []
 
 
 INVALID: Final = "is not TOML: Invalid value (at line 1, column 14); write strings"
@@ -841,6 +897,27 @@ UNESCAPED: Final = "is not TOML: Unescaped ... in a string (at line 1, column 17
 
 
 # --- the file itself -----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+@pytest.mark.parametrize("name", ["configuration.toml", "new.hex", "client.jwk", "peer.txt"])
+def test_file_that_would_block_is_refused(load: Load, tmp_path: Path, name: str) -> None:
+    """A FIFO without a writer keeps no process waiting."""
+    load(FULL)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigurationError, match=rf"{name}:? is no regular file: give the name of a file"):
+        load_settings(tmp_path / "configuration.toml")
+
+
+@pytest.mark.parametrize("name", ["configuration.toml", "new.hex"])
+def test_file_of_endless_length_is_refused(load: Load, tmp_path: Path, name: str) -> None:
+    """No more than a bounded part of a file is read."""
+    load(FULL)
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(CONFIGURATION_BYTES_MAX + 1)
+    with pytest.raises(ConfigurationError, match=rf"{name}:? is larger than {CONFIGURATION_BYTES_MAX} bytes"):
+        load_settings(tmp_path / "configuration.toml")
 
 
 @pytest.mark.parametrize(

@@ -496,6 +496,13 @@ def useless_keys() -> dict[str, bytes]:
     }
 
 
+def test_complete_needs_no_data(sign: Signer, folder: Path) -> None:
+    """A request that completes a payment has no body, so its length is zero."""
+    request = sign.request("POST", f"{URL}/019b76da-a800-7000-8000-000000000000/complete")
+    assert (request.body, request.values("content-length")) == (b"", ("0",))
+    assert proof_of(request, folder).key_id == "client-key-1"
+
+
 def write_files(folder: Path) -> None:
     """Write files that cannot be used."""
     for name, content in useless_keys().items():

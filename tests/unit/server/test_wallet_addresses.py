@@ -89,6 +89,7 @@ WRONG: Final = [
     ('base_urls = ["wallet.bank.example"]', "base_urls", "must be an absolute http or https URL"),
     ('base_urls = ["https://x.example/?a=b"]', "base_urls", "must name at least one URL without a query"),
     ('base_urls = ["http://x.example"]', "base_urls", "must be https URLs, unless allow_private is true"),
+    ('base_urls = ["https://x.example/a%2fb"]', "base_urls", "must be URLs without %2F, %5C, %25 and dot segments"),
     (f'base_urls = ["{BASE}"]\nmax_age_s = 9', "max_age_s", "must be an integer from 10 to 86400, not 9"),
     (f'base_urls = ["{BASE}"]\nallow_private = 1', "allow_private", "must be true or false, not an integer"),
     (f'base_urls = ["{BASE}"]\nallow_http = true', "allow_http", "is not a setting"),
@@ -113,13 +114,13 @@ def test_listed_wallet_address_beside_the_table_is_refused(folder: Path) -> None
     assert caught.value.details["setting"] == "wallet_address"
 
 
-def test_right_for_a_wallet_address_elsewhere_is_refused(folder: Path) -> None:
-    """The identifier of a right must lie below a base URL."""
+@pytest.mark.parametrize("url", ["https://wallet.bank.example.evil/alice", f"{BASE}/..%2fadmin"])
+def test_right_for_a_wallet_address_elsewhere_is_refused(folder: Path, url: str) -> None:
+    """The identifier of a right must lie below a base URL, for every server that reads it."""
     with pytest.raises(ConfigurationError) as caught:
-        loaded(folder, f'base_urls = ["{BASE}"]', identifier="https://wallet.bank.example.evil/alice")
+        loaded(folder, f'base_urls = ["{BASE}"]', identifier=url)
     assert caught.value.description.endswith(
-        "token[0].rights[0].identifier is not a wallet address of this configuration: "
-        f"https://wallet.bank.example.evil/alice; use one below {BASE}"
+        f"token[0].rights[0].identifier is not a wallet address of this configuration: {url}; use one below {BASE}"
     )
 
 

@@ -7,7 +7,7 @@ import socket
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.server.init import CONFIGURATION
+from incoming_payments.server.init import CONFIGURATION, SERVER_SECRET
 from incoming_payments.server.workers import run_workers
 from incoming_payments.stores.sqlite import SqliteStore
 from kits.processes import (
@@ -45,9 +45,12 @@ PROGRAM: Final = """
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(0))
     signal.signal(signal.SIGHUP, lambda *_: say(f"worker {os.getpid()} reloads"))
 
-    def work(number, _):
+    def work(number, _, beat):
         say(f"worker {number} is {os.getpid()} with {settings[-1]} settings")
         while not stopped:
+            beat()
+            if os.path.exists(f"hang-{os.getpid()}"):
+                time.sleep(600)
             time.sleep(0.01)
             if os.path.exists(f"end-{os.getpid()}"):
                 return 3
@@ -112,7 +115,8 @@ def test_single_worker_runs_in_the_calling_process() -> None:
     """Nothing is supervised, and the exit status is that of the worker."""
     seen: list[tuple[int, socket.socket, int]] = []
 
-    def work(number: int, listener: socket.socket) -> int:
+    def work(number: int, listener: socket.socket, beat: Callable[[], None]) -> int:
+        beat()
         seen.append((number, listener, os.getpid()))
         return 7
 
@@ -289,17 +293,56 @@ def test_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     assert len(re.findall(text, program.log.read_text("utf-8"))) == 1
 
 
+# --- workers that hang ---
+
+SILENT: Final = "import incoming_payments.server.workers as w; w.WORKER_SILENT_S_MAX = 3"
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_worker_that_hangs_is_replaced(tmp_path: Path, is_stopped: bool) -> None:
+    """A worker that is stopped, or does not return from a call, still gets connections. So it is killed."""
+    with supervised(tmp_path, SILENT) as program:
+        (lost, pid, _), (_, other, _) = program.workers()
+        if is_stopped:
+            os.kill(pid, signal.SIGSTOP)
+        else:
+            (tmp_path / f"hang-{pid}").touch()
+        *_, (successor, new_pid, _) = program.workers(3)
+        assert successor == lost
+        assert [is_running(each) for each in (pid, other, new_pid)] == [False, True, True]
+        program.process.terminate()
+        assert ended(program.process) == 0
+    text = rf"worker {lost} \(process {pid}\) is stopped or hangs: no sign of life for 3 seconds, so it is killed\n"
+    assert len(re.findall(text, program.log.read_text("utf-8"))) == 1
+
+
+def test_suspended_machine_loses_no_worker(tmp_path: Path) -> None:
+    """After a suspension of all processes, for longer than a worker may be silent, the workers go on."""
+    with supervised(tmp_path, SILENT) as program:
+        workers = program.workers()
+        everything = [*(pid for _, pid, _ in workers), program.process.pid]
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in everything:
+                os.kill(pid, number)
+            time.sleep(4)
+        assert program.workers() == workers
+        assert all(map(is_running, everything))
+        assert "sign of life" not in program.log.read_text("utf-8")
+
+
 # --- the service ---
 
 
 @contextmanager
-def service(folder: Path, settings: str = "workers = 2") -> Iterator[tuple["Popen[bytes]", HttpClient]]:
+def service(
+    folder: Path, settings: str = "workers = 2", *, command: Sequence[str] = COMMAND
+) -> Iterator[tuple["Popen[bytes]", HttpClient]]:
     """Run `serve` with `settings` in `[listen]`, by default two workers."""
     port = free_port()
     assert run_command("init", folder, "--port", str(port)).returncode == 0
     path = folder / CONFIGURATION
     path.write_text(path.read_text("utf-8").replace("# workers = 1", settings), "utf-8")
-    with serving([*COMMAND, "serve", "--config", path], port, folder / "log") as process:
+    with serving([*command, "serve", "--config", path], port, folder / "log") as process:
         await_lines(folder / "log", "Application startup complete", 2)
         yield process, HttpClient.of(folder, f"http://127.0.0.1:{port}")
 
@@ -396,6 +439,37 @@ def test_workers_read_the_configuration_again(tmp_path: Path) -> None:
         os.kill(started(tmp_path)[0], signal.SIGKILL)
         await_lines(tmp_path / "log", "Application startup complete", 3)
         assert {code_of(client.create()) for _ in range(8)} == {(401, "invalid_token")}
+
+
+def test_configuration_that_would_block_keeps_no_worker_from_stopping(tmp_path: Path) -> None:
+    """After SIGHUP, a secret that is a FIFO is refused. The supervisor and the workers still take signals."""
+    with service(tmp_path) as (process, client):
+        (tmp_path / SERVER_SECRET).unlink()
+        os.mkfifo(tmp_path / SERVER_SECRET)
+        process.send_signal(signal.SIGHUP)
+        await_lines(tmp_path / "log", f"{SERVER_SECRET} is no regular file", 3)
+        assert client.create().status_code == 201
+        os.kill(started(tmp_path)[0], signal.SIGKILL)
+        await_lines(tmp_path / "log", "Application startup complete", 3)
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_stopped_worker_of_the_service_is_replaced(tmp_path: Path) -> None:
+    """The event loop of each worker gives signs of life. The connections that waited for a lost worker are served."""
+    code = (
+        "import sys, incoming_payments.server.workers as workers\n"
+        "from incoming_payments.server.command import main\n"
+        "workers.WORKER_SILENT_S_MAX = 5\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    with service(tmp_path, command=[sys.executable, "-c", code]) as (_, client):
+        first, second = started(tmp_path)
+        os.kill(first, signal.SIGSTOP)
+        assert [client.create().status_code for _ in range(8)] == [201] * 8
+        await_lines(tmp_path / "log", "Application startup complete", 3)
+        assert [is_running(pid) for pid in (first, second)] == [False, True]
+        assert (tmp_path / "log").read_text("utf-8").count("sign of life") == 1
 
 
 def slow_uploads(port: int) -> list[socket.socket]:

@@ -1,0 +1,67 @@
+"""The output and the log of `serve`. If neither a disk nor a reader takes a line, the service goes on without it."""
+
+import atexit
+import json
+import logging
+import os
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final, Literal, TextIO, get_args
+
+from incoming_payments.server.log_filter import LineLimitFilter
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS: Final[tuple[str, ...]] = get_args(LogFormat)
+
+
+def say(text: str, stream: TextIO) -> None:
+    """Write lines to the standard output or error, if it takes them."""
+    with suppress(OSError):
+        print(text, file=stream, flush=True)
+
+
+def log_to_stderr(form: LogFormat) -> None:
+    """Write the log of this process and of its workers to standard error, in lines of this form."""
+    handler = _Handler()
+    handler.addFilter(LineLimitFilter())
+    text = "%(asctime)s %(levelname)s %(name)s %(event)s: %(message)s"
+    lines = logging.Formatter(text, defaults={"event": "-"})  # lines of uvicorn have no event
+    handler.setFormatter(_JsonFormatter() if form == "json" else lines)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    atexit.register(_discard_unwritten)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of `logging`
+        """Drop a line that could not be written. A traceback could not be written either."""
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a JSON object on one line."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "process": record.process,
+            "logger": record.name,
+            "event": getattr(record, "event", None),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _discard_unwritten() -> None:
+    """Discard output that was not written. Otherwise Python would try again, and end with an exit status of 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:  # `None` if it was closed at the start
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,151 @@
+"""The tasks beside the requests: `expired` events without a call of the host, and the sign of life of a worker."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from incoming_payments.domain.payment import PaymentId, payment_id
+from incoming_payments.errors import StoreUnavailable
+from incoming_payments.limits import SWEEP_PAYMENTS_MAX
+from incoming_payments.ports import AsyncPorts
+from incoming_payments.server import background
+from incoming_payments.server.background import Task, sweeping, with_tasks
+from incoming_payments.server.init import CONFIGURATION
+from incoming_payments.service import AsyncIncomingPayments
+from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.stores.sqlite import SqliteStore
+from kits.processes import HttpClient, await_lines, free_port, run_command, serving
+from kits.service_kit import ALICE, Service
+
+# Each turn of the sweep comes soon.
+PROGRAM: Final = """
+import sys
+from incoming_payments.server import background
+from incoming_payments.server.command import main
+background.EXPIRY_SWEEP_S_MAX = 0.05
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def kinds(store: SqliteStore, ids: Sequence[PaymentId]) -> list[list[str]]:
+    """Return the kinds of the events of each payment."""
+    return [[event.kind.value for event in store.events(id)] for id in ids]
+
+
+def test_workers_write_each_expired_event_once(tmp_path: Path) -> None:
+    """Two workers sweep the same database. Each expired payment gets one event, and the other payments get none."""
+    port = free_port()
+    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
+    path = tmp_path / CONFIGURATION
+    path.write_text(path.read_text("utf-8").replace("# workers = 1", "workers = 2"), "utf-8")
+    with serving([sys.executable, "-c", PROGRAM, "serve", "--config", path], port, tmp_path / "log"):
+        await_lines(tmp_path / "log", "Application startup complete", 2)
+        client = HttpClient.of(tmp_path, f"http://127.0.0.1:{port}")
+        at = datetime.now(UTC) + timedelta(seconds=2)
+        urls = [client.create(expiresAt=at.isoformat()).json()["id"] for _ in range(20)]
+        staying = client.create().json()["id"]
+        ids = [payment_id(url.rpartition("/")[2]) for url in [*urls, staying]]
+        with SqliteStore(tmp_path / "payments.sqlite3") as store:
+            deadline = time.monotonic() + 30
+            while kinds(store, ids) != [["created", "expired"]] * 20 + [["created"]]:
+                assert time.monotonic() < deadline, kinds(store, ids)
+                time.sleep(0.05)
+            time.sleep(0.5)  # some more sweeps
+            assert kinds(store, ids) == [["created", "expired"]] * 20 + [["created"]]
+    assert "Traceback" not in (tmp_path / "log").read_text("utf-8")
+
+
+class Failing(MemoryStore):
+    """A store whose first sweep fails. `is_swept` is set when a sweep finds nothing more."""
+
+    fails = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_swept = asyncio.Event()
+
+    def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
+        """Fail once."""
+        if self.fails:
+            self.fails = False
+            raise StoreUnavailable("the database is locked")
+        found = super().find_expired(now, limit)
+        if not found:
+            self.is_swept.set()
+        return found
+
+
+def test_sweep_goes_on_after_a_failure_and_a_full_batch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failure is logged. All payments are found, also when there are more than one call takes."""
+    monkeypatch.setattr(background, "EXPIRY_SWEEP_S_MAX", 0.001)
+    kit, store = Service(), Failing()
+    kit.replace(store=store)
+    ports = AsyncPorts(store=store, wallet_addresses=kit.hosted, methods=kit.methods)
+    service = AsyncIncomingPayments(policy=kit.policy, ports=ports, clock=kit.clock)
+
+    async def sweep() -> list[str]:
+        expires_at = kit.now + timedelta(seconds=1)
+        made = [
+            await service.create(wallet_address=ALICE.url, expires_at=expires_at) for _ in range(SWEEP_PAYMENTS_MAX + 1)
+        ]
+        kit.clock.advance(2)
+        task = asyncio.create_task(sweeping(service)())
+        await store.is_swept.wait()
+        task.cancel()
+        return [(await service.events(payment.id))[-1].kind.value for payment in made]
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(sweep()) == ["expired"] * (SWEEP_PAYMENTS_MAX + 1)
+    [line] = caplog.records
+    assert (line.levelname, line.__dict__["event"]) == ("WARNING", "expiry_sweep_failed")
+    assert "the database is locked" in line.getMessage()
+
+
+def test_tasks_run_from_the_start_of_the_server_until_its_end() -> None:
+    """The tasks begin before the first request, and have ended when the application closes its store."""
+    steps: list[str] = []
+
+    def task(name: str) -> Task:
+        async def run() -> None:
+            steps.append(f"{name} begins")
+            try:
+                await asyncio.sleep(600)
+            finally:
+                steps.append(f"{name} ends")
+
+        return run
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        steps.append(scope["type"])
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+            steps.append("closes its store")
+
+    async def live() -> None:
+        answer = with_tasks(application, task("a"), task("b"))
+        messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+        async def receive() -> Any:
+            await asyncio.sleep(0)
+            if messages[0]["type"] == "lifespan.shutdown":
+                await answer({"type": "http"}, receive, send)
+            return messages.pop(0)
+
+        async def send(_: Any) -> None:
+            """Do nothing."""
+
+        await answer({"type": "lifespan"}, receive, send)
+
+    asyncio.run(live())
+    ends = ["a ends", "b ends", "closes its store"]
+    assert steps == ["lifespan", "a begins", "b begins", "http", *ends]
