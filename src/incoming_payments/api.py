@@ -14,6 +14,7 @@ from typing import Final
 from attrs import evolve, field, frozen
 
 from incoming_payments import errors, limits
+from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.complete import complete_payment
@@ -31,7 +32,18 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def _pairs(headers: Iterable[tuple[str, str]]) -> Headers:
-    return tuple(headers)
+    if type(headers) is not tuple and isinstance(headers, Mapping):
+        text = f"headers must be (name, value) pairs, such as list(request.headers.items()), not {name_of(headers)}"
+        raise errors.InvalidValue(text, member="headers")
+    # RFC 9110 §5.5: white space around a value is no part of it, but some servers leave it there.
+    return tuple([(name, value.strip(" \t")) for name, value in headers])
+
+
+def _octets(body: bytes) -> bytes:
+    given: object = body
+    if not isinstance(given, bytes | bytearray | memoryview):  # `bytes` would take a number as a length
+        raise errors.InvalidValue(f"body must be the bytes of the content, not {name_of(given)}", member="body")
+    return bytes(given)
 
 
 @frozen
@@ -40,14 +52,15 @@ class Request:
 
     `path` and `query` are raw, still percent-encoded. `path` begins with a slash and is relative to the base
     URL of the service. `query` has no question mark. `headers` are (name, value) pairs in the order received, one for
-    each field line, with values decoded as Latin-1. `body` holds all bytes of the content.
+    each field line, with values decoded as Latin-1. The white space around a value is removed (RFC 9110 §5.5). `body`
+    holds all bytes of the content. Raises `InvalidValue` for headers as a mapping, and for a body of another type.
     """
 
     method: str
     path: str
     query: str = ""
     headers: Headers = field(default=(), converter=_pairs, repr=False)
-    body: bytes = field(default=b"", converter=bytes, repr=False)
+    body: bytes = field(default=b"", converter=_octets, repr=False)
 
     def values(self, name: str) -> list[str]:
         """Return the values of the header field lines with this name. `name` is in lower case."""
@@ -91,6 +104,7 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.AcceptanceUnavailable: 503,
     errors.AuthorizationServerUnavailable: 503,
     errors.ClientKeysUnavailable: 503,
+    errors.ClockBehind: 503,
     errors.WalletAddressesUnavailable: 503,
     errors.StoreUnavailable: 503,
     errors.StoreStopped: 503,
@@ -107,8 +121,8 @@ def handle(
 ) -> Flow[Response]:
     """Answer one request to the service. Spec section 4.
 
-    `now` is the time of the request. `clock` returns the time of the decisions that the store makes later. By default,
-    that is `now` too.
+    `now` is the time of the request. `clock` returns the time of the decisions that come later. By default, that is
+    `now` too.
 
     A refusal is a response too. An exception, such as `PortMissing` or `StoreUnusable`, is never the fault of a client.
 
@@ -137,7 +151,7 @@ def answer(
         # From here on, the fields are looked up in the index of the message.
         message = RequestMessage(head.method, f"{policy.base_url}{head.path}{query}", head.headers, body)
         is_public = _is_public(head, message, policy)
-        respond, id = _route(head, policy, takes_preflight=is_public and policy.public_cors)
+        respond, id = _route(head, policy, is_public=is_public)
         if not (is_public or head.method == "OPTIONS" or message.values("authorization")):
             parse_authorization(())  # raises 401 before 406 and 415 are checked, so that every client learns `as_uri`
         _require_acceptable(message)
@@ -156,9 +170,9 @@ Clock = Callable[[], datetime]
 Answer = Callable[[RequestMessage, str, ServicePolicy, datetime, Clock], Flow[Response]]
 
 
-def _create(request: RequestMessage, _: str, policy: ServicePolicy, now: datetime, _clock: Clock) -> Flow[Response]:
+def _create(request: RequestMessage, _: str, policy: ServicePolicy, now: datetime, clock: Clock) -> Flow[Response]:
     require_content(request, JSON_MEDIA_TYPE)
-    view = yield from create_payment(request, policy, now)
+    view = yield from create_payment(request, policy, now, clock)
     return _response(201, write_view(view), ("Location", view.id))
 
 
@@ -211,16 +225,17 @@ _ROUTES: Final[tuple[Mapping[str, Answer], ...]] = (  # by the number of groups 
 )
 
 
-def _route(request: Request, policy: ServicePolicy, *, takes_preflight: bool) -> tuple[Answer, str]:
+def _route(request: Request, policy: ServicePolicy, *, is_public: bool) -> tuple[Answer, str]:
     match = _PATH.fullmatch(request.path)
     if match is None:
         text = f"this service has no path {request.path[:_PATH_CHARS_SHOWN]!a}"
         raise HttpRefused(404, "not_found", f"{text}: use {policy.base_url}{COLLECTION_PATH}")
     answers = _ROUTES[match.lastindex or 0]
     answer = answers.get(request.method)
-    if answer is None or (answer is _options and not takes_preflight):
-        methods = [name for name in answers if name != "OPTIONS" or takes_preflight]
-        allow = ", ".join(methods)
+    takes_preflights = policy.public_get and policy.public_cors
+    if answer is None or (answer is _options and not (takes_preflights and is_public)):
+        methods = [name for name in answers if name != "OPTIONS" or takes_preflights]
+        allow = ", ".join([name for name in methods if name != request.method])
         raise HttpRefused(405, "method_not_allowed", f"use {allow} for this path", headers=(("Allow", allow),))
     return answer, match[1] or ""
 
@@ -320,7 +335,9 @@ def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
 
 def _refusal(error: errors.IncomingPaymentsError, policy: ServicePolicy) -> Response:
     status = next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
-    description, details = policy.describe(error), error.details
+    # The description of a store may name its file.
+    shown = payment_not_found() if isinstance(error, errors.PaymentNotFound) else error
+    description, details = policy.describe(shown), shown.details
     headers: Headers = ()
     if status == 401:
         headers = (("WWW-Authenticate", challenge(policy.auth_server)),)

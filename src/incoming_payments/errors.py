@@ -37,6 +37,7 @@ IncomingPaymentsError              has a code, a description and details
 │   ├── AcceptanceUnavailable
 │   ├── AuthorizationServerUnavailable
 │   ├── ClientKeysUnavailable
+│   ├── ClockBehind
 │   └── WalletAddressesUnavailable
 ├── StoreError                     the store failed, and changed nothing as far as it knows
 │   ├── StoreUnavailable (PortUnavailable)    for now: repeat the call
@@ -131,7 +132,12 @@ class MalformedPacket(Malformed, code="malformed_packet"):
 
 
 class Refused(IncomingPaymentsError, code="refused"):
-    """The request is valid, but not allowed."""
+    """The request is valid, but not allowed.
+
+    `hint` names a setting of the host that may be the reason, or is empty. It is for the log of the host only.
+    """
+
+    hint: str = ""
 
 
 class TokenRefused(Refused, code="invalid_token"):
@@ -275,6 +281,14 @@ class AcceptanceUnavailable(PortUnavailable, code="acceptance_unavailable"):
 
 class ClientKeysUnavailable(PortUnavailable, code="client_keys_unavailable"):
     """The keys of the client cannot be read now, so the signature can be neither accepted nor refused."""
+
+
+class ClockBehind(PortUnavailable, code="clock_behind"):
+    """A nonce cannot be checked: a clock that was ahead has removed the record of nonces of this time.
+
+    Nonces are accepted again when the clock passes the time that the description names. A single request that was
+    delayed for longer than the clock skew gets this error too.
+    """
 
 
 class WalletAddressesUnavailable(PortUnavailable, code="wallet_addresses_unavailable"):

@@ -87,6 +87,7 @@ CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # the largest setting: an hour is a wron
 EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of one diagnosis: a signature needs about 80; at most 0.1 s
 EXPLAIN_CAUSES_MAX: Final = 6  # a reader looks at the first few only
 EXPLAIN_CHARS_MAX: Final = 8 * 1024  # one diagnosis: an honest request needs about 1,000
+SECRET_PIECE_CHARS_MIN: Final = 8  # the shortest piece of a secret that no error and no diagnosis shows
 EXPLAIN_VALUE_CHARS_MAX: Final = 200  # one value in a diagnosis, such as a target URI or a keyid
 EXPLAINED_A_MINUTE_MAX: Final = 10  # by one host: enough to find a mistake, too few to fill a log or keep a core busy
 
@@ -110,10 +111,15 @@ INTROSPECTION_SETTING_S_MAX: Final = 30.0  # the largest setting: the clients ha
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable that long
 INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: usually 2 KB each, and 20 KB at most
 INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
+ACTIVE_TOKENS_MAX: Final = 10_000  # remembered by their digests, 200 bytes each, for the reserved connections
 ANSWERS_REMEMBERED_MAX: Final = 256  # of one introspector: usually 2 KB each, and 20 KB at most
 CLIENT_RETRIES_MAX: Final = 2  # after a failed connection: a kept connection may be closed, and a server restarts
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
-LOOK_UPS_MAX: Final = 16  # of names at the same time, by one client: each takes a thread until the resolver answers
+ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # of an answer besides its body: header fields, interim responses, chunks
+LOOK_UPS_MAX: Final = 32  # of names at the same time, by one client: more than a burst of new names needs
+LOOK_UP_S_MAX: Final = 3.0  # seconds of a look-up; then its callers give up, and only its thread still counts
+LOOK_UP_THREADS_MAX: Final = 64  # of one client: the resolver of the system may take half a minute to give up
+LOOK_UPS_OF_DOMAIN_MAX: Final = 4  # threads for names of one parent domain: its owner chooses how slow they are
 CLIENT_CONNECTIONS_MAX: Final = 256  # of one async client to all hosts: the rest of the process needs descriptors too
 BREAKER_FAILURES_MAX: Final = 5  # in a row, before a client stops sending: fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the first pause without requests
@@ -123,6 +129,7 @@ BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause: the service resumes at mos
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # in one cache: 25 MB, if each client publishes the largest key set
 FIRST_FETCHES_MAX: Final = 32  # at the same time, of unknown documents: a stranger can cause one with each request
+FIRST_FETCHES_OF_DOMAIN_MAX: Final = 8  # of these, from one parent domain: its owner chooses how slow they are
 DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for it
 DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
@@ -141,6 +148,7 @@ QUOTA_RETRY_S_MAX: Final = 3600  # the longest `Retry-After`: a payer may pay at
 
 # --- flows ---
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles
+PORT_BLOCKS_S_MAX: Final = 0.1  # seconds for which a sync port may block an event loop without a warning
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payment, other flows about ten
 
 # --- adapters and the server ---
@@ -151,6 +159,11 @@ KEEP_ALIVE_S_MAX: Final = 75  # of silence between two requests: longer than a p
 PORT_MAX: Final = 65535  # of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of their one file
 SHUTDOWN_S_MAX: Final = 15  # for the requests in flight when the server stops: the body, and the store's own wait
+WORKER_SILENT_S_MAX: Final = 15  # seconds without a sign of life; a lock on the database may stop an event loop for 5 s
+EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; a sweep that finds none is one read
+HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # of unfinished headers: longer than any that get a typed refusal
+LOGGED_PATH_CHARS_MAX: Final = 200  # of a path in the access log: the path of a payment has about 60
+CONFIGURATION_BYTES_MAX: Final = 16 * 1024 * 1024  # one file of `serve`: enough for 100,000 listed wallet addresses
 LOGGED_A_MINUTE_MAX: Final = 10  # lines of one kind in a log: enough to see a problem, too few to fill the disk
 SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # read into memory for a digest: enough to test a server's limit
 COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as much; Linux limits an argument to 128 KiB
@@ -159,6 +172,7 @@ COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as m
 STORE_BATCH_MAX: Final = 256  # updates in one commit: limits the time that an update waits for others
 STORE_QUEUE_MAX: Final = 10_000  # waiting updates: beyond this, the store refuses updates
 STORE_READERS_MAX: Final = 8  # connections for reading, and threads that read for asyncio
+STORE_SLICE_PAYMENTS_MAX: Final = 2_000  # payments of a list that one read passes over: some milliseconds
 STORE_SLOW_READ_S_MIN: Final = 0.001  # longer reads in the thread of an event loop count against the next two limits
 STORE_SLOW_READS_SHARE_MAX: Final = 0.05  # of the time of a loop: other requests are 5 % slower at most
 STORE_SLOW_READS_S_MAX: Final = 0.05  # at once: a busy processor makes some reads slow, too
@@ -188,11 +202,16 @@ for _smaller, _larger, _why in (
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
     (APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX, "the default bound must be a valid setting"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
+    (LOOK_UPS_MAX, LOOK_UP_THREADS_MAX, "each look-up has a thread"),
+    (LOOK_UPS_OF_DOMAIN_MAX, LOOK_UPS_MAX, "one domain must not take all slots"),
+    (FIRST_FETCHES_OF_DOMAIN_MAX, FIRST_FETCHES_MAX, "one domain must not take all fetches"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_MAX, INTROSPECTION_SETTING_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest"),
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
+    (STORE_BUSY_S_MAX, WORKER_SILENT_S_MAX, "a worker that waits for a lock is not hung"),
+    (HEADERS_BYTES_MAX + TARGET_CHARS_MAX, HEADER_SECTION_BYTES_MAX, "a valid header section must be able to arrive"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "the queue holds the batch"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount needs that many digits"),

@@ -7,7 +7,7 @@ import enum
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from incoming_payments.limits import LOGGED_A_MINUTE_MAX
@@ -31,6 +31,7 @@ class LogEvent(enum.StrEnum):
         "authorization_server_unavailable",
         "degraded: clients with a token are refused, and packets are still taken",
     )
+    CLOCK_BEHIND = "clock_behind", "the clock was set back, so requests with a nonce are refused; correct the clocks"
     PORT_UNAVAILABLE = "port_unavailable", "another port did not answer, so a request was refused"
     DOCUMENT_REFRESH_FAILED = (
         "document_refresh_failed",
@@ -39,15 +40,27 @@ class LogEvent(enum.StrEnum):
     NOT_READY = "not_ready", "a readiness check failed because of the store; has the traceback"
     SIGNATURE_REFUSED = "signature_refused", "why a signature was refused, if refusals are explained"
     EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained; has the traceback"
-    BODY_NOT_READ = "body_not_read", "no byte of an announced body arrived; other code may have read it"
+    BODY_NOT_READ = (
+        "body_not_read",
+        "no byte of an announced body arrived, and other code may have read it; or the server failed to read the body",
+    )
     WRONG_MOUNT = "wrong_mount", "a 404 that another `mount` would avoid"
+    SETTING_SUSPECTED = "setting_suspected", "a setting of the service may be the reason for a refused request"
+    PORT_BLOCKS = "port_blocks", "a sync port blocked the event loop for long; once for each port"
     LINES_SUPPRESSED = "lines_suppressed", "the number of lines of one kind that the rate limit suppressed"
     OBSERVER_FAILED = "observer_failed", "an observer raised an exception; has the traceback"
+    DATABASE_CREATED = "database_created", "the SQLite store has created a database, because the file was not there"
     CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database; it is tried again"
     CONFIGURATION_READ = "configuration_read", "SIGHUP: `serve` has read its configuration again"
     CONFIGURATION_REFUSED = "configuration_refused", "SIGHUP: the configuration is wrong, so the old settings stay"
-    CONFIGURATION_WARNING = "configuration_warning", "SIGHUP: a setting needs a restart, or is probably a mistake"
-    WORKER_LOST = "worker_lost", "a worker process of `serve` has ended; another takes its place, or the service stops"
+    CONFIGURATION_WARNING = "configuration_warning", "a setting is probably a mistake, or needs a restart after SIGHUP"
+    WORKER_LOST = (
+        "worker_lost",
+        "a worker process of `serve` has ended or hangs; another replaces it, or the service stops",
+    )
+    EXPIRY_SWEEP_FAILED = "expiry_sweep_failed", "`serve` could not write `expired` events; it tries again"
+    REQUEST_ANSWERED = "request_answered", "the access log of `serve`: a request and its response"
+    HEADERS_WITHOUT_END = "headers_without_end", "`serve` closed a connection, because its headers did not end"
     METRICS_UNAVAILABLE = "metrics_unavailable", "another program has taken the port of a worker's metrics"
     ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception; has the traceback"
 
@@ -59,14 +72,17 @@ def log_event(
     message: str,
     *args: object,
     error: BaseException | None = None,
+    fields: Mapping[str, object] | None = None,
     depth: int = 1,
 ) -> None:
     """Write a line with the `event`, and with the traceback of `error`. `depth` is the number of frames to the caller.
 
-    The frame matters: `serve` limits the lines of each place in the code.
+    The frame matters: `serve` limits the lines of each place in the code. `fields` are further members of a JSON line.
     """
     text = f"incoming payments: {message}"
-    logger.log(level, text, *args, extra={"event": event.value}, exc_info=error, stacklevel=depth + 1)
+    logger.log(
+        level, text, *args, extra={"event": event.value, "fields": fields or {}}, exc_info=error, stacklevel=depth + 1
+    )
 
 
 class LineLimit:

@@ -14,9 +14,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, field, fields, frozen
 
 from incoming_payments.acceptance import Acceptance, Approvals, AsyncAcceptance
+from incoming_payments.blocking import LoopWatch, check_unblocking
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
@@ -165,8 +166,9 @@ class Nonces(Protocol):
         """Record `key`, and return `True` if this is its first use or `False` otherwise, in one atomic step.
 
         `key` has 64 hexadecimal digits. Keep it until `now` is later than its `until`, and raise `StoreUnavailable`
-        when there is no space for it. Return `False` when `until` is before `now`. Also return `False` when `until` is
-        not later than the `until` of a key that was removed, because `now` may be out of date when the call arrives.
+        when there is no space for it. Return `False` when `until` is before `now`. For a key that is not recorded,
+        raise `ClockBehind` when `until` is not later than the `until` of a key that was removed: `now` may be out of
+        date when the call arrives, or another clock was ahead. `stores.guard.check_nonce_time` does this.
         """
 
 
@@ -283,7 +285,10 @@ class Observer(Protocol):
 
 
 def _port(protocol: type, *, is_sync: bool = False) -> Validator:
-    """Return a validator for an object with the methods of `protocol`, or `None`. `is_sync` refuses `async def`."""
+    """Return a validator for an object with the methods of `protocol`, or `None`.
+
+    `is_sync` refuses `async def`. Otherwise the validator refuses a port of this library that blocks the event loop.
+    """
     methods = [name for name in vars(protocol) if not name.startswith("_")]
 
     def check(_: object, attribute: "Attribute[Any]", port: object) -> None:
@@ -296,6 +301,8 @@ def _port(protocol: type, *, is_sync: bool = False) -> Validator:
         if is_sync and any(inspect.iscoroutinefunction(getattr(port, name, None)) for name in methods):
             text = f"{attribute.name} is async: pass AsyncPorts to AsyncIncomingPayments, or write the port with def"
             raise ConfigurationError(text, setting=attribute.name)
+        if not is_sync:
+            check_unblocking(attribute.name, port)
 
     return check
 
@@ -312,12 +319,25 @@ def _bound(_: object, attribute: "Attribute[Any]", value: object) -> None:
         raise ConfigurationError(text, setting=attribute.name)
 
 
-def _approvals(ports: "AsyncPorts | Ports") -> Approvals | None:
-    return None if ports.acceptance is None else Approvals(ports.acceptance, ports.approval_s)
+class _Calls:
+    """The state for the calls of ports, for the drivers."""
+
+    acceptance: Any
+    approval_s: float
+
+    @cached_property
+    def approvals(self) -> Approvals | None:
+        """The calls of `acceptance` within its bound."""
+        return None if self.acceptance is None else Approvals(self.acceptance, self.approval_s)
+
+    @cached_property
+    def loop_watch(self) -> LoopWatch:
+        """The warnings about sync ports that block an event loop."""
+        return LoopWatch()
 
 
 @frozen(kw_only=True, slots=False)  # with slots, a cached property makes each look-up of a port slower
-class Ports:
+class Ports(_Calls):
     """The ports for `run`. Leave out ports that the flows of the host do not use.
 
     A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
@@ -339,15 +359,14 @@ class Ports:
     quotas: Quotas | None = field(default=None, validator=_port(Quotas, is_sync=True))
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
 
-    @cached_property
-    def approvals(self) -> Approvals | None:
-        """The calls of `acceptance` within its bound, for the drivers."""
-        return _approvals(self)
-
 
 @frozen(kw_only=True, slots=False)
-class AsyncPorts:
-    """The ports for `arun`, each sync or async. See `Ports`."""
+class AsyncPorts(_Calls):
+    """The ports for `arun`, each sync or async. See `Ports`.
+
+    A sync port must not wait, because it would block the event loop. Raises `ConfigurationError` also for such a port
+    of this library, and names its async class.
+    """
 
     store: AsyncPaymentStore | PaymentStore | None = field(default=None, validator=_port(PaymentStore))
     wallet_addresses: AsyncWalletAddresses | WalletAddresses | None = field(
@@ -364,7 +383,9 @@ class AsyncPorts:
         default=secrets.token_bytes, repr=False, validator=_function
     )
 
-    @cached_property
-    def approvals(self) -> Approvals | None:
-        """The calls of `acceptance` within its bound, for the drivers."""
-        return _approvals(self)
+
+def check_for_asyncio(ports: AsyncPorts | Ports) -> None:
+    """Raise `ConfigurationError` for a port of this library in `ports` that would block an event loop."""
+    if isinstance(ports, Ports):  # `AsyncPorts` is checked when it is built
+        for each in fields(Ports):
+            check_unblocking(each.name, getattr(ports, each.name))

@@ -49,6 +49,7 @@ CODES = {
     "AcceptanceUnavailable": "acceptance_unavailable",
     "AuthorizationServerUnavailable": "authorization_server_unavailable",
     "ClientKeysUnavailable": "client_keys_unavailable",
+    "ClockBehind": "clock_behind",
     "WalletAddressesUnavailable": "wallet_addresses_unavailable",
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",

@@ -82,6 +82,12 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
             "COMMAND_BODY_BYTES_MAX: Final = 16777217",
             "16777217 must not be more than 16777216: a body in a command is a signed body",
         ),
+        ("LOOK_UP_THREADS_MAX: Final = 31", "32 must not be more than 31: each look-up has a thread"),
+        ("LOOK_UPS_OF_DOMAIN_MAX: Final = 33", "33 must not be more than 32: one domain must not take all slots"),
+        (
+            "FIRST_FETCHES_OF_DOMAIN_MAX: Final = 33",
+            "33 must not be more than 32: one domain must not take all fetches",
+        ),
         (
             "INTROSPECTION_CACHED_BYTES_MAX: Final = 65537",
             "65537 must not be more than 65536: the largest cached answer must be a valid answer",
@@ -98,6 +104,11 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
         (
             "BODY_S_MAX: Final = 11",
             "16.0 must not be more than 15: a request in flight must end before the server stops",
+        ),
+        ("WORKER_SILENT_S_MAX: Final = 4", "5.0 must not be more than 4: a worker that waits for a lock is not hung"),
+        (
+            "HEADER_SECTION_BYTES_MAX: Final = 69631",
+            "69632 must not be more than 69631: a valid header section must be able to arrive",
         ),
         ("STORE_BATCH_MAX: Final = 10001", "10001 must not be more than 10000: the queue holds the batch"),
         (

@@ -1,7 +1,9 @@
 """Mistakes in values and settings: each is a typed error when the value is built, and says what to pass."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -12,22 +14,31 @@ from incoming_payments import (
     AccessToken,
     AccessTokenInfo,
     Asset,
+    AsyncIncomingPayments,
     AsyncPorts,
     DerivedMethods,
     HttpPeer,
+    IncomingPayments,
     IncomingPaymentsError,
     PacketPolicy,
     Peer,
     Ports,
     Receiver,
+    Request,
     ServicePolicy,
     StaticIntrospector,
     WalletAddress,
     WalletAddressUrl,
 )
+from incoming_payments.clients.client_keys import HttpClientKeys
+from incoming_payments.clients.introspection import HttpIntrospector
+from incoming_payments.clients.wallet_addresses import HttpWalletAddresses
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedKey
+from incoming_payments.flows.expire import announce_expired
+from incoming_payments.flows.run import arun
 from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, PublicKey, RequestMessage, sign, verify
 from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.stores.sqlite import SqliteStore
 
 # The arguments are wrong on purpose, so they have the type `Any`.
 A: Final[Any] = "https://auth.bank.example"
@@ -63,6 +74,9 @@ def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
 @pytest.mark.parametrize(
     ("build", "text"),
     [
+        (lambda: Request("POST", "/", body="{}"), "body must be the bytes of the content, not str"),  # type: ignore[arg-type]
+        (lambda: Request("POST", "/", body=5), "body must be the bytes of the content, not int"),  # type: ignore[arg-type]
+        (lambda: Request("POST", "/", headers={"A": "b"}), r"headers must be \(name, value\) pairs, .* not dict"),  # type: ignore[dict-item]
         (lambda: a_policy(public_get="no"), "public_get must be of type bool, not str"),
         (lambda: a_policy(allow_identical=1), "allow_identical must be of type bool, not int"),
         (lambda: a_policy(signature={}), "signature must be of type Policy, not dict"),
@@ -165,6 +179,37 @@ class AsyncAddresses:
 
     async def find(self, url: WalletAddressUrl) -> WalletAddress | None:
         """Return no wallet address."""
+
+
+BLOCKING: Final[list[tuple[str, Callable[[Path], Any], str]]] = [
+    ("store", lambda folder: SqliteStore(folder / "x.sqlite3"), "AsyncSqliteStore"),
+    ("nonces", lambda folder: SqliteStore(folder / "x.sqlite3").nonces, "the nonces of an AsyncSqliteStore"),
+    (
+        "introspector",
+        lambda _: HttpIntrospector("https://auth.bank.example/introspect", dialect="rafiki"),
+        "AsyncHttpIntrospector",
+    ),
+    ("client_keys", lambda _: HttpClientKeys(), "AsyncHttpClientKeys"),
+    ("wallet_addresses", lambda _: HttpWalletAddresses(["https://bank.example"]), "AsyncHttpWalletAddresses"),
+]
+
+
+@pytest.mark.parametrize(("name", "build", "use"), BLOCKING, ids=[name for name, *_ in BLOCKING])
+def test_port_that_would_block_the_loop_is_refused(
+    tmp_path: Path, name: str, build: Callable[[Path], Any], use: str
+) -> None:
+    """`AsyncPorts`, `AsyncIncomingPayments` and `arun` refuse such ports of this library, and name the async ones."""
+    port = build(tmp_path)
+    text = f"^{name} is a {type(port).__name__}, which would block the event loop: use {use}$"
+    plain = Ports(**{"store": STORE, name: port})
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        AsyncPorts(**{name: port})
+    assert caught.value.details == {"setting": name}
+    with pytest.raises(ConfigurationError, match=text):
+        AsyncIncomingPayments(policy=a_policy(), ports=plain)
+    with pytest.raises(ConfigurationError, match=text):
+        asyncio.run(arun(announce_expired(NOW), plain))
+    IncomingPayments(policy=a_policy(), ports=plain)
 
 
 def test_async_port_is_refused_by_the_sync_ports() -> None:

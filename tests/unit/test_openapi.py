@@ -13,6 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import pytest
 from attrs import evolve, frozen
@@ -30,6 +31,7 @@ from incoming_payments.httpsig import Code
 from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, TARGET_CHARS_MAX
 from incoming_payments.openapi import openapi_document
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
+from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import NOW
 from incoming_payments.wire import read_create_request
 from kits.openapi_kit import DOCUMENT, OPERATIONS, Documented, check_response, validator
@@ -285,6 +287,15 @@ def repeated(call: Call) -> Response:
     return Call.of(call.operation, allow_identical=False).twice()
 
 
+def clock_behind(call: Call) -> Response:
+    """Send a nonce that another clock may have removed already."""
+    nonces, later = MemoryNonces(), call.service.now + timedelta(days=1)
+    for seconds in (0, 1):
+        nonces.use(str(seconds), later + timedelta(seconds=seconds), later + timedelta(seconds=seconds))
+    call.service.replace(nonces=nonces)
+    return call.send(call.request(), nonce="a-nonce")
+
+
 def unknown_path(call: Call) -> Response:
     """Use a path below the path of the operation."""
     request = call.request()
@@ -383,6 +394,7 @@ PROVOKED: Final[Mapping[str, Callable[[Call], Response]]] = {
     "insufficient_rights": lambda call: call.by(rights=[a_right("read" if call.is_list else "list")]),
     "key_unusable": lambda call: call.by(jwk={"kty": "x"}),
     "nonce_used": lambda call: call.twice(nonce="a-nonce"),
+    "clock_behind": clock_behind,
     "nonce_unsupported": lambda call: call.to("nonces", None),
     "request_repeated": repeated,
     **{code.value: refusing(code) for code in Code},
@@ -421,6 +433,18 @@ def test_every_documented_code_is_answered(operation: str, status: int, code: st
     """For each operation and each of its codes there is a request with this answer, and its schema accepts the body."""
     call = Call.of(OPERATIONS[operation])
     assert check_response(call.operation, PROVOKED[code](call)) == (status, code)
+
+
+def test_defaults_of_the_document_may_be_sent() -> None:
+    """A generated client may send the default of each parameter, beside each parameter that its user gives."""
+    service = Service()
+    client = service.client(a_right(*ALL))
+    parameters = DOCUMENT["paths"]["/incoming-payments"]["get"]["parameters"]
+    defaults = {one["name"]: one["schema"]["default"] for one in parameters if "default" in one["schema"]}
+    wallet_address, cursor = {"wallet-address": ALICE.url}, {"cursor": client.creates()}
+    for given in (wallet_address, wallet_address | {"first": 5}, wallet_address | cursor | {"last": 5}):
+        query = urlencode(defaults | given)
+        assert client.send(client.sign(Request("GET", "/incoming-payments", query))).status == 200
 
 
 # --- members -----------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
@@ -127,8 +127,9 @@ def test_host_creates_a_payment(driven: Driven) -> None:
     )
     assert isinstance(made, IncomingPayment)
     assert (made.wallet_address, made.client, made.limit) == (ALICE.url, HOST, Amount(2500, USD))
-    assert (made.created_at, made.expires_at, json.loads(made.metadata or "")) == (driven.kit.now, expires_at, metadata)
+    assert (made.created_at, made.expires_at, made.metadata) == (driven.kit.now, expires_at, metadata)
     assert made == driven.kit.store.load(made.id)
+    assert driven.get(made.id).metadata == metadata
     assert [event.kind for event in driven.events(made.id)] == [EventKind.CREATED]
 
 
@@ -419,6 +420,8 @@ def test_receiver_must_read_the_addresses_of_new_payments(methods: Any, fits: bo
         ({"receiver": Receiver(METHODS), "packets": PACKETS}, "receiver", "packets has another receiver"),
         ({"packets": Receiver(METHODS)}, "packets", "packets must not be Receiver: pass PacketPolicy"),
         ({"clock": NOW}, "clock", "clock must not be datetime: pass a function"),
+        ({"clock": datetime.now}, "clock", "clock must return the time in UTC with its time zone"),
+        ({"clock": time.time}, "clock", "clock must return the time in UTC with its time zone"),
     ],
 )
 def test_wrong_settings_are_found_when_the_service_is_built(change: dict[str, Any], setting: str, text: str) -> None:

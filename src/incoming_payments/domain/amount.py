@@ -1,12 +1,12 @@
 """Money: an asset, an amount of it, and a tolerance between two amounts. Spec section 2.1."""
 
 import re
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from attrs import field, frozen
 
 from incoming_payments import limits
-from incoming_payments.domain.checks import check_visible, instance, integer
+from incoming_payments.domain.checks import check_visible, instance, integer, name_of
 from incoming_payments.errors import InvalidValue
 
 _DECIMAL: Final = re.compile(r"0|[1-9][0-9]*")
@@ -14,6 +14,13 @@ _DECIMAL: Final = re.compile(r"0|[1-9][0-9]*")
 
 def _check_code(_: object, __: object, code: str) -> None:
     check_visible(code, limits.ASSET_CODE_CHARS_MAX, "assetCode must be", member="assetCode")
+
+
+def _check_value(_: object, __: object, value: Any) -> None:
+    if type(value) is not int or not 0 <= value <= limits.UINT64_MAX:
+        found = "" if type(value) is int else f", not {name_of(value)}"
+        text = f"value must be in minor units, such as cents: an integer from 0 to {limits.UINT64_MAX}{found}"
+        raise InvalidValue(text, member="value")
 
 
 @frozen
@@ -41,7 +48,7 @@ class Amount:
     '2500'
     """
 
-    value: int = field(validator=integer())
+    value: int = field(validator=_check_value)
     asset: Asset = field(validator=instance(Asset))
 
     @classmethod

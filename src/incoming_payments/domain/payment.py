@@ -3,11 +3,12 @@
 These values never change. `lifecycle` decides what happens to a payment.
 """
 
+import json
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Generic, NewType, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NewType, TypeVar
 
 from attrs import converters, field, frozen
 
@@ -265,10 +266,15 @@ class IncomingPayment:
     asset = _Part[Asset]("terms.asset")
     limit = _Part[Amount | None]("terms.limit")
     expires_at = _Part[datetime | None]("terms.expires_at")
-    metadata = _Part[MetadataJson | None]("terms.metadata")
     created_at = _Part[datetime]("terms.created_at")
     received = _Part[Amount]("progress.received")
     updated_at = _Part[datetime]("progress.updated_at")
     version = _Part[int]("progress.version")
     closed_at = _Part[datetime | None]("progress.closed_at")
     expiry_announced_at = _Part[datetime | None]("progress.expiry_announced_at")
+
+    @property
+    def metadata(self) -> dict[str, Any] | None:
+        """The JSON object that the payment was created with, as a new `dict`. `terms.metadata` is its text."""
+        text = self.terms.metadata
+        return None if text is None else json.loads(text)

@@ -66,7 +66,8 @@ def authenticate(request: RequestMessage, query: TokenQuery, policy: ServicePoli
     """Return the caller of `request`, which has the token of `query`. Spec section 5.
 
     Raises `TokenRefused`, `SignatureRefused` with its `evidence`, `StoreUnavailable` when no further nonce can be
-    stored, `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
+    stored, `ClockBehind` when a nonce cannot be checked, `AuthorizationServerUnavailable` when the token cannot be
+    introspected now, or `ClientKeysUnavailable`.
 
     The key is the one to which the active token is bound (RFC 9635 §7.2). If the token does not carry that key, `keyid`
     chooses among the keys of the token's client. A nonce is stored only after the signature is verified, so a client
@@ -131,7 +132,9 @@ def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None
         raise ClientKeysUnavailable(f"the keys of {client} cannot be read: {type(error).__name__}: {error}") from error
     except PortMissing as error:
         text = "the access token does not carry its key: request a token with a key by value (RFC 9635 §7.1)"
-        raise SignatureRefused("key_unusable", text) from error
+        refusal = SignatureRefused("key_unusable", text)
+        refusal.hint = "the introspector answered without a key, and there is no port client_keys: set client_keys"
+        raise refusal from error
 
 
 def _load_key(jwk: Mapping[str, object]) -> PublicKey:
@@ -141,9 +144,10 @@ def _load_key(jwk: Mapping[str, object]) -> PublicKey:
         except TypeError:  # a list or an object is a member, such as `key_ops`
             return load_jwk(jwk)
     except MalformedKey as error:
-        raise SignatureRefused(
-            "key_unusable", f"the key that is bound to the access token cannot be used: {error}"
-        ) from error
+        text = f"the key that is bound to the access token cannot be used: {error}"
+        refusal = SignatureRefused("key_unusable", text)
+        refusal.hint = f"the JWK from the introspector or from client_keys cannot be used: {error}"
+        raise refusal from error
 
 
 @lru_cache(TOKEN_KEYS_REMEMBERED_MAX)  # each answer of the introspector brings the key again
@@ -171,7 +175,9 @@ def _use_nonce(caller: Caller, nonce: str | None, policy: ServicePolicy, now: da
         if nonce is None or policy.signature.nonce_required:
             raise  # the policy needs the port, so this is a mistake of the host
         text = "this service does not support the nonce parameter: leave it out"
-        raise SignatureRefused("nonce_unsupported", text) from error
+        refusal = SignatureRefused("nonce_unsupported", text)
+        refusal.hint = "a signature has a nonce, and there is no port nonces: pass nonces=..., such as store.nonces"
+        raise refusal from error
     if not is_new:
         if nonce is None:
             text = "this request was already used: sign it again with a nonce or a new created time"

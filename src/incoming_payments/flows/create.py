@@ -1,8 +1,9 @@
 """Create an incoming payment. Spec section 4.1."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 from incoming_payments.acceptance import ProposedPayment
 from incoming_payments.domain import lifecycle
@@ -58,16 +59,22 @@ from incoming_payments.gnap.access import Action, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import IDEMPOTENCY_KEY, RequestMessage
-from incoming_payments.wire import CreateRequest, PaymentView, read_create_request, write_json
+from incoming_payments.wire import CreateRequest, PaymentView, peek_wallet_address, read_create_request, write_json
 
 
 @flow
-def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
+def create_payment(
+    request: RequestMessage, policy: ServicePolicy, now: datetime, clock: Callable[[], datetime]
+) -> Flow[PaymentView]:
     """Create the payment that the signed `request` describes, and return the resource.
 
-    The authorization server may decide by the wallet address, so the body is read before the token is introspected.
-    Errors in the body or in the look-up are raised only after the caller is authenticated. The quota of unpaid payments
-    comes next, and the approval of the host is last, so that the host decides only about payments that would be stored.
+    `now` is the time for the token and the signature of `request`. `clock` returns the time in UTC for the payment. It
+    is read again when nothing but the store remains to wait for: see `_insert`.
+
+    The authorization server may decide by the wallet address, so that member of the body is read before the token is
+    introspected. The whole body is read, and errors in the look-up are raised, only after the caller is authenticated.
+    The quota of unpaid payments comes next, and the approval of the host is last, so that the host decides only about
+    payments that would be stored.
 
     A retry with the same `Idempotency-Key` gets the payment of the first request, in the state of its creation. This
     holds even if the wallet address now takes no new payments, or cannot be looked up. Such a retry counts as a
@@ -80,16 +87,15 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     `QuotaExceeded`, `PolicyRefused`, `ApprovalPending`, `AcceptanceUnavailable`.
     """
     token = parse_authorization(request.values("authorization"))
-    creation = _read(request, policy)
     covered = (IDEMPOTENCY_KEY,) if request.values(IDEMPOTENCY_KEY) else ()
-    if isinstance(creation, MalformedJson):
-        yield from authorized(request, TokenQuery(token, Action.CREATE), policy, now, covered=covered)
-        raise creation
-    hosted = yield from _look_up(creation.wallet_address)
+    url = peek_wallet_address(request.body)
+    hosted = yield from _look_up(url)
     # An outage does not say that there is no such wallet address, so its URL is part of the query.
-    url = None if isinstance(hosted, WalletAddressNotFound) else creation.wallet_address
-    query = TokenQuery(token, Action.CREATE, url)
+    query = TokenQuery(token, Action.CREATE, None if isinstance(hosted, WalletAddressNotFound) else url)
     caller, allowance = yield from authorized(request, query, policy, now, covered=covered)
+    creation = read_create_request(
+        request.body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
+    )
     require_wallet_address(allowance, creation.wallet_address)
     keyed = read_key(request, caller.client)
     earlier = yield from find_created(keyed, now)
@@ -98,9 +104,10 @@ def create_payment(request: RequestMessage, policy: ServicePolicy, now: datetime
     elif isinstance(hosted, Refused | PortUnavailable):
         raise hosted
     else:
-        decision = yield from _decide(creation, hosted, caller.client, policy, now)
-        yield from _reserve_approved(decision.answer, now)
-        payment, methods = yield from _insert(decision, keyed, policy, reserved=True)
+        decide = yield from _decision(creation, hosted, caller.client, policy, clock)
+        proposed = decide(now=clock()).answer
+        yield from _reserve_approved(proposed, proposed.created_at)
+        payment, methods = yield from _insert(decide, proposed, keyed, policy, clock, reserved=True)
     return view_of(payment, policy.payment_url(payment.id), methods, payment.created_at)
 
 
@@ -114,18 +121,10 @@ def _reserve_approved(payment: IncomingPayment, now: datetime) -> Flow[None]:
         raise
 
 
-def _read(request: RequestMessage, policy: ServicePolicy) -> CreateRequest | MalformedJson:
-    """Return the body of `request`, or why it cannot be read."""
-    try:
-        return read_create_request(
-            request.body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
-        )
-    except MalformedJson as error:
-        return error
-
-
-def _look_up(url: WalletAddressUrl) -> Flow[WalletAddress | Refused | PortUnavailable]:
+def _look_up(url: WalletAddressUrl | None) -> Flow[WalletAddress | Refused | PortUnavailable]:
     """Return the wallet address, or why it cannot be used."""
+    if url is None:
+        return _not_hosted()
     try:
         return (yield from _hosted(url))
     except (Refused, PortUnavailable) as error:
@@ -134,12 +133,16 @@ def _look_up(url: WalletAddressUrl) -> Flow[WalletAddress | Refused | PortUnavai
 
 def _hosted(url: WalletAddressUrl) -> Flow[WalletAddress]:
     wallet_address = yield from find_wallet_address(url)
-    if wallet_address is None or wallet_address.url != url:
-        raise WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
+    if wallet_address is None:
+        raise _not_hosted()
     if isinstance(wallet_address, InactiveWalletAddress):
         text = "walletAddress takes no new payments: use another one"
         raise WalletAddressInactive(text, member="walletAddress")
     return wallet_address
+
+
+def _not_hosted() -> WalletAddressNotFound:
+    return WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
 
 
 @flow
@@ -152,10 +155,10 @@ def create_for_host(
     client: str | None = None,
     idempotency_key: str | None = None,
     policy: ServicePolicy,
-    now: datetime,
+    clock: Callable[[], datetime],
 ) -> Flow[IncomingPayment]:
     """Create a payment for the host's own app, with the limits of a create request. See `IncomingPayments.create`."""
-    check_time(now)
+    now = check_time(clock())
     if expires_at is not None:
         _check_expiry(expires_at)
     owner = HOST if client is None else client_id(client)
@@ -168,8 +171,8 @@ def create_for_host(
     payment = yield from find_created(keyed, now)
     if payment is None:
         hosted = yield from _hosted(url)
-        decision = yield from _decide(creation, hosted, owner, policy, now)
-        payment, _ = yield from _insert(decision, keyed, policy, reserved=False)
+        decide = yield from _decision(creation, hosted, owner, policy, clock)
+        payment, _ = yield from _insert(decide, decide(now=clock()).answer, keyed, policy, clock, reserved=False)
     return payment
 
 
@@ -209,38 +212,53 @@ def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> Met
         raise InvalidValue(f"metadata must be a JSON object: {error}", member="metadata") from error
 
 
-def _decide(
-    creation: CreateRequest, wallet_address: WalletAddress, client: ClientId, policy: ServicePolicy, now: datetime
-) -> Flow[Decision[IncomingPayment]]:
-    """Return the decision to create the payment that `creation` describes. Raises its refusals."""
+def _decision(
+    creation: CreateRequest,
+    wallet_address: WalletAddress,
+    client: ClientId,
+    policy: ServicePolicy,
+    clock: Callable[[], datetime],
+) -> Flow["partial[Decision[IncomingPayment]]"]:
+    """Return the decision to create the payment that `creation` describes, as a function of the time `now`."""
     randomness = yield from DrawRandomness(PAYMENT_ID_RANDOM_BYTES)
-    return lifecycle.create(
-        id=new_payment_id(now, randomness),
+    return partial(
+        lifecycle.create,
+        id=new_payment_id(clock(), randomness),
         wallet_address=wallet_address,
         client=client,
         limit=creation.incoming_amount,
         expires_at=creation.expires_at,
         metadata=creation.metadata,
-        now=now,
         expiry_s_max=policy.expiry_s_max,
         default_expiry_s=policy.default_expiry_s,
     )
 
 
 def _insert(
-    decision: Decision[IncomingPayment], keyed: KeyedRequest | None, policy: ServicePolicy, *, reserved: bool
+    decide: "partial[Decision[IncomingPayment]]",
+    proposed: IncomingPayment,
+    keyed: KeyedRequest | None,
+    policy: ServicePolicy,
+    clock: Callable[[], datetime],
+    *,
+    reserved: bool,
 ) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
     """Store the new payment, and return it with its payment methods.
+
+    Lists are in the order of creation times. If the time was read before a wait for another system, a client that polls
+    a list would miss the payment. So decide again here, with the time directly before the insert.
+    `proposed` is the payment as decided before these waits.
 
     If a concurrent request with the same idempotency key was faster, return its payment instead. The new payment is
     then not stored. If it is `reserved` in the quota of its client, release it.
     """
-    created = yield from _with_methods(decision.answer)
+    _, methods = yield from _with_methods(proposed)
+    decision = decide(now=clock())
     first = yield from InsertPayment(with_key(decision, keyed, idempotency_key_s=policy.idempotency_key_s))
     if keyed is None or first is None:
-        return created
+        return decision.answer, methods
     if reserved:
-        yield from release(decision.answer)
+        yield from release(proposed)
     return (yield from _with_methods((yield from load_created(keyed, first))))
 
 

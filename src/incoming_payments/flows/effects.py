@@ -38,16 +38,18 @@ T = TypeVar("T")
 class Effect(Generic[T]):
     """A request to a port. `answer = yield from effect` keeps the type of the answer.
 
-    Raises `ConfigurationError` when the answer is not of one of the types `answers`.
+    `method` is the port and its method, for messages. Raises `ConfigurationError` when the answer is not of one of the
+    types `answers`.
     """
 
+    method: ClassVar[str] = ""
     answers: ClassVar[tuple[type, ...]] = (object,)
 
     def __iter__(self) -> "Generator[Effect[Any], Any, T]":
         answer: T = yield self
         if not isinstance(answer, self.answers):
             names = " or ".join("None" if cls is NoneType else cls.__name__ for cls in self.answers)
-            text = f"the port for {type(self).__name__} answered {name_of(answer)}: return {names}"
+            text = f"{self.method} answered {name_of(answer)}: return {names}"
             raise ConfigurationError(text, setting="ports")
         return answer
 
@@ -111,6 +113,8 @@ def flow(function: Callable[P, Flow[T]]) -> Callable[P, Flow[T]]:
 class DrawRandomness(Effect[bytes]):
     """Draw `count` random bytes that are fit for secrets."""
 
+    method: ClassVar = "randomness"
+    answers: ClassVar = (bytes,)
     count: int
 
 
@@ -118,14 +122,22 @@ class DrawRandomness(Effect[bytes]):
 class FindWalletAddress(Effect[WalletAddress | InactiveWalletAddress | None]):
     """Find the wallet address with this URL, or `None` if it is not hosted here."""
 
+    method: ClassVar = "wallet_addresses.find"
     answers: ClassVar = (WalletAddress, InactiveWalletAddress, NoneType)
     url: WalletAddressUrl
 
 
 def find_wallet_address(url: WalletAddressUrl) -> Flow[WalletAddress | InactiveWalletAddress | None]:
-    """Find the wallet address. A timeout or a lost connection is an outage, and no fault of the port."""
+    """Find the wallet address. A timeout or a lost connection is an outage, and no fault of the port.
+
+    Raises `ConfigurationError` when the port answers with a wallet address of another URL.
+    """
     try:
-        return (yield from FindWalletAddress(url))
+        found = yield from FindWalletAddress(url)
+        if found is None or found.url == url:
+            return found
+        text = f"{FindWalletAddress.method} answered with {found.url} for {url}: return the one with that URL, or None"
+        raise ConfigurationError(text, setting="wallet_addresses")
     except (ConnectionError, TimeoutError) as error:
         text = f"the wallet address {url} cannot be read: {type(error).__name__}: {error}"
         raise WalletAddressesUnavailable(text) from error
@@ -135,6 +147,7 @@ def find_wallet_address(url: WalletAddressUrl) -> Flow[WalletAddress | InactiveW
 class IntrospectToken(Effect[AccessTokenInfo | None]):
     """Introspect an access token. The answer is `None` if the token is not active."""
 
+    method: ClassVar = "introspector.introspect"
     answers: ClassVar = (AccessTokenInfo, NoneType)
     query: TokenQuery
 
@@ -143,6 +156,8 @@ class IntrospectToken(Effect[AccessTokenInfo | None]):
 class FindClientKey(Effect[Mapping[str, object] | None]):
     """Find the public JWK of the client with this `kid`, or `None` if the client has no such key."""
 
+    method: ClassVar = "client_keys.find"
+    answers: ClassVar = (Mapping, NoneType)
     client: ClientId
     key_id: str
 
@@ -151,6 +166,8 @@ class FindClientKey(Effect[Mapping[str, object] | None]):
 class UseNonce(Effect[bool]):
     """Use the nonce `key`, and return whether this is its first use. It counts as used until `until` has passed."""
 
+    method: ClassVar = "nonces.use"
+    answers: ClassVar = (bool,)
     key: str
     until: datetime
     now: datetime
@@ -160,6 +177,8 @@ class UseNonce(Effect[bool]):
 class AllocateMethods(Effect[Sequence[IlpPaymentMethod]]):
     """Allocate the payment methods of a payment that can receive."""
 
+    method: ClassVar = "methods.allocate"
+    answers: ClassVar = (Sequence,)
     payment: IncomingPayment
 
 
@@ -170,6 +189,7 @@ class InsertPayment(Effect[KeyedCreation | None]):
     The answer is `None`, or the earlier record of the key; then nothing is stored. Raises `PaymentExists`.
     """
 
+    method: ClassVar = "store.insert"
     answers: ClassVar = (KeyedCreation, NoneType)
     decision: Decision[IncomingPayment]
 
@@ -178,6 +198,7 @@ class InsertPayment(Effect[KeyedCreation | None]):
 class FindCreation(Effect[KeyedCreation | None]):
     """Find the record of a creation under an idempotency key, or `None` if there is none that is valid at `now`."""
 
+    method: ClassVar = "store.find_creation"
     answers: ClassVar = (KeyedCreation, NoneType)
     client: ClientId
     key: IdempotencyKey
@@ -188,6 +209,8 @@ class FindCreation(Effect[KeyedCreation | None]):
 class LoadPayment(Effect[IncomingPayment]):
     """Load the payment as last stored. Raises `PaymentNotFound`."""
 
+    method: ClassVar = "store.load"
+    answers: ClassVar = (IncomingPayment,)
     id: PaymentId
 
 
@@ -198,6 +221,7 @@ class UpdatePayment(Effect[T]):
     `arrival` is the packet that brings the money. Then the drivers request the approval of the host first.
     """
 
+    method: ClassVar = "store.update"
     id: PaymentId
     decide: Decide[T]
     credit_id: CreditId | None = None
@@ -208,6 +232,7 @@ class UpdatePayment(Effect[T]):
 class FindCredit(Effect[Credit | None]):
     """Find a credit of the payment `id`, or `None` if there is none with this credit id. Raises `PaymentNotFound`."""
 
+    method: ClassVar = "store.find_credit"
     answers: ClassVar = (Credit, NoneType)
     id: PaymentId
     credit_id: CreditId
@@ -217,6 +242,7 @@ class FindCredit(Effect[Credit | None]):
 class RequestApproval(Effect[Approval]):
     """Request the approval of the host. A service without the port approves. Raises `PolicyRefused` for a refusal."""
 
+    method: ClassVar = "acceptance"
     answers: ClassVar = (Approval,)
     proposal: Proposal
 
@@ -225,6 +251,7 @@ class RequestApproval(Effect[Approval]):
 class CountRequest(Effect[float | None]):
     """Count a request of `client`. The answer is `None`, or the seconds until the quota admits one again."""
 
+    method: ClassVar = "quotas.admit"
     answers: ClassVar = (float, int, NoneType)
     client: ClientId
     now: datetime
@@ -234,6 +261,8 @@ class CountRequest(Effect[float | None]):
 class ReserveUnpaid(Effect[Sequence[PaymentId]]):
     """Count the new unpaid payment `id`. The answer is empty, or lists the payments that use up the quota."""
 
+    method: ClassVar = "quotas.reserve"
+    answers: ClassVar = (Sequence,)
     client: ClientId
     id: PaymentId
 
@@ -242,6 +271,7 @@ class ReserveUnpaid(Effect[Sequence[PaymentId]]):
 class ReleaseUnpaid(Effect[None]):
     """Stop counting the payment `id` as unpaid."""
 
+    method: ClassVar = "quotas.release"
     client: ClientId
     id: PaymentId
 
@@ -250,6 +280,8 @@ class ReleaseUnpaid(Effect[None]):
 class LoadEvents(Effect[Sequence[Event]]):
     """Load the events of one payment, oldest first. Raises `PaymentNotFound`."""
 
+    method: ClassVar = "store.events"
+    answers: ClassVar = (Sequence,)
     id: PaymentId
 
 
@@ -257,6 +289,8 @@ class LoadEvents(Effect[Sequence[Event]]):
 class FindExpired(Effect[Sequence[PaymentId]]):
     """Find at most `limit` payments that have expired at `now` and have no `expired` event yet."""
 
+    method: ClassVar = "store.find_expired"
+    answers: ClassVar = (Sequence,)
     now: datetime
     limit: int
 
@@ -265,4 +299,6 @@ class FindExpired(Effect[Sequence[PaymentId]]):
 class FindPayments(Effect[Sequence[IncomingPayment]]):
     """Find the payments of one page, newest first."""
 
+    method: ClassVar = "store.find_payments"
+    answers: ClassVar = (Sequence,)
     query: PaymentQuery

@@ -7,7 +7,7 @@ from attrs import evolve, frozen
 
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation, idempotency_key
 from incoming_payments.domain.lifecycle import Decision, as_created
-from incoming_payments.domain.payment import ClientId, IncomingPayment
+from incoming_payments.domain.payment import HOST, ClientId, IncomingPayment
 from incoming_payments.errors import IdempotencyKeyReused, InvalidValue, MalformedField, MalformedIdempotencyKey
 from incoming_payments.flows.effects import FindCreation, Flow, LoadPayment
 from incoming_payments.httpsig import IDEMPOTENCY_KEY, RequestMessage, parse_string
@@ -64,6 +64,10 @@ def load_created(keyed: KeyedRequest, found: KeyedCreation) -> Flow[IncomingPaym
     """Return the payment of `found`, the record under the key of `keyed`, in the state of its creation."""
     if found.fingerprint != keyed.fingerprint:
         text = "the idempotency key was used for another request: use a new key for each payment"
+        if keyed.client == HOST:
+            # A retry with changed arguments is a mistake of the caller, and a new key would make a second payment.
+            text = "idempotency_key was used with other arguments: pass the same arguments to get that payment, "
+            text += "and a new key only for another payment"
         raise IdempotencyKeyReused(text)
     return as_created((yield from LoadPayment(found.payment)))
 

@@ -77,7 +77,7 @@ def _look_up(url: WalletAddressUrl) -> Flow[Refused | PortUnavailable | None]:
         hosted = yield from find_wallet_address(url)
     except (Refused, PortUnavailable) as error:
         return error
-    if hosted is not None and hosted.url == url:
+    if hosted is not None:
         return None
     return WalletAddressNotFound(
         "this service does not host the wallet address: check the URL", member="wallet-address"

@@ -50,7 +50,7 @@ class ServicePolicy:
       it is false, the answer is 401.
     - `public_cors`: whether scripts of any website may read the public view (`Access-Control-Allow-Origin: *`).
     - `allow_identical`: whether a signed request without a nonce may be repeated while it is fresh. Clients that retry,
-      or that sign twice within one second, send identical requests.
+      or that sign twice within one second, send identical requests. Rafiki does, so `False` breaks its payments.
     - `expiry_s_max`: how far `expiresAt` may lie in the future, in seconds.
     - `idempotency_key_s`: how long the service keeps the `Idempotency-Key` of a created payment, in seconds.
     - `default_expiry_s`: the seconds until a payment expires that has neither `incomingAmount` nor `expiresAt`, at most

@@ -6,7 +6,7 @@ from typing import Final
 from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentId, id_time
 from incoming_payments.domain.transitions import State
-from incoming_payments.errors import PaymentNotFound, QuotaExceeded
+from incoming_payments.errors import ConfigurationError, PaymentNotFound, QuotaExceeded
 from incoming_payments.flows.effects import CountRequest, Flow, LoadPayment, ReleaseUnpaid, ReserveUnpaid
 from incoming_payments.limits import QUOTA_RESERVED_S_MAX, QUOTA_RETRY_S_MAX
 
@@ -16,6 +16,10 @@ _RESERVED_MAX: Final = timedelta(seconds=QUOTA_RESERVED_S_MAX)
 def admit(client: ClientId, now: datetime) -> Flow[None]:
     """Count a request of `client`. Raises `QuotaExceeded`."""
     wait_s = yield from CountRequest(client, now)
+    given: object = wait_s
+    if isinstance(given, bool):  # as an answer to "is it admitted?"
+        text = f"{CountRequest.method} answered {wait_s}: return None to admit the request, or seconds to wait"
+        raise ConfigurationError(text, setting="quotas")
     if wait_s is not None:
         text = "you have sent too many requests: send the next one after the seconds in Retry-After"
         raise QuotaExceeded("too_many_requests", text, retry_after_s=wait_s)

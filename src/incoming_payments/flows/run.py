@@ -16,7 +16,7 @@ from incoming_payments.errors import ConfigurationError, FlowStuck, PortMissing
 from incoming_payments.flows import effects
 from incoming_payments.flows.approved import approved
 from incoming_payments.limits import FLOW_STEPS_MAX
-from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.ports import AsyncPorts, Ports, check_for_asyncio
 
 T = TypeVar("T")
 _PORTS: Final = (Ports, AsyncPorts)
@@ -84,17 +84,24 @@ def run(flow: effects.Flow[T], ports: Ports) -> T:
 async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
     """Run `flow` to its end, await the ports that are async, and return its answer.
 
-    Raises the exceptions of `run`. When the task is cancelled during a port operation, the flow is closed, but the
-    operation may still take effect. That is why credits have ids.
+    Raises the exceptions of `run`, and `ConfigurationError` for a port of this library that would block the event loop.
+    A sync port of the host that blocks it for long is logged, once for each port. When the task is cancelled during a
+    port operation, the flow is closed, but the operation may still take effect. That is why credits have ids.
     """
     flow = fresh(flow, ports)
+    check_for_asyncio(ports)
     if ports.approvals is not None:
         flow = approved(flow)
+    watch = ports.loop_watch
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
             try:
-                answer = _call_port(effect, ports)
+                begin_s = watch.clock()
+                try:
+                    answer = _call_port(effect, ports)
+                finally:
+                    watch.called(effect.method, ports, begin_s)
                 if hasattr(answer, "__await__") or isinstance(answer, GeneratorType):  # as in `run`
                     answer = await answer
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
@@ -133,7 +140,7 @@ def _waited(answer: Any, effect: effects.Effect[Any]) -> Any:
         return answer.wait()
     if inspect.iscoroutine(answer):
         answer.close()  # otherwise Python warns that the coroutine was never awaited
-    raise PortMissing(f"the port for {type(effect).__name__} is async: use arun, or AsyncIncomingPayments")
+    raise PortMissing(f"{effect.method} is async: use arun, or AsyncIncomingPayments")
 
 
 def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
@@ -146,7 +153,7 @@ def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
         return call(port, effect)
     if type(effect) in _WITHOUT_PORT:
         return _WITHOUT_PORT[type(effect)]
-    raise PortMissing(f"{type(effect).__name__} needs a port: pass {name}=... to {type(ports).__name__}")
+    raise PortMissing(f"this call needs {effect.method}: pass {name}=... to {type(ports).__name__}")
 
 
 def _too_many_effects(effect: effects.Effect[Any]) -> FlowStuck:

@@ -50,7 +50,7 @@ def summary_of(payment: IncomingPayment, url: str, now: datetime) -> SummaryView
         incoming_amount=payment.limit,
         received_amount=payment.received,
         expires_at=payment.expires_at,
-        metadata=payment.metadata,
+        metadata=payment.terms.metadata,
         created_at=payment.created_at,
     )
 

@@ -82,8 +82,8 @@ def read_access(access: object) -> tuple[AccessRight, ...]:
 
     An authorization server may know more than this service, so unknown content is left out: rights of other types,
     references to rights, unknown actions, rights without a known action, rights with `locations`, `datatypes`,
-    `privileges` or `limits`, and rights on an `identifier` that is not a wallet address URL. So are the rights
-    after the first `limits.ACCESS_RIGHTS_MAX`. Nothing raises an error, and no right becomes wider.
+    `privileges` or `limits`, and rights on an `identifier` that is `null` or not a wallet address URL. So are
+    the rights after the first `limits.ACCESS_RIGHTS_MAX`. Nothing raises an error, and no right becomes wider.
 
     >>> read_access([{"type": "incoming-payment", "actions": ["read", "refund"]}, {"type": "quote"}, "a-reference"])
     (AccessRight(actions=frozenset({<Action.READ: 'read'>}), identifier=None),)
@@ -96,6 +96,8 @@ def _read_right(right: object) -> AccessRight | None:
     if not isinstance(right, dict) or right.get("type") != _TYPE or not isinstance(right.get("actions"), list):
         return None
     if not _NARROWING.isdisjoint(right):
+        return None
+    if right.get("identifier", "") is None:  # a null must not widen the right to all wallet addresses
         return None
     actions = [action for action in right["actions"] if isinstance(action, str) and action in _ACTIONS]
     try:

@@ -16,7 +16,12 @@ from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, InvalidValue, TokenRefused
 from incoming_payments.gnap.access import AccessRight, Action, read_access
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.limits import ACCESS_RIGHTS_MAX, CLOCK_SKEW_S_MAX, INTROSPECTION_BYTES_MAX
+from incoming_payments.limits import (
+    ACCESS_RIGHTS_MAX,
+    CLOCK_SKEW_S_MAX,
+    EXPLAIN_VALUE_CHARS_MAX,
+    INTROSPECTION_BYTES_MAX,
+)
 from incoming_payments.strict import read_object
 
 Dialect = Literal["rfc9767", "rafiki"]
@@ -116,10 +121,15 @@ def read_introspection(
     large, not a JSON object, has a member twice, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises
     `TokenRefused` with `key_unusable` when the token is not bound to a public key, given by value, for HTTP message
     signatures. Raises `TokenRefused` with `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name
-    `audience`.
+    `audience`. The `hint` of a `TokenRefused` says which setting may be wrong, with a piece of the answer.
+    Raises `InvalidValue` when `body` is not bytes.
 
     >>> read_introspection(b'{"active": false}')
     """
+    given: object = body
+    if not isinstance(given, bytes):
+        text = f"body must be the bytes of the answer, such as response.content, not {name_of(given)}"
+        raise InvalidValue(text, member="body")
     if len(body) > INTROSPECTION_BYTES_MAX:
         _unreadable(f"is larger than {INTROSPECTION_BYTES_MAX} bytes")
     try:
@@ -140,11 +150,25 @@ def _unreadable(why: str) -> NoReturn:
     raise AuthorizationServerUnavailable(f"the introspection answer of the authorization server {why} (RFC 9767 §3.3)")
 
 
+def _refused(code: str, description: str, hint: str) -> TokenRefused:
+    """Return the refusal of a token, with the `hint` for the log of the host."""
+    refusal = TokenRefused(code, description)
+    refusal.hint = hint
+    return refusal
+
+
+def _shown(value: object) -> str:
+    """Return a value of the answer or a setting as printable ASCII of bounded length."""
+    return ascii(value)[:EXPLAIN_VALUE_CHARS_MAX]
+
+
 def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | None) -> None:
     if issuer is not None and answer.get("iss") != issuer:
         if not isinstance(answer.get("iss"), str):
-            _unreadable("must have iss")
-        raise TokenRefused("invalid_token", "another authorization server issued the access token: request a new grant")
+            _unreadable('must have iss, unless the authorization server is Rafiki and dialect is "rafiki"')
+        text = "another authorization server issued the access token: request a new grant"
+        hint = f"issuer is {_shown(issuer)}, and the introspection answer has the iss {_shown(answer['iss'])}"
+        raise _refused("invalid_token", text, f"{hint}: if this is your authorization server, set issuer to its iss")
     aud = answer.get("aud")
     names = [aud] if isinstance(aud, str) else aud
     if names is None:
@@ -152,14 +176,19 @@ def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | N
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         _unreadable("must have aud, if any, as a string or an array of strings")
     if audience not in names:
-        raise TokenRefused("invalid_token", "the access token is for other services: request a grant for this one")
+        text = "the access token is for other services: request a grant for this one"
+        hint = f"audience is {_shown(audience)}, and the introspection answer has the aud {_shown(aud)}"
+        raise _refused("invalid_token", text, f"{hint}: if it names this service, set audience to that name")
 
 
 def _jwk(key: object) -> dict[str, Any]:
     jwk = key.get("jwk") if isinstance(key, dict) and _proof(key) == "httpsig" else None
     if not isinstance(jwk, dict):
         text = "the access token must be bound to a JWK by value, with the proof method httpsig: request such a token"
-        raise TokenRefused("key_unusable", f"{text} (RFC 9635 §7.1)")
+        found = "a key without a JWK, or for another proof than httpsig" if isinstance(key, dict) else "no key by value"
+        hint = f"the introspection answer has {found}: let the authorization server send the "
+        hint += 'key of the token by value, or set dialect to "rafiki" if it is Rafiki'
+        raise _refused("key_unusable", f"{text} (RFC 9635 §7.1)", hint)
     return jwk
 
 
@@ -196,7 +225,9 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
         except InvalidValue:
             pass  # absent, or not printable ASCII without spaces
     if jwk is None:
-        raise TokenRefused("key_unusable", "the access token has neither a client nor a key: request a new grant")
+        text = "the access token has neither a client nor a key: request a new grant"
+        hint = "the introspection answer has neither a usable client or instance_id nor a key: it must name the client"
+        raise _refused("key_unusable", text, hint)
     members = {name: str(jwk.get(name)) for name in _THUMBPRINT.get(str(jwk.get("kty")), sorted(jwk))}
     digest = hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).digest()
     thumbprint = base64.urlsafe_b64encode(digest).decode().rstrip("=")

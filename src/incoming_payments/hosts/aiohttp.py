@@ -6,10 +6,15 @@ from typing import Any
 from aiohttp import web
 
 from incoming_payments.hosts.asgi import AsgiApplication, Message
+from incoming_payments.hosts.paths import require_application
 
 
 def routes(application: AsgiApplication) -> list[web.RouteDef]:
-    """Return the routes for every method at the paths of `application` and below: `app.add_routes(routes(...))`."""
+    """Return the routes for every method at the paths of `application` and below: `app.add_routes(routes(...))`.
+
+    Raises `ConfigurationError` for another object than an `AsgiApplication`.
+    """
+    require_application(application, AsgiApplication)
 
     async def answer(request: web.Request) -> web.Response:
         target = request.raw_path.encode("utf-8", "surrogateescape")

@@ -15,7 +15,7 @@ from incoming_payments.api import Request, Response, body_too_large, http_refusa
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, HttpRefused
 from incoming_payments.hosts.host_log import HostLog, NothingRead
-from incoming_payments.hosts.paths import Mount, below, encoded, origin_form
+from incoming_payments.hosts.paths import Mount, below, check_body, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX
 from incoming_payments.service import AsyncIncomingPayments
 
@@ -56,6 +56,10 @@ class AsgiApplication:
         self._service = service
         self.paths = self._mount.endpoints
         self._log = HostLog(logger, explain=explain_refusals)
+        close: object = on_shutdown
+        if close is not None and not callable(close):
+            text = f"on_shutdown must be an async function, such as store.close, not {name_of(close)}"
+            raise ConfigurationError(text, setting="on_shutdown")
         self._on_shutdown = on_shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,21 +78,18 @@ class AsgiApplication:
         """Return the response to the request of `scope`, for a framework's own route to send.
 
         Give the `body` when other code has read it. Then `receive` is not called. Raises `ConfigurationError` for
-        another object than a scope, and nothing else.
+        another object than a scope and for a body that is not bytes, and nothing else.
         """
         given: object = scope
         if type(given) is not dict and not isinstance(given, Mapping):  # a test for a `Mapping` takes 0.4 us
             text = f"answer() takes the ASGI scope, such as request.scope, not {name_of(given)}"
             raise ConfigurationError(text, setting="scope")
+        check_body(body)
         begin_s = time.perf_counter()
         names = dict(scope["headers"])
         path, response = await self._answer(scope, receive, names, body)
         self._service.answered(scope["method"], path, response, begin_s)
-        if b"upgrade" in names:
-            # RFC 9110 §7.8 lets a server ignore Upgrade. Some parsers (llhttp) leave out the body of such a request and
-            # then read that body as the next request, so this connection cannot carry another one.
-            return evolve(response, headers=(*response.headers, _CLOSE))
-        return response
+        return _last_after_upgrade(response, names)
 
     async def _answer(
         self, scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None
@@ -160,6 +161,20 @@ def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
     return Request(method=scope["method"], path=path, query=query, headers=headers)
 
 
+def _last_after_upgrade(response: Response, names: Names) -> Response:
+    """Return `response`. It closes the connection if the request has `Upgrade`.
+
+    RFC 9110 §7.8 lets a server ignore `Upgrade`. Some parsers (llhttp) leave out the body of such a request and then
+    read that body as the next request, so this connection cannot carry another one.
+    """
+    return evolve(response, headers=(*response.headers, _CLOSE)) if b"upgrade" in names else response
+
+
+async def send_fixed(response: Response, scope: Mapping[str, Any], send: Send) -> None:
+    """Send `response` to a request that needs no service. The connection is as safe as after `AsgiApplication`."""
+    await _send(_last_after_upgrade(response, dict(scope["headers"])), scope, send)
+
+
 async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> None:
     is_head = scope["method"] == "HEAD"  # RFC 9110 §9.3.2: the header fields of GET without its content
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
@@ -182,7 +197,7 @@ async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: 
         body = await _receive_body(receive, limit)
     if len(body) > limit:
         raise body_too_large(limit)
-    if not body and b"upgrade" not in names and _announces_content(scope):  # for Upgrade, see `answer`
+    if not body and b"upgrade" not in names and _announces_content(scope):  # for Upgrade, see `_last_after_upgrade`
         raise NothingRead(400, "incomplete_body", "the body is empty, and Content-Length is not 0")
     return body
 

@@ -12,6 +12,7 @@ from django.views.decorators.csrf import csrf_exempt
 from incoming_payments.api import Response
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.hosts.asgi import AsgiApplication, Message
+from incoming_payments.hosts.paths import require_application
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.limits import BODY_BYTES_MAX
 
@@ -20,8 +21,9 @@ def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
     """Return the URL patterns for the paths of `application` and below: `urlpatterns = [*routes(application), ...]`.
 
     A `WsgiApplication` has a sync view, for any server. An `AsgiApplication` has an async view, for ASGI servers only.
-    Middleware may have read `request.body`.
+    Middleware may have read `request.body`. Raises `ConfigurationError` for another object than these two.
     """
+    require_application(application, AsgiApplication, WsgiApplication)
     is_sync = isinstance(application, WsgiApplication)
     # mypy does not see that the view fits the type of the application.
     view: Callable[..., Any] = partial(_answer if is_sync else _answer_async, application)  # type: ignore[arg-type]

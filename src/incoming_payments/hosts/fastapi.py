@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from typing_extensions import TypedDict
 
 from incoming_payments.hosts.asgi import AsgiApplication, Message
+from incoming_payments.hosts.paths import require_application
 
 Amount = TypedDict("Amount", {"value": str, "assetCode": str, "assetScale": int})
 IlpMethod = TypedDict("IlpMethod", {"type": Literal["ilp"], "ilpAddress": str, "sharedSecret": str})
@@ -35,7 +36,11 @@ class IncomingPayment(NewIncomingPayment):
 
 
 def routes(application: AsgiApplication) -> APIRouter:
-    """Return a router for every method at the paths of `application` and below: `app.include_router(routes(...))`."""
+    """Return a router for every method at the paths of `application` and below: `app.include_router(routes(...))`.
+
+    Raises `ConfigurationError` for another object than an `AsgiApplication`.
+    """
+    require_application(application, AsgiApplication)
 
     async def create_incoming_payment(request: Request) -> Response:
         parts = request.stream()  # yields the body again if a dependency has read it

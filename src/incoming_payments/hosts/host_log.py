@@ -7,12 +7,17 @@ from typing import Final
 
 from incoming_payments.api import Response
 from incoming_payments.errors import (
+    AcceptanceUnavailable,
     AuthorizationServerUnavailable,
+    ClientKeysUnavailable,
+    ClockBehind,
     HttpRefused,
     IncomingPaymentsError,
     PortUnavailable,
+    Refused,
     SignatureRefused,
     StoreError,
+    WalletAddressesUnavailable,
 )
 from incoming_payments.hosts.paths import Mount, below
 from incoming_payments.httpsig import Evidence
@@ -25,10 +30,18 @@ class NothingRead(HttpRefused):
     """No byte of the body reached the adapter, although the client announced a body."""
 
 
+class ReadFailed(HttpRefused):
+    """The server's stream raised an exception that is no `OSError`: for a malformed body, or by a defect."""
+
+
 # The port that each failure belongs to. The first row that fits decides. Each port has a rate limit of its own.
 _PORTS: Final[Mapping[type[IncomingPaymentsError], tuple[LogEvent, str]]] = {
     StoreError: (LogEvent.STORE_UNAVAILABLE, "the store"),
     AuthorizationServerUnavailable: (LogEvent.AUTHORIZATION_SERVER_UNAVAILABLE, "the authorization server"),
+    AcceptanceUnavailable: (LogEvent.PORT_UNAVAILABLE, "the port acceptance"),
+    ClientKeysUnavailable: (LogEvent.PORT_UNAVAILABLE, "the port client_keys"),
+    WalletAddressesUnavailable: (LogEvent.PORT_UNAVAILABLE, "the port wallet_addresses"),
+    ClockBehind: (LogEvent.CLOCK_BEHIND, "the record of nonces"),
     PortUnavailable: (LogEvent.PORT_UNAVAILABLE, "a port"),
 }
 
@@ -46,8 +59,9 @@ class HostLog:
         self._logger = logger
         self._explain = explain
         self._failures = LineLimit(clock=clock)
-        self._outages = {event: LineLimit(clock=clock) for event, _ in _PORTS.values()}
+        self._outages = {port: LineLimit(clock=clock) for _, port in _PORTS.values()}
         self._hints = LineLimit(clock=clock)
+        self._settings = LineLimit(clock=clock)
         self._refusals = LineLimit(EXPLAINED_A_MINUTE_MAX, clock=clock)
 
     def failed(self, error: Exception) -> None:
@@ -56,13 +70,21 @@ class HostLog:
             log_event(self._logger, logging.ERROR, LogEvent.REQUEST_FAILED, "a request failed", error=error)
 
     def note(self, response: Response) -> None:
-        """Log the failure of a port or the refused signature that caused `response`, if any. Raises nothing."""
+        """Log the failure of a port, the suspected setting or the refused signature that caused `response`, if any.
+
+        Raises nothing.
+        """
         cause = response.cause
         if cause is None:
             return
         event, port = next((row for cls, row in _PORTS.items() if isinstance(cause, cls)), (None, ""))
-        if event is not None and self._outages[event].admits(self._logger, f"outages of {port}"):
-            self._warn(event, "%s is unavailable; clients have to retry: %s", port, cause)
+        if event is not None and self._outages[port].admits(self._logger, f"outages of {port}"):
+            # An outage ends by itself. A clock does not.
+            level = logging.ERROR if event is LogEvent.CLOCK_BEHIND else logging.WARNING
+            text = "%s is unavailable; clients have to retry: %s"
+            log_event(self._logger, level, event, text, port, cause)
+        if isinstance(cause, Refused) and cause.hint and self._settings.admits(self._logger, "suspected settings"):
+            self._warn(LogEvent.SETTING_SUSPECTED, "a request was refused with %s: %s", cause.code, cause.hint)
         if self._explain and isinstance(cause, SignatureRefused) and isinstance(cause.evidence, Evidence):
             self._diagnose(cause, cause.evidence)
 
@@ -72,6 +94,15 @@ class HostLog:
             LogEvent.BODY_NOT_READ,
             f"no byte of the body of {method[:20]} {_shown(path)} arrived. The client sent none, or code in front of "
             "the service has read the body; such code must pass the bytes on, as answer(..., body=...)",
+        )
+
+    def read_failed(self, method: str, path: str, error: Exception) -> None:
+        """Log that the server raised an exception while its body was read, with the traceback of its cause."""
+        self._hint(
+            LogEvent.BODY_NOT_READ,
+            f"the server could not read the body of {method[:20]} {_shown(path)}. The client sent malformed chunks, "
+            "or the server or code in front of the service has a defect",
+            error,
         )
 
     def not_found(self, path: str, mount: Mount) -> None:
@@ -85,9 +116,9 @@ class HostLog:
                 f"mount={_shown(actual)}, or correct the path of base_url, the proxy or the route",
             )
 
-    def _hint(self, event: LogEvent, text: str) -> None:
+    def _hint(self, event: LogEvent, text: str, error: Exception | None = None) -> None:
         if self._hints.admits(self._logger, "hints"):
-            self._warn(event, "%s", text)
+            self._warn(event, "%s", text, error=error)
 
     def _diagnose(self, refusal: SignatureRefused, evidence: Evidence) -> None:
         if self._refusals.admits(self._logger, "refused signatures"):
@@ -97,8 +128,8 @@ class HostLog:
                 text = "a refused signature could not be explained"
                 log_event(self._logger, logging.ERROR, LogEvent.EXPLANATION_FAILED, text, error=error)
 
-    def _warn(self, event: LogEvent, text: str, *args: object) -> None:
-        log_event(self._logger, logging.WARNING, event, text, *args, depth=2)
+    def _warn(self, event: LogEvent, text: str, *args: object, error: Exception | None = None) -> None:
+        log_event(self._logger, logging.WARNING, event, text, *args, error=error, depth=2)
 
 
 def _shown(path: str) -> str:

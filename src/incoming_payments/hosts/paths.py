@@ -1,8 +1,9 @@
-"""Derive the path below the service from the path that a server reports."""
+"""Derive the path below the service from the path that a server reports, and check the arguments of adapters."""
 
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
@@ -23,6 +24,21 @@ def origin_form(target: str) -> str:
 def encoded(path: str | bytes) -> str:
     """Return a decoded path with percent-encoding."""
     return quote(path, safe=_SAFE)
+
+
+def require_application(application: object, *kinds: type) -> None:
+    """Raise `ConfigurationError` unless `application`, the argument of a `routes`, is an adapter of one of `kinds`."""
+    if not isinstance(application, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        text = f"routes() takes an {names}, not {name_of(application)}: pass routes({kinds[-1].__name__}(service))"
+        raise ConfigurationError(text, setting="application")
+
+
+def check_body(body: object) -> None:
+    """Raise `ConfigurationError` unless `body`, the argument of an `answer`, is bytes or `None`."""
+    if body is not None and not isinstance(body, bytes | bytearray | memoryview):
+        text = f"body must be the bytes of the body as received, not {name_of(body)}: the signature covers the bytes"
+        raise ConfigurationError(text, setting="body")
 
 
 def below(path: str, mount: str) -> str:

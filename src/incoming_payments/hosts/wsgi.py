@@ -15,8 +15,8 @@ from attrs import evolve
 from incoming_payments.api import Request, Response, body_too_large, http_refusal
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, HttpRefused
-from incoming_payments.hosts.host_log import HostLog, NothingRead
-from incoming_payments.hosts.paths import Mount, below, encoded, origin_form
+from incoming_payments.hosts.host_log import HostLog, NothingRead, ReadFailed
+from incoming_payments.hosts.paths import Mount, below, check_body, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.service import IncomingPayments
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 64 * 1024
+_UNREADABLE: Final = "the body could not be read to its end: check its length or its chunks, and send it again"
 
 
 class WsgiApplication:
@@ -65,12 +66,13 @@ class WsgiApplication:
         """Return the response to the request in `environ`, for a framework's own route to send.
 
         Give the `body` when other code has read it. Then `wsgi.input` is not read. Raises `ConfigurationError` for
-        another object than an environ, and nothing else.
+        another object than an environ and for a body that is not bytes, and nothing else.
         """
         given: object = environ
         if not isinstance(given, Mapping):
             text = f"answer() takes the WSGI environ, such as request.environ, not {name_of(given)}"
             raise ConfigurationError(text, setting="environ")
+        check_body(body)
         begin_s = time.perf_counter()
         path, response = self._answer(environ, body)
         self._service.answered(environ["REQUEST_METHOD"], path, response, begin_s)
@@ -88,6 +90,8 @@ class WsgiApplication:
         except HttpRefused as error:
             if isinstance(error, NothingRead):
                 self._log.nothing_read(environ["REQUEST_METHOD"], _path(environ))
+            elif isinstance(error, ReadFailed):
+                self._log.read_failed(environ["REQUEST_METHOD"], _path(environ), error)
             return path, http_refusal(error)
         except Exception as error:  # noqa: BLE001 - it is logged
             self._log.failed(error)
@@ -168,12 +172,14 @@ def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
         raise body_too_large(limit)
     if "stream" in getattr(environ.get("werkzeug.request"), "__dict__", ()):
         return b""  # code in Flask has read the body: some servers would wait for more of it
-    body = bytearray()
+    body, stream = bytearray(), environ["wsgi.input"]
     try:
-        while len(body) < length and (chunk := environ["wsgi.input"].read(min(length - len(body), _CHUNK_BYTES))):
+        while len(body) < length and (chunk := stream.read(min(length - len(body), _CHUNK_BYTES))):
             body += chunk
     except OSError:  # the client disconnected, or its chunks are malformed
-        raise HttpRefused(400, "incomplete_body", "the body could not be read to its end") from None
+        raise HttpRefused(400, "incomplete_body", _UNREADABLE) from None
+    except Exception as error:  # gunicorn has exceptions of its own for malformed chunks
+        raise ReadFailed(400, "incomplete_body", _UNREADABLE) from error
     if stated and 0 < len(body) < length:
         raise HttpRefused(400, "incomplete_body", "the body ended before Content-Length was reached")
     return bytes(body)

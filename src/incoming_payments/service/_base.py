@@ -12,8 +12,8 @@ from attrs import frozen
 
 from incoming_payments.api import Request, Response, answer, check_head, internal_error
 from incoming_payments.clock import utc_now
-from incoming_payments.domain.checks import name_of
-from incoming_payments.errors import ConfigurationError
+from incoming_payments.domain.checks import check_time, name_of
+from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.observed import observed
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
@@ -24,7 +24,7 @@ from incoming_payments.ilp_http import PacketPolicy, handle_packet_of
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.log import LineLimit
 from incoming_payments.observers.reporter import Reporter
-from incoming_payments.ports import AsyncPorts, Observer, PacketAnswered, Ports, RequestAnswered
+from incoming_payments.ports import AsyncPorts, Observer, PacketAnswered, Ports, RequestAnswered, check_for_asyncio
 
 T = TypeVar("T")
 PortsT = TypeVar("PortsT", bound=AsyncPorts | Ports)
@@ -65,9 +65,12 @@ class Service(Generic[PortsT]):
     ) -> None:
         check(policy, ServicePolicy, "policy", "pass ServicePolicy(base_url=..., auth_server=...)")
         check(ports, self._takes, "ports", "pass Ports(store=...), or AsyncPorts to AsyncIncomingPayments")
+        if AsyncPorts in self._takes:
+            check_for_asyncio(ports)
         check(receiver, (Receiver, NoneType), "receiver", "pass Receiver(methods)")
         check(packets, (PacketPolicy, NoneType), "packets", "pass PacketPolicy(receiver=..., peers=[...])")
         check(clock, Callable, "clock", "pass a function that returns the time, such as lambda: datetime.now(UTC)")
+        _check_clock(clock)
         if ports.store is None:
             raise ConfigurationError("ports has no store: pass Ports(store=...)", setting="store")
         if receiver is not None and packets is not None and receiver is not packets.receiver:
@@ -150,6 +153,14 @@ class Service(Generic[PortsT]):
 def check(value: object, expected: Any, setting: str, hint: str) -> None:
     if not isinstance(value, expected):
         raise ConfigurationError(f"{setting} must not be {name_of(value)}: {hint}", setting=setting)
+
+
+def _check_clock(clock: Callable[[], datetime]) -> None:
+    try:
+        check_time(clock())
+    except InvalidValue:
+        text = "clock must return the time in UTC with its time zone, as lambda: datetime.now(UTC) does"
+        raise ConfigurationError(text, setting="clock") from None
 
 
 def _check_receiver(receiver: DerivedMethods, methods: object) -> None:

@@ -88,7 +88,7 @@ def _create(
             client=client,
             idempotency_key=idempotency_key,
             policy=service.policy,
-            now=service.clock(),
+            clock=service.clock,
         )
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from incoming_payments.domain.urls import canonical_url, header_safe_url
+from incoming_payments.domain.urls import canonical_url, has_plain_path, header_safe_url
 from incoming_payments.errors import InvalidValue
 
 NO_URL = "url must be an absolute http or https URL, in ASCII, of at most 2048 characters"
@@ -112,6 +112,39 @@ def test_invalid_url_is_refused(text: object, message: str) -> None:
         canonical_url(text, member="url")
     assert str(caught.value) == message
     assert caught.value.details == {"member": "url"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "/alice",
+        "/a.b/..c/...",
+        "/.well-known/pay",
+        "/caf%c3%a9",
+        "/a;b=c",
+        "/a?b=%2f..%5C/../x",
+        "/%3f",
+        "/%20..",
+    ],
+)
+def test_plain_path(path: str) -> None:
+    """Dots within a segment, other encoded characters, and a query do no harm."""
+    assert has_plain_path(f"https://bank.example{path}")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/..%2finternal", "/a/..%2F..%2Fb", "/a%2fb", "/a%5cb", "/..%5C..", "/..", "/../a", "/.", "/a/./b", "/a/..",
+        "/%2e%2e/a", "/%2E%2e", "/.%2E/", "/%2e./a", "/a/%2e", "/..;/a", "/.%2e;x=y/a", "/.;", "/..%252f", "/%252E",
+        "/a%25", "/../a?b=c", "/..?b",
+    ],
+)  # fmt: skip
+def test_path_that_servers_read_in_several_ways(path: str) -> None:
+    """An encoded separator, also encoded twice, and dot segments, also with parameters, can lead out of a folder."""
+    assert not has_plain_path(f"https://bank.example{path}")
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_approval_after_the_payment_has_completed_credits_nothing() -> None:
         return APPROVED
 
     rules.decide = decide
-    assert service.send(service.sender.prepare(400)).code == "F99"
+    assert service.send(service.sender.prepare(400)).code == "F07"
     assert service.received == 0
 
 
@@ -330,7 +330,7 @@ def test_refusals_of_the_payment_come_first() -> None:
     service, rules = with_rules()
     assert service.send(service.sender.prepare(5), Peer("test.abroad", Asset("EUR", 2))).code == "F07"
     service.store.update(service.id, lambda payment, _: complete(payment, now=NOW))
-    assert service.send(service.sender.prepare(5)).code == "F99"
+    assert service.send(service.sender.prepare(5)).code == "F07"
     service.replace(store=MemoryStore())
     assert service.send(service.sender.prepare(5)).code == "F02"
     assert rules.proposals == []
@@ -556,7 +556,7 @@ def test_host_decides_last_about_a_create(members: dict[str, object], status: in
 def test_calls_of_the_host_need_no_approval() -> None:
     """The host decides itself before it creates a payment, or credits money that has arrived by another rail."""
     service, rules = http_service(raising(PolicyRefused("no")))
-    payment = service.run(create_for_host(wallet_address=ALICE.url, policy=service.policy, now=service.now))
+    payment = service.run(create_for_host(wallet_address=ALICE.url, policy=service.policy, clock=service.clock))
     assert service.receive(payment.id, 400).received.value == 400
     assert rules.proposals == []
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from incoming_payments import Request
+from incoming_payments import Request, Response
 from incoming_payments.errors import (
     AuthorizationServerUnavailable,
     ClientKeysUnavailable,
     PolicyRefused,
     PortMissing,
+    Refused,
     SignatureRefused,
     StoreUnavailable,
     TokenRefused,
@@ -321,6 +322,29 @@ def test_second_signature_of_an_identical_request_is_a_replay() -> None:
     assert [service.handle(client.creation()).status for _ in range(2)] == [201, 401]
 
 
+def test_nonces_after_a_clock_that_was_ahead() -> None:
+    """New nonces get a code of their own until the clock passes the removed ones. No replay is ever accepted."""
+    service = Service()
+    client = service.client()
+    normal = client.creation(nonce="normal")
+    assert service.handle(normal).status == 201
+
+    service.clock.advance(86_400)
+    ahead = client.creation(nonce="ahead")
+    assert service.handle(ahead).status == 201
+    service.clock.advance(361)
+    assert service.handle(client.creation(nonce="removes the first two")).status == 201
+
+    service.clock.advance(-86_400 - 350)
+    assert refusal(service.handle(client.creation(nonce="new"))) == (503, "clock_behind")
+    assert refusal(service.handle(normal)) == (503, "clock_behind")
+    assert service.handle(client.creation()).status == 201  # the policy accepts requests without a nonce
+    service.clock.advance(86_400)
+    assert refusal(service.handle(ahead)) == (503, "clock_behind")
+    service.clock.advance(11)
+    assert service.handle(client.creation(nonce="new")).status == 201
+
+
 def test_full_nonce_store_answers_503() -> None:
     """A full nonce store answers 503, and keeps the stored nonces."""
     service = Service()
@@ -332,12 +356,23 @@ def test_full_nonce_store_answers_503() -> None:
         service.run(authenticate(a_get(client, nonce="c"), service.policy, NOW))
 
 
+def hint(response: Response) -> str:
+    """Return the hint of a refusal for the log of the host. The client does not get it."""
+    assert isinstance(response.cause, Refused)
+    assert response.cause.hint.encode() not in response.body
+    return response.cause.hint
+
+
 def test_nonce_without_the_port_is_refused() -> None:
     """Without the `nonces` port, a request with a nonce is refused and other requests are answered."""
     service = Service()
     service.replace(nonces=None)
     client = service.client()
-    assert refusal(service.handle(client.creation(nonce="n"))) == (401, "nonce_unsupported")
+    response = service.handle(client.creation(nonce="n"))
+    assert refusal(response) == (401, "nonce_unsupported")
+    assert (
+        hint(response) == "a signature has a nonce, and there is no port nonces: pass nonces=..., such as store.nonces"
+    )
     assert service.handle(client.creation()).status == 201
 
 
@@ -501,13 +536,19 @@ def test_unusable_key_of_the_client_is_refused() -> None:
     keys.find = lambda *_: {"kty": "oct"}  # type: ignore[method-assign] # on purpose
     service.replace(client_keys=keys)
     client = a_client_without_a_key_in_its_token(service, ed25519_key())
-    assert refusal(client.create()) == (401, "key_unusable")
+    response = client.create()
+    assert refusal(response) == (401, "key_unusable")
+    assert hint(response).startswith("the JWK from the introspector or from client_keys cannot be used: the JWK's ")
 
 
 def test_token_without_a_key_needs_the_port() -> None:
     """Without the port, the token is refused, because nothing says which key may sign."""
     client = a_client_without_a_key_in_its_token(Service(), ed25519_key())
-    assert refusal(client.create()) == (401, "key_unusable")
+    response = client.create()
+    assert refusal(response) == (401, "key_unusable")
+    assert (
+        hint(response) == "the introspector answered without a key, and there is no port client_keys: set client_keys"
+    )
 
 
 def test_each_signature_may_have_its_own_key() -> None:

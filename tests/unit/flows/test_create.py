@@ -20,6 +20,7 @@ from incoming_payments.domain.payment import (
 from incoming_payments.errors import (
     AccessForbidden,
     AssetMismatch,
+    ConfigurationError,
     IncomingPaymentsError,
     MalformedJson,
     PaymentExists,
@@ -90,7 +91,7 @@ def signed(request: Request) -> RequestMessage:
 
 def creation_flow(service: Service, request: Request) -> Flow[PaymentView]:
     """Return the flow that answers `request`."""
-    return create_payment(signed(request), service.policy, service.now)
+    return create_payment(signed(request), service.policy, service.now, service.clock)
 
 
 def insert_of(effect: Effect[Any]) -> InsertPayment:
@@ -192,7 +193,8 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsE
     ("expired token", {"rights": ["read"], **EXPIRED_TOKEN}, {"body": b"{", "created": 0}, TokenRefused, 2),
     ("stale signature", {"rights": ["read"]}, {"body": b"{", "created": 0}, SignatureRefused, 2),
     ("missing right", {"rights": ["read"]}, {"body": b"{"}, TokenRefused, 2),
-    ("invalid body", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1}'}, MalformedJson, 3),
+    ("no JSON", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1'}, MalformedJson, 3),
+    ("invalid body", {}, {"body": {"walletAddress": "https://bank.example/eve", "x": 1}}, MalformedJson, 3),
     ("another wallet address", {}, {"body": {"walletAddress": "https://bank.example/eve"}}, AccessForbidden, 3),
     (
         "wallet address not hosted",
@@ -248,15 +250,39 @@ def test_refusals_by_precedence(
     assert STEPS[0 if is_readable else 1 : steps] == [type(effect) for effect in seen]
 
 
+@pytest.mark.parametrize("more", ['"x": 1', '"expiresAt": NaN', '"metadata": {"a": 1, "a": 2}'])
+def test_authorization_server_learns_the_wallet_address_of_an_invalid_body(more: str) -> None:
+    """It may know the token for that wallet address only. An honest client then learns which member is wrong."""
+    service = Service()
+    body = f'{{"walletAddress": "{ALICE.url}", {more}}}'.encode()
+    flow = creation_flow(service, service.client().creation(body))
+    assert FindWalletAddress(ALICE.url) == next(flow)
+    assert isinstance(introspect := flow.send(ALICE), IntrospectToken)
+    assert introspect.query.wallet_address == ALICE.url
+    with pytest.raises(MalformedJson):
+        admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", b"[" * 5000, b"[]", b"{}", b'{"walletAddress": 1}', b'{"walletAddress": "/"}']
+)
+def test_body_without_a_wallet_address_needs_no_look_up(body: bytes) -> None:
+    """The authorization server is asked about the token alone, and then the fault is described."""
+    service = Service()
+    flow = creation_flow(service, service.client().creation(body))
+    assert isinstance(introspect := next(flow), IntrospectToken)
+    assert introspect.query.wallet_address is None
+    with pytest.raises(MalformedJson):
+        admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+
+
 def test_different_wallet_address_from_the_port_is_refused() -> None:
-    """An answer with another wallet address is refused, so the money cannot go there."""
+    """An answer with another wallet address is a fault of the port, so the money cannot go there."""
     service = Service()
     flow = creation_flow(service, service.client().creation())
     next(flow)
-    assert isinstance(introspect := flow.send(BOB), IntrospectToken)
-    assert introspect.query.wallet_address is None
-    with pytest.raises(WalletAddressNotFound):
-        admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+    with pytest.raises(ConfigurationError, match=f"^wallet_addresses.find answered with {BOB.url} for {ALICE.url}: "):
+        flow.send(BOB)
 
 
 OUTAGES = [
@@ -354,7 +380,7 @@ def test_default_expiry_of_the_policy() -> None:
     assert created["expiresAt"] == expected
     amount = {"value": "5", "assetCode": "USD", "assetScale": 2}
     assert "expiresAt" not in document(service.client().create(incomingAmount=amount), 201)
-    of_host = service.run(create_for_host(wallet_address=ALICE.url, policy=service.policy, now=NOW))
+    of_host = service.run(create_for_host(wallet_address=ALICE.url, policy=service.policy, clock=lambda: NOW))
     assert of_host.expires_at == NOW + timedelta(seconds=600)
     service.clock.advance(seconds=601)
     with pytest.raises(PaymentExpired):
@@ -425,7 +451,7 @@ def test_terms_of_the_request_become_those_of_the_payment() -> None:
     view = service.run(creation_flow(service, service.client().creation(body)))
     stored = service.store.load(payment_id(view.id.rpartition("/")[2]))
     for terms in (
-        (stored.limit, stored.expires_at, stored.metadata),
+        (stored.limit, stored.expires_at, stored.terms.metadata),
         (view.incoming_amount, view.expires_at, view.metadata),
     ):
         assert terms == (Amount(2500, ALICE.asset), expires_at, '{"invoice":7}')

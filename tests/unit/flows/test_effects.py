@@ -4,7 +4,7 @@ import gc
 import inspect
 from collections.abc import Callable, Generator, Iterator
 from datetime import datetime
-from typing import Any, Final, get_origin
+from typing import Any, Final, get_args, get_origin
 
 import pytest
 from attrs.exceptions import FrozenInstanceError
@@ -12,7 +12,7 @@ from attrs.exceptions import FrozenInstanceError
 import incoming_payments
 from incoming_payments.api import Request, handle
 from incoming_payments.domain.amount import Amount
-from incoming_payments.domain.payment import PaymentId
+from incoming_payments.domain.payment import HOST, PaymentId
 from incoming_payments.errors import ConfigurationError, FlowStuck
 from incoming_payments.flows import effects
 from incoming_payments.flows.complete import complete
@@ -20,11 +20,14 @@ from incoming_payments.flows.create import create_for_host, create_payment
 from incoming_payments.flows.effects import (
     DrawRandomness,
     Effect,
+    FindClientKey,
     FindWalletAddress,
     Flow,
     IntrospectToken,
     LoadPayment,
+    ReserveUnpaid,
     UpdatePayment,
+    UseNonce,
 )
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.get import get_payment, get_public_payment
@@ -41,7 +44,7 @@ from incoming_payments.ilp_http import PacketPolicy, handle_packet
 from incoming_payments.ports import Ports
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW, crediting
-from kits.service_kit import ALICE, NOBODYS_ID
+from kits.service_kit import ALICE, NOBODYS_ID, ed25519_key
 from kits.stream_kit import METHODS, PEER, USD
 
 
@@ -64,13 +67,22 @@ def test_yield_from_an_effect_returns_the_answer() -> None:
         (
             FindWalletAddress(ALICE.url),
             {"asset": "USD"},
-            "FindWalletAddress answered dict: return WalletAddress or InactiveWalletAddress or None",
+            "wallet_addresses.find answered dict: return WalletAddress or InactiveWalletAddress or None",
         ),
         (
             IntrospectToken(TokenQuery(AccessToken("t"), Action.READ)),
             True,
-            "IntrospectToken answered bool: return AccessTokenInfo or None",
+            "introspector.introspect answered bool: return AccessTokenInfo or None",
         ),
+        (UseNonce("k", NOW, NOW), None, "nonces.use answered NoneType: return bool"),
+        (LoadPayment(PaymentId("a")), None, "store.load answered NoneType: return IncomingPayment"),
+        (
+            FindClientKey(HOST, "k"),
+            ed25519_key().public_key(),
+            "client_keys.find answered PublicKey: return Mapping or None",
+        ),
+        (ReserveUnpaid(HOST, PaymentId("a")), None, "quotas.reserve answered NoneType: return Sequence"),
+        (DrawRandomness(5), "text", "randomness answered str: return bytes"),
     ],
 )
 def test_port_that_answers_with_another_type_is_named(effect: Effect[Any], answer: object, text: str) -> None:
@@ -79,6 +91,21 @@ def test_port_that_answers_with_another_type_is_named(effect: Effect[Any], answe
     next(steps)
     with pytest.raises(ConfigurationError, match=text):
         steps.send(answer)
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        effect
+        for effect in vars(effects).values()
+        if isinstance(effect, type) and issubclass(effect, Effect) and effect is not Effect
+    ],
+)
+def test_effect_names_a_method_of_its_port(effect: type[Effect[Any]]) -> None:
+    """A host finds the port and the method that an error message names."""
+    port, _, method = effect.method.partition(".")
+    protocols = get_args(Ports.__annotations__[port])
+    assert not method or method in vars(protocols[0])
 
 
 def test_effect_is_a_value() -> None:
@@ -120,8 +147,8 @@ FLOWS: Final[dict[str, Callable[[], Flow[Any]]]] = {
     "announce_expired": lambda: announce_expired(NOW),
     "answer_packet": lambda: answer_packet(b"", peer=PEER, receiver=RECEIVER, clock=clock),
     "complete": lambda: complete(ID, clock=clock),
-    "create_for_host": lambda: create_for_host(wallet_address="", policy=POLICY, now=NOW),
-    "create_payment": lambda: create_payment(MESSAGE, POLICY, NOW),
+    "create_for_host": lambda: create_for_host(wallet_address="", policy=POLICY, clock=lambda: NOW),
+    "create_payment": lambda: create_payment(MESSAGE, POLICY, NOW, lambda: NOW),
     "get_payment": lambda: get_payment(MESSAGE, ID, POLICY, NOW),
     "get_public_payment": lambda: get_public_payment(ID, POLICY),
     "handle": lambda: handle(REQUEST, policy=POLICY, now=NOW),

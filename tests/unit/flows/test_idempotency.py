@@ -91,7 +91,7 @@ def keyed(client: Client, key: str = KEY, *lines: str, body: bytes = BODY, **opt
 def creation_flow(service: Service, request: Request) -> Flow[PaymentView]:
     """Return the flow that answers `request`."""
     message = RequestMessage(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
-    return create_payment(message, service.policy, service.now)
+    return create_payment(message, service.policy, service.now, service.clock)
 
 
 def payments(service: Service) -> list[IncomingPayment]:
@@ -632,7 +632,7 @@ def test_other_arguments_under_the_same_key_are_refused(change: dict[str, Any]) 
     service = a_service(Service())
     given: dict[str, Any] = {"wallet_address": ALICE.url, "incoming_amount": Amount(5, USD), "idempotency_key": "k"}
     service.create(**given)
-    with pytest.raises(IdempotencyKeyReused, match="use a new key for each payment"):
+    with pytest.raises(IdempotencyKeyReused, match="pass the same arguments to get that payment, and a new key only"):
         service.create(**{**given, **change})
 
 

@@ -68,7 +68,7 @@ def created(service: Service, count: int, *, client: str | None = SHOP, on: str 
     ids: list[str] = []
     for _ in range(count):
         service.clock.advance(1)
-        flow = create_for_host(wallet_address=on, client=client, policy=service.policy, now=service.now, **terms)
+        flow = create_for_host(wallet_address=on, client=client, policy=service.policy, clock=service.clock, **terms)
         ids.insert(0, service.run(flow).id)
     return ids
 

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.domain.transitions import State
 from incoming_payments.errors import AuthorizationServerUnavailable, PaymentCompleted, PaymentNotFound, TokenRefused
 from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, LoadPayment, UpdatePayment
 from incoming_payments.flows.observed import observed
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.ports import CreditDecided, Observation, TokenIntrospected
+from kits.lifecycle_kit import a_payment
 from kits.service_kit import NOBODYS_ID
 
 ID = PaymentId(NOBODYS_ID)
@@ -49,7 +51,7 @@ def observe(effect: Effect[Any], step: Callable[[Flow[Any]], object]) -> tuple[o
         (CREDIT, object(), [CreditDecided(outcome="credited", duration_s=1.0)]),
         (CREDIT, None, [CreditDecided(outcome="credited", duration_s=1.0)]),
         (UPDATE, object(), []),
-        (LoadPayment(ID), object(), []),
+        (LoadPayment(ID), a_payment(State.PENDING), []),
     ],
 )
 def test_answers_are_reported(effect: Effect[Any], answer: object, expected: list[Observation]) -> None:

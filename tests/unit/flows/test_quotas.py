@@ -15,7 +15,7 @@ from incoming_payments.api import Request
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.lifecycle import complete
 from incoming_payments.domain.payment import ClientId, PaymentId
-from incoming_payments.errors import PolicyRefused, PortUnavailable, StoreUnavailable
+from incoming_payments.errors import ConfigurationError, PolicyRefused, PortUnavailable, StoreUnavailable
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.limits import QUOTA_RESERVED_S_MAX
 from incoming_payments.ports import AsyncPorts
@@ -258,7 +258,7 @@ def test_creates_of_the_host_do_not_count() -> None:
     service = service_with(unpaid_payments=1)
     for owner in (None, SHOP, SHOP):
         payment = service.run(
-            create_for_host(wallet_address=ALICE.url, client=owner, policy=service.policy, now=service.now)
+            create_for_host(wallet_address=ALICE.url, client=owner, policy=service.policy, clock=service.clock)
         )
         assert service.receive(payment.id, 5).amount == Amount(5, USD)
     assert service.client().create().status == 201
@@ -347,6 +347,20 @@ def test_async_port_of_several_processes() -> None:
     assert responses[0].status == 201
     assert refusal(responses[1]) == (429, "too_many_unpaid_payments")
     assert refusal(responses[2]) == (429, "too_many_requests")
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_port_that_answers_whether_a_request_is_admitted_is_named(answer: bool) -> None:
+    """`True` is a number in Python. It would refuse each request, and the client would seem to be at fault."""
+
+    class Whether(MemoryQuotas):
+        def admit(self, client: ClientId, now: datetime) -> float | None:  # noqa: ARG002 - it has one answer
+            return answer
+
+    service = Service()
+    service.replace(quotas=Whether())
+    with pytest.raises(ConfigurationError, match=f"^quotas.admit answered {answer}: return None to admit the request"):
+        service.client().create()
 
 
 def test_port_that_is_unavailable_refuses_for_now() -> None:

@@ -318,11 +318,11 @@ ROWS: Final[list[tuple[str, Callable[[Service], None], Make, str, Any]]] = [
     ("too large", nothing, lambda s: s.prepare(1011), "F08", (1011, 1000)),
     ("too large after a credit", half, lambda s: s.prepare(511), "F08", (511, 500)),
     ("largest amount within the tolerance", half, lambda s: s.prepare(510), "fulfilled", (max_money(1010, 1010),)),
-    ("completed", completed, lambda s: s.prepare(1), "F99", CLOSE),
-    ("completed, other stream", completed, lambda s: s.prepare(1, frames=[StreamMoney(7, 1)]), "F99", None),
-    ("completed, too large", completed, lambda s: s.prepare(5000), "F99", CLOSE),
-    ("completed, probed", completed, lambda s: s.probe(1), "F99", CLOSE),
-    ("completed, below the minimum", completed, lambda s: s.prepare(1, least=2), "F99", CLOSE),
+    ("completed", completed, lambda s: s.prepare(1), "F07", CLOSE),
+    ("completed, other stream", completed, lambda s: s.prepare(1, frames=[StreamMoney(7, 1)]), "F07", None),
+    ("completed, too large", completed, lambda s: s.prepare(5000), "F07", CLOSE),
+    ("completed, probed", completed, lambda s: s.probe(1), "F07", CLOSE),
+    ("completed, below the minimum", completed, lambda s: s.prepare(1, least=2), "F07", CLOSE),
     ("completed, amount 0", completed, lambda s: s.prepare(0), "fulfilled", CLOSE),
     (
         "completed, and a sender that is blocked on another stream",
@@ -331,8 +331,8 @@ ROWS: Final[list[tuple[str, Callable[[Service], None], Make, str, Any]]] = [
         "fulfilled",
         (StreamClose(3, StreamError.NO_ERROR, ""),),
     ),
-    ("expired", expired, lambda s: s.prepare(1), "F99", CLOSE),
-    ("expired, probed", expired, lambda s: s.probe(1), "F99", CLOSE),
+    ("expired", expired, lambda s: s.prepare(1), "F07", CLOSE),
+    ("expired, probed", expired, lambda s: s.probe(1), "F07", CLOSE),
     ("expired, amount 0", expired, lambda s: s.prepare(0), "fulfilled", CLOSE),
 ]
 
@@ -604,7 +604,7 @@ def test_payment_that_expires_while_the_packet_waits() -> None:
     assert service.payment.updated_at == NOW + timedelta(seconds=10)
     service.replace(store=Slow(service, 0.001))
     answer = service.send(service.sender.prepare(400))
-    assert (answer.code, answer.frames) == ("F99", CLOSE)
+    assert (answer.code, answer.frames) == ("F07", CLOSE)
     assert service.received == 400
 
 

@@ -385,28 +385,29 @@ def test_exception_of_the_flow_reaches_the_caller(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "port"),
+    ("effect", "method"),
     [
-        (FindWalletAddress(URL), "wallet_addresses"),
-        (IntrospectToken(KNOWN), "introspector"),
-        (AllocateMethods(PAYMENT), "methods"),
-        (InsertPayment(CREATED), "store"),
-        (FindCreation(HOST, KEY, NOW), "store"),
-        (LoadPayment(PAYMENT.id), "store"),
-        (UpdatePayment(PAYMENT.id, crediting("wire-1", 5)), "store"),
-        (LoadEvents(PAYMENT.id), "store"),
-        (FindExpired(NOW, 7), "store"),
+        (FindWalletAddress(URL), "wallet_addresses.find"),
+        (IntrospectToken(KNOWN), "introspector.introspect"),
+        (AllocateMethods(PAYMENT), "methods.allocate"),
+        (InsertPayment(CREATED), "store.insert"),
+        (FindCreation(HOST, KEY, NOW), "store.find_creation"),
+        (LoadPayment(PAYMENT.id), "store.load"),
+        (UpdatePayment(PAYMENT.id, crediting("wire-1", 5)), "store.update"),
+        (LoadEvents(PAYMENT.id), "store.events"),
+        (FindExpired(NOW, 7), "store.find_expired"),
     ],
     ids=lambda part: type(part).__name__ if isinstance(part, Effect) else part,
 )
-def test_missing_port_is_named(effect: Effect[Any], port: str) -> None:
-    """The exception names the port and the class that takes it."""
+def test_missing_port_is_named(effect: Effect[Any], method: str) -> None:
+    """The exception names the port, its method, and the class that takes it."""
+    port = method.partition(".")[0]
     with pytest.raises(PortMissing) as caught:
         run(yielding(effect), Ports())
-    assert str(caught.value) == f"{type(effect).__name__} needs a port: pass {port}=... to Ports"
+    assert str(caught.value) == f"this call needs {method}: pass {port}=... to Ports"
     with pytest.raises(PortMissing) as caught:
         asyncio.run(arun(yielding(effect), AsyncPorts()))
-    assert str(caught.value) == f"{type(effect).__name__} needs a port: pass {port}=... to AsyncPorts"
+    assert str(caught.value) == f"this call needs {method}: pass {port}=... to AsyncPorts"
 
 
 def test_flow_can_catch_port_missing() -> None:
@@ -454,7 +455,7 @@ def test_run_refuses_an_async_port(port: Any) -> None:
     """`run` refuses an async port and names the right driver. No warning about an unawaited coroutine follows."""
     with pytest.raises(PortMissing) as caught:
         run(yielding(FindWalletAddress(URL)), Ports(wallet_addresses=port))
-    assert str(caught.value) == "the port for FindWalletAddress is async: use arun, or AsyncIncomingPayments"
+    assert str(caught.value) == "wallet_addresses.find is async: use arun, or AsyncIncomingPayments"
 
 
 @pytest.mark.parametrize("port", [EventualAddresses(), OldAddresses()])

@@ -56,7 +56,14 @@ def test_right(identifier: str) -> None:
         ([{"type": "incoming-payment", "actions": ["read"]}], [AccessRight(["read"])]),
         ([{"type": "incoming-payment", "actions": ["read", "refund", 7, None, ["list"]]}], [AccessRight(["read"])]),
         ([{"type": "incoming-payment", "actions": ["read"], "identifier": ALICE}], [AccessRight(["read"], ALICE)]),
-        ([{"type": "incoming-payment", "actions": ["read"], "identifier": None}], [AccessRight(["read"])]),
+        ([{"type": "incoming-payment", "actions": ["read"], "identifier": None}], []),
+        (
+            [
+                {"type": "incoming-payment", "actions": ["read-all"], "identifier": None},
+                {"type": "incoming-payment", "actions": ["read"], "identifier": ALICE},
+            ],
+            [AccessRight(["read"], ALICE)],
+        ),
         ([{"type": "incoming-payment", "actions": ["read"], "identifier": "alice"}], []),
         ([{"type": "incoming-payment", "actions": ["read"], "locations": ["https://other.example"]}], []),
         ([{"type": "incoming-payment", "actions": ["read"], "limits": {}}], []),

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -12,6 +13,7 @@ from incoming_payments.errors import AuthorizationServerUnavailable, InvalidValu
 from incoming_payments.gnap.access import AccessRight
 from incoming_payments.gnap.introspection import (
     AccessTokenInfo,
+    Dialect,
     StaticIntrospector,
     TokenQuery,
     read_introspection,
@@ -189,6 +191,64 @@ def test_client_url_has_one_spelling(client: str) -> None:
     """The URL of a client is compared in one spelling, so that the client finds its payments again."""
     assert read(client=client).client == "https://shop.example/a"
     assert read(client={"walletAddress": client}).client == "https://shop.example/a"
+
+
+ISSUER = "https://auth.bank.example"
+
+
+@pytest.mark.parametrize(
+    ("changes", "dialect", "hint"),
+    [
+        (
+            {"iss": f"{ISSUER}/"},
+            "rfc9767",
+            f"issuer is '{ISSUER}', and the introspection answer has the iss '{ISSUER}/': if this is",
+        ),
+        (
+            {"aud": ["shop", "bänk"]},
+            "rfc9767",
+            "audience is 'bank', and the introspection answer has the aud ['shop', 'b\\xe4nk']: if it names",
+        ),
+        ({"key": ...}, "rfc9767", "the introspection answer has no key by value: let the authorization server send"),
+        ({"key": "key-7"}, "rfc9767", "the introspection answer has no key by value: let"),
+        (
+            {"key": {"proof": "mtls", "jwk": {}}},
+            "rfc9767",
+            "the introspection answer has a key without a JWK, or for another proof than httpsig: let",
+        ),
+        ({"key": ..., "client": ...}, "rafiki", "the introspection answer has neither a usable client or instance_id"),
+    ],
+)
+def test_refusal_hints_at_the_setting(changes: dict[str, object], dialect: Dialect, hint: str) -> None:
+    """The hint names the setting, the expected value and the one that came. A client does not get it."""
+    body = octets(an_answer(**changes))
+    with pytest.raises(TokenRefused) as caught:
+        read_introspection(body, dialect=dialect, issuer=ISSUER, audience="bank")
+    assert caught.value.hint.startswith(hint)
+    assert not {"issuer", "audience"} & set(caught.value.description.split())
+    assert caught.value.details == {}
+
+
+def test_hint_is_printable_and_of_limited_length() -> None:
+    """An authorization server cannot forge a line of the log, or fill the disk."""
+    forged: list[dict[str, object]] = [{"iss": "\n\u2028" + 60_000 * "x"}, {"aud": 6000 * ["\x00"]}]
+    for changes in forged:
+        body = octets(an_answer(**changes))
+        with pytest.raises(TokenRefused) as caught:
+            read_introspection(body, issuer=ISSUER, audience="bank")
+        assert caught.value.hint.isascii()
+        assert caught.value.hint.isprintable()
+        assert len(caught.value.hint) < 1000
+
+
+@pytest.mark.parametrize("body", [{"active": False}, '{"active": false}'], ids=["dict", "str"])
+def test_answer_must_be_bytes(body: Any) -> None:
+    """A JSON object that was read already could have lost a repeated member."""
+    with pytest.raises(
+        InvalidValue, match=r"body must be the bytes of the answer, such as response\.content"
+    ) as caught:
+        read_introspection(body)
+    assert caught.value.details == {"member": "body"}
 
 
 def test_rights_for_named_services_need_an_audience() -> None:

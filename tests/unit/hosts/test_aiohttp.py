@@ -10,7 +10,7 @@ from aiohttp import web
 
 from incoming_payments.api import Request
 from incoming_payments.hosts.aiohttp import routes
-from kits.framework_checks import asgi_application, check, client_at
+from kits.framework_checks import asgi_application, check, check_refusals, client_at, wsgi_application
 from kits.raw_http import answers, exchange
 from kits.service_kit import JSON, PATH, Service, refusal
 
@@ -101,3 +101,8 @@ def test_broken_body_is_no_failure(body: bytes, caplog: pytest.LogCaptureFixture
         unsigned = Request("POST", PATH, headers=[JSON], body=b"{}")
         assert refusal(client_at(service, port).send(unsigned)) == (401, "token_missing")
     assert [record for record in caplog.records if record.name.startswith("incoming_payments")] == []
+
+
+def test_another_object_than_an_asgi_application_is_refused() -> None:
+    """The mistake is found at start, and not at the first request."""
+    check_refusals(routes, wsgi_application(Service()), "an AsgiApplication, not")

@@ -521,6 +521,13 @@ def test_request_of_a_framework_is_no_scope() -> None:
         asyncio.run(an_application(Service()).answer(wrong, Channel().receive))
 
 
+def test_body_that_was_read_as_an_object_is_refused() -> None:
+    """The error names the argument to pass."""
+    scope, wrong = a_scope(Request("POST", PATH, headers=[JSON], body=b"{}")), {"a": "b"}
+    with pytest.raises(ConfigurationError, match="body must be the bytes of the body as received, not dict"):
+        asyncio.run(an_application(Service()).answer(scope, Channel().receive, body=wrong))  # type: ignore[arg-type]
+
+
 def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A client can cause such a request, and the host cannot."""
     parts = [*chunks(b"{", b"")[:1], {"type": "http.disconnect"}]
@@ -661,7 +668,7 @@ def test_packets_pay_payments_of_clients() -> None:
     sender = Sender(METHODS.derive(id))
     assert code(client.send(packet_request(encode(sender.prepare(2500))))) == "fulfilled"
     assert document(client.get(id))["completed"] is True
-    assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F99"
+    assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F07"
 
 
 def test_packets_are_off_by_default() -> None:
@@ -790,6 +797,15 @@ def live(application: AsgiApplication) -> list[str]:
 def test_lifespan_startup_and_shutdown() -> None:
     """Startup and shutdown are both confirmed."""
     assert live(an_application(Service())) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def test_on_shutdown_must_be_a_function() -> None:
+    """A coroutine or another object is refused at start. Else it would fail when the server stops."""
+    with pytest.raises(
+        ConfigurationError, match=r"on_shutdown must be an async function, such as store\.close"
+    ) as caught:
+        an_application(Service(), on_shutdown=5)
+    assert caught.value.details == {"setting": "on_shutdown"}
 
 
 def test_lifespan_awaits_on_shutdown() -> None:

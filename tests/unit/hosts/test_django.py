@@ -15,7 +15,7 @@ from django.urls import include, path
 
 from incoming_payments.api import Request
 from incoming_payments.hosts.django import routes
-from kits.framework_checks import asgi_application, check, client_at, wsgi_application
+from kits.framework_checks import asgi_application, check, check_refusals, client_at, wsgi_application
 from kits.http_servers import serving_asgi, serving_wsgi
 from kits.raw_http import answers, exchange
 from kits.service_kit import JSON, PATH, Service, refusal
@@ -134,3 +134,8 @@ def test_asgi_application_under_wsgi_is_a_mistake_of_the_host(caplog: pytest.Log
         unsigned = Request("POST", PATH, headers=[JSON], body=b"{}")
         assert client_at(service, port).send(unsigned).status == 500
     assert "an AsgiApplication needs an ASGI server: under WSGI, give routes() a WsgiApplication" in caplog.text
+
+
+def test_another_object_than_an_application_is_refused() -> None:
+    """The mistake is found at start, and not at the first request."""
+    check_refusals(routes, None, "an AsgiApplication or WsgiApplication, not")

@@ -15,7 +15,7 @@ from incoming_payments.api import Request
 from incoming_payments.hosts import asgi
 from incoming_payments.hosts.fastapi import Error, IncomingPayment, PublicIncomingPayment, routes
 from incoming_payments.wire import write_date_time
-from kits.framework_checks import ID_PATH, asgi_application, check, client_at
+from kits.framework_checks import ID_PATH, asgi_application, check, check_refusals, client_at, wsgi_application
 from kits.http_servers import serving_asgi
 from kits.service_kit import JSON, PATH, Service, refusal
 
@@ -154,3 +154,8 @@ def test_dependency_that_reads_the_body() -> None:
         assert time.monotonic() - begin < 2
         assert httpx.get(f"http://127.0.0.1:{port}{ID_PATH}", trust_env=False).status_code == 404
         assert client.create().status == 201
+
+
+def test_another_object_than_an_asgi_application_is_refused() -> None:
+    """The mistake is found at start, and not at the first request."""
+    check_refusals(routes, wsgi_application(Service()), "an AsgiApplication, not")

@@ -9,7 +9,17 @@ import pytest
 from attrs import evolve
 
 from incoming_payments.api import Response
-from incoming_payments.errors import AuthorizationServerUnavailable, PortUnavailable, SignatureRefused, StoreUnavailable
+from incoming_payments.errors import (
+    AcceptanceUnavailable,
+    AuthorizationServerUnavailable,
+    ClientKeysUnavailable,
+    ClockBehind,
+    PortUnavailable,
+    SignatureRefused,
+    StoreUnavailable,
+    TokenRefused,
+    WalletAddressesUnavailable,
+)
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.hosts import host_log
 from incoming_payments.hosts.host_log import HostLog
@@ -55,6 +65,13 @@ def refused() -> Response:
     keys = {"key-1": CountedKey(public.kid, public.algorithm, public._key)}
     refusal = SignatureRefused("signature_invalid", "it does not fit")
     refusal.evidence = Evidence(evolve(SIGNED, target_uri="https://ase.example/"), keys, Policy(), NOW)
+    return Response(401, (), b"", cause=refusal)
+
+
+def suspected() -> Response:
+    """Return the response to a request that a wrong setting refuses."""
+    refusal = TokenRefused("invalid_token", "request a new grant")
+    refusal.hint = "issuer is 'a', and the introspection answer has the iss 'b'"
     return Response(401, (), b"", cause=refusal)
 
 
@@ -115,13 +132,19 @@ def test_responses_without_a_cause_are_not_logged(caplog: pytest.LogCaptureFixtu
             "more hints were not logged",
         ),
         (
+            lambda log: log.note(suspected()),
+            LOGGED_A_MINUTE_MAX,
+            "a request was refused with invalid_token: issuer is 'a', and the introspection answer has the iss 'b'",
+            "more suspected settings were not logged",
+        ),
+        (
             lambda log: log.note(refused()),
             EXPLAINED_A_MINUTE_MAX,
             HEADING,
             "more refused signatures were not logged",
         ),
     ],
-    ids=["failure", "outage", "body", "mount", "refusal"],
+    ids=["failure", "outage", "body", "mount", "setting", "refusal"],
 )
 def test_each_kind_is_limited_and_counted(
     caplog: pytest.LogCaptureFixture, happen: Callable[[HostLog], None], bound: int, line: str, suppressed: str
@@ -144,18 +167,26 @@ def test_each_kind_is_limited_and_counted(
     [
         (StoreUnavailable("locked"), "the store"),
         (AuthorizationServerUnavailable("no answer"), "the authorization server"),
+        (AcceptanceUnavailable("no answer"), "the port acceptance"),
+        (ClientKeysUnavailable("no answer"), "the port client_keys"),
+        (WalletAddressesUnavailable("no answer"), "the port wallet_addresses"),
         (PortUnavailable("no answer"), "a port"),
+        (ClockBehind("set back"), "the record of nonces"),
     ],
 )
 def test_outage_names_its_port(caplog: pytest.LogCaptureFixture, error: PortUnavailable, port: str) -> None:
-    """Each port has its own line, and its own limit: a long outage of one does not hide an outage of another."""
+    """Each port has its own line, and its own limit: a long outage of one does not hide an outage of another.
+
+    A clock that was set back is an error for an operator, and the others are warnings.
+    """
     log = HostLog(logger)
-    for other in (StoreUnavailable("x"), AuthorizationServerUnavailable("x"), PortUnavailable("x")):
-        for _ in range(2 * LOGGED_A_MINUTE_MAX * (type(other) is not type(error))):
-            log.note(Response(503, (), b"", cause=other))
+    for other in (StoreUnavailable, AuthorizationServerUnavailable, ClientKeysUnavailable, PortUnavailable):
+        for _ in range(2 * LOGGED_A_MINUTE_MAX * (other is not type(error))):
+            log.note(Response(503, (), b"", cause=other("x")))
     log.note(Response(503, (), b"", cause=error))
     line = f"incoming payments: {port} is unavailable; clients have to retry: {error}"
     assert messages(caplog)[-1] == line
+    assert (caplog.records[-1].levelname == "ERROR") == isinstance(error, ClockBehind)
 
 
 @pytest.mark.parametrize(

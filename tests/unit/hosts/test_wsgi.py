@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
@@ -13,12 +14,15 @@ import pytest
 from attrs import evolve
 
 from incoming_payments.api import Request, Response
+from incoming_payments.clients.introspection import HttpIntrospector
 from incoming_payments.errors import ConfigurationError, HttpRefused, StoreUnavailable
 from incoming_payments.hosts.wsgi import WsgiApplication, read_request
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.log import LogEvent
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.testing.authorization_server import AuthorizationServer
 from kits.http_servers import over_http, serving_wsgi
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
@@ -27,6 +31,7 @@ from kits.service_kit import (
     JSON,
     NOBODYS_ID,
     PATH,
+    SHOP,
     Client,
     Service,
     Unused,
@@ -94,6 +99,33 @@ def through(service: Service, **options: Any) -> Client:
 def path_of(environ: dict[str, Any], mount: str = "/op") -> str:
     """Return the path below the service that the host reads from `environ`, mounted at /op."""
     return read_request(environ, mount=mount).path
+
+
+def test_wrong_setting_of_the_introspector_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The issuer differs by a final slash. The log names the setting and both values, and not the token."""
+    service = Service()
+    client = service.client()
+    with AuthorizationServer(issuer="https://auth.bank.example/") as server:
+        server.issue(client.token, actions=["create"], client=SHOP, jwk=client.key.public_jwk())
+        introspector = HttpIntrospector(
+            server.url,
+            dialect="rfc9767",
+            issuer="https://auth.bank.example",
+            resource_server="bank",
+            allow_http=True,
+        )
+        with closing(introspector):
+            service.replace(introspector=introspector)
+            application = an_application(service)
+            client.send = lambda request: call(application, an_environ(request))
+            assert refusal(client.create()) == (401, "invalid_token")
+    (record,) = [record for record in caplog.records if getattr(record, "event", "") == LogEvent.SETTING_SUSPECTED]
+    assert record.getMessage() == (
+        "incoming payments: a request was refused with invalid_token: issuer is 'https://auth.bank.example', and the "
+        "introspection answer has the iss 'https://auth.bank.example/': if this is your authorization server, set "
+        "issuer to its iss"
+    )
+    assert client.token not in caplog.text
 
 
 # --- the interface -------------------------------------------------------------------
@@ -402,11 +434,31 @@ def test_request_of_a_framework_is_no_environ() -> None:
         an_application(Service()).answer(wrong)
 
 
+@pytest.mark.parametrize("body", [{"walletAddress": "https://bank.example/alice"}, "{}"], ids=["JSON", "str"])
+def test_body_that_was_read_as_an_object_or_text_is_refused(body: Any) -> None:
+    """The error names the argument to pass."""
+    environ = an_environ(Request("POST", PATH, headers=[JSON], body=b"{}"))
+    with pytest.raises(ConfigurationError, match="body must be the bytes of the body as received, not ") as caught:
+        an_application(Service()).answer(environ, body=body)
+    assert caught.value.details == {"setting": "body"}
+
+
 def test_body_that_arrives_in_part_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A client can cause such a request, and the host cannot."""
     environ = an_environ(Request("POST", PATH, headers=[JSON]), CONTENT_LENGTH="3", **{"wsgi.input": Stream(b"{}")})
     assert refusal(an_application(Service()).answer(environ)) == (400, "incomplete_body")
     assert caplog.records == []
+
+
+def test_exception_of_the_server_while_it_reads_a_body_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The client gets 400: servers have exceptions of their own for malformed chunks. A defect stays visible."""
+    stream = Stream(b"{}", TypeError("a defect of a server"))
+    environ = an_environ(Request("POST", PATH, headers=[JSON]), **{"wsgi.input_terminated": True, "wsgi.input": stream})
+    assert refusal(call(an_application(Service()), environ)) == (400, "incomplete_body")
+    [record] = caplog.records
+    assert (record.levelname, record.name) == ("WARNING", "incoming_payments.hosts.wsgi")
+    assert f"the server could not read the body of POST '{PATH}'" in record.getMessage()
+    assert "TypeError: a defect of a server" in caplog.text
 
 
 def test_flask_view_that_has_read_the_json(caplog: pytest.LogCaptureFixture) -> None:
@@ -491,9 +543,10 @@ def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None
 def test_failed_clock_is_500(caplog: pytest.LogCaptureFixture) -> None:
     """`answer` raises no exception for any failure."""
     service = Service()
-    application = an_application(service, clock=lambda: 1 / 0)
+    times = iter([service.now])  # the service checks its clock when it is built
+    application = an_application(service, clock=lambda: next(times))
     assert refusal(application.answer(an_environ(Request("GET", ID_PATH)))) == (500, "internal_error")
-    assert "ZeroDivisionError" in caplog.text
+    assert "StopIteration" in caplog.text
 
 
 def test_path_that_is_not_latin_1_is_500(caplog: pytest.LogCaptureFixture) -> None:
@@ -521,7 +574,7 @@ def test_packets_pay_payments_of_clients() -> None:
     sender = Sender(METHODS.derive(id))
     assert code(client.send(packet_request(encode(sender.prepare(2500))))) == "fulfilled"
     assert document(client.get(id))["completed"] is True
-    assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F99"
+    assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F07"
 
 
 def test_packets_are_off_by_default() -> None:
