@@ -2,6 +2,7 @@
 
 nox                      format, lint, types, tests with coverage (also of the docs and examples), and the wheel
 nox -s bench -- NAME     run benchmarks/NAME.py; with --json, the last line has the figures as one JSON object
+nox -s cost                measure the processor time of hostile inputs, and how it grows with their size: [-- --help]
 nox -s crash             kill the service 200 times while it is paid, and check its database: [-- --help]
 nox -s demo              create and pay an incoming payment between real processes, one of which is killed
 nox -s disk              let syncs fail at random, and check 1,000 disks after power cuts: [-- --images N --seed S]
@@ -94,6 +95,13 @@ def demo(session: nox.Session) -> None:
     """Create, read, pay and complete an incoming payment between three real processes, and kill one of them."""
     session.install(".[serve]")
     session.run("incoming-payments", "demo", silent=False)
+
+
+@nox.session
+def cost(session: nox.Session) -> None:
+    """Compare the processor times of hostile inputs: `nox -s cost [-- --bodies N --pieces N --seed S]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "campaigns.cost.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session

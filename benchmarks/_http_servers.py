@@ -6,6 +6,7 @@ import json
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import PaymentId, WalletAddressUrl
 from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.server.background import beating, with_tasks
 from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.serve import http_config
 from incoming_payments.server.workers import run_workers
@@ -108,11 +110,13 @@ def serve(folder: Path, port: int, asked: int, *, workers: int, cache_s: float, 
             write_parts(folder)
 
     application: Any = AsgiApplication(service, on_shutdown=on_shutdown)
-    server = uvicorn.Server(http_config(timed(application) if is_timed else application))
+    served = timed(application) if is_timed else application
+    server = uvicorn.Server(http_config(served))
     gc.freeze()
     with open_listeners("127.0.0.1", port, workers) as listeners:
 
-        def work(_: int, listener: socket.socket) -> int:
+        def work(_: int, listener: socket.socket, beat: Callable[[], None]) -> int:
+            server.config.app = with_tasks(served, beating(beat))
             server.run(sockets=[listener])
             return 0
 

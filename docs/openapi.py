@@ -100,6 +100,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "port_unavailable": (503, "another system of the service does not answer now"),
     "authorization_server_unavailable": (503, "the token could not be introspected, and may still be valid"),
     "client_keys_unavailable": (503, "the keys of the client cannot be read now"),
+    "clock_behind": (503, "the service cannot check nonces now, because its clock was set back"),
     "wallet_addresses_unavailable": (503, "the wallet address cannot be looked up now"),
     "store_unavailable": (503, "the store cannot answer now"),
     "store_stopped": (503, "the store has stopped until an operator acts"),
@@ -138,7 +139,7 @@ SIGNATURE: Final = (
 )
 SIGNED: Final = (
     *TOKEN, *SIGNATURE, "forbidden", "refused_by_policy", "authorization_server_unavailable",
-    "client_keys_unavailable", "too_many_requests",
+    "client_keys_unavailable", "clock_behind", "too_many_requests",
 )  # fmt: skip
 OUTAGES: Final = ("internal_error", "port_unavailable", "store_unavailable", "store_stopped")
 
@@ -373,12 +374,8 @@ def a_query(name: str, text: str, schema: Schema, *, required: bool = False) -> 
 
 
 _CURSOR: Final = {"type": "string", "minLength": 1}
-_PAGE_SIZE: Final = {
-    "type": "integer",
-    "minimum": 1,
-    "maximum": limits.PAGE_PAYMENTS_SETTING_MAX,
-    "default": limits.PAGE_PAYMENTS_MAX,
-}
+# Without a default: a generated client would send the default of `first` with each `last`, which is refused.
+_PAGE_SIZE: Final = {"type": "integer", "minimum": 1, "maximum": limits.PAGE_PAYMENTS_SETTING_MAX}
 _ID: Final = {
     "name": "id",
     "in": "path",
@@ -410,7 +407,12 @@ _LIST: Final = {
     "parameters": (
         a_query("wallet-address", "The URL of the wallet address.", _REQUESTED_URL, required=True),
         a_query("cursor", "`startCursor` or `endCursor` of a page: the list continues there.", _CURSOR),
-        a_query("first", "How many payments the page has at most, after the cursor.", _PAGE_SIZE),
+        a_query(
+            "first",
+            f"How many payments the page has at most, after the cursor: {limits.PAGE_PAYMENTS_MAX} without `first` and "
+            "`last`.",
+            _PAGE_SIZE,
+        ),
         a_query("last", "The same, before the cursor. It needs a cursor, and excludes `first`.", _PAGE_SIZE),
     ),
 }  # fmt: skip

@@ -21,9 +21,11 @@ PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
 TESTS: Final = Path(__file__).parent / "unit"
 
-# limits -> log -> clients; ports, log -> observers -> {stores, service}: both report to the same observers
+# limits -> {strict, log}; log -> clients
+# ports, log -> observers -> {stores, service}: both report to the same observers
 # errors, limits, strict -> domain -> {wire, httpsig, gnap, ilp} -> flows -> api -> ilp_http -> service -> hosts
 # hosts -> server -> __main__; clock -> service; flows -> openapi -> server
+# errors, limits, log -> blocking -> ports
 # bounded -> acceptance; domain, gnap, acceptance -> ports -> {stores, clients}; flows may import ports
 GROUND: Final = {"errors", "limits", "strict"}
 CORE: Final = {*GROUND, "domain"}
@@ -44,7 +46,7 @@ LIBRARY: Final = FLOWS | {
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
-    "strict": set(),
+    "strict": {"limits"},
     "clock": set(),
     "log": {"limits"},
     "domain": GROUND,
@@ -53,8 +55,9 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "gnap": CORE,
     "ilp": CORE,
     "bounded": GROUND,
+    "blocking": {"errors", "limits", "log"},
     "acceptance": {*CORE, "bounded"},
-    "ports": {*CORE, "gnap", "acceptance"},
+    "ports": {*CORE, "gnap", "acceptance", "blocking"},
     "flows": FLOWS,
     "api": {*FLOWS, "flows"},
     "ilp_http": {*FLOWS, "flows", "api"},
@@ -89,6 +92,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "gnap": {"attrs"},
     "ilp": {"attrs", "cryptography"},
     "bounded": set(),
+    "blocking": set(),
     "acceptance": {"attrs"},
     "ports": {"attrs"},
     "flows": {"attrs"},

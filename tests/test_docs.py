@@ -15,17 +15,22 @@ from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+from urllib.parse import quote
 
-import flask
 import httpx
 import pytest
 
+import incoming_payments
+from incoming_payments.api import Request, Response
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
+from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.limits import SHUTDOWN_S_MAX
 from incoming_payments.server import command
 from incoming_payments.server.init import CONFIGURATION
+from kits.http_servers import over_http, serving_asgi, serving_wsgi
 from kits.odd_answers import OVER_HTTP, Answered, Serve, authorization_server
 from kits.processes import COMMAND, ROOT, free_port, run_command, serving
-from kits.service_kit import Service, refusal
+from kits.service_kit import PATH, Service, header, refusal
 
 PAGES: Final = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))}
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -127,27 +132,47 @@ def test_examples_pass_pyright(tmp_path: Path) -> None:
     assert report["summary"]["filesAnalyzed"] >= len(WITH_PYTHON)
 
 
-def test_the_readme_embeds_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Flask and the Starlette application of the README serve incoming payments."""
+def test_the_readme_embeds_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Flask and the Starlette application of the README answer each operation of a client, and the preflight."""
+    key = PrivateKey.generate_ed25519("key-1")
+    right = AccessRight(["create", "read", "list", "complete"])
+    known = [(AccessToken("TOKEN"), AccessTokenInfo("https://shop.example", key.public_jwk(), [right]))]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(incoming_payments, "StaticIntrospector", lambda _: StaticIntrospector(known))
     namespace = run_page("README.md")
-    path = "/incoming-payments/019b76da-a800-7000-8000-000000000000"
-    app: flask.Flask = namespace["app"]
-    in_flask = app.test_client().get(path)
 
-    async def get() -> httpx.Response:
-        transport = httpx.ASGITransport(namespace["starlette_app"])
-        async with httpx.AsyncClient(transport=transport, base_url="https://bank.example") as client:
-            return await client.get(path)
+    def call_every_operation(port: int) -> list[tuple[str, int]]:
+        def call(method: str, path: str, query: str = "", body: bytes = b"", *, signed: bool = True) -> Response:
+            headers = [("Content-Type", "application/json")] if body else []
+            target = f"https://bank.example{path}{'?' * bool(query)}{query}"
+            if signed:
+                message = RequestMessage(method, target, (("Authorization", "GNAP TOKEN"), *headers), body)
+                headers = [*sign(message, key, created=datetime.now(UTC)).headers]
+            return over_http(port, Request(method, path, query, tuple(headers), body))
 
-    in_starlette = asyncio.run(get())
-    created = app.test_client().post("/incoming-payments", json={})
+        paid_into = "https://bank.example/alice"
+        created = call("POST", PATH, body=json.dumps({"walletAddress": paid_into}).encode())
+        payment = f"{PATH}/{json.loads(created.body)['id'].rpartition('/')[2]}"
+        answers = {
+            "create": created,
+            "get": call("GET", payment),
+            "list": call("GET", PATH, f"wallet-address={quote(paid_into, safe='')}"),
+            "complete": call("POST", f"{payment}/complete"),
+            "public get": call("GET", payment, signed=False),
+            "preflight": call("OPTIONS", payment, signed=False),
+        }
+        origins = [header(answers[name], "Access-Control-Allow-Origin") for name in ("public get", "preflight")]
+        assert origins == ["*", "*"]
+        return [(name, answer.status) for name, answer in answers.items()]
+
+    with serving_wsgi(namespace["app"]) as flask_port, serving_asgi(namespace["starlette_app"]) as starlette_port:
+        found = [call_every_operation(port) for port in (flask_port, starlette_port)]
     close_stores(namespace)
-
-    not_found = (404, "payment_not_found")
-    assert not_found == (in_flask.status_code, in_flask.get_json()["error"]["code"])
-    assert not_found == (in_starlette.status_code, in_starlette.json()["error"]["code"])
-    assert (created.status_code, created.headers["WWW-Authenticate"]) == (401, "GNAP as_uri=https://auth.bank.example")
+    assert (
+        found
+        == [[("create", 201), ("get", 200), ("list", 200), ("complete", 200), ("public get", 200), ("preflight", 200)]]
+        * 2
+    )
 
 
 def test_middlewares_of_the_signatures_page_admit_only_signed_requests() -> None:

@@ -25,6 +25,7 @@ NEED_MORE = {
     "incoming_payments.observers.otel",
     "incoming_payments.observers.prometheus",
     "incoming_payments.testing._concurrency",  # pytest
+    "incoming_payments.testing._guarding",  # pytest
     "incoming_payments.testing._hooks",  # pytest
     "incoming_payments.testing._keys",  # pytest
     "incoming_payments.testing._listing",  # pytest

@@ -1,8 +1,12 @@
 """The requests that every framework has to leave to the service, sent over HTTP, with the expected responses."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
 
 from incoming_payments.api import Request
+from incoming_payments.errors import ConfigurationError
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.limits import BODY_BYTES_MAX
@@ -41,6 +45,15 @@ def asgi_application(service: Service) -> AsgiApplication:
 def wsgi_application(service: Service) -> WsgiApplication:
     """Return `service` as a WSGI application that takes packets."""
     return WsgiApplication(IncomingPayments(**settings(service, {"packets": a_policy()})))
+
+
+def check_refusals(routes: Callable[[Any], object], other: object, text: str) -> None:
+    """Check that `routes` refuses `other`, a service and a class, with a message that begins with what it takes."""
+    service = Service()
+    for wrong in (other, IncomingPayments(**settings(service, {})), AsgiApplication):
+        with pytest.raises(ConfigurationError, match=rf"^routes\(\) takes {text} .*: pass routes\(\w+\(serv") as caught:
+            routes(wrong)
+        assert caught.value.details == {"setting": "application"}
 
 
 def client_at(service: Service, port: int) -> Client:

@@ -117,6 +117,7 @@ NO_SUCH_TYPE: Final = OverHttp(415, "unsupported_media_type", "the service requi
 NO_TOKEN: Final = OverHttp(401, "token_missing", "the service checks the token before the signature")
 NOT_A_TOKEN: Final = OverHttp(401, "invalid_token", "the service checks the token before the signature")
 FIELD_TOO_LARGE: Final = OverHttp(431, "headers_too_large", "each field has a limit")
+HEADERS_WITHOUT_END: Final = OverHttp(None, None, "the server closes a connection that sends this much without an end")
 OUR_OWN_TARGET: Final = OverHttp(
     401, "signature_invalid", "the service builds the target from the configured base URL and the path of the request"
 )
