@@ -44,7 +44,7 @@ from campaigns.crash.records import (
 )
 from incoming_payments import Amount, Asset, Ports, receive, run
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.errors import IncomingPaymentsError, StoreStopped, StoreUnavailable
 from incoming_payments.ilp import IlpAddress, StreamCredentials
 from incoming_payments.ilp.packet import Fulfill, Reject, encode
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
@@ -321,7 +321,7 @@ def bank(folder: Path, record_path: Path, seed: int) -> None:
     left, numbers = pending(entries), itertools.count(len(entries))
     record, choose = ClientRecord(record_path), random.Random(f"{seed} {len(entries)}")
     payables = Payables(folder / CREATED)
-    with SqliteStore(load_settings(folder / CONFIGURATION).database) as store:
+    with _opened(load_settings(folder / CONFIGURATION).database) as store:
         for request in left:
             _credit_once(store, record, request)
         while not _is_ending(folder):
@@ -333,6 +333,15 @@ def bank(folder: Path, record_path: Path, seed: int) -> None:
                 request = record.sent(kind=CALL, key=key, payment=payable.id, amount=amount)
                 if _credit_once(store, record, request) in {"payment_completed", "payment_expired"}:
                     payables.drop(payable.id)
+
+
+def _opened(database: Path) -> SqliteStore:
+    """Return the store, once it can be opened: after a failure, that is when every process has closed it."""
+    while True:
+        try:
+            return SqliteStore(database)
+        except (StoreStopped, StoreUnavailable):
+            time.sleep(_PAUSE_S)
 
 
 def _credit_once(store: SqliteStore, record: ClientRecord, request: SentRequest) -> str:

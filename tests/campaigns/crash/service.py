@@ -94,19 +94,25 @@ class Service:
 
     def up(self, *faults: str) -> "Service":
         """Start the process, unless it runs, and wait until it listens."""
-        if self._process is None or self._process.poll() is not None:
+        if not self.is_running:
             self.start(*faults)
         assert self.listens(), self.log_text()
         return self
 
-    def kill(self) -> None:
-        """Send SIGKILL to the process, which must be alive, and to its workers."""
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self, *, if_alive: bool = False) -> None:
+        """Send SIGKILL to the process and its workers. The process must be alive, except with `if_alive`."""
         status = self.process.poll()
-        assert status is None, (status, self.log_text())
+        assert if_alive or status is None, (status, self.log_text())
         workers = self.workers()
         self.process.kill()
         for pid in workers:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the supervisor has just waited for the end of this one
+                os.kill(pid, signal.SIGKILL)
         self.process.wait(_DEADLINE_S)
         while any(map(is_running, workers)):
             time.sleep(0.001)
@@ -118,9 +124,9 @@ class Service:
 
     def stop(self) -> None:
         """Send SIGTERM, and wait for the end."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(_DEADLINE_S)
+        if self.is_running:
+            self.process.terminate()
+            self.process.wait(_DEADLINE_S)
 
     def wait(self) -> int:
         """Wait for the end, and return the exit status."""

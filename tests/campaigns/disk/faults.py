@@ -14,7 +14,7 @@ import pytest
 from kits.processes import ROOT
 
 SOURCE: Final = Path(__file__).with_name("faulty_disk.c")
-HEALTHY, DEAD, RANDOM, KILLING = 0, 1, 2, 3  # the modes
+HEALTHY, DEAD, RANDOM, KILLING, KILLING_IN_DATABASE = range(5)  # the modes
 FATES: Final = {"not synced": 1, "failed": 2, "failed, evicted": 3, "synced": 4}  # of a sync that kills its process
 _PAGES: Final = 1 << 16  # of each file, in faulty_disk.c
 STOPPED: Final = 3  # the exit status of a worker that got `StoreStopped`

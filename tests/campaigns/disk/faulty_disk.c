@@ -4,15 +4,16 @@
  * since its last sync, and succeed when they are repeated, although the data never reached the disk.
  *
  *   FAULTY_DISK_FOLDER   the folder of the files to watch; those that end in -shm or -lock are left alone
- *   FAULTY_DISK_CONTROL  a file of 4 bytes: the mode (0 healthy, 1 dead, 2 failing at random, 3 killing), and for modes
- *                        2 and 3 the probability, in 1/256, with which a sync fails or kills
+ *   FAULTY_DISK_CONTROL  a file of 4 bytes. The first is the mode: 0 healthy, 1 dead, 2 failing at random, 3 killing,
+ *                        4 killing in syncs of the database only. In modes 2 to 4, the second is the probability, in
+ *                        1/256, with which a sync fails or kills.
  *   FAULTY_DISK_PLATTER  optional: a folder with what the disk holds of the database and its log, and with `dirty`: for
  *                        each of their pages, whether it was written since the last sync. A sync copies the dirty pages
- *                        to the platter. In mode 3, syncs kill their process with the probability of the second byte:
- *                        before the sync, after it, or after a failure. A failure leaves the pages clean, and a half of
- *                        the failures evicts them: then the next read finds what the platter holds. The third byte
- *                        chooses one of these fates, or 0 for a random one. Each process survives as many syncs as
- *                        the fourth byte says.
+ *                        to the platter. In modes 3 and 4, syncs kill their process with the probability of the second
+ *                        byte: before the sync, after it, or after a failure. A failure leaves the pages clean, and a
+ *                        half of the failures evicts them: then the next read finds what the platter holds. The third
+ *                        byte chooses one of these fates, or 0 for a random one. Each process survives as many syncs
+ *                        as the fourth byte says.
  *   FAULTY_DISK_LOG      optional: a file to which each write, truncation, sync and removal is appended
  */
 #define _GNU_SOURCE
@@ -184,7 +185,8 @@ static void sync_platter(int file, int descriptor) {
     static int syncs;
     static pid_t process;
     if (process != getpid()) process = getpid(), syncs = 0;
-    int dies = control[0] == 3 && ++syncs > control[3] && (draw() & 255) < control[1];
+    int may_die = control[0] == 3 || (control[0] == 4 && file == DATABASE);
+    int dies = may_die && ++syncs > control[3] && (draw() & 255) < control[1];
     /* 1: nothing is synced, 2: the sync fails, 3: the same, and the pages are evicted, others: the sync succeeds */
     unsigned int fate = !dies ? 4 : control[2] ? control[2] : 1 + draw() % 5;
     if (fate == 2 || fate == 3) {

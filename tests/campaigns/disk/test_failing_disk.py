@@ -1,8 +1,9 @@
 """After a sync that fails, the store acknowledges nothing that the disk may not hold."""
 
+import sqlite3
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from campaigns.crash.payer import Payer
 from campaigns.crash.records import NO_ANSWER
 from campaigns.crash.service import Service
 from campaigns.disk.campaign import run_campaign
-from campaigns.disk.faults import DEAD, FATES, HEALTHY, KILLING, FaultyDisk, build
+from campaigns.disk.faults import DEAD, FATES, HEALTHY, KILLING, KILLING_IN_DATABASE, FaultyDisk, build
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.stores.sqlite import SqliteStore
 
@@ -163,6 +164,42 @@ def test_worker_that_replaces_a_killed_one_answers_what_is_on_the_disk(
     disk.cut_power(database)
     with SqliteStore(database) as store:
         assert f"ok {store.load(PaymentId(id)).received.value}" == answer
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_worker_killed_inside_the_sync_of_a_checkpoint_loses_no_credit(
+    tmp_path: Path, library: Path, fate: str
+) -> None:
+    """An earlier checkpoint has copied a part of the log, because a reader needed the older state, and synced nothing.
+
+    If the sync of the next one has failed, no other process learns of it. So the others stop. A process that opens the
+    database later copies the whole log again.
+    """
+    disk = FaultyDisk(tmp_path / "disk", library, platter=True)
+    database = disk.folder / "payments.sqlite3"
+    with disk.start("caller", database) as first, disk.start("caller", database) as second:
+        callers = Caller(first), Caller(second)
+        ids = [callers[0].answer_to("create").removeprefix("ok ") for _ in range(40)]
+        with closing(sqlite3.connect(database, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            acknowledged = credit_until(callers[0], ids[-1], 1, lambda number: number == 20)
+        disk.set(KILLING_IN_DATABASE, 255, FATES[fate])
+        acknowledged = credit_until(callers[0], ids[-1], acknowledged + 1, lambda _: first.poll() is not None)
+        disk.set(HEALTHY)
+        acknowledged = credit_until(callers[1], ids[-1], acknowledged + 1, lambda number: number == 200)
+        callers[1].end()
+    disk.cut_power(database)
+    with SqliteStore(database) as store:
+        credited = [store.load(PaymentId(id)).received.value for id in ids]
+    assert credited[-1] >= acknowledged
+
+
+def credit_until(caller: Caller, id: str, number: int, is_over: Callable[[int], bool]) -> int:
+    """Credit a payment with `wire-{number}` and so on, and return the number of the last credit that has an answer."""
+    while not is_over(number) and caller.answer_to("credit", id, f"wire-{number}").startswith("ok"):
+        number += 1
+    return number - 1
 
 
 def test_failed_checkpoint_stops_the_store(disk: FaultyDisk, callers: Callers) -> None:

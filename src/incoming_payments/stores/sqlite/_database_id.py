@@ -19,11 +19,8 @@ _INSERT: Final = "INSERT INTO database_id (id) VALUES (?)"
 _SELECT: Final = "SELECT id FROM database_id"
 
 
-def ensure_id(connection: sqlite3.Connection, known: bytes) -> bytes:
-    """Return the id of the database, and give it one if it has none. `known` is the id in the lock file.
-
-    Return `UNKNOWN` while a new id is in the log only: `has_id` reads the database without its log.
-    """
+def ensure_id(connection: sqlite3.Connection) -> bytes:
+    """Return the id of the database, and give it one if it has none."""
     with connection:  # it commits or rolls back
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(_CREATE)
@@ -31,10 +28,7 @@ def ensure_id(connection: sqlite3.Connection, known: bytes) -> bytes:
         if row is None:
             row = (os.urandom(ID_BYTES),)
             connection.execute(_INSERT, row)
-    if row == (known,):
-        return known
-    busy, frames, copied = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return UNKNOWN if busy or frames != copied else bytes(row[0])
+    return bytes(row[0])
 
 
 def renew_id(connection: sqlite3.Connection) -> None:

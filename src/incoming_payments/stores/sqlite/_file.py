@@ -24,11 +24,11 @@ from incoming_payments.errors import (
 )
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_LOG_KEPT_BYTES_MAX
 from incoming_payments.log import LogEvent, log_event
-from incoming_payments.stores.sqlite._database_id import ensure_id, has_id
+from incoming_payments.stores.sqlite._database_id import UNKNOWN, ensure_id, has_id
 from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, PARTS, STATEMENTS, VERSION
 from incoming_payments.stores.sqlite._second_name import refuse_second_names
-from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
+from incoming_payments.stores.sqlite._watch import CheckpointRow, FileWatch, OnStop
 
 T = TypeVar("T")
 
@@ -108,15 +108,26 @@ class DatabaseFile:
         return has_id(self.path, id)
 
     def restore(self, known: bytes) -> bytes:
-        """As `_restored`, and return the id of the database. `known` is the id in the lock file."""
-        return self.patiently(partial(ensure_id, self._restored(), known))
+        """As `_restored`, and return the id of the database. `known` is the id in the lock file.
+
+        Return `UNKNOWN` while a new id is in the log only: `has_id` reads the database without its log.
+        """
+        connection = self._restored()
+        id = self.patiently(partial(ensure_id, connection))
+        if id == known:
+            return known
+        busy, frames, copied = self.checkpoint(connection, "TRUNCATE")
+        return UNKNOWN if busy or frames != copied else id
 
     def release(self) -> None:
         """Close the connection that this process keeps open. No other one is open, and the next call opens it again."""
         held, self._held = self._held, None
         if held is not None:
-            with contextlib.suppress(StoreStopped, OSError):
+            with contextlib.suppress(StoreStopped, sqlite3.Error, OSError):
                 self.watch.check_index()
+                self.checkpoint(
+                    held, "PASSIVE"
+                )  # SQLite makes one when the last connection is closed, and hides errors
             self.watch.forget_index()
             self.disconnect(held)
 
@@ -152,7 +163,7 @@ class DatabaseFile:
             # SQLite counts the pages of the log in shared memory. After a checkpoint has emptied the log, it has no
             # frames, unless another process has committed since. Then the log is not empty at the next look.
             connection.rollback()
-            _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            _, frames, _ = self.checkpoint(connection, "PASSIVE")
             if frames <= 0:
                 log.forget()
         else:
@@ -168,8 +179,21 @@ class DatabaseFile:
         size_bytes = log.after_commit()
         if not size_bytes:
             # Another process may have emptied the log by a checkpoint. Else this one finds that the frames are gone.
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self.checkpoint(connection, "PASSIVE")
         return size_bytes
+
+    def checkpoint(self, connection: sqlite3.Connection, mode: str) -> CheckpointRow:
+        """Make a checkpoint. Raises `sqlite3.Error`, after it has stopped the store if data may be lost."""
+
+        def run() -> CheckpointRow:
+            try:
+                row: CheckpointRow = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            except sqlite3.Error as error:
+                self.explain(error)
+                raise
+            return row
+
+        return self.watch.checkpoint(run)
 
     def explain(self, error: BaseException) -> IncomingPaymentsError:
         """Return the error to raise in place of `error`. Stops the store when data may be lost."""
@@ -236,7 +260,7 @@ class DatabaseFile:
             # log, unless other processes use this one: they have synced it.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA checkpoint_fullfsync = ON")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self.checkpoint(connection, "TRUNCATE")
         except BaseException:
             self.release()
             raise

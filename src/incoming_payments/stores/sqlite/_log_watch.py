@@ -114,13 +114,22 @@ class LogWatch:
 
     def _has_hole(self) -> bool:
         """Return whether blocks in the middle of the log are missing: SQLite has written behind the end of the log."""
-        end = os.lseek(self._log, 0, os.SEEK_END)
-        try:
-            hole = os.lseek(self._log, 0, os.SEEK_HOLE)
-        except OSError:  # the log is empty by now
-            return False
-        return hole < min(end, os.lseek(self._log, 0, os.SEEK_END))
+        while True:
+            size_bytes = self._size()
+            try:
+                hole = os.lseek(self._log, 0, os.SEEK_HOLE)
+            except OSError:  # the log is empty by now
+                return False
+            if self._size() == size_bytes:
+                return hole < size_bytes
 
     def _read(self) -> tuple[int, bytes]:
         """Return the size of the log in bytes, and its header."""
-        return os.lseek(self._log, 0, os.SEEK_END), os.pread(self._log, _LOG_HEADER_BYTES, 0)
+        while True:
+            size_bytes, header = self._size(), os.pread(self._log, _LOG_HEADER_BYTES, 0)
+            if self._size() == size_bytes:
+                return size_bytes, header
+
+    def _size(self) -> int:
+        """Return the size of the log in bytes. Another process may change it between two calls: then look again."""
+        return os.lseek(self._log, 0, os.SEEK_END)

@@ -14,6 +14,10 @@ before its contents are on the disk. The store follows these rules:
 - From then on each process keeps a connection open. While one is open, SQLite does not recover the log, and shows no
   commit whose sync has not succeeded. A fork and the end of the store close it.
 - The store also stops when one of its files is removed, replaced or shortened while it is open.
+- SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, a checkpoint
+  copies a part, and the next checkpoint syncs both. A process that is killed in that sync may have got its error. The
+  next process would copy and sync the later part again, take the earlier one for synced, and begin the log again. So
+  the lock file shows the state of the checkpoints. A store that finds a sync of that kind unfinished stops.
 - A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see it,
   but a process that recovers the log later does. A credit that was refused in the meantime would then appear. So each
   connection that commits leaves its tag in the lock file. If it finds the tag of another connection there, it also
@@ -21,7 +25,7 @@ before its contents are on the disk. The store follows these rules:
 
 The lock file is `<database>-lock`. Each open store holds a shared `flock` on it. Its text shows that the database is in
 use. In the other states it is shorter. No release may change the text: stores of two releases would stop each other.
-Behind the text are the tag and the id of the database: see `_database_id`.
+Behind the text are the tag, the id of the database (see `_database_id`), and the state of the checkpoints.
 """
 
 import contextlib
@@ -42,6 +46,11 @@ from incoming_payments.stores.sqlite._database_id import ID_BYTES, UNKNOWN
 _IN_USE: Final = b"An open database needs this file. Do not remove it.\n"
 TAG_BYTES: Final = 8  # behind the text in the lock file
 _ID_AT: Final = len(_IN_USE) + TAG_BYTES  # behind the tag: the id of the database that the log belongs to
+_CHECKPOINTS_AT: Final = _ID_AT + ID_BYTES  # behind the id: the state of the checkpoints, one byte
+_SYNCED: Final = 0  # all pages in the database that a checkpoint has copied are on the disk
+_COPIED: Final = 1  # a checkpoint has copied pages, or has begun to, and they may not be on the disk
+_SYNCING: Final = 2  # the same, and another checkpoint has begun, which may sync them
+_ANOTHER_RUNS: Final = (1, -1, -1)  # SQLite's answer when another process makes a checkpoint
 # How much of the text is there. The rest is zeros, or missing: to shorten a file works when the disk is full.
 _NEW_BYTES: Final = 0  # the lock file has never had a database
 _STOPPED_BYTES: Final = 1
@@ -55,6 +64,8 @@ _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # on macOS,
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 OnStop = Callable[[StoreStopped], object]
+# SQLite's answer to `PRAGMA wal_checkpoint`: 1 if others kept it from its work, the frames of the log, those copied.
+CheckpointRow = tuple[int, int, int]
 
 
 class Database(Protocol):
@@ -215,6 +226,34 @@ class FileWatch:
         os.pwrite(self._lock, tag, len(_IN_USE))
         self.check_mark()  # a store may have stopped in between
         return True
+
+    def checkpoint(self, run: Callable[[], CheckpointRow]) -> CheckpointRow:
+        """Return the answer of `run`, a checkpoint, and note its state in the lock file.
+
+        `run` stops the store before it raises that data may be lost. While another process makes a checkpoint, return
+        `_ANOTHER_RUNS`, and do not call `run`. Raises `StoreStopped` when a process was killed in a sync that an
+        earlier checkpoint needs.
+        """
+        with open(self.log_path, "rb", buffering=0) as log:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process; SQLite does not use this lock
+            except BlockingIOError:
+                return _ANOTHER_RUNS
+            state = int.from_bytes(os.pread(self._lock, 1, _CHECKPOINTS_AT), "big")
+            if state == _SYNCING:
+                raise self.stop("a process was killed while it brought the database to the disk")
+            self._note_checkpoints(state + 1)
+            state = _COPIED
+            try:
+                _, frames, copied = row = run()
+                if 0 <= frames == copied:
+                    state = _SYNCED
+            finally:
+                self._note_checkpoints(state)
+        return row
+
+    def _note_checkpoints(self, state: int) -> None:
+        os.pwrite(self._lock, bytes([state]), _CHECKPOINTS_AT)
 
     def _read_id(self) -> None:
         id = os.pread(self._lock, ID_BYTES, _ID_AT)

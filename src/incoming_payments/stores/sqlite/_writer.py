@@ -236,7 +236,7 @@ class Writer:
             open.log.check_names()  # another process may have begun the log again, unknown to this one
             if wait_ms:
                 open.connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
-            busy, frames, _ = open.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+            busy, frames, _ = self._file.checkpoint(open.connection, mode)
             if wait_ms:
                 open.connection.execute("PRAGMA busy_timeout = 0")
             done = not busy

@@ -415,21 +415,36 @@ def test_log_in_use_is_written_again_by_each_process(path: Path, monkeypatch: py
         assert refuses_everything(first, id)
 
 
+def test_store_stops_when_a_process_was_killed_in_a_sync_that_an_earlier_checkpoint_needs(path: Path) -> None:
+    """The killed process has left a mark in the lock file. The store does not copy the log at its end either."""
+    stops: list[StoreStopped] = []
+    with SqliteStore(path, on_stop=stops.append) as store:
+        create(store)
+        log = beside(path, "wal").read_bytes()
+        with beside(path, "lock").open("r+b") as lock:
+            lock.seek(-1, os.SEEK_END)
+            lock.write(b"\2")
+    [stop] = stops
+    assert "a process was killed while it brought the database to the disk" in stop.description
+    assert beside(path, "wal").read_bytes() == log
+
+
 def test_lock_file_says_what_it_is(path: Path) -> None:
-    """A person who finds the file reads its text. A tag of the last commit and the id of the database are behind it."""
+    """A person who finds the file reads its text. Behind it are a tag of the last commit, an id, and a state."""
     text = b"An open database needs this file. Do not remove it.\n"
     SqliteStore(path).close()
     unused = beside(path, "lock").read_bytes()
-    id = unused[-16:]
-    assert unused == text + bytes(8) + id
+    id_and_state = unused[-17:]
+    assert unused == text + bytes(8) + id_and_state
+    assert id_and_state.endswith(b"\0")
     tags: list[bytes] = []
     for _ in range(2):
         with SqliteStore(path) as store:
             create(store)
         content = beside(path, "lock").read_bytes()
         assert content.startswith(text)
-        assert content.endswith(id)
-        tags.append(content[len(text) : -16])
+        assert content.endswith(id_and_state)
+        tags.append(content[len(text) : -17])
     assert [len(tag) for tag in tags] == [8, 8]
     assert tags[0] != tags[1]
 
