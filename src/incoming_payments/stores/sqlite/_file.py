@@ -38,6 +38,10 @@ SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
 _POLL_S: Final = 0.0002
 _LOOKS_MAX: Final = 10  # at a log that was emptied, while other processes commit
 
+# FULL syncs the log at every commit: without it, a power cut can remove acknowledged commits. On macOS only F_FULLFSYNC
+# reaches the disk.
+_SYNCED: Final = "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"
+
 # One statement, so that it sees the file before or after another process creates the tables, and never in between.
 _IDENTIFY: Final = (
     "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
@@ -139,11 +143,7 @@ class DatabaseFile:
     def connect_writer(self) -> sqlite3.Connection:
         """Return a connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect(
-            # FULL syncs the log at every commit: without it, a power cut can remove acknowledged commits. On macOS
-            # only F_FULLFSYNC reaches the disk.
-            "synchronous = FULL",
-            "fullfsync = ON",
-            "checkpoint_fullfsync = ON",
+            *_SYNCED,
             f"journal_size_limit = {STORE_LOG_KEPT_BYTES_MAX}",
         )
 
@@ -258,8 +258,8 @@ class DatabaseFile:
             self.watch.note_index()
             # The place of the log on the disk may be lost as well, and no write in place repairs that. So begin another
             # log, unless other processes use this one: they have synced it.
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA checkpoint_fullfsync = ON")
+            for setting in _SYNCED:
+                connection.execute(f"PRAGMA {setting}")
             self.checkpoint(connection, "TRUNCATE")
         except BaseException:
             self.release()
