@@ -61,6 +61,7 @@ SENDER_BACKOFF_S_MAX: Final = 1.0  # before a retry: the sender notices within 1
 # --- JSON ---
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter
 JSON_DEPTH_MAX: Final = 32  # of a whole body: the parser stays below its recursion limit
+JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, also in strings: each array or object takes memory
 JSON_NUMBER_CHARS_MAX: Final = 64  # converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---
@@ -187,6 +188,7 @@ IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed per new key, likew
 
 for _smaller, _larger, _why in (
     (METADATA_BYTES_MAX, BODY_BYTES_MAX, "metadata is part of the body"),
+    (METADATA_BYTES_MAX, JSON_BRACKETS_MAX, "metadata may consist of brackets"),
     (METADATA_DEPTH_MAX, JSON_DEPTH_MAX, "metadata is part of the body"),
     (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field is part of all fields"),
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a header field holds the token"),
