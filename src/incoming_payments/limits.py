@@ -163,6 +163,7 @@ SHUTDOWN_S_MAX: Final = 15  # for the requests in flight when the server stops: 
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a sign of life; a lock on the database may stop an event loop for 5 s
 EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; a sweep that finds none is one read
 HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # of unfinished headers: longer than any that get a typed refusal
+PIPELINED_REQUESTS_MAX: Final = 100  # waiting for an earlier response on one connection: proxies send one at a time
 LOGGED_PATH_CHARS_MAX: Final = 200  # of a path in the access log: the path of a payment has about 60
 CONFIGURATION_BYTES_MAX: Final = 16 * 1024 * 1024  # one file of `serve`: enough for 100,000 listed wallet addresses
 LOGGED_A_MINUTE_MAX: Final = 10  # lines of one kind in a log: enough to see a problem, too few to fill the disk
