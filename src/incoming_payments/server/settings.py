@@ -84,8 +84,8 @@ class Settings:
     log_format: LogFormat = "text"
     access_log: bool = False
     health: bool = True
-    workers: int = 1  # processes
-    metrics_port: int | None = None  # of the first worker; `None`: no metrics
+    workers: int = 1  # number of processes
+    metrics_port: int | None = None  # the port of the first worker; `None`: no metrics
     quotas: MemoryQuotas | None = None  # `None` without a quota
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from incoming_payments import limits, strict
 from incoming_payments.errors import MalformedJson
 
-_NAME_CHARS_MAX: Final = 100  # of a member name in an error message
+_NAME_CHARS_MAX: Final = 100  # characters of a member name in an error message
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # `dumps` builds one
 
 
