@@ -17,10 +17,13 @@ from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 if len(sys.argv) != 2:
     sys.exit(__doc__)
 folder = Path(sys.argv[1])
-settings = tomllib.loads((folder / "incoming-payments.toml").read_text("utf-8"))
+try:
+    settings = tomllib.loads((folder / "incoming-payments.toml").read_text("utf-8"))
+    key_id = json.loads((folder / "client-key.jwk").read_text("utf-8"))["kid"]
+    key = PrivateKey.from_pem((folder / "client-key.pem").read_bytes(), kid=key_id)
+except OSError as error:
+    sys.exit(f"{error.filename} cannot be read: {error.strerror}; create the folder with `incoming-payments init`")
 token = settings["token"][0]["value"]
-key_id = json.loads((folder / "client-key.jwk").read_text("utf-8"))["kid"]
-key = PrivateKey.from_pem((folder / "client-key.pem").read_bytes(), kid=key_id)
 
 
 def send(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

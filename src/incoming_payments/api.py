@@ -112,7 +112,7 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
 _RETRY_AFTER_S: Final = "1"
 _IDENTITY: Final = frozenset({"authorization", "signature", "signature-input"})
 _PAYMENTS: Final = f"{COLLECTION_PATH}/"
-_PATH_CHARS_SHOWN: Final = 200  # of a path that does not exist
+_PATH_CHARS_SHOWN: Final = 200  # characters of an unknown path in the error
 
 
 @flow

@@ -8,7 +8,7 @@ from typing import Final
 
 # --- amounts: spec sections 2.1 and 8 ---
 UINT64_MAX: Final = 2**64 - 1  # `value` is an unsigned 64-bit integer
-UINT64_DIGITS_MAX: Final = 20  # of `value`: longer strings are refused before conversion
+UINT64_DIGITS_MAX: Final = 20  # longer strings are refused before conversion
 ASSET_SCALE_MAX: Final = 255  # spec section 2.1
 ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points need more
 
@@ -41,10 +41,10 @@ SHARED_SECRET_CHARS_MAX: Final = 256  # STREAM uses 43; a host's own allocator m
 SERVER_SECRET_BYTES_MIN: Final = 32  # the size of the keys derived from it
 SERVER_SECRETS_MAX: Final = 8  # a packet for an unknown address costs one decryption per secret
 PEER_TOKEN_CHARS_MIN: Final = 16  # 96 bits in base64: a guessed token lets an attacker create money
-PEER_TOKENS_MAX: Final = 8  # of one peer: it needs two while it changes its token
+PEER_TOKENS_MAX: Final = 8  # tokens of one peer: it needs two while it changes its token
 
 # --- STREAM: RFC 29 ---
-STREAM_FRAMES_MAX: Final = 256  # in one packet: senders use about ten, and thousands would fit
+STREAM_FRAMES_MAX: Final = 256  # frames in one packet: senders use about ten, and thousands would fit
 STREAMS_ANSWERED_MAX: Final = 10  # streams in one reply: RFC 29 §3.3 lets a client open 10 at first
 STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 KB each
 EXCESS_UNITS_MAX: Final = 1  # the default excess of a packet, in minor units: rounding of an exchange rate
@@ -55,17 +55,18 @@ PREPARE_MARGIN_SETTING_MS_MAX: Final = 20_000  # the largest setting: a packet h
 
 # --- the STREAM sender for tests ---
 SENDER_IN_FLIGHT_MAX: Final = 64  # each packet in flight takes a thread and a connection
-SENDER_PATIENCE_S_MAX: Final = 30.0  # the default time without a Fulfill: a service restarts in 2 s
-SENDER_BACKOFF_S_MAX: Final = 1.0  # before a retry: the sender notices within 1 s that a service is back
+SENDER_PATIENCE_S_MAX: Final = 30.0  # default: give up after this long without a Fulfill; a restart takes 2 s
+SENDER_BACKOFF_S_MAX: Final = 1.0  # the longest pause before a retry: the sender notices a restart within 1 s
 
 # --- JSON ---
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter
-JSON_DEPTH_MAX: Final = 32  # of a whole body: the parser stays below its recursion limit
+JSON_DEPTH_MAX: Final = 32  # levels of a whole body: the parser stays below its recursion limit
+JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, also in strings: each array or object takes memory
 JSON_NUMBER_CHARS_MAX: Final = 64  # converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---
-TARGET_CHARS_MAX: Final = 4096  # path and query
-HEADERS_MAX: Final = 100  # fields in a request, each repeated field counted
+TARGET_CHARS_MAX: Final = 4096  # length of path and query together
+HEADERS_MAX: Final = 100  # fields in a request: each repeated field counts
 HEADER_BYTES_MAX: Final = 16 * 1024  # the value of one field, all its lines together
 HEADERS_BYTES_MAX: Final = 64 * 1024  # all names and values
 SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or digests
@@ -73,8 +74,8 @@ SIGNATURES_MAX: Final = 4  # signatures verified for one request: limits the cos
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 TARGETS_REMEMBERED_MAX: Final = 64  # cached parts of target URIs of at most `URL_CHARS_MAX`: below 1 MB
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one per kind of request: at most 7 MB
-SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # of all fields parsed for `;sf` and `;key`: takes 5 ms; usual fields have 200
-SF_PARAMETERS_MAX: Final = 16  # of one member or item; RFC 9421 defines six
+SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # all fields parsed for `;sf` and `;key`: takes 5 ms; usual fields have 200
+SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item: RFC 9421 defines six
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
 
@@ -86,10 +87,10 @@ CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # the largest setting: an hour is a wron
 # --- diagnoses of refused signatures, for the log ---
 EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of one diagnosis: a signature needs about 80; at most 0.1 s
 EXPLAIN_CAUSES_MAX: Final = 6  # a reader looks at the first few only
-EXPLAIN_CHARS_MAX: Final = 8 * 1024  # one diagnosis: an honest request needs about 1,000
+EXPLAIN_CHARS_MAX: Final = 8 * 1024  # length of one diagnosis: an honest request needs about 1,000
 SECRET_PIECE_CHARS_MIN: Final = 8  # the shortest piece of a secret that no error and no diagnosis shows
-EXPLAIN_VALUE_CHARS_MAX: Final = 200  # one value in a diagnosis, such as a target URI or a keyid
-EXPLAINED_A_MINUTE_MAX: Final = 10  # by one host: enough to find a mistake, too few to fill a log or keep a core busy
+EXPLAIN_VALUE_CHARS_MAX: Final = 200  # length of one value in a diagnosis, such as a target URI or a keyid
+EXPLAINED_A_MINUTE_MAX: Final = 10  # diagnoses by one host: enough to find a mistake, too few to fill a log or a core
 
 # --- keys ---
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
@@ -101,7 +102,7 @@ JWK_CHARS_MAX: Final = 8 * 1024
 
 # --- GNAP ---
 TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
-CLIENT_KEYS_MAX: Final = 16  # of one client: it needs two while it changes its key
+CLIENT_KEYS_MAX: Final = 16  # keys of one client: it needs two while it changes its key
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
@@ -111,39 +112,39 @@ INTROSPECTION_SETTING_S_MAX: Final = 30.0  # the largest setting: the clients ha
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable that long
 INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: usually 2 KB each, and 20 KB at most
 INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
-ACTIVE_TOKENS_MAX: Final = 10_000  # remembered by their digests, 200 bytes each, for the reserved connections
-ANSWERS_REMEMBERED_MAX: Final = 256  # of one introspector: usually 2 KB each, and 20 KB at most
-CLIENT_RETRIES_MAX: Final = 2  # after a failed connection: a kept connection may be closed, and a server restarts
+ACTIVE_TOKENS_MAX: Final = 10_000  # remembered digests of tokens, for the reserved connections: 200 bytes each
+ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector: usually 2 KB each, and 20 KB at most
+CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: a kept one may be closed, and a server restarts
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
-ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # of an answer besides its body: header fields, interim responses, chunks
-LOOK_UPS_MAX: Final = 32  # of names at the same time, by one client: more than a burst of new names needs
-LOOK_UP_S_MAX: Final = 3.0  # seconds of a look-up; then its callers give up, and only its thread still counts
-LOOK_UP_THREADS_MAX: Final = 64  # of one client: the resolver of the system may take half a minute to give up
+ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: header fields, interim responses, chunks
+LOOK_UPS_MAX: Final = 32  # simultaneous look-ups of names by one client: more than a burst of new names needs
+LOOK_UP_S_MAX: Final = 3.0  # seconds of a look-up: then its callers give up, and only its thread still counts
+LOOK_UP_THREADS_MAX: Final = 64  # threads of one client: the resolver of the system may take half a minute to give up
 LOOK_UPS_OF_DOMAIN_MAX: Final = 4  # threads for names of one parent domain: its owner chooses how slow they are
-CLIENT_CONNECTIONS_MAX: Final = 256  # of one async client to all hosts: the rest of the process needs descriptors too
-BREAKER_FAILURES_MAX: Final = 5  # in a row, before a client stops sending: fewer may be a coincidence
+CLIENT_CONNECTIONS_MAX: Final = 256  # connections of one async client: the rest of the process needs descriptors too
+BREAKER_FAILURES_MAX: Final = 5  # failures in a row before a client stops sending: fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the first pause without requests
 BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause: the service resumes at most this much later than the other system
 
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
-DOCUMENTS_MAX: Final = 1024  # in one cache: 25 MB, if each client publishes the largest key set
-FIRST_FETCHES_MAX: Final = 32  # at the same time, of unknown documents: a stranger can cause one with each request
-FIRST_FETCHES_OF_DOMAIN_MAX: Final = 8  # of these, from one parent domain: its owner chooses how slow they are
+DOCUMENTS_MAX: Final = 1024  # documents in one cache: 25 MB, if each client publishes the largest key set
+FIRST_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown documents: a stranger can cause one with each request
+FIRST_FETCHES_OF_DOMAIN_MAX: Final = 8  # such fetches from one parent domain: its owner chooses how slow they are
 DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for it
 DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
-DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # between two fetches of one document: the longest wait for a new key
+DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # pause between two fetches of one document: the longest wait for a new key
 
 # --- approval and quotas ---
 APPROVAL_S_MAX: Final = 1.5  # the default for one approval, as in Rafiki: a packet has some seconds left on arrival
 APPROVAL_SETTING_S_MAX: Final = 30.0  # the largest setting: a packet has expired by then
-PORT_THREADS_MAX: Final = 64  # of one sync port: more calls at once wait, and each thread needs memory
-REFUSAL_CHARS_MAX: Final = 1000  # of the host's words in a reply: a few sentences; the rest is cut off
+PORT_THREADS_MAX: Final = 64  # threads of one sync port: more calls at once wait, and each thread needs memory
+REFUSAL_CHARS_MAX: Final = 1000  # length of the host's words in a reply: a few sentences; the rest is cut off
 QUOTA_REQUESTS_MAX: Final = 1_000_000  # the largest quota a minute: more is no limit
 QUOTA_UNPAID_MAX: Final = 500  # the largest quota of unpaid payments: a refused create may load each of them
-QUOTA_CLIENTS_MAX: Final = 10_000  # remembered in memory: 200 bytes each, and 100 for each unpaid payment
-QUOTA_RESERVED_S_MAX: Final = 60  # between the reservation for a payment and its insertion: a create takes less
+QUOTA_CLIENTS_MAX: Final = 10_000  # clients in memory: 200 bytes each, and 100 for each unpaid payment
+QUOTA_RESERVED_S_MAX: Final = 60  # time from the reservation for a payment to its insertion: a create takes less
 QUOTA_RETRY_S_MAX: Final = 3600  # the longest `Retry-After`: a payer may pay at any time
 
 # --- flows ---
@@ -152,20 +153,21 @@ PORT_BLOCKS_S_MAX: Final = 0.1  # seconds for which a sync port may block an eve
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payment, other flows about ten
 
 # --- adapters and the server ---
-BODY_START_S_MAX: Final = 3  # for its first bytes: they follow the head, or the round trip of 100 Continue
-BODY_S_MAX: Final = 10  # for a whole body to arrive: the largest needs 52 kbit/s; a proxy that buffers needs no time
-BACKLOG_CONNECTIONS_MAX: Final = 128  # waiting to be accepted: the event loop accepts all of them in one turn
-KEEP_ALIVE_S_MAX: Final = 75  # of silence between two requests: longer than a proxy keeps its connection (nginx: 60)
-PORT_MAX: Final = 65535  # of TCP
+BODY_START_S_MAX: Final = 3  # seconds until the first byte of the body: one round trip of 100 Continue
+BODY_S_MAX: Final = 10  # seconds for a whole body to arrive: the largest needs 52 kbit/s, and a buffering proxy no time
+BACKLOG_CONNECTIONS_MAX: Final = 128  # connections to accept: the event loop accepts all of them in one iteration
+KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests: longer than a proxy keeps its connection (nginx: 60)
+PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of their one file
-SHUTDOWN_S_MAX: Final = 15  # for the requests in flight when the server stops: the body, and the store's own wait
+SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops: the body, and the store's wait
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a sign of life; a lock on the database may stop an event loop for 5 s
 EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; a sweep that finds none is one read
-HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # of unfinished headers: longer than any that get a typed refusal
-LOGGED_PATH_CHARS_MAX: Final = 200  # of a path in the access log: the path of a payment has about 60
+HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # size of unfinished headers: longer than any that get a typed refusal
+PIPELINED_REQUESTS_MAX: Final = 100  # requests waiting for an earlier response on one connection: a proxy sends one
+LOGGED_PATH_CHARS_MAX: Final = 200  # length of a path in the access log: the path of a payment has about 60
 CONFIGURATION_BYTES_MAX: Final = 16 * 1024 * 1024  # one file of `serve`: enough for 100,000 listed wallet addresses
 LOGGED_A_MINUTE_MAX: Final = 10  # lines of one kind in a log: enough to see a problem, too few to fill the disk
-SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # read into memory for a digest: enough to test a server's limit
+SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # size of a body read for a digest: enough to test a server's limit
 COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as much; Linux limits an argument to 128 KiB
 
 # --- stores ---
@@ -174,8 +176,8 @@ STORE_QUEUE_MAX: Final = 10_000  # waiting updates: beyond this, the store refus
 STORE_READERS_MAX: Final = 8  # connections for reading, and threads that read for asyncio
 STORE_SLICE_PAYMENTS_MAX: Final = 2_000  # payments of a list that one read passes over: some milliseconds
 STORE_SLOW_READ_S_MIN: Final = 0.001  # longer reads in the thread of an event loop count against the next two limits
-STORE_SLOW_READS_SHARE_MAX: Final = 0.05  # of the time of a loop: other requests are 5 % slower at most
-STORE_SLOW_READS_S_MAX: Final = 0.05  # at once: a busy processor makes some reads slow, too
+STORE_SLOW_READS_SHARE_MAX: Final = 0.05  # share of a loop's time: other requests are 5 % slower at most
+STORE_SLOW_READS_S_MAX: Final = 0.05  # seconds of slow reads in a row: a busy processor makes some reads slow, too
 STORE_LOG_FRAMES_MAX: Final = 1_000  # pages in SQLite's log before a checkpoint: SQLite's own default
 STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # SQLite shortens a log that it reuses to this size
 STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # beyond this, the writer waits for readers and empties the log
@@ -187,6 +189,7 @@ IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed per new key, likew
 
 for _smaller, _larger, _why in (
     (METADATA_BYTES_MAX, BODY_BYTES_MAX, "metadata is part of the body"),
+    (METADATA_BYTES_MAX, JSON_BRACKETS_MAX, "metadata may consist of brackets"),
     (METADATA_DEPTH_MAX, JSON_DEPTH_MAX, "metadata is part of the body"),
     (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field is part of all fields"),
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a header field holds the token"),

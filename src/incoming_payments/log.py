@@ -61,6 +61,7 @@ class LogEvent(enum.StrEnum):
     EXPIRY_SWEEP_FAILED = "expiry_sweep_failed", "`serve` could not write `expired` events; it tries again"
     REQUEST_ANSWERED = "request_answered", "the access log of `serve`: a request and its response"
     HEADERS_WITHOUT_END = "headers_without_end", "`serve` closed a connection, because its headers did not end"
+    PIPELINE_TOO_LONG = "pipeline_too_long", "`serve` closed a connection, because too many of its requests waited"
     METRICS_UNAVAILABLE = "metrics_unavailable", "another program has taken the port of a worker's metrics"
     ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception; has the traceback"
 

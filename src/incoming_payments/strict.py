@@ -25,7 +25,7 @@ NAMES: Final[Mapping[type, str]] = {
     float: "a number with a fraction or exponent",
     type(None): "null",
 }
-_NAME_CHARS_MAX: Final = 50  # of a name in a message
+_NAME_CHARS_MAX: Final = 50  # characters of a name in a message
 
 
 def wrong_type(value: object, expected: type, names: Mapping[type, str] = NAMES) -> str | None:

@@ -46,6 +46,7 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
     ("setting", "message"),
     [
         ("METADATA_BYTES_MAX: Final = 65537", "65537 must not be more than 65536: metadata is part of the body"),
+        ("JSON_BRACKETS_MAX: Final = 8191", "8192 must not be more than 8191: metadata may consist of brackets"),
         ("METADATA_DEPTH_MAX: Final = 33", "33 must not be more than 32: metadata is part of the body"),
         ("HEADER_BYTES_MAX: Final = 65537", "65537 must not be more than 65536: one field is part of all fields"),
         ("TOKEN_CHARS_MAX: Final = 16385", "16385 must not be more than 16384: a header field holds the token"),

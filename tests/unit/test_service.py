@@ -417,7 +417,11 @@ def test_receiver_must_read_the_addresses_of_new_payments(methods: Any, fits: bo
         ({"ports": AsyncPorts(store=MemoryStore())}, "ports", "AsyncPorts to AsyncIncomingPayments"),
         ({"ports": Ports()}, "store", "ports has no store"),
         ({"receiver": METHODS}, "receiver", r"receiver must not be DerivedMethods: pass Receiver\(methods\)"),
-        ({"receiver": Receiver(METHODS), "packets": PACKETS}, "receiver", "packets has another receiver"),
+        (
+            {"receiver": Receiver(METHODS), "packets": PACKETS},
+            "receiver",
+            "receiver= and packets= name different receivers",
+        ),
         ({"packets": Receiver(METHODS)}, "packets", "packets must not be Receiver: pass PacketPolicy"),
         ({"clock": NOW}, "clock", "clock must not be datetime: pass a function"),
         ({"clock": datetime.now}, "clock", "clock must return the time in UTC with its time zone"),

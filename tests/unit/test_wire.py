@@ -12,12 +12,14 @@ from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl
 from incoming_payments.errors import InvalidValue, MalformedJson
+from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.wire import (
     JSON_MEDIA_TYPE,
     CreateRequest,
     PaymentView,
     PublicView,
     parse_date_time,
+    peek_wallet_address,
     read_create_request,
     read_json,
     write_date_time,
@@ -107,6 +109,16 @@ def test_number_in_metadata_keeps_its_value(sent: str, stored: str) -> None:
     assert text == f'{{"n":{stored}}}'
 
 
+def test_brackets_are_counted_in_strings_too() -> None:
+    """A create request with one bracket too many is refused, and names no wallet address to a stranger's look-up."""
+    bodies = [f'{{"walletAddress":"{URL}","metadata":{{"n":"{"[" * count}"}}}}'.encode() for count in (16382, 16383)]
+    accepted = read_create_request(bodies[0], metadata_bytes_max=BODY_BYTES_MAX)
+    assert peek_wallet_address(bodies[0]) == accepted.wallet_address
+    with pytest.raises(MalformedJson, match="opening brackets"):
+        read_create_request(bodies[1], metadata_bytes_max=BODY_BYTES_MAX)
+    assert peek_wallet_address(bodies[1]) is None
+
+
 # --- reading: refused JSON, in this order ----------------------------------------------------------
 
 
@@ -117,7 +129,11 @@ def test_number_in_metadata_keeps_its_value(sent: str, stored: str) -> None:
         pytest.param(b'{"a":"\xff"}', "the body is not UTF-8", {}, id="not UTF-8"),
         pytest.param('{"a":1}'.encode("utf-16-le"), NOT_JSON, {"position": 1}, id="UTF-16"),
         pytest.param(b"\xed\xa0\x80", "the body is not UTF-8", {}, id="encoded surrogate"),
-        pytest.param(b"[" * 65536, "the body is nested more than 32 deep", {}, id="too deep for the parser"),
+        pytest.param(b"[" * 5000, "the body is nested more than 32 deep", {}, id="too deep for the parser"),
+        pytest.param(b"[]," * 16385, "the body has more than 16384 opening brackets [ and {", {}, id="too many arrays"),
+        pytest.param(
+            b"{}," * 16385, "the body has more than 16384 opening brackets [ and {", {}, id="too many objects"
+        ),
         pytest.param(b"", NOT_JSON + "Expecting value at line 1, column 1", {"position": 0}, id="empty"),
         pytest.param(b"\xef\xbb\xbf{}", NOT_JSON + "Unexpected UTF-8 BOM", {"position": 0}, id="byte order mark"),
         pytest.param(

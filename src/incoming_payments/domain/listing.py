@@ -76,7 +76,7 @@ class PaymentQuery:
             raise InvalidValue("older_than and newer_than exclude each other: pass one", member="newer_than")
 
     def is_of(self, payment: IncomingPayment) -> bool:
-        """Return whether the list is of the wallet address and the client of `payment`, which never change."""
+        """Return whether `payment` belongs to the wallet address and the client of this list. Neither ever changes."""
         terms = payment.terms
         return self.wallet_address in (None, terms.wallet_address) and self.client in (None, terms.client)
 

@@ -49,7 +49,7 @@ _FIELD_TYPES: Final[Mapping[str, str]] = {
 def _method_of(request: RequestMessage) -> str:
     method = request.method
     if not (method in _METHODS or _METHOD.fullmatch(method)):
-        text = "@method is not an HTTP method: send a token (RFC 9110 §9.1)"
+        text = "@method is not an HTTP method: use letters, digits and !#$%&'*+-.^_`|~ only (RFC 9110 §9.1)"
         raise MalformedField(text, code=Code.COMPONENT_VALUE, component="@method")
     return method
 
@@ -97,7 +97,7 @@ class Component:
 
 @frozen(slots=False)  # with slots, attrs adds `__getattr__`, and a verification takes 0.3 us longer
 class Coverage:
-    """The components that a signature covers, in order, and the properties that do not depend on a message."""
+    """The covered components in order, and the values computed from them without a message."""
 
     components: tuple[Component, ...]
 
@@ -193,7 +193,7 @@ class BaseBuilder:
 
     @cached_property
     def _values(self) -> dict[object, str]:
-        return {}  # of components with parameters, which take longer
+        return {}  # the values of components with parameters, which take longer
 
     def build(self, coverage: Coverage, signature_params: str) -> bytes:
         """Return the signature base, as `signature_base` does. `signature_params` is the value of its last line."""
@@ -201,7 +201,7 @@ class BaseBuilder:
         return f'{"".join(lines)}"@signature-params": {signature_params}'.encode("ascii")
 
     def value(self, component: Component) -> str:
-        """Return the value of one component, as in its line. RFC 9421 §2.1 and §2.2."""
+        """Return the value of one component as it appears in the signature base. RFC 9421 §2.1 and §2.2."""
         if not component.parameters:
             return self._derived(component) if component.name.startswith("@") else self._field(component)
         # The key includes the types, because True == 1 but ;sf and ;sf=1 are different parameters.

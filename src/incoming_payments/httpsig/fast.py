@@ -25,7 +25,7 @@ from incoming_payments.limits import (
 
 # No text matches one of these in two ways, so the time is linear.
 _KEY: Final = SF_KEY.pattern
-_CHARACTER: Final = r"[ !#-\[\]-~]"  # of a string without escapes
+_CHARACTER: Final = r"[ !#-\[\]-~]"  # a character of a string without escapes
 _STRING: Final = f'"{_CHARACTER}*"'
 _SIGNATURE: Final = re.compile(rf"({_KEY})=:([A-Za-z0-9+/]*(?:[AEIMQUYcgkosw048]=|[AQgw]==)?):")  # canonical base64
 _COVERAGE: Final = re.compile(rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})")

@@ -22,7 +22,7 @@ from incoming_payments.ports import Ports
 from incoming_payments.stores.sqlite import SqliteStore
 
 USD: Final = Asset("USD", 2)
-START_S_MAX: Final = 30.0  # a cold start with its imports takes one or two
+START_S_MAX: Final = 30.0  # a cold start with its imports takes one or two seconds
 _COMMAND: Final = (sys.executable, "-m", "incoming_payments.server.command")
 
 

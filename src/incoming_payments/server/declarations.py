@@ -306,8 +306,8 @@ LIMITS: Final = TableOf(
         Setting(
             "signature_shapes",
             list,
-            f"any of {', '.join(f'`{toml(str(shape))}`' for shape in Shape)}: also read signature fields in the shape "
-            "that this SDK sends, which is no structured field. Every other check stays",
+            f"any of {', '.join(f'`{toml(str(shape))}`' for shape in Shape)}: also accept the non-standard signature "
+            "fields of this SDK. All other checks still apply",
             [],
         ),
         Setting(

@@ -268,7 +268,7 @@ class Progress:
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._shown = 0  # tenths
+        self._shown = 0  # tenths of the payment for which a line was printed
         self.halfway = threading.Event()
         self.go_on = threading.Event()
 

@@ -26,14 +26,14 @@ def read_bounded(path: Path) -> bytes:
     """Return the content of a regular file of at most `limits.CONFIGURATION_BYTES_MAX` bytes.
 
     A file of another kind could block the process for ever. Raises `ConfigurationError` for such a file and for a
-    larger one, with a text after "is", and `OSError`.
+    larger one, with a description that completes a sentence about the file, and `OSError`.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOT_BLOCKING)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ConfigurationError("no regular file: give the name of a file")
+            raise ConfigurationError("is not a regular file: give the name of a file")
         content = file.read(CONFIGURATION_BYTES_MAX + 1)
     if len(content) > CONFIGURATION_BYTES_MAX:
-        raise ConfigurationError(f"larger than {CONFIGURATION_BYTES_MAX} bytes: give another file")
+        raise ConfigurationError(f"is larger than {CONFIGURATION_BYTES_MAX} bytes: give another file")
     return content
 
 
@@ -58,7 +58,7 @@ class Files:
         except IsADirectoryError:
             raise InvalidValue(f"{self._shown(name)} is a folder: give the name of a file") from None
         except ConfigurationError as error:
-            raise InvalidValue(f"{self._shown(name)} is {error.description}") from None
+            raise InvalidValue(f"{self._shown(name)} {error.description}") from None
         except (OSError, ValueError) as error:  # a ValueError: NUL in the name
             why = getattr(error, "strerror", None) or "no file has such a name"
             raise InvalidValue(f"{self._shown(name)} cannot be read: {why}") from None
@@ -72,7 +72,7 @@ class Files:
         if mode & denied:
             self._warn(f"{path}: other users have access (mode {mode:04o}): chmod go-{_DENIED[denied]} it")
         if POSIX and found.st_uid not in {0, os.geteuid()}:
-            self._warn(f"{path}: belongs to another user (uid {found.st_uid}), who can change it: chown it")
+            self._warn(f"{path} belongs to another user (uid {found.st_uid}), who can change it: chown it")
 
     def warn_of_database(self, path: Path) -> None:
         """Add a warning if every user can read or write the database, or replace the files in its folder.

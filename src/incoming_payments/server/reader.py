@@ -22,7 +22,7 @@ _NAMES: Final[Mapping[type, str]] = {
     time: "a time",
 }
 _TOP: Final = "in front of the first table"
-_HARMLESS: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name like that of a setting, and unlike a token
+HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name like that of a setting, and unlike a token
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _joined(*names: str) -> str:
 
 def _shown(name: str) -> str:
     """Return a name from the file, or hide it if it may be a token on the wrong side of the equals sign."""
-    return name if _HARMLESS.fullmatch(name) else "(a name that is not shown)"
+    return name if HARMLESS_NAME.fullmatch(name) else "(a name that is not shown)"
 
 
 class Table:

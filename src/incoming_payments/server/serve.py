@@ -15,6 +15,7 @@ from incoming_payments.limits import (
     BACKLOG_CONNECTIONS_MAX,
     HEADER_SECTION_BYTES_MAX,
     KEEP_ALIVE_S_MAX,
+    PIPELINED_REQUESTS_MAX,
     SHUTDOWN_S_MAX,
 )
 from incoming_payments.log import LogEvent, log_event
@@ -120,8 +121,7 @@ def http_config(application: Application) -> "uvicorn.Config":
     import uvicorn
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    # uvicorn's h11 protocol takes some 100 us more a packet, a quarter of the rate (nox -s bench -- packets). h11 needs
-    # less memory for clients that pipeline requests and read no responses, but the proxy stops such clients.
+    # uvicorn's h11 protocol takes some 100 us more a packet, a quarter of the rate (nox -s bench -- packets).
     class Protocol(HttpToolsProtocol):
         # The bytes since the last end of a header section or part of a body: of header fields, trailer fields or chunk
         # extensions. uvicorn keeps fields in memory without a limit.
@@ -143,6 +143,12 @@ def http_config(application: Application) -> "uvicorn.Config":
             super().on_headers_complete()
             self._unfinished_bytes = 0
             self.headers = []  # RFC 9110 §6.5.1: a trailer field is no header field; uvicorn 0.54 adds it to the scope
+            if len(self.pipeline) > PIPELINED_REQUESTS_MAX:
+                self.pipeline.clear()  # more requests may follow in the same data
+                if not self.transport.is_closing():
+                    text = "a connection was closed, because more than %d of its requests waited for the first response"
+                    log_event(logger, logging.WARNING, LogEvent.PIPELINE_TOO_LONG, text, PIPELINED_REQUESTS_MAX)
+                    self.transport.abort()  # `close` would wait for the client to read the responses
 
         def on_body(self, body: bytes) -> None:
             super().on_body(body)

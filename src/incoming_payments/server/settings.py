@@ -29,7 +29,7 @@ from incoming_payments.server.authorization import AuthorizationServer, read_aut
 from incoming_payments.server.client_key import read_client_key
 from incoming_payments.server.files import PRIVATE, Files, read_bounded
 from incoming_payments.server.output import LOG_FORMATS, LogFormat
-from incoming_payments.server.reader import Once, Table, naming
+from incoming_payments.server.reader import HARMLESS_NAME, Once, Table, naming
 from incoming_payments.server.wallet_addresses import (
     StaticWalletAddresses,
     WalletAddressService,
@@ -49,6 +49,7 @@ _TOML_HINTS: Final = {  # the hints, by the start of a message of `tomllib`
     "Cannot overwrite": "the setting is given twice",
     "Cannot declare": "the table is given twice: put its settings under one header",
 }
+_TABLE: Final = re.compile(rf"\('({HARMLESS_NAME.pattern})',\)")  # a table in a message of `tomllib`
 _LISTED: Final = "[[wallet_address]], or give [wallet_addresses]"
 _PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
 
@@ -83,8 +84,8 @@ class Settings:
     log_format: LogFormat = "text"
     access_log: bool = False
     health: bool = True
-    workers: int = 1  # processes
-    metrics_port: int | None = None  # of the first worker; `None`: no metrics
+    workers: int = 1  # number of processes
+    metrics_port: int | None = None  # the port of the first worker; `None`: no metrics
     quotas: MemoryQuotas | None = None  # `None` without a quota
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
 
@@ -110,27 +111,28 @@ def _document(path: Path) -> dict[str, Any]:
         return tomllib.loads(read_bounded(path).decode("utf-8-sig"))
     except FileNotFoundError:
         text = "does not exist; give another file with --config, or create it with `incoming-payments init FOLDER`"
-        raise ConfigurationError(f"{path}: {text}") from None
+        raise ConfigurationError(f"{path} {text}") from None
     except IsADirectoryError:
-        raise ConfigurationError(f"{path}: is a folder; give the file in it") from None
+        raise ConfigurationError(f"{path} is a folder; give the file in it") from None
     except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: is {error.description}") from None
+        raise ConfigurationError(f"{path} {error.description}") from None
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from None
     except RecursionError:
-        raise ConfigurationError(f"{path}: is nested too deeply") from None
+        raise ConfigurationError(f"{path} is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: is not TOML: {_toml_error(str(error))}") from None
+        raise ConfigurationError(f"{path} is not TOML: {_toml_error(str(error))}") from None
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: is not TOML: byte {error.start} is not UTF-8; save it as UTF-8") from None
+        raise ConfigurationError(f"{path} is not TOML: byte {error.start} is not UTF-8; save it as UTF-8") from None
     except ValueError as error:  # a number of thousands of digits
-        raise ConfigurationError(f"{path}: is not TOML: {error}") from None
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
 
 
 def _toml_error(reason: str) -> str:
     """Return a message of `tomllib` with a hint. It may quote a key, and a key may be a secret in the wrong place."""
     start = next((start for start in _TOML_HINTS if reason.startswith(start)), None)
     reason = reason.replace("Expected '='", "Expected =")
+    reason = _TABLE.sub(r"[\1]", reason)
     reason = re.sub(r"['\"].*['\"]", "...", reason, flags=re.DOTALL)
     return reason if start is None else f"{reason}; {_TOML_HINTS[start]}"
 

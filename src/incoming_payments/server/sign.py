@@ -159,7 +159,7 @@ def _body_in(name: str) -> _Body:
             content = _bounded(file.read(SIGNED_BODY_BYTES_MAX + 1))
             again = stat.S_ISREG(os.fstat(file.fileno()).st_mode)  # a pipe is read once
     except OSError as error:
-        raise _wrong("--data", f"--data @{name}: cannot be read: {error.strerror or error}") from None
+        raise _wrong("--data", f"--data @{name} cannot be read: {error.strerror or error}") from None
     return _Body(content, name if again else None)
 
 
@@ -243,10 +243,10 @@ def _configured(options: argparse.Namespace, token: AccessToken | None) -> Confi
     path: Path = options.config
     instead = "give --key, --key-id and --token"
     if not os.path.exists(path):  # unlike the method of `Path`, it raises nothing
-        raise _wrong("--config", f"{path}: does not exist: give another file with --config, or {instead}")
+        raise _wrong("--config", f"{path} does not exist: give another file with --config, or {instead}")
     settings = load_settings(path)
     if not settings.tokens:
-        raise _wrong("--config", f"{path}: has no [[token]] to sign with: add one, or {instead}")
+        raise _wrong("--config", f"{path} has no [[token]] to sign with: add one, or {instead}")
     _warn_of_url(options.url, settings, path)
     return next((entry for entry in settings.tokens if entry.value == token), settings.tokens[0])
 
@@ -273,9 +273,9 @@ def _key(path: Path, key_id: str, algorithm: Algorithm | None) -> PrivateKey:
         why = error.strerror or error
         raise _wrong("--key", f"{path}: the private key cannot be read: {why}; name its file with --key") from None
     if b"PRIVATE KEY-----" not in pem:
-        raise _wrong("--key", f"{path}: is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----")
+        raise _wrong("--key", f"{path} is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----")
     if b"ENCRYPTED PRIVATE KEY-----" in pem or b",ENCRYPTED" in pem:
-        text = f"{path}: is encrypted: write it without a password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
+        text = f"{path} is encrypted: write it without a password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
         raise _wrong("--key", text)
     try:
         return PrivateKey.from_pem(pem, kid=key_id, algorithm=algorithm)
@@ -292,8 +292,8 @@ def _key_error(path: Path, algorithm: Algorithm | None, error: MalformedKey) -> 
         kinds = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
         return _wrong("--algorithm", f"{path}: a key of this type cannot sign {so}: {kinds}")
     if member is None:
-        return _wrong("--key", f"{path}: cannot be read as a private key: is it complete, and PKCS #8?")
-    return _wrong("--key", f"{path}: cannot be used: {error.description}")
+        return _wrong("--key", f"{path} cannot be read as a private key: is it complete, and PKCS #8?")
+    return _wrong("--key", f"{path} cannot be used: {error.description}")
 
 
 # --- the signature -------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 Work = Callable[[int, socket.socket, Callable[[], None]], int]
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
-_TICK_S: Final = 1.0  # also before a worker is replaced, so that a worker that always ends at once takes little time
-_STOP_S_MAX: Final = SHUTDOWN_S_MAX + 5.0  # for the workers to stop: for their requests, and to close the database
+_TICK_S: Final = 1.0  # seconds between two ticks: each replaces lost workers, so repeated crashes take little time
+_STOP_S_MAX: Final = SHUTDOWN_S_MAX + 5.0  # seconds for the workers to end their requests and to close the database
 
 
 def hold_signals() -> None:
@@ -62,10 +62,10 @@ class _Supervisor:
         self._listeners = listeners
         self._work = work
         self._on_hangup = on_hangup
-        self._numbers: dict[int, int] = {}  # of the workers, by their process ids
+        self._numbers: dict[int, int] = {}  # the numbers of the workers, by their process ids
         self._lost: list[int] = []  # the numbers of the workers to replace
         self._is_stopping = False
-        self._stop_by_s = 0.0  # in the time of `time.monotonic`
+        self._stop_by_s = 0.0  # a time of `time.monotonic`
         self._status = 0
         # A byte for each worker, in memory that all processes share. A worker sets its byte, and each tick clears it.
         self._beats = mmap.mmap(-1, len(listeners))
@@ -116,7 +116,7 @@ class _Supervisor:
         return status
 
     def _handle(self, number: int) -> None:
-        if number == signal.SIGCHLD:  # for one ended worker or more
+        if number == signal.SIGCHLD:  # one or more workers have ended
             for pid in list(self._numbers):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:

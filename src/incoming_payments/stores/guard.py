@@ -66,14 +66,14 @@ def sweep_at(payment: IncomingPayment) -> datetime | None:
 def checked_capacity(capacity: int) -> int:
     """Return `capacity`, the number of nonces that a store holds. Raises `InvalidValue` when it is below one."""
     if capacity < 1:
-        raise InvalidValue(f"capacity is the number of keys to hold, at least 1, not {capacity}", member="capacity")
+        raise InvalidValue(f"capacity must be at least 1, not {capacity}", member="capacity")
     return capacity
 
 
 def check_nonce_capacity(held: int, capacity: int) -> None:
     """Raise `StoreUnavailable` when a store that holds `held` nonces cannot hold another one."""
     if held >= capacity:
-        raise StoreUnavailable(f"the store holds {capacity} nonces, its capacity: repeat the call later")
+        raise StoreUnavailable(f"the nonce store is full ({capacity}): repeat the call later")
 
 
 def check_nonce_time(until: datetime, removed_until: datetime | None, now: datetime) -> None:
@@ -102,7 +102,7 @@ def _differ(one: object, other: object) -> bool:
 def _check_events(events: tuple[Event, ...], after: IncomingPayment, *, seen: int) -> None:
     id, progress = after.terms.id, after.progress
     if not events or progress.version != seen + len(events):
-        raise BrokenDecision("every change must have events, and version must be their number")
+        raise BrokenDecision("every change needs an event, and version must equal the number of events so far")
     for version, event in enumerate(events, start=seen + 1):
         if event.version != version or event.payment_id != id or _differ(event.received, progress.received):
             raise BrokenDecision("events must name the payment and its total received, with versions that have no gap")

@@ -17,7 +17,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 @define
 class _Usage:
-    """The use of one client. From `full_at` on, none of its requests counts."""
+    """The quota usage of one client. From `full_at` on, none of its requests counts."""
 
     full_at: datetime | None = None
     unpaid: dict[PaymentId, None] = field(factory=dict)

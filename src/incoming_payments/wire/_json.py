@@ -6,22 +6,29 @@ from typing import Any, Final
 from incoming_payments import limits, strict
 from incoming_payments.errors import MalformedJson
 
-_NAME_CHARS_MAX: Final = 100  # of a member name in an error message
+_NAME_CHARS_MAX: Final = 100  # characters of a member name in an error message
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # `dumps` builds one
 
 
 def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max: int = limits.JSON_DEPTH_MAX) -> Any:
     """Read the JSON value in `body`, with the restrictions of I-JSON (RFC 7493) and the limits of this library.
 
-    Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, for a byte order mark, for duplicate
-    members, for NaN, for numbers that are long or that a double changes, and for NUL and lone surrogates in strings.
+    Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, for too many brackets, for a byte order
+    mark, for duplicate members, for NaN, for numbers that are long or that a double changes, and for NUL and lone
+    surrogates in strings.
     """
     if len(body) > bytes_max:
         raise MalformedJson(f"the body is larger than {bytes_max} bytes")
+    if _has_too_many_brackets(body):
+        raise MalformedJson(f"the body has more than {limits.JSON_BRACKETS_MAX} opening brackets [ and {{")
     try:
         return strict.read_json(body, depth_max=depth_max, to_store=True)
     except strict.JsonRefused as refused:
         raise _malformed(refused) from None
+
+
+def _has_too_many_brackets(body: bytes) -> bool:
+    return body.count(b"[") + body.count(b"{") > limits.JSON_BRACKETS_MAX
 
 
 def _malformed(refused: strict.JsonRefused) -> MalformedJson:
@@ -33,11 +40,13 @@ def _malformed(refused: strict.JsonRefused) -> MalformedJson:
 
 
 def peek(body: bytes, name: str) -> Any:
-    """Return the member `name` of the JSON object in `body`, or `None` if there is none. Check nothing else.
+    """Return the member `name` of the JSON object in `body`, or `None` if there is none.
 
-    This is for the body of a stranger. No Python code runs for its parts, no number is converted, and no fault is
-    described.
+    This checks only the number of brackets. It is for the body of a stranger. No Python code runs for its parts, no
+    number is converted, and no fault is described.
     """
+    if _has_too_many_brackets(body):
+        return None
     try:
         document = _PEEKER.decode(body.decode())
     except (ValueError, RecursionError):

@@ -23,8 +23,8 @@ def pieces_of(reader: Reader, seed: int, count: int) -> list[bytes]:
     return [piece for piece in [*reader.words, *some] if len(piece) * 64 <= reader.bytes_max]
 
 
-def dearest_bodies(call: Callable[[bytes], object], bodies: Sequence[bytes], repeats: int) -> list[tuple[float, bytes]]:
-    """Return the cost of each body relative to a harmless one, the dearest first. Measure dear ones again."""
+def costs_of(call: Callable[[bytes], object], bodies: Sequence[bytes], repeats: int) -> list[tuple[float, bytes]]:
+    """Return the cost of each body relative to a harmless one, the highest cost first. Measure high costs again."""
     base_s = processor_s(call, [harmless()] * 5 * repeats)
     costs = sorted(((processor_s(call, [body] * repeats) / base_s, body) for body in bodies), reverse=True)
     return sorted(
@@ -47,7 +47,7 @@ def hostile_bodies(seed: int, count: int) -> list[bytes]:
 
 
 def main() -> int:
-    """Print the dearest bodies, and the growth of each reader. The exit status is 1 when one is over its limit."""
+    """Print the most expensive bodies, and the growth of each reader. The status is 1 when one is over its limit."""
     parser = argparse.ArgumentParser(prog="nox -s cost --", description=__doc__)
     parser.add_argument("--bodies", type=int, default=2000, help="generated bodies (2000)")
     parser.add_argument("--pieces", type=int, default=60, help="generated pieces for each reader (60)")
@@ -56,10 +56,10 @@ def main() -> int:
     options = parser.parse_args()
     is_good = True
     bodies = hostile_bodies(options.seed, options.bodies)
-    costs = dearest_bodies(refused_create, bodies, options.repeats)
+    costs = costs_of(refused_create, bodies, options.repeats)
     print(
         f"{len(bodies):,} bodies of {BODIES_MAX:,} bytes from a stranger; a harmless one takes "
-        f"{processor_s(refused_create, [harmless()] * 20) * 1000:.2f} ms; the dearest, relative to it:"
+        f"{processor_s(refused_create, [harmless()] * 20) * 1000:.2f} ms; the most expensive, relative to it:"
     )
     for cost, body in costs[:5]:
         print(f"  {cost:6.2f}  {body[:_PIECE_CHARS_SHOWN]!r} ... {body[-12:]!r}")

@@ -114,7 +114,7 @@ HOSTILE_BODIES: Final = [
 
 
 async def hostile_body(target: Target, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send bodies that are dear to read, with an unknown token, as fast as the proxy allows."""
+    """Send bodies that are expensive to read, with an unknown token, as fast as the proxy allows."""
     while True:
         body = HOSTILE_BODIES[number % len(HOSTILE_BODIES)]
         writer.write(CREATE + b"Content-Length: %d\r\n\r\n" % len(body) + body)

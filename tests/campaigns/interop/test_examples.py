@@ -1,5 +1,7 @@
 """The programs in `examples/`, each run as a real process and used over real HTTP."""
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -179,6 +181,18 @@ def test_the_client(tmp_path: Path) -> None:
     assert answers == [f"POST {url} 201", f"GET {url}/"]
     assert refused.returncode == 1
     assert f"POST {url} 401" in refused.stdout
+
+
+@pytest.mark.parametrize("missing", [CONFIGURATION, "client-key.jwk", "client-key.pem"])
+def test_the_client_names_a_missing_file(tmp_path: Path, missing: str) -> None:
+    """The client says in one line which file is missing, and how to create the files."""
+    assert run_command("init", tmp_path).returncode == 0
+    (tmp_path / missing).unlink()
+    command = [sys.executable, str(EXAMPLES / "client.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    why = f"cannot be read: {os.strerror(errno.ENOENT)}; create the folder with `incoming-payments init`"
+    assert (done.returncode, done.stderr) == (1, f"{tmp_path / missing} {why}\n")
 
 
 @pytest.mark.parametrize("name", sorted(SERVERS))

@@ -42,7 +42,7 @@ def test_metrics_are_served(settings: Settings) -> None:
 
 def test_used_port_is_named(settings: Settings) -> None:
     """The error names the setting and what to change."""
-    says = rf"listen.metrics_port: cannot listen on 127.0.0.1 port {settings.metrics_port}: [^(]*; give a free port"
+    says = rf"listen.metrics_port: cannot listen on 127.0.0.1 port {settings.metrics_port}: [^(]*; choose a port"
     with socket.create_server(("127.0.0.1", settings.metrics_port or 0)), pytest.raises(ConfigurationError, match=says):
         Metrics.of(settings)
 

@@ -23,7 +23,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.httpsig import RequestMessage, sign
-from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX, KEEP_ALIVE_S_MAX, LOGGED_A_MINUTE_MAX, SHUTDOWN_S_MAX
+from incoming_payments.limits import (
+    BACKLOG_CONNECTIONS_MAX,
+    KEEP_ALIVE_S_MAX,
+    LOGGED_A_MINUTE_MAX,
+    PIPELINED_REQUESTS_MAX,
+    SHUTDOWN_S_MAX,
+)
 from incoming_payments.server import serve
 from incoming_payments.server.command import main
 from incoming_payments.server.health import Application
@@ -308,6 +314,24 @@ def test_bytes_of_finished_headers_and_bodies_are_not_counted(running: int) -> N
     assert [status for status, _ in answers(found)] == [401] * 40 + [404]
 
 
+PIPELINED: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+LAST: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+def test_pipelined_requests_are_answered(running: int) -> None:
+    """A client may send some requests before it reads the first response."""
+    received = exchange(running, PIPELINED * PIPELINED_REQUESTS_MAX + LAST)
+    assert [status for status, _ in answers(received)] == [200] * (PIPELINED_REQUESTS_MAX + 1)
+
+
+def test_too_many_pipelined_requests_close_the_connection(running: int) -> None:
+    """Requests that wait for an earlier response take memory, so the server does not collect thousands of them."""
+    assert len(answers(exchange(running, PIPELINED * 20_000 + LAST))) < 20_000
+    assert unsigned("GET", f"http://127.0.0.1:{running}/healthz").status_code == 200
+
+
 def test_headers_that_are_too_long_but_end_are_refused_by_a_code(running: int) -> None:
     """A client with a few fields too many learns the reason."""
     fields = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 10_000) for number in range(7))
@@ -498,7 +522,7 @@ def test_serve_without_a_configuration(
 
     assert main(["serve"]) == 1
     how = "give another file with --config, or create it with `incoming-payments init FOLDER`"
-    says = f"incoming-payments.toml: does not exist; {how}\n"
+    says = f"incoming-payments.toml does not exist; {how}\n"
     assert f"incoming-payments: {says}" == capsys.readouterr().err
 
 

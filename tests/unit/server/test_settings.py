@@ -833,7 +833,7 @@ def test_secret_of_another_owner_gets_a_warning(load: Load, tmp_path: Path) -> N
     load(LEAST)
     os.chown(tmp_path / "new.hex", 12345, -1)
     path = tmp_path / "new.hex"
-    assert f"{path}: belongs to another user (uid 12345), who can change it: chown it" in load(LEAST).warnings
+    assert f"{path} belongs to another user (uid 12345), who can change it: chown it" in load(LEAST).warnings
 
 
 def test_service_without_access_for_clients_gets_a_warning(load: Load) -> None:
@@ -906,7 +906,7 @@ def test_file_that_would_block_is_refused(load: Load, tmp_path: Path, name: str)
     load(FULL)
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    with pytest.raises(ConfigurationError, match=rf"{name}:? is no regular file: give the name of a file"):
+    with pytest.raises(ConfigurationError, match=rf"{name} is not a regular file: give the name of a file"):
         load_settings(tmp_path / "configuration.toml")
 
 
@@ -916,7 +916,7 @@ def test_file_of_endless_length_is_refused(load: Load, tmp_path: Path, name: str
     load(FULL)
     with (tmp_path / name).open("wb") as file:
         file.truncate(CONFIGURATION_BYTES_MAX + 1)
-    with pytest.raises(ConfigurationError, match=rf"{name}:? is larger than {CONFIGURATION_BYTES_MAX} bytes"):
+    with pytest.raises(ConfigurationError, match=rf"{name} is larger than {CONFIGURATION_BYTES_MAX} bytes"):
         load_settings(tmp_path / "configuration.toml")
 
 
@@ -929,7 +929,7 @@ def test_file_of_endless_length_is_refused(load: Load, tmp_path: Path, name: str
             'base_url = "a"\nbase_url = "b"',
             "is not TOML: Cannot overwrite a value (at end of document); the setting is",
         ),
-        ("[log]\n[log]\n", "is not TOML: Cannot declare (...,) twice (at line 2, column 5); the table is given twice"),
+        ("[log]\n[log]\n", "is not TOML: Cannot declare [log] twice (at line 2, column 5); the table is given twice"),
         ('base_url: "a"', "is not TOML: Expected = after a key in a key/value pair (at line 1, column 9)"),
         ("public_get = True", f"{INVALID} in quotes, and true and false in lower case"),
         ("host = 127.0.0.1", f"{NEWLINE}; write strings and addresses in quotes"),
@@ -942,7 +942,7 @@ def test_file_that_is_not_toml_is_refused(load: Load, tmp_path: Path, text: str 
     """The error names the file and the position."""
     with pytest.raises(ConfigurationError) as refused:
         load(text)
-    assert f"{tmp_path / 'configuration.toml'}: {says}" in refused.value.description
+    assert f"{tmp_path / 'configuration.toml'} {says}" in refused.value.description
 
 
 def test_missing_configuration_is_refused(tmp_path: Path) -> None:
@@ -950,14 +950,14 @@ def test_missing_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path / "none.toml")
     says = "does not exist; give another file with --config, or create it with `incoming-payments init FOLDER`"
-    assert f"{tmp_path / 'none.toml'}: {says}" == refused.value.description
+    assert f"{tmp_path / 'none.toml'} {says}" == refused.value.description
 
 
 def test_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
     """A folder is refused, even if it contains a configuration."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path)
-    assert f"{tmp_path}: is a folder; give the file in it" == refused.value.description
+    assert f"{tmp_path} is a folder; give the file in it" == refused.value.description
 
 
 def test_error_of_the_operating_system_is_passed_on(tmp_path: Path) -> None:

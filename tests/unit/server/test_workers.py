@@ -447,7 +447,7 @@ def test_configuration_that_would_block_keeps_no_worker_from_stopping(tmp_path: 
         (tmp_path / SERVER_SECRET).unlink()
         os.mkfifo(tmp_path / SERVER_SECRET)
         process.send_signal(signal.SIGHUP)
-        await_lines(tmp_path / "log", f"{SERVER_SECRET} is no regular file", 3)
+        await_lines(tmp_path / "log", f"{SERVER_SECRET} is not a regular file", 3)
         assert client.create().status_code == 201
         os.kill(started(tmp_path)[0], signal.SIGKILL)
         await_lines(tmp_path / "log", "Application startup complete", 3)

@@ -95,7 +95,7 @@ def test_capacity_of_zero_is_refused() -> None:
     with pytest.raises(InvalidValue) as caught:
         MemoryNonces(0)
     assert caught.value.details == {"member": "capacity"}
-    assert caught.value.description == "capacity is the number of keys to hold, at least 1, not 0"
+    assert caught.value.description == "capacity must be at least 1, not 0"
 
 
 def test_key_that_ends_now_is_accepted() -> None:
@@ -111,7 +111,7 @@ def test_full_store_names_its_capacity() -> None:
     assert nonces.use(KEYS[0], NOW, NOW)
     with pytest.raises(StoreUnavailable) as caught:
         nonces.use(KEYS[1], NOW, NOW)
-    assert caught.value.description == "the store holds 1 nonces, its capacity: repeat the call later"
+    assert caught.value.description == "the nonce store is full (1): repeat the call later"
 
 
 def test_interrupted_call_removes_no_later_key() -> None:

@@ -20,7 +20,7 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
-_ZONE_OFF_S_MAX: Final = 120  # beyond whole hours: the largest other error of a clock in a wrong time zone
+_ZONE_OFF_S_MAX: Final = 120  # seconds of error beyond whole hours: the largest for a clock in a wrong time zone
 _NONCE_CHARS_MIN: Final = 8  # fewer characters, even random ones, repeat within some thousand requests
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
@@ -249,7 +249,7 @@ _PARTS: Final[Mapping[str, Callable[[Case, str], Iterable[str]]]] = {  # the oth
 
 
 def _target(*names: str, others_max: int = 16) -> _SignatureTrials:
-    """Return the trials with another target URI, in which all of these parts or at least two of them differ."""
+    """Return the trials of other target URIs. They differ in the named part, or in two or more of the named parts."""
 
     def trials(case: Case, one: ReadSignature) -> Iterator[Trial]:
         if match := _URI.fullmatch(case.evidence.request.target_uri):
@@ -322,7 +322,7 @@ def _lost_field(case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _created(_case: Case, one: ReadSignature) -> Iterator[Trial]:
-    """Yield `created` in milliseconds, as a string, and one second earlier or later."""
+    """Yield wrong forms of `created`: in milliseconds, as a string, and one second off."""
     sent = one.given.created or 0
     for other in (f"{sent * 1000}", f'"{sent}"', f"{sent - 1}", f"{sent + 1}"):
         params = one.draft.params.replace(f";created={sent}", f";created={other}")
@@ -360,7 +360,7 @@ _ABSENT: Final = {Code.COMPONENT_ABSENT, Code.FIELD_REPEATED}
 _CHANGED: Final = {Code.DIGEST_MISMATCH, Code.CONTENT_LENGTH_MISMATCH}
 _DIGEST: Final = _CHANGED | {Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED}
 _INVALID: Final = {Code.SIGNATURE_INVALID}
-_REPLAYED: Final = {"nonce_used", "request_repeated"}  # of `flows.authenticate`
+_REPLAYED: Final = {"nonce_used", "request_repeated"}  # codes of `flows.authenticate`
 
 HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are tried: the commonest first
     Hypothesis("undefined", _FORM, _undefined, "{said}: a layer below the signer repeated the request unsigned"),
