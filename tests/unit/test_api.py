@@ -27,7 +27,6 @@ from incoming_payments.errors import (
     StoreUnavailable,
     StoreUnusable,
 )
-from incoming_payments.flows.run import run
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.limits import (
@@ -38,7 +37,6 @@ from incoming_payments.limits import (
     TARGET_CHARS_MAX,
     UINT64_MAX,
 )
-from incoming_payments.ports import Ports
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import NOW
@@ -1265,12 +1263,14 @@ def test_other_exception_of_a_port_is_raised_unchanged(port: str, error: Excepti
     assert error is raised.value
 
 
-def test_missing_port_raises_port_missing() -> None:
+@pytest.mark.parametrize("port", ["introspector", "wallet_addresses"])
+def test_missing_port_raises_port_missing(port: str) -> None:
     """A missing port is a mistake of the host, which gets `PortMissing`."""
     service = Service()
     request = service.client().creation()
-    with pytest.raises(PortMissing, match="wallet_addresses"):
-        run(handle(request, policy=service.policy, now=NOW), Ports())
+    service.replace(**{port: None})
+    with pytest.raises(PortMissing, match=port):
+        service.handle(request)
 
 
 # --- secrets ---------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from incoming_payments.errors import (
 from incoming_payments.flows.effects import LoadPayment
 from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.httpsig import Policy as SignaturePolicy
+from incoming_payments.httpsig import PrivateKey
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
 from incoming_payments.stores.memory import MemoryStore
@@ -58,10 +59,12 @@ from kits.service_kit import (
     NOBODYS_ID,
     PATH,
     USD,
+    Client,
     Service,
     Unused,
     a_right,
     document,
+    ed25519_key,
     refusal,
 )
 from kits.stream_kit import METHODS, PEER, SECRET, Sender
@@ -380,6 +383,26 @@ def test_response_after_a_failure() -> None:
     failed = built.endpoint("/packets").failed()
     assert failed.status == 200
     assert decode_reply(failed.body) == Reject("T00", METHODS.prefix, "try again later")
+
+
+@pytest.mark.parametrize("kind", [IncomingPayments, AsyncIncomingPayments])
+def test_unauthenticated_client_causes_no_look_up_of_a_wallet_address(
+    kind: type[IncomingPayments] | type[AsyncIncomingPayments],
+) -> None:
+    """The port for wallet addresses may ask a remote server, so a stranger must not reach it by a create or a list."""
+    kit = Service()
+    kit.replace(wallet_addresses=Unused())
+    right = a_right("create", "list")
+    strangers = {
+        "invalid_token": Client(kit, "AN-UNKNOWN-TOKEN", ed25519_key()),
+        "token_expired": kit.client(right, expires_at=NOW),
+        "signature_invalid": Client(kit, kit.client(right).token, PrivateKey.generate_ed25519(ed25519_key().kid)),
+    }
+    driven = Driven(kit, kind)
+    for code, client in strangers.items():
+        query = "wallet-address=https%3A%2F%2Fbank.example%2Falice"
+        for request in (client.creation(), client.sign(Request("GET", PATH, query))):
+            assert refusal(driven.handle(request)) == (401, code)
 
 
 # --- construction ------------------------------------------------------------------------------------

@@ -29,8 +29,6 @@ from incoming_payments.errors import (
     IncomingPaymentsError,
     InvalidValue,
     MalformedJson,
-    PortUnavailable,
-    Refused,
     WalletAddressInactive,
     WalletAddressNotFound,
 )
@@ -72,13 +70,13 @@ def create_payment(
     is read again when nothing but the store remains to wait for: see `_insert`.
 
     The authorization server may decide by the wallet address, so that member of the body is read before the token is
-    introspected. The whole body is read, and errors in the look-up are raised, only after the caller is authenticated.
-    The quota of unpaid payments comes next, and the approval of the host is last, so that the host decides only about
-    payments that would be stored.
+    introspected. The whole body is read, and the wallet address is looked up, only after the caller is authenticated:
+    a look-up may be a request to another server. The quota of unpaid payments comes next, and the approval of the host
+    is last, so that the host decides only about payments that would be stored.
 
     A retry with the same `Idempotency-Key` gets the payment of the first request, in the state of its creation. This
-    holds even if the wallet address now takes no new payments, or cannot be looked up. Such a retry counts as a
-    request, but it needs no approval, and does not count as an unpaid payment.
+    holds even if the wallet address now takes no new payments, because a retry does not look it up. Such a retry counts
+    as a request, but it needs no approval, and does not count as an unpaid payment.
 
     The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
     methods, which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
@@ -88,10 +86,7 @@ def create_payment(
     """
     token = parse_authorization(request.values("authorization"))
     covered = (IDEMPOTENCY_KEY,) if request.values(IDEMPOTENCY_KEY) else ()
-    url = peek_wallet_address(request.body)
-    hosted = yield from _look_up(url)
-    # An outage does not say that there is no such wallet address, so its URL is part of the query.
-    query = TokenQuery(token, Action.CREATE, None if isinstance(hosted, WalletAddressNotFound) else url)
+    query = TokenQuery(token, Action.CREATE, peek_wallet_address(request.body))
     caller, allowance = yield from authorized(request, query, policy, now, covered=covered)
     creation = read_create_request(
         request.body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
@@ -101,9 +96,8 @@ def create_payment(
     earlier = yield from find_created(keyed, now)
     if earlier is not None:
         payment, methods = yield from _with_methods(earlier)
-    elif isinstance(hosted, Refused | PortUnavailable):
-        raise hosted
     else:
+        hosted = yield from _hosted(creation.wallet_address)
         decide = yield from _decision(creation, hosted, caller.client, policy, clock)
         proposed = decide(now=clock()).answer
         yield from _reserve_approved(proposed, proposed.created_at)
@@ -121,28 +115,15 @@ def _reserve_approved(payment: IncomingPayment, now: datetime) -> Flow[None]:
         raise
 
 
-def _look_up(url: WalletAddressUrl | None) -> Flow[WalletAddress | Refused | PortUnavailable]:
-    """Return the wallet address, or why it cannot be used."""
-    if url is None:
-        return _not_hosted()
-    try:
-        return (yield from _hosted(url))
-    except (Refused, PortUnavailable) as error:
-        return error
-
-
 def _hosted(url: WalletAddressUrl) -> Flow[WalletAddress]:
     wallet_address = yield from find_wallet_address(url)
     if wallet_address is None:
-        raise _not_hosted()
+        text = "this service does not host walletAddress: check the URL"
+        raise WalletAddressNotFound(text, member="walletAddress")
     if isinstance(wallet_address, InactiveWalletAddress):
         text = "walletAddress takes no new payments: use another one"
         raise WalletAddressInactive(text, member="walletAddress")
     return wallet_address
-
-
-def _not_hosted() -> WalletAddressNotFound:
-    return WalletAddressNotFound("this service does not host walletAddress: check the URL", member="walletAddress")
 
 
 @flow

@@ -9,7 +9,6 @@ from incoming_payments.domain.payment import (
     HOST,
     IncomingPayment,
     PaymentId,
-    WalletAddressUrl,
     client_id,
     wallet_address_url,
 )
@@ -19,8 +18,6 @@ from incoming_payments.errors import (
     InvalidValue,
     MalformedQuery,
     PaymentNotFound,
-    PortUnavailable,
-    Refused,
     WalletAddressNotFound,
 )
 from incoming_payments.flows.authenticate import authorized
@@ -40,9 +37,9 @@ def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, no
     """Return the page that the `query` of the signed `request` describes.
 
     With the right `list`, the list has the payments that the client itself created; with `list-all`, those of all
-    clients. Errors in the query or in the look-ups are raised only after the caller is authenticated. Raises
-    `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `MalformedQuery`, `CursorNotFound`, `AccessForbidden`,
-    `WalletAddressNotFound`.
+    clients. Errors in the query are raised, and the wallet address is looked up, only after the caller is
+    authenticated. Raises `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `MalformedQuery`, `CursorNotFound`,
+    `AccessForbidden`, `WalletAddressNotFound`.
     """
     token = parse_authorization(request.values("authorization"))
     wanted = _read(query)
@@ -50,13 +47,11 @@ def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, no
         yield from authorized(request, TokenQuery(token, Action.LIST), policy, now)
         raise wanted
     url = wanted.wallet_address
-    refusal = yield from _look_up(url)
-    # A refusal by the host and an outage do not say that there is no such wallet address.
-    known = None if isinstance(refusal, WalletAddressNotFound) else url
-    caller, allowance = yield from authorized(request, TokenQuery(token, Action.LIST, known), policy, now)
+    caller, allowance = yield from authorized(request, TokenQuery(token, Action.LIST, url), policy, now)
     require_wallet_address(allowance, url)
-    if refusal is not None:
-        raise refusal
+    if (yield from find_wallet_address(url)) is None:
+        text = "this service does not host the wallet address: check the URL"
+        raise WalletAddressNotFound(text, member="wallet-address")
     client = caller.client if allowance.reach(url) == "own" else None
     every = PaymentQuery(now=now, limit=wanted.limit + 1, wallet_address=url, client=client)
     page = yield from _page(every, wanted.cursor, backwards=wanted.backwards)
@@ -69,19 +64,6 @@ def _read(query: str) -> ListRequest | MalformedQuery | CursorNotFound:
         return read_list_request(query)
     except (MalformedQuery, CursorNotFound) as error:
         return error
-
-
-def _look_up(url: WalletAddressUrl) -> Flow[Refused | PortUnavailable | None]:
-    """Return why the payments of the wallet address cannot be listed, or `None`."""
-    try:
-        hosted = yield from find_wallet_address(url)
-    except (Refused, PortUnavailable) as error:
-        return error
-    if hosted is not None:
-        return None
-    return WalletAddressNotFound(
-        "this service does not host the wallet address: check the URL", member="wallet-address"
-    )
 
 
 @flow

@@ -34,7 +34,8 @@ _THUMBPRINT: Final = {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x")
 class TokenQuery:
     """A question to the authorization server: is `token` active, and does it allow `action` on `wallet_address`?
 
-    The wallet address is `None` when the request is about a wallet address or a payment that does not exist.
+    The wallet address of a create or list request is the one that the client names. It may be unknown to this service.
+    It is `None` when the request names none, or is about a payment that does not exist.
     """
 
     token: AccessToken = field(validator=instance(AccessToken))

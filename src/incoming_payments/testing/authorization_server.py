@@ -28,7 +28,7 @@ from incoming_payments.errors import SignatureRefused
 from incoming_payments.gnap import Dialect
 from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
 
-Fault = Literal["delay", "error", "garbage", "huge", "redirect", "close"]
+Fault = Literal["delay", "error", "garbage", "huge", "redirect", "close", "delay_unknown"]
 
 _PATH: Final = "/introspect"
 _EXAMPLE: Final = '{"do": "issue", "token": "T", "actions": ["create"], "jwk": {...}}'
@@ -121,7 +121,8 @@ class AuthorizationServer:
         """Let each later request fail in the way of `fault`. `None` ends the failures.
 
         `delay` answers correctly after `seconds`, `error` answers 500, `garbage` answers no JSON, `huge` answers 5 MB,
-        `redirect` answers 307 to another path that would answer correctly, and `close` answers nothing.
+        `redirect` answers 307 to another path that would answer correctly, and `close` answers nothing. `delay_unknown`
+        answers correctly, but after `seconds` for a token that is not active.
         """
         if fault is not None and fault not in get_args(Fault):
             raise ValueError(f"fault must be one of {', '.join(get_args(Fault))}, not {fault!r}")
@@ -137,10 +138,12 @@ class AuthorizationServer:
             return None
         elif self._fault == "redirect" and not path.startswith("/moved"):
             return 307, {"Location": f"{self.base_url}/moved{path}"}, b""
-        elif self._fault is not None and self._fault != "redirect":
+        elif self._fault in {"error", "garbage", "huge"}:
             status = 500 if self._fault == "error" else 200
             return status, {}, b"x" * (_HUGE_BYTES if self._fault == "huge" else 10)
         status, document = self._document(request, path.removeprefix("/moved"))
+        if self._fault == "delay_unknown" and document == {"active": False}:
+            self._woken.wait(self._delay_s)
         return status, {"Content-Type": "application/json"}, json.dumps(document).encode()
 
     def _document(self, request: RequestMessage, path: str) -> tuple[int, object]:
@@ -220,6 +223,7 @@ def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else the answer, written in two parts, may wait 40 ms for an acknowledgement
 
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

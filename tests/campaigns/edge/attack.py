@@ -8,6 +8,7 @@ each client address can separate them.
 
 import asyncio
 import resource
+import secrets
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
@@ -123,6 +124,21 @@ async def hostile_body(target: Target, number: int, reader: asyncio.StreamReader
         await reader.read(65536)  # the whole response, which is one segment
 
 
+async def unknown_token(
+    target: Target, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Send create requests, each with another random token, which the authorization server does not know."""
+    body = b'{"walletAddress":"https://bank.example/a"}'
+    while True:
+        head = CREATE.replace(b"GNAP x", b"GNAP " + secrets.token_hex(16).encode())
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        target.begun.add(number)
+        await reader.read(65536)  # the whole response, which is one segment
+
+
+UNKNOWN_TOKENS: Final = "unknown tokens"
+
 # Each attack, with its number of connections, and with the number of addresses that they come from
 ATTACKS: Final[dict[str, tuple[Attacker, int, int]]] = {
     "slow heads": (slow_head, 1200, 4),
@@ -131,6 +147,7 @@ ATTACKS: Final[dict[str, tuple[Attacker, int, int]]] = {
     "bodies that trickle": (slow_body, 300, 4),
     "smuggling": (smuggle, 22, 4),
     "hostile bodies": (hostile_body, 4, 1),
+    UNKNOWN_TOKENS: (unknown_token, 380, 4),
 }
 
 

@@ -15,26 +15,44 @@ from kits.raw_http import answers, as_bytes
 
 def signed(edge: Edge, method: str, target: str, body: bytes = b"") -> bytes:
     """Return a signed request as bytes. `target` is added to the base URL unchanged."""
+    return as_bytes(_signed(edge, method, target, body), edge.base_url)
+
+
+def _signed(edge: Edge, method: str, target: str, body: bytes) -> RequestMessage:
     client = edge.client
     headers: tuple[tuple[str, str], ...] = (("Authorization", f"GNAP {client.token}"),)
     if body:
         headers += (("Content-Type", "application/json"), ("Content-Length", str(len(body))))
     request = RequestMessage(method, f"{edge.base_url}{target}", headers, body)
-    return as_bytes(sign(request, client.key, created=datetime.now(UTC)), edge.base_url)
+    return sign(request, client.key, created=datetime.now(UTC))
 
 
 def create(edge: Edge) -> dict[str, object]:
     """Create a payment, and return its resource."""
-    body = json.dumps({"walletAddress": f"{edge.base_url}/alice"}).encode()
-    answer = edge.exchange(signed(edge, "POST", "/incoming-payments", body))
+    answer = edge.exchange(signed(edge, "POST", "/incoming-payments", _creation(edge)))
     assert answers(answer) == [(201, None)], answer
     return dict(body_of(answer))
 
 
+def create_over(edge: Edge, connection: httpx.Client) -> None:
+    """Create a payment over a kept connection."""
+    request = _signed(edge, "POST", "/incoming-payments", _creation(edge))
+    answer = connection.post(request.target_uri, headers=list(request.headers), content=request.body)
+    assert answer.status_code == 201, answer.content
+
+
+def _creation(edge: Edge) -> bytes:
+    return json.dumps({"walletAddress": f"{edge.base_url}/alice"}).encode()
+
+
+def kept_connection(edge: Edge) -> httpx.Client:
+    """Return an HTTP client that keeps its connection."""
+    return httpx.Client(trust_env=False, timeout=TIMEOUT_S, verify=edge.context)
+
+
 def connector(edge: Edge) -> HttpConnector:
     """Return the peer, with one kept connection."""
-    client = httpx.Client(trust_env=False, timeout=TIMEOUT_S, verify=edge.context)
-    return HttpConnector(edge.base_url, edge.peer_token, client)
+    return HttpConnector(edge.base_url, edge.peer_token, kept_connection(edge))
 
 
 def visit(edge: Edge, peer: HttpConnector) -> None:

@@ -6,6 +6,7 @@ Only ports, certificate files, log targets and paths of the machine are replaced
 import ipaddress
 import json
 import os
+import secrets
 import shutil
 import socket
 import ssl
@@ -23,6 +24,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from campaigns.edge.authorization import Other
+from incoming_payments.httpsig import PrivateKey
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
 from kits.processes import COMMAND, ROOT, HttpClient, free_port, run_command, serving
 
@@ -30,26 +33,26 @@ NGINX: Final = shutil.which("nginx") or next(
     (path for path in ("/usr/sbin/nginx", "/usr/local/sbin/nginx") if Path(path).exists()), None
 )
 TIMEOUT_S: Final = 20.0
+UNKNOWN_S: Final = 2.0  # seconds until the authorization server answers for an unknown token
 _TEMPORARY: Final = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 @frozen
 class Edge:
-    """A service behind nginx. `port` is that of nginx, and `folder` has the configuration of `serve`."""
+    """A service behind nginx. `port` is that of nginx, and `folder` has the configuration of `serve`.
+
+    `client` has the key and the token of an honest client.
+    """
 
     port: int
     folder: Path
     context: ssl.SSLContext
+    client: HttpClient
 
     @property
     def base_url(self) -> str:
         """Return the URL of the service for clients. Its path has percent-encoded characters."""
         return _base_url(self.port)
-
-    @property
-    def client(self) -> HttpClient:
-        """Return the client of the configuration, for its key and token."""
-        return HttpClient.of(self.folder, self.base_url)
 
     @property
     def peer_token(self) -> str:
@@ -79,16 +82,39 @@ def _base_url(port: int) -> str:
 
 @contextmanager
 def edge(folder: Path) -> Iterator[Edge]:
-    """Run `serve` and nginx on free ports of loopback, and stop both at the end."""
+    """Run `serve` and nginx on free ports of loopback, and stop both at the end. The token is in the configuration."""
+    port = free_port()
+    with _running(folder, port) as context:
+        yield Edge(port, folder, context, HttpClient.of(folder, _base_url(port)))
+
+
+@contextmanager
+def introspecting_edge(folder: Path) -> Iterator[Edge]:
+    """Run `edge` with an authorization server that takes `UNKNOWN_S` seconds for each token that it does not know."""
+    port, authorization = free_port(), Other(free_port())
+    client = HttpClient(_base_url(port), secrets.token_hex(16), PrivateKey.generate_ed25519("key-1"))
+    authorization.start()
+    try:
+        authorization("issue", token=client.token, actions=["create", "read"], jwk=client.key.public_jwk())
+        authorization("fail", fault="delay_unknown", seconds=UNKNOWN_S)
+        with _running(folder, port, *authorization.options) as context:
+            yield Edge(port, folder, context, client)
+    finally:
+        authorization.close()
+
+
+@contextmanager
+def _running(folder: Path, port: int, *options: str) -> Iterator[ssl.SSLContext]:
+    """Run `serve` with the configuration that `init` writes with `options`, and nginx on `port`."""
     assert NGINX is not None
-    behind, port = free_port(), free_port()
-    assert run_command("init", folder, "--port", str(behind)).returncode == 0
+    behind = free_port()
+    assert run_command("init", folder, "--port", str(behind), *options).returncode == 0
     path = folder / CONFIGURATION
     path.write_text(path.read_text("utf-8").replace(f"http://127.0.0.1:{behind}", _base_url(port)), "utf-8")
     context = _certificate(folder)
     configuration = _configuration(folder, port, behind)
     with serving([*COMMAND, "serve", "--config", path], behind, folder / "serve.log"), _nginx(configuration, port):
-        yield Edge(port, folder, context)
+        yield context
 
 
 def _configuration(folder: Path, port: int, behind: int) -> Path:

@@ -4,10 +4,7 @@ Each server is killed, delayed, garbled and redirected. No request takes longer 
 without a valid token and a valid key, and the service resumes when the other server does.
 """
 
-import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from attrs import define, field
+from attrs import define
 
+from campaigns.edge.authorization import Other
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import BREAKER_OPEN_S_MAX, DOCUMENT_COOL_DOWN_S_MIN
 from incoming_payments.server.init import CONFIGURATION
@@ -33,41 +31,6 @@ DOWN: Final[list[dict[str, Any]]] = [
     {"fault": "redirect"},
     {"fault": "close"},
 ]
-
-
-@define
-class Other:
-    """The process of an authorization server, or of key sets. It can be killed and started again on its port."""
-
-    port: int
-    process: "subprocess.Popen[str]" = field(init=False)
-
-    def start(self) -> None:
-        """Start the process, and wait until it listens."""
-        module = "incoming_payments.testing.authorization_server"
-        command = [sys.executable, "-m", module, "--port", str(self.port), "--dialect", "rafiki"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._line() == f"http://127.0.0.1:{self.port}\n"
-
-    def __call__(self, do: str, **arguments: Any) -> Any:
-        """Call a method of the server."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self._line())
-
-    def kill(self) -> None:
-        """End the process as a power failure would."""
-        self.process.kill()
-        self.close()
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.communicate(timeout=30)
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
 
 
 @define
@@ -120,8 +83,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 @contextmanager
 def three_processes(folder: Path) -> Iterator[Scene]:
     port, authorization, key_sets = free_port(), Other(free_port()), Other(free_port())
-    endpoint = f"http://127.0.0.1:{authorization.port}/introspect"
-    arguments = ["--port", str(port), "--authorization-server", endpoint, "--dialect", "rafiki"]
+    arguments = ["--port", str(port), *authorization.options]
     assert run_command("init", folder / "bank", *arguments).returncode == 0
     path = folder / "bank" / CONFIGURATION
     path.write_text(path.read_text("utf-8").replace("# timeout_s = 3", f"timeout_s = {LIMIT_S:.0f}"), "utf-8")

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from campaigns.edge.attack import ATTACKS, HIDDEN, POST, SMUGGLED
+from campaigns.edge.attack import ATTACKS, HIDDEN, POST, SMUGGLED, UNKNOWN_TOKENS
 from campaigns.edge.attackers import attacked
 from campaigns.edge.honest import connector, create, signed, visit
-from campaigns.edge.proxy import NGINX, Edge, body_of, edge
+from campaigns.edge.proxy import NGINX, Edge, body_of, edge, introspecting_edge
 from incoming_payments.limits import BODY_BYTES_MAX, KEEP_ALIVE_S_MAX
 from kits.processes import ROOT
 from kits.raw_http import answers
@@ -110,3 +111,13 @@ def test_honest_requests_are_answered_under_attack(behind: Edge, name: str) -> N
             visits += 1
     payment = create(behind)
     assert body_of(behind.exchange(signed(behind, "GET", str(payment["id"]).removeprefix(behind.base_url)))) == payment
+
+
+def test_known_tokens_are_answered_while_unknown_ones_take_long(tmp_path: Path) -> None:
+    """Strangers whose tokens take the authorization server long do not keep out a client that was there before."""
+    with introspecting_edge(tmp_path) as running, connector(running) as peer:
+        visit(running, peer)
+        with attacked(running, UNKNOWN_TOKENS):
+            until = time.monotonic() + UNDER_ATTACK_S
+            while time.monotonic() < until:
+                visit(running, peer)

@@ -70,9 +70,9 @@ from kits.service_kit import (
 )
 
 STEPS = [
-    FindWalletAddress,
     IntrospectToken,
     CountRequest,
+    FindWalletAddress,
     DrawRandomness,
     ReserveUnpaid,
     RequestApproval,
@@ -101,15 +101,18 @@ def insert_of(effect: Effect[Any]) -> InsertPayment:
 
 
 def test_effects_in_order() -> None:
-    """The payment methods are allocated before the store is used, so every stored payment can be paid."""
+    """The wallet address is looked up for an authenticated client only.
+
+    The payment methods are allocated before the store is used, so every stored payment can be paid.
+    """
     service = Service()
     client = service.client()
     flow = creation_flow(service, client.creation())
-    assert FindWalletAddress(ALICE.url) == next(flow)
-    assert IntrospectToken(TokenQuery(AccessToken(client.token), "create", ALICE.url)) == flow.send(ALICE)
+    assert IntrospectToken(TokenQuery(AccessToken(client.token), "create", ALICE.url)) == next(flow)
     info = AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")])
     assert CountRequest(ClientId(SHOP), NOW) == flow.send(info)
-    assert DrawRandomness(PAYMENT_ID_RANDOM_BYTES) == flow.send(None)
+    assert FindWalletAddress(ALICE.url) == flow.send(None)
+    assert DrawRandomness(PAYMENT_ID_RANDOM_BYTES) == flow.send(ALICE)
     assert ReserveUnpaid(ClientId(SHOP), ID) == flow.send(RANDOMNESS)
     approval = flow.send(())
     assert isinstance(approval, RequestApproval)
@@ -187,15 +190,15 @@ def test_duplicate_id_is_refused() -> None:
 
 
 # Each row breaks one rule, and as many later rules as possible. The refusal must be that of the first broken rule.
-# The last column is the number of effects before the refusal. Without a readable body, the first effect is missing.
+# The last column is the number of effects before the refusal. Only an authenticated client causes a look-up.
 EXPIRED_TOKEN = {"expires_at": NOW - timedelta(seconds=1)}
 REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], type[IncomingPaymentsError], int]] = [
-    ("expired token", {"rights": ["read"], **EXPIRED_TOKEN}, {"body": b"{", "created": 0}, TokenRefused, 2),
-    ("stale signature", {"rights": ["read"]}, {"body": b"{", "created": 0}, SignatureRefused, 2),
-    ("missing right", {"rights": ["read"]}, {"body": b"{"}, TokenRefused, 2),
-    ("no JSON", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1'}, MalformedJson, 3),
-    ("invalid body", {}, {"body": {"walletAddress": "https://bank.example/eve", "x": 1}}, MalformedJson, 3),
-    ("another wallet address", {}, {"body": {"walletAddress": "https://bank.example/eve"}}, AccessForbidden, 3),
+    ("expired token", {"rights": ["read"], **EXPIRED_TOKEN}, {"body": b"{", "created": 0}, TokenRefused, 1),
+    ("stale signature", {"rights": ["read"]}, {"body": b"{", "created": 0}, SignatureRefused, 1),
+    ("missing right", {"rights": ["read"]}, {"body": b"{"}, TokenRefused, 1),
+    ("no JSON", {}, {"body": b'{"walletAddress": "https://bank.example/eve", "x": 1'}, MalformedJson, 2),
+    ("invalid body", {}, {"body": {"walletAddress": "https://bank.example/eve", "x": 1}}, MalformedJson, 2),
+    ("another wallet address", {}, {"body": {"walletAddress": "https://bank.example/eve"}}, AccessForbidden, 2),
     (
         "wallet address not hosted",
         {"on": None},
@@ -246,8 +249,7 @@ def test_refusals_by_precedence(
     seen: list[Effect[Any]] = []
     with pytest.raises(error):
         service.run(watched(creation_flow(service, client.creation(**request_)), seen))
-    is_readable = isinstance(request_["body"], dict)
-    assert STEPS[0 if is_readable else 1 : steps] == [type(effect) for effect in seen]
+    assert STEPS[:steps] == [type(effect) for effect in seen]
 
 
 @pytest.mark.parametrize("more", ['"x": 1', '"expiresAt": NaN', '"metadata": {"a": 1, "a": 2}'])
@@ -256,8 +258,7 @@ def test_authorization_server_learns_the_wallet_address_of_an_invalid_body(more:
     service = Service()
     body = f'{{"walletAddress": "{ALICE.url}", {more}}}'.encode()
     flow = creation_flow(service, service.client().creation(body))
-    assert FindWalletAddress(ALICE.url) == next(flow)
-    assert isinstance(introspect := flow.send(ALICE), IntrospectToken)
+    assert isinstance(introspect := next(flow), IntrospectToken)
     assert introspect.query.wallet_address == ALICE.url
     with pytest.raises(MalformedJson):
         admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
@@ -281,6 +282,7 @@ def test_different_wallet_address_from_the_port_is_refused() -> None:
     service = Service()
     flow = creation_flow(service, service.client().creation())
     next(flow)
+    admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
     with pytest.raises(ConfigurationError, match=f"^wallet_addresses.find answered with {BOB.url} for {ALICE.url}: "):
         flow.send(BOB)
 
@@ -293,25 +295,41 @@ OUTAGES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "found",
-    [ALICE, None, PolicyRefused("this account is frozen"), *OUTAGES],
-    ids=lambda found: "none" if found is None else type(found).__name__,
-)
+@pytest.mark.parametrize("url", [ALICE.url, "https://bank.example/eve"], ids=["hosted", "unknown"])
 @pytest.mark.parametrize("expires_at", [None, NOW], ids=["unknown token", "expired token"])
-def test_refused_token_reveals_nothing(found: WalletAddress | Exception | None, expires_at: datetime | None) -> None:
-    """Whether a wallet address exists, is refused by the host, or cannot be looked up: the refusal is the same."""
+def test_refused_token_reveals_nothing(url: str, expires_at: datetime | None) -> None:
+    """The refusal is the same whether the wallet address exists or not, because the service does not look it up."""
     service = Service()
-    flow = creation_flow(service, service.client().creation())
-    next(flow)
-    introspect = flow.throw(found) if isinstance(found, Exception) else flow.send(found)
-    assert isinstance(introspect, IntrospectToken)
-    assert introspect.query.wallet_address == (None if found is None else ALICE.url)
+    flow = creation_flow(service, service.client().creation({"walletAddress": url}))
+    assert isinstance(introspect := next(flow), IntrospectToken)
+    assert introspect.query.wallet_address == url
     info = expires_at and AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")], expires_at)
     with pytest.raises(TokenRefused) as refused:
         flow.send(info)
     assert refused.value.code == ("token_expired" if expires_at else "invalid_token")
     assert refused.value.details == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "invalid_body"),
+        ({"walletAddress": 1}, "invalid_body"),
+        ({"walletAddress": "/"}, "invalid_body"),
+        ({"walletAddress": "https://bank.example/eve"}, "unknown_wallet_address"),
+        ({"walletAddress": "https://elsewhere.example/alice"}, "unknown_wallet_address"),
+    ],
+)
+def test_wrong_wallet_address_is_explained_to_authenticated_clients(body: dict[str, object], code: str) -> None:
+    """A client with a token for all wallet addresses gets 400. Others get the refusal of their token or signature."""
+    service = Service()
+    right = a_right("create", on=None)
+    client = service.client(right)
+    assert refusal(service.handle(client.creation(body))) == (400, code)
+    assert refusal(service.handle(client.creation(body, created=0))) == (401, "signature_stale")
+    assert refusal(service.handle(service.client(right, expires_at=NOW).creation(body))) == (401, "token_expired")
+    service.replace(introspector=Tokens())
+    assert refusal(service.handle(client.creation(body))) == (401, "invalid_token")
 
 
 @pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: type(outage).__name__)
@@ -341,9 +359,9 @@ def test_host_refuses_an_authenticated_client() -> None:
     frozen = PolicyRefused("this account is frozen")
     flow = creation_flow(service, service.client().creation())
     next(flow)
-    flow.throw(frozen)
+    admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
     with pytest.raises(PolicyRefused) as refused:
-        admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
+        flow.throw(frozen)
     assert frozen is refused.value
 
 
@@ -353,7 +371,7 @@ def test_wallet_address_url_is_normalized() -> None:
     seen: list[Effect[Any]] = []
     request = service.client().creation({"walletAddress": "HTTPS://Bank.Example:443/alice/"})
     view = service.run(watched(creation_flow(service, request), seen))
-    assert FindWalletAddress(ALICE.url) == seen[0]
+    assert FindWalletAddress(ALICE.url) in seen
     assert ALICE.url == view.wallet_address
 
 
@@ -393,17 +411,16 @@ def test_default_expiry_of_the_policy() -> None:
         (step, error)
         for step in range(len(STEPS))
         for error in (PolicyRefused("not today"), StoreUnavailable("locked"), RuntimeError("broken"))
-        # The others wait until the caller is authenticated. `test_approved` has the failures of an approval.
-        if (step > 0 or isinstance(error, RuntimeError)) and STEPS[step] is not RequestApproval
+        if STEPS[step] is not RequestApproval  # `test_approved` has the failures of an approval
     ],
 )
 def test_exception_of_a_port_ends_the_flow(step: int, error: Exception) -> None:
     """The exception of a port ends the flow, and reaches the caller unchanged."""
     service = Service()
     answers: list[object] = [
-        ALICE,
         AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]),
         None,
+        ALICE,
         RANDOMNESS,
         (),
         Approval.APPROVED,

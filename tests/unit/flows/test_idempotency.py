@@ -389,16 +389,20 @@ def test_refusals_by_precedence(
 
 
 def test_effects_of_a_first_request_and_a_retry() -> None:
-    """A retry counts as a request, and reads the record and the payment. It draws no randomness and writes nothing."""
+    """A retry counts as a request, and reads the record and the payment.
+
+    It looks up no wallet address, draws no randomness and writes nothing.
+    """
     service = Service()
     client = service.client()
     first: list[Effect[Any]] = []
     again: list[Effect[Any]] = []
     service.run(watched(creation_flow(service, keyed(client)), first))
     service.run(watched(creation_flow(service, keyed(client)), again))
-    steps = ["FindWalletAddress", "IntrospectToken", "CountRequest", "FindCreation"]
+    steps = ["IntrospectToken", "CountRequest", "FindCreation"]
     assert [type(effect).__name__ for effect in first] == [
-        *steps, "DrawRandomness", "ReserveUnpaid", "RequestApproval", "AllocateMethods", "InsertPayment"
+        *steps, "FindWalletAddress", "DrawRandomness",
+        "ReserveUnpaid", "RequestApproval", "AllocateMethods", "InsertPayment",
     ]  # fmt: skip
     assert [type(effect).__name__ for effect in again] == [*steps, "LoadPayment", "AllocateMethods"]
     inserted = first[-1]

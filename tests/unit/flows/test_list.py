@@ -20,7 +20,7 @@ from incoming_payments.errors import (
 )
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
-from incoming_payments.flows.effects import Effect, FindPayments, FindWalletAddress, IntrospectToken, LoadPayment
+from incoming_payments.flows.effects import Effect, FindPayments, IntrospectToken, LoadPayment
 from incoming_payments.flows.list import list_for_host, list_payments
 from incoming_payments.gnap import AccessRight, AccessTokenInfo
 from incoming_payments.httpsig import RequestMessage
@@ -294,15 +294,14 @@ def test_failed_look_up_is_for_authenticated_clients(failure: Exception, expecte
 
 
 def test_query_of_the_introspection() -> None:
-    """The introspection names `list` and the wallet address, or no wallet address if it is unknown."""
+    """The introspection names `list` and the wallet address of the query, hosted or not. It is the first step."""
     service = Service()
-    for query, url in ((query_of(), ALICE.url), (query_of("https://bank.example/x"), None), ("x", None)):
+    eve = "https://bank.example/eve"
+    for query, url in ((query_of(), ALICE.url), (query_of(eve), eve), ("x", None)):
         request = service.client(LIST).sign(Request("GET", PATH, query))
         signed = RequestMessage("GET", f"{BASE_URL}{PATH}?{query}", request.headers)
         flow = list_payments(signed, query, service.policy, service.now)
         effect: Effect[Any] = next(flow)
-        if isinstance(effect, FindWalletAddress):
-            effect = flow.send(service.hosted.find(effect.url))
         assert isinstance(effect, IntrospectToken)
         assert (effect.query.action, effect.query.wallet_address) == ("list", url)
         with pytest.raises(TokenRefused):

@@ -136,6 +136,18 @@ def test_fault_lasts_until_it_is_cleared(fault: authorization_server.Fault, says
         client.close()
 
 
+def test_delay_of_unknown_tokens_spares_active_tokens() -> None:
+    """The delay fails the introspection of an unknown token only."""
+    with AuthorizationServer() as server:
+        client = introspector(server, timeout_s=0.3)
+        server.fail("delay_unknown", seconds=30)
+        with pytest.raises(AuthorizationServerUnavailable, match=r"did not answer within 0\.3 s"):
+            client.introspect(QUERY)
+        server.issue("T", actions=["create"], jwk=KEY.public_jwk())
+        assert client.introspect(QUERY) is not None
+        client.close()
+
+
 def test_redirect_leads_to_a_correct_answer() -> None:
     """A client that follows the redirect would accept the token, so a test sees whether it does."""
     with AuthorizationServer() as server:
