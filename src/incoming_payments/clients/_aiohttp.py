@@ -157,7 +157,10 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Exchanges(asyncio.Protocol):
-    """Stands between a connection and aiohttp. It bounds each answer, and aborts at a byte between two exchanges."""
+    """Stands between a connection and aiohttp. It bounds each answer, and aborts at a byte between two exchanges.
+
+    An exchange that received anything but one answer closes the connection.
+    """
 
     def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport) -> None:
         self._handler = handler
@@ -174,6 +177,8 @@ class _Exchanges(asyncio.Protocol):
         self._received = Received(body_bytes_max)
 
     def end(self) -> None:
+        if self._received is not None and not self._received.is_one_answer():
+            self._handler.force_close()
         self._received = None
 
     def data_received(self, data: bytes) -> None:
@@ -186,8 +191,6 @@ class _Exchanges(asyncio.Protocol):
             self._error = error
             self._transport.abort()
             return
-        if self._received.is_interim:
-            self._handler.force_close()
         self._handler.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -9,9 +9,11 @@ Both follow no redirect, keep no cookie, decode no content coding and use no pro
 request.
 
 HTTP/1.1 matches answers to requests only by their order on a connection. So a connection carries another request only
-if nothing arrived on it except one final answer. An interim response, a byte after the answer, or a byte while the
-connection is idle closes it. The check comes directly before the request is written. A server that sends an unsolicited
-answer in the short time between the check and the arrival of the request cannot be told from one that answers quickly.
+if exactly one final, well-formed answer arrived on it for each request. `Received` compares all bytes with the grammar
+of RFC 9112, because http.client and aiohttp also take malformed answers. An interim response, a byte after the answer,
+or a byte while the connection is idle closes it too. The check for such a byte comes directly before the request is
+written. A server that sends an unsolicited answer in the short time between the check and the arrival of the request
+cannot be told from one that answers quickly.
 """
 
 import errno
@@ -39,8 +41,13 @@ CONNECTIONS_MAX: Final = 32  # the default for one client: the connections to on
 _ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of 64 KB from the server
 HOSTS_MAX: Final = 64  # hosts to which a sync client keeps connections
 
-_INTERIM: Final = re.compile(rb"HTTP/1\.[0-9] 1")  # RFC 9110 §15.2: the statuses from 100 to 199
-_STATUS_BYTES: Final = len(b"HTTP/1.1 1")
+# RFC 9112 §4 and §5: a final status line and the fields. Some servers leave out the space before an empty reason.
+_TEXT: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
+_HEAD: Final = re.compile(
+    rb"HTTP/1\.1 [2-5][0-9]{2}(?: " + _TEXT + rb")?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:" + _TEXT + rb"\r\n)*+)\r\n"
+)
+_FRAMING: Final = re.compile(rb"(?im)^(content-length|transfer-encoding):(.*)\r$")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 
 MayConnect = Callable[[IPv4Address | IPv6Address], bool]
 
@@ -85,24 +92,44 @@ def check_address(may_connect: MayConnect, address: str) -> None:
 
 
 class Received:
-    """The received part of one answer, with its interim responses, header fields and framing of chunks."""
+    """The received bytes of one exchange: interim responses, the header fields, and the body with its framing."""
 
     def __init__(self, body_bytes_max: int) -> None:
-        self._bytes_max = self._left = body_bytes_max + ANSWER_OVERHEAD_BYTES_MAX
-        self._start = b""
+        self._bytes_max = body_bytes_max + ANSWER_OVERHEAD_BYTES_MAX
+        self._bytes = bytearray()
 
     def add(self, data: memoryview) -> None:
-        """Count `data`. Raise `ValueError` if the answer is larger than the limit."""
-        self._left -= len(data)
-        if self._left < 0:
+        """Take `data`. Raise `ValueError` if the answer is larger than the limit."""
+        if len(self._bytes) + len(data) > self._bytes_max:
             raise ValueError(f"the server sent more than {self._bytes_max} bytes")
-        if len(self._start) < _STATUS_BYTES:
-            self._start += data[:_STATUS_BYTES]
+        self._bytes += data
 
-    @property
-    def is_interim(self) -> bool:
-        """Return whether the answer began with an interim response."""
-        return _INTERIM.match(self._start) is not None
+    def is_one_answer(self) -> bool:
+        """Return whether the bytes are exactly one final, well-formed answer, whose end all readers see at one place.
+
+        RFC 9112 §6: either the answer has its length, or it is chunked. Chunk extensions and trailers are legal, but
+        rare and read in several ways, so an answer with them does not count.
+        """
+        head = _HEAD.match(self._bytes)
+        framing = _FRAMING.findall(head[1]) if head else []
+        if head is None or len(framing) != 1:
+            return False
+        name, value = framing[0][0].lower(), framing[0][1].strip(b" \t").lower()
+        if name == b"content-length":
+            return bool(value == b"%d" % (len(self._bytes) - head.end()))
+        return value == b"chunked" and _are_chunks(self._bytes, head.end())
+
+
+def _are_chunks(data: bytearray, at: int) -> bool:
+    """Return whether `data` from the index `at` is a whole body in chunks. RFC 9112 §7.1."""
+    while size := _CHUNK_SIZE.match(data, at):
+        count = int(size[1], 16)
+        at = size.end() + count + 2
+        if data[at - 2 : at] != b"\r\n":
+            return False
+        if not count:
+            return at == len(data)
+    return False
 
 
 def parent_domain(host: str) -> str:
