@@ -20,8 +20,7 @@ import errno
 import re
 import socket
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
@@ -29,13 +28,7 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from incoming_payments.errors import PortUnavailable
-from incoming_payments.limits import (
-    ANSWER_OVERHEAD_BYTES_MAX,
-    LOOK_UP_S_MAX,
-    LOOK_UP_THREADS_MAX,
-    LOOK_UPS_MAX,
-    LOOK_UPS_OF_DOMAIN_MAX,
-)
+from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX, LOOK_UPS_MAX, LOOK_UPS_OF_DOMAIN_MAX
 
 CONNECTIONS_MAX: Final = 32  # the default for one client: the connections to one host, in use or kept
 _ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of 64 KB from the server
@@ -135,60 +128,69 @@ def _are_chunks(data: bytearray, at: int) -> bool:
 def parent_domain(host: str) -> str:
     """Return the last two labels of `host`: the owner of a domain can make any number of names below it.
 
-    The names below a public suffix of two labels count as one domain. No list of these suffixes is needed.
+    The names below a public suffix of two labels count as one domain. No list of these suffixes is needed. All IP
+    addresses count as one domain too, because anyone can name any number of addresses that do not answer. The last
+    label of a domain name never begins with a digit (RFC 3696 §2).
 
     >>> parent_domain("a.b.wallet.example."), parent_domain("shop.co.uk"), parent_domain("localhost")
     ('wallet.example', 'co.uk', 'localhost')
+    >>> parent_domain("9.9.9.9"), parent_domain("2620:fe::9"), parent_domain("0x7f.1")
+    ('IP addresses', 'IP addresses', 'IP addresses')
     """
-    return ".".join(host.rstrip(".").lower().split(".")[-2:])
+    labels = host.rstrip(".").lower().split(".")
+    return "IP addresses" if ":" in host or labels[-1][:1].isdigit() else ".".join(labels[-2:])
 
 
-@frozen
-class _LookUp:
-    domain: str
-    slot_until_s: float
-    answer: "Future[list[Any]]" = field(factory=Future)
+def exceeds_share(domain: str, in_progress: Collection[str], *, most: int, of_domain: int) -> bool:
+    """Return whether `domain` has its share of the `most` pieces of work, of which those `in_progress` name domains.
+
+    Work for any domain may fill the first half, because honest clients share a domain too, at a wallet provider or
+    below `co.uk`, and a new process meets many of them at once. In the second half, each domain has at most
+    `of_domain`. So with 128 and 2, the slow servers of an attacker keep others out only if they have 33 domains.
+
+    >>> exceeds_share("a.example", ["a.example"] * 3, most=8, of_domain=1)
+    False
+    >>> [exceeds_share(name, ["a.example"] * 4, most=8, of_domain=1) for name in ("a.example", "b.example")]
+    [True, False]
+    """
+    return len(in_progress) >= most // 2 and list(in_progress).count(domain) >= of_domain
 
 
 class LookUps:
     """Looks up the addresses of names, each in a thread, because the look-up of the system has no timeout.
 
-    A look-up has one of `limits.LOOK_UPS_MAX` slots for `limits.LOOK_UP_S_MAX` seconds. Its thread may wait longer for
-    the resolver, so `limits.LOOK_UP_THREADS_MAX` bounds the threads, and `limits.LOOK_UPS_OF_DOMAIN_MAX` bounds those
-    for names of one parent domain. Callers that look up the same name at the same time share a thread. `clock` returns
-    seconds.
+    A look-up counts until its thread ends: the resolver of the system may take half a minute to give up. So
+    `limits.LOOK_UPS_MAX` and `limits.LOOK_UPS_OF_DOMAIN_MAX` bound the threads. See `exceeds_share`. A thread that
+    waits is cheap, and an attacker needs as many domains as for the fetches. Callers that look up the same name at the
+    same time share a thread.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._in_progress: dict[tuple[str, int], _LookUp] = {}
+        self._in_progress: dict[tuple[str, int], Future[list[Any]]] = {}
 
     def start(self, host: str, port: int) -> "Future[list[Any]]":
         """Return the future addresses of `host`, as `socket.getaddrinfo` gives them. Raises `OSError`."""
         key = host.strip("[]"), port
         with self._lock:
             if known := self._in_progress.get(key):
-                return known.answer
-            now_s, domain = self._clock(), parent_domain(key[0])
-            self._check_room(now_s, domain)
-            started = self._in_progress[key] = _LookUp(domain, now_s + LOOK_UP_S_MAX)
-            started.answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the look-up
+                return known
+            self._check_limits(parent_domain(key[0]))
+            started = self._in_progress[key] = Future()
+            started.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the look-up
         try:
             threading.Thread(target=self._look_up, args=key, daemon=True, name=f"look up {host}").start()
         except RuntimeError as error:  # the system has no more threads
             self._end(key)
             raise OSError(errno.EAGAIN, str(error)) from error
-        return started.answer
+        return started
 
-    def _check_room(self, now_s: float, domain: str) -> None:
-        others = self._in_progress.values()
-        if sum(other.domain == domain for other in others) >= LOOK_UPS_OF_DOMAIN_MAX:
-            raise OSError(errno.EAGAIN, f"{LOOK_UPS_OF_DOMAIN_MAX} other names of {domain} are being looked up")
-        if sum(now_s < other.slot_until_s for other in others) >= LOOK_UPS_MAX:
+    def _check_limits(self, domain: str) -> None:
+        others = [parent_domain(host) for host, _ in self._in_progress]
+        if len(others) >= LOOK_UPS_MAX:
             raise OSError(errno.EAGAIN, f"{LOOK_UPS_MAX} other names are being looked up")
-        if len(others) >= LOOK_UP_THREADS_MAX:
-            raise OSError(errno.EAGAIN, f"{LOOK_UP_THREADS_MAX} look-ups of other names do not end")
+        if exceeds_share(domain, others, most=LOOK_UPS_MAX, of_domain=LOOK_UPS_OF_DOMAIN_MAX):
+            raise OSError(errno.EAGAIN, f"too many other names of {domain} are being looked up")
 
     def _look_up(self, host: str, port: int) -> None:
         try:
@@ -200,7 +202,7 @@ class LookUps:
 
     def _end(self, key: tuple[str, int]) -> "Future[list[Any]]":
         with self._lock:
-            return self._in_progress.pop(key).answer
+            return self._in_progress.pop(key)
 
 
 def too_late(url: str, timeout_s: float) -> HttpFailed:
