@@ -118,6 +118,7 @@ CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, dou
 ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # of an answer besides its body: header fields, interim responses, chunks
 LOOK_UPS_MAX: Final = 128  # of names at the same time, by one client: each takes a thread, which needs 27 KB
 LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # for names of one parent domain, in the second half: its owner may make them slow
+LOOK_UP_ADDRESSES_MAX: Final = 16  # of one name: the DNS allows thousands, and a client tries one after the other
 CLIENT_CONNECTIONS_MAX: Final = 256  # of one async client to all hosts: the rest of the process needs descriptors too
 BREAKER_FAILURES_MAX: Final = 5  # in a row, before a client stops sending: fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the first pause without requests

@@ -4,7 +4,6 @@ import asyncio
 import select
 import socket
 import ssl
-from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -77,7 +76,6 @@ class AsyncHttpClient:
             while not response.content.at_eof():
                 body += await response.content.readany()
                 if len(body) > self._bytes_max:
-                    _abort(response)
                     raise too_large(url, self._bytes_max)
             return HttpAnswer(response.status, response.headers, bytes(body))
         except TimeoutError:
@@ -149,6 +147,7 @@ class _Connector(aiohttp.TCPConnector):
             if not isinstance(exchanges, _Exchanges):  # a new connection
                 exchanges = _Exchanges(cast("ResponseHandler", exchanges), transport)
             elif _is_readable(transport):
+                transport.abort()
                 connection.close()
                 continue
             exchanges.begin(self._body_bytes_max)
@@ -177,8 +176,9 @@ class _Exchanges(asyncio.Protocol):
         self._received = Received(body_bytes_max)
 
     def end(self) -> None:
-        if self._received is not None and not self._received.is_one_answer():
+        if self._received is None or not self._received.is_one_answer() or self._handler.should_close:
             self._handler.force_close()
+            self._transport.abort()  # a close of TLS would wait 30 s for the peer, without a limit on the connections
         self._received = None
 
     def data_received(self, data: bytes) -> None:
@@ -242,12 +242,6 @@ def _final(error: Exception) -> Exception:
         return error
     is_repeated = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
     return aiohttp.ClientConnectionError(str(error)) if is_repeated else error
-
-
-def _abort(response: aiohttp.ClientResponse) -> None:
-    """Drop the connection. A close would wait until the peer reads: 30 s if the peer only sends."""
-    with suppress(AttributeError):  # the whole body has arrived, and so the connection is already free
-        response.connection.transport.abort()  # type: ignore[union-attr] # None raises, see above
 
 
 def _is_connection(error: Exception) -> bool:

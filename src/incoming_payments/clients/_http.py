@@ -28,7 +28,12 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from incoming_payments.errors import PortUnavailable
-from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX, LOOK_UPS_MAX, LOOK_UPS_OF_DOMAIN_MAX
+from incoming_payments.limits import (
+    ANSWER_OVERHEAD_BYTES_MAX,
+    LOOK_UP_ADDRESSES_MAX,
+    LOOK_UPS_MAX,
+    LOOK_UPS_OF_DOMAIN_MAX,
+)
 
 CONNECTIONS_MAX: Final = 32  # the default for one client: the connections to one host, in use or kept
 _ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of 64 KB from the server
@@ -198,7 +203,7 @@ class LookUps:
         except (OSError, ValueError) as error:  # ValueError: the name cannot be in the DNS
             self._end((host, port)).set_exception(error)
         else:
-            self._end((host, port)).set_result(found)
+            self._end((host, port)).set_result(found[:LOOK_UP_ADDRESSES_MAX])
 
     def _end(self, key: tuple[str, int]) -> "Future[list[Any]]":
         with self._lock:

@@ -1,6 +1,8 @@
 """One answer for one request: the HTTP clients never take an answer for that of another request."""
 
 import contextlib
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -162,6 +164,46 @@ def test_connection_with_anything_else_is_not_used_again(client: Client, octets:
         assert ask(client, server, "a", timeout_s=0.3) != "b"
         assert ask(client, server, "b") == "b"
         assert server.connections == 2
+
+
+CLOSING: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "the last answer": lambda body: (
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    ),
+    "an answer that is cut off": lambda body: b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + body,
+    "no HTTP": lambda _: b"garbage\r\n\r\n",
+    "an interim response": NOT_ONE_ANSWER["an interim response"],
+    "a large body": lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n" + b"x" * 90_000,
+    "nothing": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize("tls", [None, contexts()[0]], ids=["http", "https"])
+@pytest.mark.parametrize("octets", CLOSING.values(), ids=CLOSING)
+def test_server_cannot_keep_a_connection_open(client: Client, octets: Callable[[bytes], bytes], tls: Any) -> None:
+    """The client closes the socket at once. It does not wait until the server closes its side of TLS too."""
+    is_open = True
+
+    def script(exchange: Exchange, _: int) -> None:
+        nonlocal is_open
+        with contextlib.suppress(OSError):
+            exchange.send(octets(target(exchange)))
+        with socket.socket(fileno=os.dup(exchange.connection.fileno())) as tcp:  # below TLS
+            tcp.settimeout(0.05)
+            while is_open and not exchange.ended.is_set():
+                try:
+                    is_open = tcp.recv(1000) != b""
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    is_open = False
+
+    with scripted_server(script, tls=tls) as server:
+        ask(client, server, "a", timeout_s=0.3)
+        end = time.monotonic() + 5
+        while is_open and time.monotonic() < end:
+            client.idle(0.05)
+        assert not is_open
 
 
 FLOODS: Final[dict[str, Callable[[Exchange], None]]] = {

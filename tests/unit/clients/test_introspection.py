@@ -32,6 +32,7 @@ from incoming_payments.limits import (
     BREAKER_OPEN_S_MIN,
     LOOK_UPS_MAX,
 )
+from kits.document_kit import inject_resolver
 from kits.http_clients import SharedAsyncClient, SharedClient
 from kits.odd_answers import OF_RAFIKI, OVER_HTTP, Answered, Serve, an_answer, authorization_server, octets
 from kits.scripted_server import Exchange, ScriptedServer, scripted_server
@@ -507,6 +508,24 @@ def test_missing_thread_for_a_look_up_is_a_failure(monkeypatch: pytest.MonkeyPat
             with pytest.raises(OSError, match="can't start new thread"):
                 look_ups.start("localhost", 1)
     assert look_ups.start("localhost", 1).result(10)
+
+
+def test_name_with_many_addresses_does_not_exceed_the_time(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner of a name can give it thousands of addresses that do not answer."""
+    with socket.socket() as full, contextlib.ExitStack() as waiting:
+        full.bind(("0.0.0.0", 0))  # noqa: S104 - for all of 127.0.0.0/8
+        full.listen(0)
+        port = full.getsockname()[1]
+        for _ in range(3):  # the queue of the listener is full, so it answers no other connection
+            connection = waiting.enter_context(socket.socket())
+            connection.setblocking(False)
+            connection.connect_ex(("127.0.0.1", port))
+        addresses = [f"127.0.{n // 250}.{n % 250 + 1}" for n in range(4000)]
+        inject_resolver(monkeypatch, lambda _: addresses)
+        begin = time.monotonic()
+        with pytest.raises(HttpFailed, match="did not answer"):
+            kind.send(RequestMessage("GET", f"http://many.example:{port}/", ()), timeout_s=0.3)
+        assert time.monotonic() - begin < 2
 
 
 def test_text_of_a_server_stays_in_its_line_of_the_log(kind: Kind) -> None:
