@@ -127,7 +127,7 @@ BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause: the service resumes at mos
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # in one cache: 25 MB, if each client publishes the largest key set
-FIRST_FETCHES_MAX: Final = 128  # at the same time, of unknown key sets: a connection and at most 200 KB each
+FIRST_FETCHES_MAX: Final = 128  # at the same time, of unknown key sets: at most 600 KB each, with asyncio over TLS
 FETCHES_OF_DOMAIN_MAX: Final = 2  # from one parent domain, in the second half: its owner may make them slow
 WALLET_FIRST_FETCHES_MAX: Final = 32  # of unknown wallet addresses: strangers cause them at your own service
 DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for it
