@@ -117,10 +117,9 @@ ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector: u
 CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: a kept one may be closed, and a server restarts
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
 ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: header fields, interim responses, chunks
-LOOK_UPS_MAX: Final = 32  # simultaneous look-ups of names by one client: more than a burst of new names needs
-LOOK_UP_S_MAX: Final = 3.0  # seconds of a look-up: then its callers give up, and only its thread still counts
-LOOK_UP_THREADS_MAX: Final = 64  # threads of one client: the resolver of the system may take half a minute to give up
-LOOK_UPS_OF_DOMAIN_MAX: Final = 4  # threads for names of one parent domain: its owner chooses how slow they are
+LOOK_UPS_MAX: Final = 128  # simultaneous look-ups of names by one client: each takes a thread, which needs 27 KB
+LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # names of one parent domain in the second half: its owner may make them slow
+LOOK_UP_ADDRESSES_MAX: Final = 16  # addresses of one name: the DNS allows thousands, and a client tries each
 CLIENT_CONNECTIONS_MAX: Final = 256  # connections of one async client: the rest of the process needs descriptors too
 BREAKER_FAILURES_MAX: Final = 5  # failures in a row before a client stops sending: fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the first pause without requests
@@ -129,8 +128,9 @@ BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause: the service resumes at mos
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # documents in one cache: 25 MB, if each client publishes the largest key set
-FIRST_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown documents: a stranger can cause one with each request
-FIRST_FETCHES_OF_DOMAIN_MAX: Final = 8  # such fetches from one parent domain: its owner chooses how slow they are
+FIRST_FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets: at most 600 KB each, with asyncio over TLS
+FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain in the second half: its owner may make them slow
+WALLET_FIRST_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses: they are from your own service
 DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for it
 DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
@@ -205,9 +205,9 @@ for _smaller, _larger, _why in (
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
     (APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX, "the default bound must be a valid setting"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
-    (LOOK_UPS_MAX, LOOK_UP_THREADS_MAX, "each look-up has a thread"),
-    (LOOK_UPS_OF_DOMAIN_MAX, LOOK_UPS_MAX, "one domain must not take all slots"),
-    (FIRST_FETCHES_OF_DOMAIN_MAX, FIRST_FETCHES_MAX, "one domain must not take all fetches"),
+    (LOOK_UPS_OF_DOMAIN_MAX, LOOK_UPS_MAX // 2, "one domain must not take all look-ups"),
+    (FETCHES_OF_DOMAIN_MAX, FIRST_FETCHES_MAX // 2, "one domain must not take all fetches"),
+    (FIRST_FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch has a connection"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_MAX, INTROSPECTION_SETTING_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest"),

@@ -48,7 +48,7 @@ class Lookups:
                 except catch as error:
                     return error
 
-            with ThreadPoolExecutor(50) as pool:
+            with ThreadPoolExecutor(400) as pool:
                 return list(pool.map(find, calls))
 
         async def afind(arguments: tuple[Any, ...]) -> Any:

@@ -24,9 +24,9 @@ class SharedClient:
             calls = [pool.submit(self._client.send, request, timeout_s=timeout_s) for request in requests]
             return [call.exception() or call.result() for call in calls]
 
-    def send(self, url: str) -> object:
+    def send(self, url: str, *, timeout_s: float = 20) -> object:
         """Return the answer to a GET request, or its exception."""
-        return self.send_all([url], timeout_s=20)[0]
+        return self.send_all([url], timeout_s=timeout_s)[0]
 
     def idle(self, seconds: float) -> None:
         """Let the connections rest."""
@@ -54,12 +54,12 @@ class SharedAsyncClient:
 
         return self._runner.run(gather())
 
-    def send(self, url: str) -> object:
+    def send(self, url: str, *, timeout_s: float = 20) -> object:
         """Return the answer to a GET request, or its exception. The loop sees no event before it sends the request."""
 
         async def send() -> object:
             try:
-                return await self._client.send(RequestMessage("GET", url, ()), timeout_s=20)
+                return await self._client.send(RequestMessage("GET", url, ()), timeout_s=timeout_s)
             except HttpFailed as failure:
                 return failure
 

@@ -132,6 +132,7 @@ def https_peer(*, tls: bool = True) -> Iterator[Peer]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         block_on_close = False
+        request_queue_size = 128
 
         def handle_error(self, *_: object) -> None:
             """Report nothing: clients close connections on purpose."""

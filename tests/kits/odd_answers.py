@@ -190,6 +190,107 @@ OVER_HTTP: Final[Mapping[str, tuple[Serve, Answered]]] = {
 }
 
 
+_CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+_CHUNKS: Final = b"%x\r\n%b\r\n0\r\n\r\n"
+
+
+def _with_length(body: bytes, *fields: bytes, start: bytes = b"HTTP/1.1 200 OK") -> bytes:
+    return b"\r\n".join([start, b"Content-Length: %d" % len(body), *fields, b"", body])
+
+
+def _framed(body: bytes, field: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\n" + field + b"\r\n\r\n" + body
+
+
+def _in_chunks(body: bytes, *fields: bytes) -> bytes:
+    return b"\r\n".join([b"HTTP/1.1 200 OK", *fields, b"", _CHUNKS % (len(body), body)])
+
+
+def _in_chunks_of(pattern: bytes) -> Callable[[bytes], bytes]:
+    return lambda body: _CHUNKED + pattern.replace(b"SIZE", b"%x" % len(body)).replace(b"BODY", body)
+
+
+# The bytes of an answer with a given body, which are exactly one final, well-formed answer (RFC 9112).
+ONE_ANSWER: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+    "a length": _with_length,
+    "no reason": lambda body: _with_length(body, start=b"HTTP/1.1 200 "),
+    "no reason and no space": lambda body: _with_length(body, start=b"HTTP/1.1 200"),
+    "a reason in Latin-1": lambda body: _with_length(body, start=b"HTTP/1.1 200 d\xe9j\xe0\tvu"),
+    "a client error": lambda body: _with_length(body, start=b"HTTP/1.1 404 Not Found"),
+    "names in lower case": lambda body: _framed(body, b"content-length:%d \t\r\nX:" % len(body)),
+    "one chunk": lambda body: _in_chunks(body, b"transfer-encoding:\tChunked"),
+    "two chunks": lambda body: _CHUNKED + b"1\r\n%b\r\n%02X\r\n%b\r\n00\r\n\r\n" % (body[:1], len(body) - 1, body[1:]),
+    "a similar name": lambda body: _with_length(body, b"X-Content-Length: 7", b"X: Transfer-Encoding: chunked"),
+}
+
+# Bytes that are anything else. A client may take an answer out of them, and then closes the connection.
+NOT_ONE_ANSWER: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+    "an interim response": lambda body: b"HTTP/1.1 103 X\r\n\r\n" + _with_length(body),
+    "an interim response with two spaces": lambda body: b"HTTP/1.1  103 X\r\n\r\n" + _with_length(body),
+    "an interim response with a tab": lambda body: b"HTTP/1.1\t103 X\r\n\r\n" + _with_length(body),
+    "an interim response after CRLF": lambda body: b"\r\nHTTP/1.1 103 X\r\n\r\n" + _with_length(body),
+    "an interim response of HTTP/1.0": lambda body: b"HTTP/1.0 100 X\r\n\r\n" + _with_length(body),
+    "CRLF first": lambda body: b"\r\n" + _with_length(body),
+    "LF first": lambda body: b"\n" + _with_length(body),
+    "a space first": lambda body: b" " + _with_length(body),
+    "a byte order mark": lambda body: b"\xef\xbb\xbf" + _with_length(body),
+    "two spaces": lambda body: _with_length(body, start=b"HTTP/1.1  200 OK"),
+    "a tab": lambda body: _with_length(body, start=b"HTTP/1.1\t200 OK"),
+    "HTTP/1.0 that stays open": lambda body: _with_length(body, b"Connection: keep-alive", start=b"HTTP/1.0 200 OK"),
+    "HTTP/1.2": lambda body: _with_length(body, start=b"HTTP/1.2 200 OK"),
+    "HTTP/2.0": lambda body: _with_length(body, start=b"HTTP/2.0 200 OK"),
+    "http/1.1": lambda body: _with_length(body, start=b"http/1.1 200 OK"),
+    "status 099": lambda body: _with_length(body, start=b"HTTP/1.1 099 OK"),
+    "status 600": lambda body: _with_length(body, start=b"HTTP/1.1 600 OK"),
+    "status +200": lambda body: _with_length(body, start=b"HTTP/1.1 +200 OK"),
+    "status 2000": lambda body: _with_length(body, start=b"HTTP/1.1 2000 OK"),
+    "status 204 with a body": lambda body: _with_length(body, start=b"HTTP/1.1 204 No Content"),
+    "no length": lambda body: _framed(body, b"X: y"),
+    "two equal lengths": lambda body: _with_length(body, b"Content-Length: %d" % len(body)),
+    "two lengths": lambda body: _with_length(body, b"Content-Length: 7"),
+    "a list of lengths": lambda body: _framed(body, b"Content-Length: %d, %d" % (len(body), len(body))),
+    "a length with a sign": lambda body: _framed(body, b"Content-Length: +%d" % len(body)),
+    "a negative length": lambda body: _framed(body, b"Content-Length: -1"),
+    "a length with an underscore": lambda body: _framed(body.ljust(10), b"Content-Length: 1_0"),
+    "a hexadecimal length": lambda body: _framed(body, b"Content-Length: 0x%x" % len(body)),
+    "a long length": lambda body: _framed(body, b"Content-Length: " + b"9" * 5000),
+    "an empty length": lambda body: _framed(body, b"Content-Length:"),
+    "a folded length": lambda body: _framed(body, b"Content-Length:\r\n %d" % len(body)),
+    "a length and a space": lambda body: _framed(body, b"Content-Length : %d" % len(body)),
+    "a length that is too small": lambda body: _framed(body, b"Content-Length: %d" % (len(body) - 1)),
+    "a length and chunks": lambda body: _in_chunks(
+        body, b"Content-Length: %d" % len(body), b"Transfer-Encoding: chunked"
+    ),
+    "chunks and a length": lambda body: _in_chunks(body, b"Transfer-Encoding: chunked", b"Content-Length: 7"),
+    "chunked twice": lambda body: _in_chunks(body, b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
+    "gzip and chunks": lambda body: _in_chunks(body, b"Transfer-Encoding: gzip, chunked"),
+    "chunks with a parameter": lambda body: _in_chunks(body, b"Transfer-Encoding: chunked;q=1"),
+    "another transfer coding": lambda body: _with_length(body, b"Transfer-Encoding: xchunked"),
+    "identity": lambda body: _with_length(body, b"Transfer-Encoding: identity"),
+    "a field without a colon": lambda body: _with_length(body, b"garbage", b"X: y"),
+    "a folded field": lambda body: _with_length(body, b"X: y", b" z"),
+    "a name with a space": lambda body: _with_length(body, b"X y: z"),
+    "an empty name": lambda body: _with_length(body, b": z"),
+    "NUL": lambda body: _with_length(body, b"X: a\0b"),
+    "CR alone": lambda body: _with_length(body, b"X: a\rY: b"),
+    "LF alone": lambda body: _with_length(body).replace(b"\r\n", b"\n"),
+    "a chunk size with 0x": _in_chunks_of(b"0xSIZE\r\nBODY\r\n0\r\n\r\n"),
+    "a chunk size with a sign": _in_chunks_of(b"+SIZE\r\nBODY\r\n0\r\n\r\n"),
+    "a negative chunk size": _in_chunks_of(b"-1\r\nBODY\r\n0\r\n\r\n"),
+    "a chunk size with spaces": _in_chunks_of(b" SIZE \r\nBODY\r\n0\r\n\r\n"),
+    "a chunk size with an underscore": lambda body: _CHUNKED + b"1_0\r\n%b\r\n0\r\n\r\n" % body.ljust(16),
+    "a long chunk size": _in_chunks_of(b"0000000000SIZE\r\nBODY\r\n0\r\n\r\n"),
+    "a chunk without a size": _in_chunks_of(b"\r\nBODY\r\n0\r\n\r\n"),
+    "a chunk with another end": _in_chunks_of(b"SIZE\r\nBODYAB0\r\n\r\n"),
+    "a chunk with LF alone": _in_chunks_of(b"SIZE\nBODY\n0\n\n"),
+    "a last chunk with LF alone": _in_chunks_of(b"SIZE\r\nBODY\r\n0\n\n"),
+    "a chunk extension": _in_chunks_of(b"SIZE;a=b\r\nBODY\r\n0\r\n\r\n"),
+    "a trailer": _in_chunks_of(b"SIZE\r\nBODY\r\n0\r\nA: b\r\n\r\n"),
+    "a length as a trailer": _in_chunks_of(b"SIZE\r\nBODY\r\n0\r\nContent-Length: 9\r\n\r\n"),
+    "no last chunk": _in_chunks_of(b"SIZE\r\nBODY\r\n"),
+}
+
+
 @contextlib.contextmanager
 def authorization_server(serve: Serve) -> Iterator[Callable[[], HTTPConnection]]:
     """Run a server that answers every request with `serve`. Yield a function that returns a connection to it."""

@@ -83,12 +83,9 @@ def test_every_limit_is_positive_and_has_a_reason() -> None:
             "COMMAND_BODY_BYTES_MAX: Final = 16777217",
             "16777217 must not be more than 16777216: a body in a command is a signed body",
         ),
-        ("LOOK_UP_THREADS_MAX: Final = 31", "32 must not be more than 31: each look-up has a thread"),
-        ("LOOK_UPS_OF_DOMAIN_MAX: Final = 33", "33 must not be more than 32: one domain must not take all slots"),
-        (
-            "FIRST_FETCHES_OF_DOMAIN_MAX: Final = 33",
-            "33 must not be more than 32: one domain must not take all fetches",
-        ),
+        ("LOOK_UPS_OF_DOMAIN_MAX: Final = 65", "65 must not be more than 64: one domain must not take all look-ups"),
+        ("FETCHES_OF_DOMAIN_MAX: Final = 65", "65 must not be more than 64: one domain must not take all fetches"),
+        ("CLIENT_CONNECTIONS_MAX: Final = 127", "128 must not be more than 127: each fetch has a connection"),
         (
             "INTROSPECTION_CACHED_BYTES_MAX: Final = 65537",
             "65537 must not be more than 65536: the largest cached answer must be a valid answer",

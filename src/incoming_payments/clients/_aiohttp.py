@@ -4,7 +4,6 @@ import asyncio
 import select
 import socket
 import ssl
-from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -77,7 +76,6 @@ class AsyncHttpClient:
             while not response.content.at_eof():
                 body += await response.content.readany()
                 if len(body) > self._bytes_max:
-                    _abort(response)
                     raise too_large(url, self._bytes_max)
             return HttpAnswer(response.status, response.headers, bytes(body))
         except TimeoutError:
@@ -149,6 +147,7 @@ class _Connector(aiohttp.TCPConnector):
             if not isinstance(exchanges, _Exchanges):  # a new connection
                 exchanges = _Exchanges(cast("ResponseHandler", exchanges), transport)
             elif _is_readable(transport):
+                transport.abort()
                 connection.close()
                 continue
             exchanges.begin(self._body_bytes_max)
@@ -157,7 +156,10 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Exchanges(asyncio.Protocol):
-    """Stands between a connection and aiohttp. It bounds each answer, and aborts at a byte between two exchanges."""
+    """Stands between a connection and aiohttp. It bounds each answer, and aborts at a byte between two exchanges.
+
+    An exchange that received anything but one answer closes the connection.
+    """
 
     def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport) -> None:
         self._handler = handler
@@ -174,6 +176,9 @@ class _Exchanges(asyncio.Protocol):
         self._received = Received(body_bytes_max)
 
     def end(self) -> None:
+        if self._received is None or not self._received.is_one_answer() or self._handler.should_close:
+            self._handler.force_close()
+            self._transport.abort()  # a close of TLS would wait 30 s for the peer, without a limit on the connections
         self._received = None
 
     def data_received(self, data: bytes) -> None:
@@ -186,8 +191,6 @@ class _Exchanges(asyncio.Protocol):
             self._error = error
             self._transport.abort()
             return
-        if self._received.is_interim:
-            self._handler.force_close()
         self._handler.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -239,12 +242,6 @@ def _final(error: Exception) -> Exception:
         return error
     is_repeated = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
     return aiohttp.ClientConnectionError(str(error)) if is_repeated else error
-
-
-def _abort(response: aiohttp.ClientResponse) -> None:
-    """Drop the connection. A close would wait until the peer reads: 30 s if the peer only sends."""
-    with suppress(AttributeError):  # the whole body has arrived, and so the connection is already free
-        response.connection.transport.abort()  # type: ignore[union-attr] # None raises, see above
 
 
 def _is_connection(error: Exception) -> bool:

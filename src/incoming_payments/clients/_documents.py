@@ -1,8 +1,8 @@
 """A bounded cache of JSON documents of other services, and its fetches over HTTP, sync and async.
 
 The cache decides, and `Fetcher` and `AsyncFetcher` only wait. For each URL, at most one fetch is in flight, and at most
-one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. At most `limits.FIRST_FETCHES_MAX` fetches of unknown documents
-are in flight, and fewer at names of one parent domain. A fetch that fails leaves the known document in use.
+one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. The fetches of unknown documents that are in flight have a
+limit, and so have all fetches at names of one parent domain. A fetch that fails leaves the known document in use.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from attrs import Factory, define, field, frozen
 
 from incoming_payments import strict
-from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address, parent_domain
+from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address, exceeds_share, parent_domain
 from incoming_payments.clients._settings import check_number, check_types, extra
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.httpsig import RequestMessage
@@ -28,7 +28,6 @@ from incoming_payments.limits import (
     DOCUMENT_COOL_DOWN_S_MIN,
     DOCUMENT_STALE_S_MAX,
     DOCUMENTS_MAX,
-    FIRST_FETCHES_MAX,
     INTROSPECTION_SETTING_S_MAX,
 )
 from incoming_payments.log import LineLimit, LogEvent, log_event
@@ -90,18 +89,21 @@ class Documents(Generic[T]):
 
     `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is none; `known` is the
     last document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
-    known now. A document is fetched again after `max_age_s` seconds of `clock`. At most `first_of_domain_max` fetches
-    of unknown documents at names of one parent domain are in flight.
+    known now. A document is fetched again after `max_age_s` seconds of `clock`. At most `first_max` fetches of
+    unknown documents are in flight. `of_domain_max` is the share of each parent domain in them, and in the fetches of
+    known documents. See `exceeds_share`. There are no more fetches of known documents than the cache has documents.
     """
 
     read: Callable[[str, HttpAnswer, T | None], T | None]
     unavailable: type[PortUnavailable]
     max_age_s: float
     clock: Callable[[], float]
-    first_of_domain_max: int
+    first_max: int
+    of_domain_max: int
     _entries: dict[str, Entry[T]] = field(init=False, factory=dict)
-    # The fetches in flight of unknown documents, and their parent domains
+    # The fetches in flight of unknown and of known documents, and their parent domains
     _first: "dict[Future[None], str]" = field(init=False, factory=dict)
+    _again: "dict[Future[None], str]" = field(init=False, factory=dict)
     _lock: Any = field(init=False, factory=threading.Lock)
     _lines: LineLimit = field(init=False, default=Factory(lambda self: LineLimit(clock=self.clock), takes_self=True))
 
@@ -109,26 +111,24 @@ class Documents(Generic[T]):
         """Return the entry of `url`, the fetch to wait for, if any, and whether the caller has to do that fetch.
 
         A fetch is due when the document is unknown, too old or not sufficient, unless the last fetch was just now.
-        Raises `unavailable` for an unknown document while too many others are fetched. The cache does not change then.
+        While too many others are fetched, a known document stays in use as after a failed fetch, and the next call may
+        begin the fetch. Raises `unavailable` if no known document is of use. The cache does not change then.
         """
         with self._lock:
             now = self.clock()
             entry = self._entries.get(url) or Entry[T](url)
             rests = now - entry.tried_at < DOCUMENT_COOL_DOWN_S_MIN
-            begins_first = entry.document is None and entry.flight is None and not rests
-            if begins_first:
-                self._check_room(url)
-            self._keep(entry)
-            if entry.flight is not None:
-                return entry, entry.flight, False
             is_young = now - entry.fetched_at <= self.max_age_s
-            if is_young and entry.document is not None and suffices(entry.document):
-                return entry, None, False
-            if rests:
-                return entry, None, False
+            is_enough = is_young and entry.document is not None and suffices(entry.document)
+            begins = entry.flight is None and not rests and not is_enough
+            refusal = self._refusal(entry) if begins else None
+            if refusal is not None and not self._is_of_use(entry, suffices):
+                raise self.unavailable(refusal)
+            self._keep(entry)
+            if refusal is not None or not begins:
+                return entry, entry.flight, False
             entry.flight = Future()
-            if begins_first:
-                self._first[entry.flight] = _domain(url)
+            self._in_flight(entry)[entry.flight] = _domain(url)
             entry.flight.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the fetch
             return entry, entry.flight, True
 
@@ -148,6 +148,7 @@ class Documents(Generic[T]):
             entry.document, entry.failure, entry.tried_at = document, failure, now
             entry.flight = None
             self._first.pop(flight, None)
+            self._again.pop(flight, None)
         flight.set_result(None)
         if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
             text = "a document that is %.0f s old stays in use: %s"
@@ -156,24 +157,32 @@ class Documents(Generic[T]):
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
         """Return the document, or `None` if there is none. Raises `unavailable` when the document is not known now."""
         with self._lock:
-            document, failure = entry.document, entry.failure
-            age_s = self.clock() - entry.fetched_at
-        if failure is None:
-            return document
-        if document is not None and age_s <= self.max_age_s + DOCUMENT_STALE_S_MAX and suffices(document):
-            return document
-        raise self.unavailable(failure)
+            if entry.failure is None or self._is_of_use(entry, suffices):
+                return entry.document
+        raise self.unavailable(entry.failure)
 
     def late(self, url: str) -> PortUnavailable:
         """Return the error for a fetch of another thread or event loop that does not end."""
         return self.unavailable(f"the fetch of {url} does not end")
 
-    def _check_room(self, url: str) -> None:
-        if len(self._first) >= FIRST_FETCHES_MAX:
-            raise self.unavailable(f"{url} is not fetched: too many other unknown documents are being fetched")
-        if list(self._first.values()).count(_domain(url)) >= self.first_of_domain_max:
-            text = f"{url} is not fetched: too many other unknown documents of {_domain(url)} are being fetched"
-            raise self.unavailable(text)
+    def _is_of_use(self, entry: Entry[T], suffices: Callable[[T], bool]) -> bool:
+        """Return whether the known document may stay in use when no fetch succeeds."""
+        age_s = self.clock() - entry.fetched_at
+        is_of_use = age_s <= self.max_age_s + DOCUMENT_STALE_S_MAX
+        return is_of_use and entry.document is not None and suffices(entry.document)
+
+    def _in_flight(self, entry: Entry[T]) -> "dict[Future[None], str]":
+        return self._first if entry.document is None else self._again
+
+    def _refusal(self, entry: Entry[T]) -> str | None:
+        """Return why no fetch of `entry` may begin now."""
+        others, domain = self._in_flight(entry).values(), _domain(entry.url)
+        text = f"{entry.url} is not fetched: too many other documents"
+        if entry.document is None and len(others) >= self.first_max:
+            return f"{text} are being fetched"
+        if exceeds_share(domain, others, most=self.first_max, of_domain=self.of_domain_max):
+            return f"{text} of {domain} are being fetched"
+        return None
 
     def _keep(self, entry: Entry[T]) -> None:
         """Make `entry` the most recently used one. A full cache first drops an entry without a document.

@@ -9,17 +9,18 @@ Both follow no redirect, keep no cookie, decode no content coding and use no pro
 request.
 
 HTTP/1.1 matches answers to requests only by their order on a connection. So a connection carries another request only
-if nothing arrived on it except one final answer. An interim response, a byte after the answer, or a byte while the
-connection is idle closes it. The check comes directly before the request is written. A server that sends an unsolicited
-answer in the short time between the check and the arrival of the request cannot be told from one that answers quickly.
+if exactly one final, well-formed answer arrived on it for each request. `Received` compares all bytes with the grammar
+of RFC 9112, because http.client and aiohttp also take malformed answers. An interim response, a byte after the answer,
+or a byte while the connection is idle closes it too. The check for such a byte comes directly before the request is
+written. A server that sends an unsolicited answer in the short time between the check and the arrival of the request
+cannot be told from one that answers quickly.
 """
 
 import errno
 import re
 import socket
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
@@ -29,8 +30,7 @@ from attrs import field, frozen
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.limits import (
     ANSWER_OVERHEAD_BYTES_MAX,
-    LOOK_UP_S_MAX,
-    LOOK_UP_THREADS_MAX,
+    LOOK_UP_ADDRESSES_MAX,
     LOOK_UPS_MAX,
     LOOK_UPS_OF_DOMAIN_MAX,
 )
@@ -39,8 +39,13 @@ CONNECTIONS_MAX: Final = 32  # the default for one client: the connections to on
 _ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of 64 KB from the server
 HOSTS_MAX: Final = 64  # hosts to which a sync client keeps connections
 
-_INTERIM: Final = re.compile(rb"HTTP/1\.[0-9] 1")  # RFC 9110 §15.2: the statuses from 100 to 199
-_STATUS_BYTES: Final = len(b"HTTP/1.1 1")
+# RFC 9112 §4 and §5: a final status line and the fields. Some servers leave out the space before an empty reason.
+_TEXT: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
+_HEAD: Final = re.compile(
+    rb"HTTP/1\.1 [2-5][0-9]{2}(?: " + _TEXT + rb")?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:" + _TEXT + rb"\r\n)*+)\r\n"
+)
+_FRAMING: Final = re.compile(rb"(?im)^(content-length|transfer-encoding):(.*)\r$")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 
 MayConnect = Callable[[IPv4Address | IPv6Address], bool]
 
@@ -85,83 +90,112 @@ def check_address(may_connect: MayConnect, address: str) -> None:
 
 
 class Received:
-    """The received part of one answer, with its interim responses, header fields and framing of chunks."""
+    """The received bytes of one exchange: interim responses, the header fields, and the body with its framing."""
 
     def __init__(self, body_bytes_max: int) -> None:
-        self._bytes_max = self._left = body_bytes_max + ANSWER_OVERHEAD_BYTES_MAX
-        self._start = b""
+        self._bytes_max = body_bytes_max + ANSWER_OVERHEAD_BYTES_MAX
+        self._bytes = bytearray()
 
     def add(self, data: memoryview) -> None:
-        """Count `data`. Raise `ValueError` if the answer is larger than the limit."""
-        self._left -= len(data)
-        if self._left < 0:
+        """Take `data`. Raise `ValueError` if the answer is larger than the limit."""
+        if len(self._bytes) + len(data) > self._bytes_max:
             raise ValueError(f"the server sent more than {self._bytes_max} bytes")
-        if len(self._start) < _STATUS_BYTES:
-            self._start += data[:_STATUS_BYTES]
+        self._bytes += data
 
-    @property
-    def is_interim(self) -> bool:
-        """Return whether the answer began with an interim response."""
-        return _INTERIM.match(self._start) is not None
+    def is_one_answer(self) -> bool:
+        """Return whether the bytes are exactly one final, well-formed answer, whose end all readers see at one place.
+
+        RFC 9112 §6: either the answer has its length, or it is chunked. Chunk extensions and trailers are legal, but
+        rare and read in several ways, so an answer with them does not count.
+        """
+        head = _HEAD.match(self._bytes)
+        framing = _FRAMING.findall(head[1]) if head else []
+        if head is None or len(framing) != 1:
+            return False
+        name, value = framing[0][0].lower(), framing[0][1].strip(b" \t").lower()
+        if name == b"content-length":
+            return bool(value == b"%d" % (len(self._bytes) - head.end()))
+        return value == b"chunked" and _are_chunks(self._bytes, head.end())
+
+
+def _are_chunks(data: bytearray, at: int) -> bool:
+    """Return whether `data` from the index `at` is a whole body in chunks. RFC 9112 §7.1."""
+    while size := _CHUNK_SIZE.match(data, at):
+        count = int(size[1], 16)
+        at = size.end() + count + 2
+        if data[at - 2 : at] != b"\r\n":
+            return False
+        if not count:
+            return at == len(data)
+    return False
 
 
 def parent_domain(host: str) -> str:
     """Return the last two labels of `host`: the owner of a domain can make any number of names below it.
 
-    The names below a public suffix of two labels count as one domain. No list of these suffixes is needed.
+    The names below a public suffix of two labels count as one domain. No list of these suffixes is needed. All IP
+    addresses count as one domain too, because anyone can name any number of addresses that do not answer. The last
+    label of a domain name never begins with a digit (RFC 3696 §2).
 
     >>> parent_domain("a.b.wallet.example."), parent_domain("shop.co.uk"), parent_domain("localhost")
     ('wallet.example', 'co.uk', 'localhost')
+    >>> parent_domain("9.9.9.9"), parent_domain("2620:fe::9"), parent_domain("0x7f.1")
+    ('IP addresses', 'IP addresses', 'IP addresses')
     """
-    return ".".join(host.rstrip(".").lower().split(".")[-2:])
+    labels = host.rstrip(".").lower().split(".")
+    return "IP addresses" if ":" in host or labels[-1][:1].isdigit() else ".".join(labels[-2:])
 
 
-@frozen
-class _LookUp:
-    domain: str
-    slot_until_s: float
-    answer: "Future[list[Any]]" = field(factory=Future)
+def exceeds_share(domain: str, in_progress: Collection[str], *, most: int, of_domain: int) -> bool:
+    """Return whether `domain` has its share of the `most` pieces of work, of which those `in_progress` name domains.
+
+    Work for any domain may fill the first half, because honest clients share a domain too, at a wallet provider or
+    below `co.uk`, and a new process meets many of them at once. In the second half, each domain has at most
+    `of_domain`. So with 128 and 2, the slow servers of an attacker keep others out only if they have 33 domains.
+
+    >>> exceeds_share("a.example", ["a.example"] * 3, most=8, of_domain=1)
+    False
+    >>> [exceeds_share(name, ["a.example"] * 4, most=8, of_domain=1) for name in ("a.example", "b.example")]
+    [True, False]
+    """
+    return len(in_progress) >= most // 2 and list(in_progress).count(domain) >= of_domain
 
 
 class LookUps:
     """Looks up the addresses of names, each in a thread, because the look-up of the system has no timeout.
 
-    A look-up has one of `limits.LOOK_UPS_MAX` slots for `limits.LOOK_UP_S_MAX` seconds. Its thread may wait longer for
-    the resolver, so `limits.LOOK_UP_THREADS_MAX` bounds the threads, and `limits.LOOK_UPS_OF_DOMAIN_MAX` bounds those
-    for names of one parent domain. Callers that look up the same name at the same time share a thread. `clock` returns
-    seconds.
+    A look-up counts until its thread ends: the resolver of the system may take half a minute to give up. So
+    `limits.LOOK_UPS_MAX` and `limits.LOOK_UPS_OF_DOMAIN_MAX` bound the threads. See `exceeds_share`. A thread that
+    waits is cheap, and an attacker needs as many domains as for the fetches. Callers that look up the same name at the
+    same time share a thread.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._in_progress: dict[tuple[str, int], _LookUp] = {}
+        self._in_progress: dict[tuple[str, int], Future[list[Any]]] = {}
 
     def start(self, host: str, port: int) -> "Future[list[Any]]":
         """Return the future addresses of `host`, as `socket.getaddrinfo` gives them. Raises `OSError`."""
         key = host.strip("[]"), port
         with self._lock:
             if known := self._in_progress.get(key):
-                return known.answer
-            now_s, domain = self._clock(), parent_domain(key[0])
-            self._check_room(now_s, domain)
-            started = self._in_progress[key] = _LookUp(domain, now_s + LOOK_UP_S_MAX)
-            started.answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the look-up
+                return known
+            self._check_limits(parent_domain(key[0]))
+            started = self._in_progress[key] = Future()
+            started.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the look-up
         try:
             threading.Thread(target=self._look_up, args=key, daemon=True, name=f"look up {host}").start()
         except RuntimeError as error:  # the system has no more threads
             self._end(key)
             raise OSError(errno.EAGAIN, str(error)) from error
-        return started.answer
+        return started
 
-    def _check_room(self, now_s: float, domain: str) -> None:
-        others = self._in_progress.values()
-        if sum(other.domain == domain for other in others) >= LOOK_UPS_OF_DOMAIN_MAX:
-            raise OSError(errno.EAGAIN, f"{LOOK_UPS_OF_DOMAIN_MAX} other names of {domain} are being looked up")
-        if sum(now_s < other.slot_until_s for other in others) >= LOOK_UPS_MAX:
+    def _check_limits(self, domain: str) -> None:
+        others = [parent_domain(host) for host, _ in self._in_progress]
+        if len(others) >= LOOK_UPS_MAX:
             raise OSError(errno.EAGAIN, f"{LOOK_UPS_MAX} other names are being looked up")
-        if len(others) >= LOOK_UP_THREADS_MAX:
-            raise OSError(errno.EAGAIN, f"{LOOK_UP_THREADS_MAX} look-ups of other names do not end")
+        if exceeds_share(domain, others, most=LOOK_UPS_MAX, of_domain=LOOK_UPS_OF_DOMAIN_MAX):
+            raise OSError(errno.EAGAIN, f"too many other names of {domain} are being looked up")
 
     def _look_up(self, host: str, port: int) -> None:
         try:
@@ -169,11 +203,11 @@ class LookUps:
         except (OSError, ValueError) as error:  # ValueError: the name cannot be in the DNS
             self._end((host, port)).set_exception(error)
         else:
-            self._end((host, port)).set_result(found)
+            self._end((host, port)).set_result(found[:LOOK_UP_ADDRESSES_MAX])
 
     def _end(self, key: tuple[str, int]) -> "Future[list[Any]]":
         with self._lock:
-            return self._in_progress.pop(key).answer
+            return self._in_progress.pop(key)
 
 
 def too_late(url: str, timeout_s: float) -> HttpFailed:

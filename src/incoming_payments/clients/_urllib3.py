@@ -118,8 +118,8 @@ class _TimedReader(io.RawIOBase):
     """The bytes of one answer that arrive at a socket before its timeout, which begins now."""
 
     def __init__(self, sock: socket.socket, received: Received) -> None:
+        self.received = received
         self._sock = sock
-        self._received = received
         self._raw = sock.makefile("rb", buffering=0)
         self._deadline = time.monotonic() + (sock.gettimeout() or 0)
         self._is_whole = False
@@ -136,7 +136,7 @@ class _TimedReader(io.RawIOBase):
             raise TimeoutError("timed out")
         self._sock.settimeout(left_s)
         count = self._raw.readinto(buffer)
-        self._received.add(memoryview(buffer)[:count])
+        self.received.add(memoryview(buffer)[:count])
         return count
 
     def end(self) -> None:
@@ -154,12 +154,12 @@ class _TimedReader(io.RawIOBase):
 
 
 class _Answer(io.BufferedReader):
-    """The bytes of one answer. If others follow when the answer is closed, the connection carries no other request."""
+    """The bytes of one answer. If they are anything else, or others follow, the connection carries no other request."""
 
     raw: _TimedReader
 
     def close(self) -> None:
-        if not self.closed and self._has_more():
+        if not self.closed and (not self.raw.received.is_one_answer() or self._has_more()):
             self.raw.shut_down()
         super().close()
 
@@ -186,15 +186,14 @@ class _TimedResponse(http.client.HTTPResponse):
     body_bytes_max: int
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
-        self._received = Received(self.body_bytes_max)
-        super().__init__(_TimedSocket(sock, self._received), *args, **options)  # type: ignore[arg-type] # only makefile
+        received = Received(self.body_bytes_max)
+        super().__init__(_TimedSocket(sock, received), *args, **options)  # type: ignore[arg-type] # only makefile
 
     def begin(self) -> None:
         super().begin()
         while self.status < 200:  # http.client takes only 100 for an interim response
             self.headers = self.msg = None  # type: ignore[assignment] # so that http.client begins again
             super().begin()
-        self.will_close = self.will_close or self._received.is_interim
 
 
 def _pool_classes(may_connect: MayConnect, bytes_max: int) -> dict[str, type[urllib3.HTTPConnectionPool]]:

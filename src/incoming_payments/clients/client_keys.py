@@ -24,7 +24,8 @@ from incoming_payments.limits import (
     CLIENT_KEYS_MAX,
     DOCUMENT_AGE_S_MAX,
     DOCUMENT_FETCH_S_MAX,
-    FIRST_FETCHES_OF_DOMAIN_MAX,
+    FETCHES_OF_DOMAIN_MAX,
+    FIRST_FETCHES_MAX,
 )
 
 KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client by `kid`
@@ -58,7 +59,7 @@ class HttpClientKeys:
     ) -> None:
         self._is_development = allow_private
         self._fetcher = Fetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_OF_DOMAIN_MAX),
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_MAX, FETCHES_OF_DOMAIN_MAX),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -92,7 +93,7 @@ class AsyncHttpClientKeys:
     ) -> None:
         self._is_development = allow_private
         self._fetcher = AsyncFetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_OF_DOMAIN_MAX),
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_MAX, FETCHES_OF_DOMAIN_MAX),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,

@@ -25,10 +25,11 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.domain.urls import canonical_url, has_plain_path
 from incoming_payments.errors import ConfigurationError, InvalidValue, WalletAddressesUnavailable
-from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_FETCH_S_MAX, FIRST_FETCHES_MAX
+from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_FETCH_S_MAX, DOCUMENTS_MAX, WALLET_FIRST_FETCHES_MAX
 
 Found = WalletAddress | InactiveWalletAddress
 _GONE: Final = 410
+_OF_OWN_DOMAIN: Final = DOCUMENTS_MAX  # no limit: all fetches go to the hosts of `base_urls`
 
 
 class HttpWalletAddresses:
@@ -58,7 +59,7 @@ class HttpWalletAddresses:
     ) -> None:
         self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
         self._fetcher = Fetcher(
-            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, FIRST_FETCHES_MAX),  # its own hosts
+            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FIRST_FETCHES_MAX, _OF_OWN_DOMAIN),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -91,7 +92,7 @@ class AsyncHttpWalletAddresses:
     ) -> None:
         self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
         self._fetcher = AsyncFetcher(
-            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, FIRST_FETCHES_MAX),  # its own hosts
+            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FIRST_FETCHES_MAX, _OF_OWN_DOMAIN),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,

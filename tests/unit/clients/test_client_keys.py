@@ -25,8 +25,6 @@ from incoming_payments.limits import (
     DOCUMENT_AGE_S_MAX,
     DOCUMENT_COOL_DOWN_S_MIN,
     DOCUMENT_STALE_S_MAX,
-    FIRST_FETCHES_MAX,
-    FIRST_FETCHES_OF_DOMAIN_MAX,
     LOGGED_A_MINUTE_MAX,
 )
 from kits.document_kit import FAULTS, Clock, Lookups, inject_resolver, looking_up
@@ -205,7 +203,7 @@ def test_fetches_in_flight_do_not_drop_keys(peer: Peer, clock: Clock, monkeypatc
     with looking_up(AsyncHttpClientKeys, clock=clock, timeout_s=10.0) as keys:
         keys.find(client(peer), "old")
         peer.delay_s = 0.05
-        keys.find_all([(client(peer, f"/{n}"), "none") for n in range(FIRST_FETCHES_OF_DOMAIN_MAX)])
+        keys.find_all([(client(peer, f"/{n}"), "none") for n in range(5)])
         assert keys.find(client(peer), "old") == OLD
         assert peer.paths.count("/alice/jwks.json") == 1
 
@@ -290,23 +288,24 @@ def test_few_unknown_key_sets_are_fetched_at_the_same_time(
     keys: Lookups, peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fetches beyond the limit are an outage at once. Known keys are used and fetched again meanwhile."""
-    monkeypatch.setattr(_documents, "FIRST_FETCHES_MAX", 2)
-    keys.find(client(peer), "old")
-    peer.publish({}, 404)
-    assert [keys.find(client(peer, f"/{n}"), "old") for n in range(4)] == [None] * 4  # one after the other
-    peer.publish({"keys": [OLD]})
-    clock.now_s += DOCUMENT_AGE_S_MAX + 1
-    peer.paths.clear()
-    peer.delay_s = 0.2
-    calls = [(client(peer, f"/{n}"), "old") for n in range(9)] + [(client(peer), "old")]
-    outcomes = keys.find_all(calls, catch=ClientKeysUnavailable)
-    refused = [outcome for outcome in outcomes if isinstance(outcome, ClientKeysUnavailable)]
-    assert len(refused) == 7
-    assert all("too many other unknown documents" in str(error) for error in refused)
-    assert outcomes[-1] == OLD
-    assert len(peer.paths) == 3
-    peer.delay_s = 0
-    assert [keys.find(*call) for call in calls] == [OLD] * 10  # a refused look-up has no cool-down
+    monkeypatch.setattr("incoming_payments.clients.client_keys.FIRST_FETCHES_MAX", 2)
+    with looking_up(type(keys.port), clock=clock) as few:
+        few.find(client(peer), "old")
+        peer.publish({}, 404)
+        assert [few.find(client(peer, f"/{n}"), "old") for n in range(4)] == [None] * 4  # one after the other
+        peer.publish({"keys": [OLD]})
+        clock.now_s += DOCUMENT_AGE_S_MAX + 1
+        peer.paths.clear()
+        peer.delay_s = 0.2
+        calls = [(client(peer, f"/{n}", host=host), "old") for n in range(5) for host in ("127.0.0.1", "localhost")]
+        outcomes = few.find_all([*calls, (client(peer), "old")], catch=ClientKeysUnavailable)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, ClientKeysUnavailable)]
+        assert len(refused) == 8
+        assert all("too many other documents" in str(error) for error in refused)
+        assert outcomes[-1] == OLD
+        assert len(peer.paths) == 3
+        peer.delay_s = 0
+        assert [few.find(*call) for call in calls] == [OLD] * 10  # a refused look-up has no cool-down
 
 
 def test_fetch_in_flight_stays_in_a_full_cache(peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,11 +331,23 @@ def test_fetch_in_flight_stays_in_a_full_cache(peer: Peer, clock: Clock, monkeyp
     assert peer.paths.count("/alice/jwks.json") == 1
 
 
-@pytest.mark.parametrize("parent", ["", ".attacker.example"], ids=["many domains", "one domain"])
+# Hosts of attackers
+ATTACKERS: Final = {
+    "one domain": [f"slow-{n}.attacker.example" for n in range(200)],
+    "thirty domains": [f"slow-{n}.attacker-{m}.example" for m in range(30) for n in range(7)],
+    "IP addresses": [f"127.0.{n}.{n}" for n in range(200)],
+}
+
+
+@pytest.mark.parametrize("attacker", [ATTACKERS["one domain"], ATTACKERS["thirty domains"]], ids=["one", "thirty"])
+@pytest.mark.parametrize("cls", BOTH)
 def test_slow_names_do_not_keep_new_clients_out(
-    keys: Lookups, peer: Peer, parent: str, monkeypatch: pytest.MonkeyPatch
+    cls: type, peer: Peer, attacker: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the look-ups of 18 hostile names hang, the first look-ups of other clients are answered."""
+    """While the look-ups of many hostile names hang, the first look-ups of other clients are answered.
+
+    The look-ups hang longer than the fetches that need them.
+    """
     ended = threading.Event()
 
     def resolve(host: str) -> list[str]:
@@ -345,31 +356,86 @@ def test_slow_names_do_not_keep_new_clients_out(
         return ["127.0.0.1"]
 
     inject_resolver(monkeypatch, resolve)
-    monkeypatch.setattr(_documents, "_SLACK_S", 30.0)
-    hostile = [(client(peer, host=f"slow-{n}.n{n}{parent or '.example'}"), "old") for n in range(18)]
-    honest = [(client(peer, f"/{n}", host="client.example"), "old") for n in range(5)]
+    hostile = [(client(peer, host=host), "old") for host in attacker]
     try:
-        outcomes = keys.find_all([*hostile, *honest], catch=ClientKeysUnavailable)
-        assert [type(outcome) for outcome in outcomes] == [ClientKeysUnavailable] * 18 + [dict] * 5
-        assert keys.find_all(
-            [(client(peer, "/more", host="bank.example"), "old"), *hostile], catch=ClientKeysUnavailable
-        )[0]
+        with looking_up(cls, timeout_s=1.0) as keys:
+            for host in ("client.example", "bank.example"):
+                honest = [(client(peer, f"/{n}", host=host), "old") for n in range(2)]
+                outcomes = keys.find_all([*hostile, *honest], catch=ClientKeysUnavailable)
+                assert {type(outcome) for outcome in outcomes[:-2]} == {ClientKeysUnavailable}
+                assert outcomes[-2:] == [OLD, OLD]
     finally:
         ended.set()
 
 
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port of all loopback addresses where connections open and no byte is ever sent."""
+    with socket.create_server(("0.0.0.0", 0), backlog=1000) as listener:  # noqa: S104 - for all of 127.0.0.0/8
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("attacker", ATTACKERS.values(), ids=ATTACKERS)
 @pytest.mark.parametrize("cls", BOTH)
-def test_one_domain_does_not_take_all_first_fetches(cls: type, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A domain with slow servers leaves fetches to the clients of other domains."""
+def test_silent_servers_do_not_keep_new_clients_out(
+    cls: type, peer: Peer, silent_port: int, attacker: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While many first fetches from hostile servers hang, those of other clients are answered."""
+    inject_resolver(monkeypatch, lambda host: [host if host.startswith("127.") else "127.0.0.1"])
+    hostile = [(ClientId(f"https://{host}:{silent_port}/alice"), "old") for host in attacker]
+    honest = [(client(peer, f"/{n}", host="client.example"), "old") for n in range(2)]
+    with looking_up(cls, timeout_s=2.0) as keys:
+        outcomes = keys.find_all([*hostile, *honest], catch=ClientKeysUnavailable)
+    assert {type(outcome) for outcome in outcomes[:-2]} == {ClientKeysUnavailable}
+    assert outcomes[-2:] == [OLD, OLD]
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_many_new_clients_of_one_domain_are_served(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Honest clients share a domain at a wallet provider. A new process meets many of them at the same time."""
+
+    def resolve(_: str) -> list[str]:
+        time.sleep(0.1)
+        return ["127.0.0.1"]
+
+    inject_resolver(monkeypatch, resolve)
+    with https_peer(tls=False) as provider, looking_up(cls, timeout_s=20.0) as keys:
+        provider.publish({"keys": [OLD]})
+        provider.delay_s = 0.1
+        shops = [client(provider, host=f"shop-{n}.provider.example", scheme="http") for n in range(40)]
+        assert keys.find_all([(shop, "old") for shop in shops]) == [OLD] * 40
+
+
+def test_known_clients_with_silent_servers_do_not_keep_new_clients_out(
+    peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attacker publishes many key sets, and then lets each refresh hang. The known keys stay in use."""
     inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
-    peer.delay_s = 0.3
-    hostile = [(client(peer, f"/{n}", host="client.example"), "old") for n in range(FIRST_FETCHES_MAX)]
-    with looking_up(cls, timeout_s=20.0) as keys:
-        outcomes = keys.find_all([*hostile, (client(peer), "old")], catch=ClientKeysUnavailable)
-    assert outcomes[-1] == OLD
-    refused = [str(outcome) for outcome in outcomes if isinstance(outcome, ClientKeysUnavailable)]
-    assert 0 < len(refused) < FIRST_FETCHES_MAX
-    assert all("too many other unknown documents of client.example" in text for text in refused)
+
+    def hang(_: Any) -> None:
+        attacker.release.wait()
+
+    async def attack() -> list[Any]:
+        port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock, timeout_s=20.0)
+        hostile = [client(attacker, host=f"{n}.attacker.example", scheme="http") for n in range(300)]
+        for each in hostile:
+            assert await port.find(each, "old") == OLD
+        attacker.answer = hang
+        clock.now_s += DOCUMENT_AGE_S_MAX + 1
+        calls = [port.find(each, key_id) for each, key_id in zip(hostile, ("old", "another") * 150, strict=True)]
+        tasks = [asyncio.create_task(call) for call in calls]
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(port.find(client(peer), "old"), 10) == OLD
+        attacker.release.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        await port.aclose()
+        return outcomes
+
+    with https_peer(tls=False) as attacker:
+        attacker.publish({"keys": [OLD]})
+        outcomes = asyncio.run(attack())
+    assert outcomes[::2] == [OLD] * 150
+    assert {type(outcome) for outcome in outcomes[1::2]} == {ClientKeysUnavailable}
 
 
 @pytest.mark.parametrize("cls", BOTH)

@@ -1,6 +1,8 @@
 """One answer for one request: the HTTP clients never take an answer for that of another request."""
 
 import contextlib
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -11,6 +13,7 @@ from incoming_payments.clients._http import HttpFailed
 from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX
 from kits.http_clients import SharedAsyncClient, SharedClient
 from kits.https_server import contexts
+from kits.odd_answers import NOT_ONE_ANSWER, ONE_ANSWER
 from kits.scripted_server import Exchange, ScriptedServer, scripted_server
 
 Client = SharedClient | SharedAsyncClient
@@ -25,15 +28,20 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
         yield client
 
 
+def target(exchange: Exchange) -> bytes:
+    """Return the target of the request."""
+    return exchange.head.split(" ")[1].encode()
+
+
 def answer_to(exchange: Exchange, size: int = 0) -> bytes:
     """Return a whole answer that repeats the target of the request, with a body of at least `size` bytes."""
-    body = exchange.head.split(" ")[1].encode().ljust(size)
+    body = target(exchange).ljust(size)
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-def ask(client: Client, server: ScriptedServer, name: str) -> object:
+def ask(client: Client, server: ScriptedServer, name: str, *, timeout_s: float = 20) -> object:
     """Send a request with this name, and return the target that the answer repeats, or the failure."""
-    outcome = client.send(f"{server.url}?{name}")
+    outcome = client.send(f"{server.url}?{name}", timeout_s=timeout_s)
     return getattr(outcome, "body", b"").decode().strip().rpartition("?")[2] or outcome
 
 
@@ -135,6 +143,67 @@ def test_second_answer_in_two_parts_is_not_used(client: Client, cut: int) -> Non
         assert ask(client, server, "a") == "a"
         assert ask(client, server, "b") != "a"
         assert ask(client, server, "c") == "c"
+
+
+@pytest.mark.parametrize("octets", ONE_ANSWER.values(), ids=ONE_ANSWER)
+def test_connection_with_one_answer_is_used_again(client: Client, octets: Callable[[bytes], bytes]) -> None:
+    """A well-formed answer leaves no doubt about its end."""
+    with scripted_server(lambda exchange, _: exchange.send(octets(target(exchange)))) as server:
+        assert [ask(client, server, name) for name in "abc"] == ["a", "b", "c"]
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("octets", NOT_ONE_ANSWER.values(), ids=NOT_ONE_ANSWER)
+def test_connection_with_anything_else_is_not_used_again(client: Client, octets: Callable[[bytes], bytes]) -> None:
+    """The answer is taken or not, and nothing that arrived after it is used. The next request has a new connection."""
+
+    def script(exchange: Exchange, number: int) -> None:
+        exchange.send(octets(target(exchange)) if number == 0 else answer_to(exchange))
+
+    with scripted_server(script) as server:
+        assert ask(client, server, "a", timeout_s=0.3) != "b"
+        assert ask(client, server, "b") == "b"
+        assert server.connections == 2
+
+
+CLOSING: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "the last answer": lambda body: (
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    ),
+    "an answer that is cut off": lambda body: b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + body,
+    "no HTTP": lambda _: b"garbage\r\n\r\n",
+    "an interim response": NOT_ONE_ANSWER["an interim response"],
+    "a large body": lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n" + b"x" * 90_000,
+    "nothing": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize("tls", [None, contexts()[0]], ids=["http", "https"])
+@pytest.mark.parametrize("octets", CLOSING.values(), ids=CLOSING)
+def test_server_cannot_keep_a_connection_open(client: Client, octets: Callable[[bytes], bytes], tls: Any) -> None:
+    """The client closes the socket at once. It does not wait until the server closes its side of TLS too."""
+    is_open = True
+
+    def script(exchange: Exchange, _: int) -> None:
+        nonlocal is_open
+        with contextlib.suppress(OSError):
+            exchange.send(octets(target(exchange)))
+        with socket.socket(fileno=os.dup(exchange.connection.fileno())) as tcp:  # below TLS
+            tcp.settimeout(0.05)
+            while is_open and not exchange.ended.is_set():
+                try:
+                    is_open = tcp.recv(1000) != b""
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    is_open = False
+
+    with scripted_server(script, tls=tls) as server:
+        ask(client, server, "a", timeout_s=0.3)
+        end = time.monotonic() + 5
+        while is_open and time.monotonic() < end:
+            client.idle(0.05)
+        assert not is_open
 
 
 FLOODS: Final[dict[str, Callable[[Exchange], None]]] = {
