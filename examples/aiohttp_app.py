@@ -25,7 +25,8 @@ async def close_store(_: web.Application) -> AsyncIterator[None]:
 
 def app(_: list[str]) -> web.Application:
     """Return the application. `aiohttp.web` passes the arguments of its command line."""
-    application = web.Application()
+    # The endpoints refuse compressed bodies, and the default of aiohttp decompresses them: 64 KB become 64 MB.
+    application = web.Application(handler_args={"auto_decompress": False})
     application.add_routes(routes(AsgiApplication(service)))
     application.cleanup_ctx.append(close_store)
     return application

@@ -1039,6 +1039,9 @@ def test_405_has_allow() -> None:
         (["application/json;Q=0"], False),
         (["*/*;q=0, application/json"], True),
         (["text/html;q=0"], False),
+        ([f"{'text/html,' * 101}*/*"], True),  # 1,013 characters
+        ([f"{'text/html,' * 102}*/*"] * 2, False),
+        (["*/*," * 300], False),
     ],
 )
 def test_406_unless_json_is_accepted(accept: list[str], acceptable: bool) -> None:

@@ -14,6 +14,7 @@ from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.limits import (
     BACKLOG_CONNECTIONS_MAX,
     HEADER_SECTION_BYTES_MAX,
+    HEADERS_MAX,
     KEEP_ALIVE_S_MAX,
     PIPELINED_REQUESTS_MAX,
     SHUTDOWN_S_MAX,
@@ -138,6 +139,10 @@ def http_config(application: Application) -> "uvicorn.Config":
         def on_message_begin(self) -> None:
             super().on_message_begin()
             self._unfinished_bytes = 0
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if len(self.headers) <= HEADERS_MAX:  # one more is enough for a refusal; each takes 100 bytes of memory
+                super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
             super().on_headers_complete()

@@ -38,6 +38,29 @@ def refused_create(body: bytes) -> None:
     assert run(handle(request, policy=_POLICY, now=_NOW), _PORTS).status == 401
 
 
+HEAD_BYTES: Final = 60_000  # of one header field, on four lines: a request may have 65,536 bytes of them
+HEAD_NAMES: Final = (
+    "Accept",
+    "Accept-Encoding",
+    "Authorization",
+    "Content-Digest",
+    "Content-Type",
+    "Cookie",
+    "Idempotency-Key",
+    "Signature",
+    "Signature-Input",
+)
+HEAD_WORDS: Final = (b"*/*,", b"a;q=0,", b",", b" ", b"a/<nnnn>,", b"a=1;", b'a="b",', b"a=(),", b"a=:AA==:,", b"GNAP ")
+
+
+def refused_list(name: str, value: bytes) -> None:
+    """Answer a list request with this header field and, in other fields, an unknown token."""
+    text, quarter = value.decode("ascii"), len(value) // 4
+    lines = [(name, text[at : at + quarter]) for at in range(0, 4 * quarter, quarter)]
+    request = Request("GET", "/incoming-payments?wallet-address=x", headers=(*_HEADERS[1:], *lines))
+    assert run(handle(request, policy=_POLICY, now=_NOW), _PORTS).status >= 400
+
+
 CREATE: Final = b'{"walletAddress":"https://bank.example/alice","metadata":{"a":['
 FRAMES: Final = ((CREATE, b"0]}}"), (b"[", b"0]"), (b"[", b"[" * 33 + b"]" * 34), (b"{", b'"x":0}'), (b"", b""))
 _LINE: Final = b'{"sku":"AB-1234","description":"Blue pen","quantity":2,"price":"1.20"},'

@@ -7,9 +7,22 @@ import argparse
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from campaigns.cost.bodies import BODIES_MAX, COST_MAX, FRAMES, HOSTILE_WORDS, generated, harmless, refused_create
+from campaigns.cost.bodies import (
+    BODIES_MAX,
+    COST_MAX,
+    FRAMES,
+    HEAD_BYTES,
+    HEAD_NAMES,
+    HEAD_WORDS,
+    HOSTILE_WORDS,
+    generated,
+    harmless,
+    refused_create,
+    refused_list,
+)
 from campaigns.cost.measure import GROWTH_MAX, Reader, processor_s, repeated, worst_growth
 from campaigns.cost.readers import READERS, fetched_documents
 
@@ -40,6 +53,23 @@ def _cost_again(call: Callable[[bytes], object], body: bytes, repeats: int) -> f
     )
 
 
+def head_costs(repeats: int) -> list[tuple[float, str, bytes]]:
+    """Return the cost of each long header field relative to a harmless body, the highest cost first."""
+    base_s = processor_s(refused_create, [harmless()] * 5 * repeats)
+    return sorted(
+        (
+            (
+                processor_s(partial(refused_list, name), [repeated((b"", b""), word, HEAD_BYTES)] * repeats) / base_s,
+                name,
+                word,
+            )
+            for name in HEAD_NAMES
+            for word in HEAD_WORDS
+        ),
+        reverse=True,
+    )
+
+
 def hostile_bodies(seed: int, count: int) -> list[bytes]:
     """Return the known hostile bodies of the limit's size, and `count` generated ones."""
     known = [repeated(frame, word, BODIES_MAX) for frame in FRAMES for word in HOSTILE_WORDS]
@@ -64,6 +94,11 @@ def main() -> int:
     for cost, body in costs[:5]:
         print(f"  {cost:6.2f}  {body[:_PIECE_CHARS_SHOWN]!r} ... {body[-12:]!r}")
     is_good &= costs[0][0] <= COST_MAX
+    print(f"\nheader fields of {HEAD_BYTES:,} bytes, relative to the same body:")
+    heads = head_costs(options.repeats)
+    for cost, name, word in heads[:5]:
+        print(f"  {cost:6.2f}  {name}: {word!r} ...")
+    is_good &= heads[0][0] <= COST_MAX
     print(f"\n{'reader':38} {'pieces':>6} {'growth':>7} {'ms':>8}  the piece with the greatest growth")
     with fetched_documents() as fetched:
         for reader in [*READERS, *fetched]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from campaigns.cost.bodies import COST_MAX, refused_create
-from campaigns.cost.campaign import costs_of, hostile_bodies, pieces_of
+from campaigns.cost.campaign import costs_of, head_costs, hostile_bodies, pieces_of
 from campaigns.cost.measure import GROWTH_MAX, Reader, worst_growth
 from campaigns.cost.readers import READERS, fetched_documents
 
@@ -14,6 +14,12 @@ def test_body_of_a_stranger_costs_little() -> None:
     """No body of the limit's size costs more than six times a harmless one of that size."""
     cost, body = costs_of(refused_create, hostile_bodies(seed=1, count=20), repeats=2)[0]
     assert cost <= COST_MAX, body[:100]
+
+
+def test_header_field_of_a_stranger_costs_little() -> None:
+    """No long header field costs more than six times a harmless body of about that size."""
+    cost, *field = head_costs(repeats=3)[0]
+    assert cost <= COST_MAX, field
 
 
 def check_growth(reader: Reader) -> None:

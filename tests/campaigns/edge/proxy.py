@@ -124,7 +124,7 @@ def _configuration(folder: Path, port: int, behind: int) -> Path:
         ("user www-data;\n", "user root;\n" if os.geteuid() == 0 else ""),  # for the folder of the test
         ("pid /run/nginx.pid;", f"pid {folder / 'nginx.pid'};"),
         ("error_log syslog:server=unix:/dev/log warn;", f"error_log {folder / 'nginx.log'} warn;"),
-        ("access_log syslog:server=unix:/dev/log;", f"access_log {folder / 'access.log'};"),
+        ("access_log syslog:server=unix:/dev/log short;", f"access_log {folder / 'access.log'} short;"),
         ("worker_processes auto;", "worker_processes 1;"),
         ("http {\n", "http {\n" + temporary),
         ("server 127.0.0.1:8080 ", f"server 127.0.0.1:{behind} "),

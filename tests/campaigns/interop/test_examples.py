@@ -1,6 +1,7 @@
 """The programs in `examples/`, each run as a real process and used over real HTTP."""
 
 import errno
+import gzip
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 
 from incoming_payments.httpsig import PrivateKey
@@ -101,6 +103,15 @@ def test_forged_signature_is_refused(client: HttpClient) -> None:
 
     assert code_of(refused) == (401, "signature_invalid")
     assert refused.headers["www-authenticate"] == "GNAP as_uri=https://auth.bank.example"
+
+
+def test_compressed_body_is_refused_unread(client: HttpClient) -> None:
+    """A server that decompresses it first spends a thousand times the bytes: then the refusal is 413."""
+    headers = {"Authorization": "GNAP x", "Content-Type": "application/json", "Content-Encoding": "gzip"}
+    bomb = gzip.compress(bytes(16 * 2**20))
+    refused = httpx.post(f"{client.base_url}/incoming-payments", headers=headers, content=bomb)
+
+    assert code_of(refused) == (415, "unsupported_encoding")
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "POST"])
