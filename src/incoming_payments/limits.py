@@ -14,7 +14,6 @@ ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points 
 
 # --- resource ---
 URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
-ACCEPTS_REMEMBERED_MAX: Final = 64  # cached Accept fields: at most 4 MB
 TIMES_REMEMBERED_MAX: Final = 1024  # cached texts of times: some 200 bytes each
 ASSETS_REMEMBERED_MAX: Final = 256  # cached assets: some 200 bytes each
 URLS_REMEMBERED_MAX: Final = 1024  # cached canonical URLs: at most 4 MB
