@@ -67,7 +67,6 @@ HEADERS_BYTES_MAX: Final = 64 * 1024  # all names and values
 SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or digests
 SIGNATURES_MAX: Final = 4  # signatures verified for one request: limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
-TARGETS_REMEMBERED_MAX: Final = 64  # cached parts of target URIs of at most `URL_CHARS_MAX`: below 1 MB
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one per kind of request: at most 7 MB
 SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # all fields parsed for `;sf` and `;key`: takes 5 ms; usual fields have 200
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item: RFC 9421 defines six

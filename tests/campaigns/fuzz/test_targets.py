@@ -149,7 +149,7 @@ BUGS: Final[list[tuple[str, str, str, object]]] = [
     ("verify", f"{HTTPSIG}.verify", "any_strict_form", broken),
     ("verify", f"{HTTPSIG}.base", "_SINGLETONS", ()),
     ("verify", f"{HTTPSIG}.base.BaseBuilder", "value", broken),
-    ("verify", f"{HTTPSIG}.message", "_remembered_target", broken),
+    ("verify", f"{HTTPSIG}.message", "Target", broken),
     ("explanation", f"{HTTPSIG}.explain._redaction", "_SECRET_FIELDS", ()),
     ("explanation", f"{HTTPSIG}.explain", "find_causes", broken),
     ("explanation", f"{HTTPSIG}.explain._case", "MalformedField", KeyError),
