@@ -200,8 +200,8 @@ def figures_of(times: dict[str, float]) -> dict[str, float | str | None]:
 def without_fast_paths(seconds: float) -> None:
     """Print how much longer a verification takes without each fast path, as the best of many short turns."""
     package = "incoming_payments.httpsig"
-    verifier, fast, base, digest, fields = (
-        importlib.import_module(f"{package}.{name}") for name in ("verify", "fast", "base", "digest", "fields")
+    verifier, fast, digest, fields = (
+        importlib.import_module(f"{package}.{name}") for name in ("verify", "fast", "digest", "fields")
     )
     slow: dict[str, tuple[Any, str, object]] = {
         "with all of them": (verifier, "Proof", verifier.Proof),
@@ -209,7 +209,6 @@ def without_fast_paths(seconds: float) -> None:
         "parse_signature_input, remembered": (fast, "_head", fast._head.__wrapped__),
         "parse_signature": (verifier, "parse_signature", fields.parse_signature),
         "verify_digest": (verifier, "verify_digest", digest.verify_digest),
-        "build_base": (verifier, "build_base", base.BaseBuilder.build),
     }
     job = ours(ed25519.BACKEND)
     turns: dict[str, list[float]] = {name: [] for name in slow}

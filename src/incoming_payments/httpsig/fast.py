@@ -1,6 +1,6 @@
 """The fast paths of verification: short parsers for the form that honest clients send.
 
-`fields`, `digest` and `base` are the specification. Each function here returns the same result as the function of
+`fields` and `digest` are the specification. Each function here returns the same result as the function of
 the same name there, and calls that function for any input that it does not recognise. Each comment says how much
 longer a verification takes without the fast path: `benchmarks/verify.py --without-fast-paths` prints these figures.
 """
@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from incoming_payments.httpsig import base, digest, fields
+from incoming_payments.httpsig import digest, fields
 from incoming_payments.httpsig.base import SF_KEY, Component, Coverage
 from incoming_payments.httpsig.fields import SignatureInput
-from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.limits import (
     COMPONENTS_MAX,
     COVERAGES_REMEMBERED_MAX,
@@ -83,24 +82,3 @@ def verify_digest(header_values: Sequence[str], body: bytes) -> None:
         if header_values[0] == digest.content_digest(body, algorithm):
             return  # without it: 1.2 times as long
     digest.verify_digest(header_values, body)
-
-
-def build_base(builder: base.BaseBuilder, coverage: Coverage, signature_params: str) -> bytes:
-    """Return the signature base; fast for fields of one line of printable ASCII, and parts of the target URI."""
-    text, message = "", builder.message
-    values_of, request = message.fields, message if isinstance(message, RequestMessage) else None
-    for start, component, name, derive in coverage.lines:
-        values = None if name is None else values_of.get(name)
-        if (
-            values is not None
-            and len(values) == 1
-            and (value := values[0]).isascii()
-            and value.isprintable()
-            and len(value) <= HEADER_BYTES_MAX
-        ):
-            text += f"{start}{value.strip(' ')}\n"  # without it: 1.1 times as long
-        elif derive is not None and request is not None:
-            text += f"{start}{derive(request)}\n"  # without it: 1.02 times as long
-        else:
-            text += f"{start}{builder.value(component)}\n"
-    return f'{text}"@signature-params": {signature_params}'.encode("ascii")

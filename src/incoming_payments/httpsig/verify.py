@@ -16,7 +16,7 @@ from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefu
 from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder
 from incoming_payments.httpsig.codes import Code
-from incoming_payments.httpsig.fast import build_base, parse_signature, parse_signature_input, verify_digest
+from incoming_payments.httpsig.fast import parse_signature, parse_signature_input, verify_digest
 from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, SignatureInput
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
@@ -268,7 +268,7 @@ def _check(
     _check_coverage(given, policy, has_body=size > 0)
     _check_times(given, policy, time_s)
     try:
-        base = build_base(builder, given.coverage, given.signature_params)
+        base = builder.build(given.coverage, given.signature_params)
     except MalformedField as error:
         raise SignatureRefused(error.code, _without_token(error, request)) from error
     if "content-length" in given.coverage.names and request.fields["content-length"][0].strip(" \t") != str(size):

@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 
 from incoming_payments.errors import MalformedField, SignatureRefused
-from incoming_payments.httpsig import RequestMessage, content_digest, fast
-from incoming_payments.httpsig.base import BaseBuilder, Component, Coverage
+from incoming_payments.httpsig import content_digest, fast
 from incoming_payments.limits import COMPONENTS_MAX, COVERAGES_REMEMBERED_MAX, HEADER_BYTES_MAX, KEY_ID_CHARS_MAX
 from kits.both_paths import OnSlowPath, Parser, only_fast_paths
 from kits.characters import DIGITS, LETTERS, LOWER, PRINTABLE, accepted_characters
@@ -131,25 +130,3 @@ def test_digest_as_this_library_writes_it(text: str) -> None:
         assert not is_fast(lambda lines: fast.verify_digest(lines, b"{}"), lines)
     with pytest.raises(SignatureRefused):
         fast.verify_digest([text], b"[]")
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (("a",), True),
-        ((" a ",), True),
-        (("",), True),
-        (("a" * HEADER_BYTES_MAX,), True),
-        (("a" * (HEADER_BYTES_MAX + 1),), False),
-        (("a\tb",), False),
-        (("\xe9",), False),
-        (("a", "b"), False),
-        ((), False),
-    ],
-)
-def test_field_values_on_the_fast_path(values: tuple[str, ...], expected: bool) -> None:
-    """The fast path takes one line of printable ASCII."""
-    builder = BaseBuilder(RequestMessage("GET", "https://ase.example/", tuple(("X-A", value) for value in values)))
-    assert is_fast(lambda _: fast.build_base(builder, Coverage((Component("x-a"),)), "()"), []) is expected
-    assert not is_fast(lambda _: fast.build_base(builder, Coverage((Component("x-a", (("bs", True),)),)), "()"), [])
-    assert not is_fast(lambda _: fast.build_base(builder, Coverage((Component("X-A"),)), "()"), [])

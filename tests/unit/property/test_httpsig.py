@@ -34,10 +34,8 @@ from incoming_payments.httpsig import (
     verify,
     verify_digest,
 )
-from incoming_payments.httpsig.base import BaseBuilder, Coverage
-from incoming_payments.httpsig.fast import build_base
 from incoming_payments.limits import HEADER_BYTES_MAX
-from kits.both_paths import SIGNATURE, SIGNATURE_INPUT, OnSlowPath, both, digest_of, only_fast_paths, outcome_of
+from kits.both_paths import SIGNATURE, SIGNATURE_INPUT, OnSlowPath, both, digest_of, only_fast_paths
 from kits.signed_requests import KEY, KEYS, NOW, NOW_S, get, post, signed_get, signed_post
 
 quick = settings(max_examples=200, deadline=None, derandomize=True)
@@ -247,33 +245,6 @@ def test_usual_signature_input_takes_the_fast_path(text: str) -> None:
             assert odd
         else:
             assert not odd
-
-
-field_values = st.one_of(nearly, st.sampled_from(["a", " a ", "\ta", "", "a\r\n b", "\u20ac"]))
-
-
-@quick
-@given(
-    values=st.lists(st.tuples(st.sampled_from(["X-A", "Host", "Date", "x a"]), field_values), max_size=4),
-    names=st.lists(
-        st.sampled_from(["x-a", "host", "date", "x a", "X-A", "@method", "@path", "@query", "x-b"]), unique=True
-    ),
-    parameters=st.sampled_from([(), (("bs", True),), (("sf", True),), (("name", "a"),)]),
-)
-def test_fast_path_for_a_base_matches_the_specification(
-    values: list[tuple[str, str]], names: list[str], parameters: Any
-) -> None:
-    """Both paths build the same signature base, or refuse the same component with the same error."""
-    request = RequestMessage("GET", "https://ase.example/a?b", tuple(values))
-    coverage = Coverage((*(Component(name) for name in names), Component("x-a", parameters)))
-
-    def outcome(build: Callable[[BaseBuilder, Coverage, str], bytes]) -> str:
-        try:
-            return repr(build(BaseBuilder(request), coverage, "()"))
-        except MalformedField as error:
-            return outcome_of(error)
-
-    assert outcome(build_base) == outcome(BaseBuilder.build)
 
 
 json_values = st.recursive(
