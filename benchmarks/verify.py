@@ -200,15 +200,12 @@ def figures_of(times: dict[str, float]) -> dict[str, float | str | None]:
 def without_fast_paths(seconds: float) -> None:
     """Print how much longer a verification takes without each fast path, as the best of many short turns."""
     package = "incoming_payments.httpsig"
-    verifier, fast, digest, fields = (
-        importlib.import_module(f"{package}.{name}") for name in ("verify", "fast", "digest", "fields")
-    )
+    verifier, fast, fields = (importlib.import_module(f"{package}.{name}") for name in ("verify", "fast", "fields"))
     slow: dict[str, tuple[Any, str, object]] = {
         "with all of them": (verifier, "Proof", verifier.Proof),
         "parse_signature_input": (verifier, "parse_signature_input", fields.parse_signature_input),
         "parse_signature_input, remembered": (fast, "_head", fast._head.__wrapped__),
         "parse_signature": (verifier, "parse_signature", fields.parse_signature),
-        "verify_digest": (verifier, "verify_digest", digest.verify_digest),
     }
     job = ours(ed25519.BACKEND)
     turns: dict[str, list[float]] = {name: [] for name in slow}

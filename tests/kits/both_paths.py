@@ -6,28 +6,14 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.errors import IncomingPaymentsError, MalformedField, SignatureRefused
-from incoming_payments.httpsig import digest, fast, fields
+from incoming_payments.errors import MalformedField
+from incoming_payments.httpsig import fast, fields
 
 Parser = Callable[[Sequence[str]], Any]
 Paths = tuple[Parser, Parser]  # the fast path, and the specification
 
 SIGNATURE_INPUT: Final[Paths] = (fast.parse_signature_input, fields.parse_signature_input)
 SIGNATURE: Final[Paths] = (fast.parse_signature, fields.parse_signature)
-
-
-def digest_of(body: bytes) -> Paths:
-    """Return both checks of a Content-Digest of `body`, as parsers that return nothing."""
-
-    def fast_path(lines: Sequence[str]) -> dict[str, Any]:
-        fast.verify_digest(lines, body)
-        return {}
-
-    def specification(lines: Sequence[str]) -> dict[str, Any]:
-        digest.verify_digest(lines, body)
-        return {}
-
-    return fast_path, specification
 
 
 def both(paths: Paths, lines: Sequence[str]) -> tuple[str, str]:
@@ -39,13 +25,8 @@ def _outcome(parse: Parser, lines: Sequence[str]) -> str:
     # As text, because 1 and True are equal, and so are a string and a Token.
     try:
         return repr(list(parse(lines).items()))
-    except (MalformedField, SignatureRefused) as error:
-        return outcome_of(error)
-
-
-def outcome_of(error: IncomingPaymentsError) -> str:
-    """Return a refusal as text."""
-    return repr((error.code, error.description, error.details))
+    except MalformedField as error:
+        return repr((error.code, error.description, error.details))
 
 
 class OnSlowPath(Exception):
@@ -60,6 +41,6 @@ def only_fast_paths() -> Iterator[None]:
         raise OnSlowPath
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((fields, "parse_signature_input"), (fields, "parse_signature"), (digest, "verify_digest")):
+        for module, name in ((fields, "parse_signature_input"), (fields, "parse_signature")):
             patch.setattr(module, name, fails)
         yield

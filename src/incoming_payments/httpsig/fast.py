@@ -1,8 +1,8 @@
 """The fast paths of verification: short parsers for the form that honest clients send.
 
-`fields` and `digest` are the specification. Each function here returns the same result as the function of
-the same name there, and calls that function for any input that it does not recognise. Each comment says how much
-longer a verification takes without the fast path: `benchmarks/verify.py --without-fast-paths` prints these figures.
+`fields` is the specification. Each function here returns the same result as the function of the same name there, and
+calls that function for any input that it does not recognise. Each comment says how much longer a verification takes
+without the fast path: `benchmarks/verify.py --without-fast-paths` prints these figures.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from incoming_payments.httpsig import digest, fields
+from incoming_payments.httpsig import fields
 from incoming_payments.httpsig.base import SF_KEY, Component, Coverage
 from incoming_payments.httpsig.fields import SignatureInput
 from incoming_payments.limits import (
@@ -73,12 +73,3 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
         return fields.parse_signature(lines)
     label, base64 = match.groups()  # without it: 1.15 times as long
     return {label: a2b_base64(base64)} if len(base64) % 4 == 0 else fields.parse_signature(lines)
-
-
-def verify_digest(header_values: Sequence[str], body: bytes) -> None:
-    """Check the `Content-Digest` of `body`; fast for the text that this library would send with it."""
-    if len(header_values) == 1:
-        algorithm: digest.DigestAlgorithm = "sha-256" if header_values[0].startswith("sha-256") else "sha-512"
-        if header_values[0] == digest.content_digest(body, algorithm):
-            return  # without it: 1.2 times as long
-    digest.verify_digest(header_values, body)

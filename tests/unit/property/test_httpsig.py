@@ -35,7 +35,7 @@ from incoming_payments.httpsig import (
     verify_digest,
 )
 from incoming_payments.limits import HEADER_BYTES_MAX
-from kits.both_paths import SIGNATURE, SIGNATURE_INPUT, OnSlowPath, both, digest_of, only_fast_paths
+from kits.both_paths import SIGNATURE, SIGNATURE_INPUT, OnSlowPath, both, only_fast_paths
 from kits.signed_requests import KEY, KEYS, NOW, NOW_S, get, post, signed_get, signed_post
 
 quick = settings(max_examples=200, deadline=None, derandomize=True)
@@ -129,24 +129,6 @@ def test_fast_path_for_a_signature_agrees_with_the_parser(label: str, base64: st
     """The fast path for `Signature` returns what the parser and its check of base64 return."""
     fast_path, specification = both(SIGNATURE, [f"{label}=:{base64}:{ending}"])
     assert fast_path == specification
-
-
-@quick
-@given(
-    body=st.binary(max_size=4),
-    of=st.binary(max_size=4),
-    algorithm=st.sampled_from(["sha-256", "sha-512"]),
-    changes=st.lists(
-        st.tuples(st.integers(0, 99), st.sampled_from(["insert", "replace", "delete"]), nearly), max_size=1
-    ),
-)
-def test_fast_path_for_a_digest_agrees_with_the_parser(
-    body: bytes, of: bytes, algorithm: Any, changes: list[tuple[int, str, str]]
-) -> None:
-    """A digest that is compared as text has the same result as one that is parsed."""
-    for digested in (body, of):
-        fast_path, specification = both(digest_of(body), [_edited(content_digest(digested, algorithm), changes)])
-        assert fast_path == specification
 
 
 # Signature-Input as clients usually write it; with unusual pieces; and with changed characters
