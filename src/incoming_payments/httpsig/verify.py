@@ -17,8 +17,8 @@ from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder
 from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.digest import verify_digest
-from incoming_payments.httpsig.fast import parse_signature, parse_signature_input
-from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, SignatureInput
+from incoming_payments.httpsig.fast import parse_signature_input
+from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, SignatureInput, parse_signature
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import Shape, any_strict_form
