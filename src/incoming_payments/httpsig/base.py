@@ -77,12 +77,12 @@ class Component:
     name: str
     parameters: Parameters = ()
 
-    @cached_property
+    @property
     def is_field(self) -> bool:
         """Whether the name is a field name in lower case."""
         return FIELD_NAME.fullmatch(self.name) is not None
 
-    @cached_property
+    @property
     def identifier(self) -> str:
         """The component identifier in its strict form. Raises `MalformedField` if it cannot be written."""
         try:
@@ -91,7 +91,7 @@ class Component:
             _refuse(self, Code.COMPONENT_UNSUPPORTED, f"cannot be written: {error.description}")
 
 
-@frozen(slots=False)  # with slots, attrs adds `__getattr__`, and a verification takes 0.3 us longer
+@frozen
 class Coverage:
     """The covered components in order, and the values computed from them without a message."""
 
@@ -176,18 +176,12 @@ class BaseBuilder:
     def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message
         self._structured_bytes = 0
-
-    @cached_property
-    def _structures(self) -> dict[str, http_sf.StructuredType]:
-        return {}
+        self._structures: dict[str, http_sf.StructuredType] = {}
+        self._values: dict[object, str] = {}  # of components with parameters, which take longer
 
     @cached_property
     def _query_parameters(self) -> Mapping[str, list[str]]:
         return self.message.query_parameters  # type: ignore[union-attr] # only asked of a request
-
-    @cached_property
-    def _values(self) -> dict[object, str]:
-        return {}  # the values of components with parameters, which take longer
 
     def build(self, coverage: Coverage, signature_params: str) -> bytes:
         """Return the signature base, as `signature_base` does. `signature_params` is the value of its last line."""
