@@ -94,7 +94,6 @@ def _verified(
     return caller, (request, keys, signature, now)
 
 
-@lru_cache(4)  # a service has one policy, and requires Idempotency-Key when it is sent
 def _covering(signature: SignaturePolicy, covered: tuple[str, ...]) -> SignaturePolicy:
     """Return the policy `signature`, which also requires the components `covered`."""
     more = [name for name in covered if name not in signature.required]
