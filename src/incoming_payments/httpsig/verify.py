@@ -195,15 +195,14 @@ def key_ids(request: RequestMessage, policy: Policy) -> tuple[str, ...]:
 
 
 def _check_arguments(keys: object, policy: object, now: object) -> None:
-    # A dict and UTC need no further calls, which saves 0.2 us.
-    values = keys.values() if type(keys) is dict or isinstance(keys, Mapping) else [None]
+    values = keys.values() if isinstance(keys, Mapping) else [None]
     for key in values:
         if not isinstance(key, PublicKey):
             text = "keys must map each kid to a PublicKey: load the keys by load_jwk"
             raise InvalidValue(text, member="keys")
     if not isinstance(policy, Policy):
         raise InvalidValue(f"policy must be a Policy, not {type(policy).__name__}", member="policy")
-    if not isinstance(now, datetime) or (now.tzinfo is not UTC and now.utcoffset() is None):
+    if not isinstance(now, datetime) or now.utcoffset() is None:
         raise InvalidValue("now has no time zone: pass a datetime with tzinfo, such as UTC", member="now")
 
 
