@@ -28,7 +28,6 @@ METHODS_MAX: Final = 8  # one for each payment method type; there is one type to
 
 # --- ILP: spec section 2.3, RFC 15 ---
 ILP_ADDRESS_CHARS_MAX: Final = 1023
-METHODS_REMEMBERED_MAX: Final = 1024  # cached payment methods of payments: some 1 KB each
 ILP_DATA_BYTES_MAX: Final = 32_767  # RFC 27: end-to-end data of one packet
 ILP_MESSAGE_CHARS_MAX: Final = 8191  # RFC 27: the message of a Reject
 ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest possible Prepare has 33,857
