@@ -15,9 +15,6 @@ ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points 
 # --- resource ---
 URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
 ACCEPT_CHARS_MAX: Final = 1024  # all Accept fields of a request: those of browsers have 150 characters
-TIMES_REMEMBERED_MAX: Final = 1024  # cached texts of times: some 200 bytes each
-ASSETS_REMEMBERED_MAX: Final = 256  # cached assets: some 200 bytes each
-URLS_REMEMBERED_MAX: Final = 1024  # cached canonical URLs: at most 4 MB
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # long enough for a hash, a UUID or a core banking reference
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36; an index entry stays small
@@ -32,8 +29,6 @@ METHODS_MAX: Final = 8  # one for each payment method type; there is one type to
 
 # --- ILP: spec section 2.3, RFC 15 ---
 ILP_ADDRESS_CHARS_MAX: Final = 1023
-METHODS_REMEMBERED_MAX: Final = 1024  # cached payment methods of payments: some 1 KB each
-ILP_ADDRESSES_REMEMBERED_MAX: Final = 1024  # cached valid addresses: at most 2 MB
 ILP_DATA_BYTES_MAX: Final = 32_767  # RFC 27: end-to-end data of one packet
 ILP_MESSAGE_CHARS_MAX: Final = 8191  # RFC 27: the message of a Reject
 ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest possible Prepare has 33,857
@@ -72,7 +67,6 @@ HEADERS_BYTES_MAX: Final = 64 * 1024  # all names and values
 SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or digests
 SIGNATURES_MAX: Final = 4  # signatures verified for one request: limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
-TARGETS_REMEMBERED_MAX: Final = 64  # cached parts of target URIs of at most `URL_CHARS_MAX`: below 1 MB
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one per kind of request: at most 7 MB
 SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # all fields parsed for `;sf` and `;key`: takes 5 ms; usual fields have 200
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item: RFC 9421 defines six
@@ -96,7 +90,6 @@ EXPLAINED_A_MINUTE_MAX: Final = 10  # diagnoses by one host: enough to find a mi
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
 RSA_BITS_MAX: Final = 8192  # the cost of a verification grows with the square of the size
 RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger exponents only cost time
-TOKEN_KEYS_REMEMBERED_MAX: Final = 256  # cached keys of tokens: some 2 KB each
 KEYS_REMEMBERED_MAX: Final = 4096  # cached valid Ed25519 keys: 32 bytes each, and a check takes 90 us
 JWK_CHARS_MAX: Final = 8 * 1024
 

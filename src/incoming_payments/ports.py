@@ -336,7 +336,7 @@ class _Calls:
         return LoopWatch()
 
 
-@frozen(kw_only=True, slots=False)  # with slots, a cached property makes each look-up of a port slower
+@frozen(kw_only=True)
 class Ports(_Calls):
     """The ports for `run`. Leave out ports that the flows of the host do not use.
 
@@ -360,7 +360,7 @@ class Ports(_Calls):
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
 
 
-@frozen(kw_only=True, slots=False)
+@frozen(kw_only=True)
 class AsyncPorts(_Calls):
     """The ports for `arun`, each sync or async. See `Ports`.
 

@@ -4,7 +4,6 @@ import asyncio
 import select
 import socket
 import ssl
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiohttp
@@ -29,7 +28,6 @@ from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-_TOTALS_MAX: Final = 64  # remembered time limits
 _RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: a larger buffer holds thousands of interim responses
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
@@ -63,13 +61,13 @@ class AsyncHttpClient:
         url = request.target_uri
         response = None
         try:
-            response = await self._open().request(  # `async with` takes 10 % more instructions
+            response = await self._open().request(
                 request.method,
                 URL(url, encoded=True),
                 data=request.body or None,
                 headers=request.headers,
                 allow_redirects=False,
-                timeout=_total(int(timeout_s * 1000)),
+                timeout=_total(timeout_s),
                 middlewares=() if request.method == "POST" else (_send_once,),  # aiohttp repeats no POST
             )
             body = bytearray()
@@ -120,10 +118,9 @@ class AsyncHttpClient:
             await session.close()
 
 
-@lru_cache(_TOTALS_MAX)  # saves 2 us for a request with all its time left
-def _total(milliseconds: int) -> aiohttp.ClientTimeout:
+def _total(timeout_s: float) -> aiohttp.ClientTimeout:
     """Return the limit on the whole exchange. To aiohttp, a total of 0 or less is no limit at all."""
-    total_s = max(milliseconds, 1) / 1000
+    total_s = max(timeout_s, 0.001)
     return aiohttp.ClientTimeout(total=total_s, ceil_threshold=total_s + 1)
 
 

@@ -106,10 +106,7 @@ class SingleFlight(Generic[T]):
 
 
 class AsyncSingleFlight(Generic[T]):
-    """Let tasks that need the same result wait for the first of them. When it is cancelled, another one does the work.
-
-    The first task does the work itself: a task of its own for each result takes 9 us more.
-    """
+    """Let tasks that need the same result wait for the first one. When it is cancelled, another one does the work."""
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, asyncio.Future[T | None]] = {}

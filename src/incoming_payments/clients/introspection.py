@@ -85,9 +85,7 @@ class _Introspector:
         self._parse = partial(read_introspection, dialect=dialect, issuer=issuer, audience=audience)
         # The server was asked, and gave the same bytes as before: that saves 18 us of the 24 us for reading them.
         self._parse_once = lru_cache(ANSWERS_REMEMBERED_MAX)(self._parse)
-        server = resource_server or (key and {"key": {"proof": "httpsig", "jwk": key.public_jwk()}})
-        # All requests of rfc9767 have these members: to dump them each time takes 3 us more.
-        self._members = json.dumps({"proof": "httpsig", "resource_server": server})
+        self._server = resource_server or (key and {"key": {"proof": "httpsig", "jwk": key.public_jwk()}})
         self._key = key
         self._timeout_s = timeout_s
         self._clock = clock
@@ -116,14 +114,15 @@ class _Introspector:
 
     def _request(self, query: TokenQuery) -> RequestMessage:
         """Return the request, signed if there is a key. Each call signs with a new nonce."""
-        members = self._members
-        if self._dialect == "rafiki":
+        members: dict[str, object] = {"access_token": query.token.value}
+        if self._dialect == "rfc9767":
+            members |= {"proof": "httpsig", "resource_server": self._server}
+        else:
             access: dict[str, object] = {"type": "incoming-payment", "actions": [query.action]}
             if query.wallet_address is not None:
                 access["identifier"] = query.wallet_address
-            members = json.dumps({"access": [access]})
-        body = f'{{"access_token": "{query.token.value}", {members[1:]}'  # JSON escapes no character of a token
-        request = RequestMessage("POST", self._url, _HEADERS, body.encode())
+            members["access"] = [access]
+        request = RequestMessage("POST", self._url, _HEADERS, json.dumps(members).encode())
         if self._key is None:
             return request
         nonce = secrets.token_urlsafe(16)

@@ -5,13 +5,12 @@ a period before it. A segment consists of letters, digits, `_`, `~` and `-`. An 
 """
 
 import re
-from functools import lru_cache
 from typing import Final, NewType, TypeGuard
 
 from attrs import field, frozen
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, ILP_ADDRESSES_REMEMBERED_MAX, SHARED_SECRET_CHARS_MAX
+from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, SHARED_SECRET_CHARS_MAX
 
 IlpAddress = NewType("IlpAddress", str)
 
@@ -29,12 +28,7 @@ def is_ilp_address(text: object) -> TypeGuard[str]:
     >>> is_ilp_address("g.bank.alice"), is_ilp_address("bank")
     (True, False)
     """
-    return isinstance(text, str) and len(text) <= ILP_ADDRESS_CHARS_MAX and _matches(text)
-
-
-@lru_cache(maxsize=ILP_ADDRESSES_REMEMBERED_MAX)  # saves 0.15 us of the 4.8 us for a packet
-def _matches(text: str) -> bool:
-    return _ILP_ADDRESS.fullmatch(text) is not None
+    return isinstance(text, str) and len(text) <= ILP_ADDRESS_CHARS_MAX and _ILP_ADDRESS.fullmatch(text) is not None
 
 
 def ilp_address(text: str) -> IlpAddress:

@@ -1,12 +1,11 @@
 """The canonical spelling of URLs that are compared, and the check of URLs that go into a header field."""
 
 import re
-from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import URL_CHARS_MAX, URLS_REMEMBERED_MAX
+from incoming_payments.limits import URL_CHARS_MAX
 
 _URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE | re.ASCII)
 _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")  # host and optional port
@@ -25,15 +24,9 @@ def canonical_url(text: object, *, member: str) -> str:
     >>> canonical_url("https://Bank.Example:443/op/", member="base_url")
     'https://bank.example/op'
     """
-    if not isinstance(text, str) or len(text) > URL_CHARS_MAX:
-        raise _malformed(member)
-    return _canonical(text, member)
-
-
-@lru_cache(maxsize=URLS_REMEMBERED_MAX)  # saves 1.8 us of 1.9 us; each load of a payment checks one URL
-def _canonical(text: str, member: str) -> str:
-    if not _URL.fullmatch(text):
-        raise _malformed(member)
+    if not isinstance(text, str) or len(text) > URL_CHARS_MAX or not _URL.fullmatch(text):
+        text = f"must be an absolute http or https URL, in ASCII, of at most {URL_CHARS_MAX} characters"
+        raise _refusal(member, text)
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -79,11 +72,6 @@ def header_safe_url(url: object, *, member: str) -> str:
     ):
         raise _refusal(member, "must be an absolute http or https URL without quotes, commas or semicolons")
     return url
-
-
-def _malformed(member: str) -> InvalidValue:
-    text = f"must be an absolute http or https URL, in ASCII, of at most {URL_CHARS_MAX} characters"
-    return _refusal(member, text)
 
 
 def _refusal(member: str, why: str) -> InvalidValue:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
 
 from attrs import evolve, frozen
 
@@ -31,7 +30,6 @@ from incoming_payments.httpsig import (
     verify,
 )
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.limits import TOKEN_KEYS_REMEMBERED_MAX
 
 
 @frozen
@@ -94,7 +92,6 @@ def _verified(
     return caller, (request, keys, signature, now)
 
 
-@lru_cache(4)  # a service has one policy, and requires Idempotency-Key when it is sent
 def _covering(signature: SignaturePolicy, covered: tuple[str, ...]) -> SignaturePolicy:
     """Return the policy `signature`, which also requires the components `covered`."""
     more = [name for name in covered if name not in signature.required]
@@ -139,20 +136,12 @@ def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None
 
 def _load_key(jwk: Mapping[str, object]) -> PublicKey:
     try:
-        try:
-            return _load_remembered(tuple(jwk.items()))
-        except TypeError:  # a list or an object is a member, such as `key_ops`
-            return load_jwk(jwk)
+        return load_jwk(jwk)
     except MalformedKey as error:
         text = f"the key that is bound to the access token cannot be used: {error}"
         refusal = SignatureRefused("key_unusable", text)
         refusal.hint = f"the JWK from the introspector or from client_keys cannot be used: {error}"
         raise refusal from error
-
-
-@lru_cache(TOKEN_KEYS_REMEMBERED_MAX)  # each answer of the introspector brings the key again
-def _load_remembered(members: tuple[tuple[str, object], ...]) -> PublicKey:
-    return load_jwk(dict(members))
 
 
 def _require_new(caller: Caller, verified: _Verified, policy: ServicePolicy, now: datetime) -> Flow[None]:

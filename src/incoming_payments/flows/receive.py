@@ -59,8 +59,6 @@ def _receive(id: PaymentId | str, credit: str, amount: Amount, clock: Callable[[
     return (yield from UpdatePayment(payment_id(id), decide, name))
 
 
-# Not a function in a function: that takes seven objects for each call, and Python collects garbage more often. With
-# those of the store, 64 durable credits take 1.1 times as long (benchmarks/receive.py).
 def _decide(
     id: CreditId, amount: Amount, clock: Callable[[], datetime], payment: IncomingPayment, earlier: Credit | None
 ) -> Decision[Credit]:

@@ -1,20 +1,17 @@
-"""The fast paths of verification: short parsers for the form that honest clients send.
+"""The fast path of verification: a short parser of `Signature-Input` for the form that honest clients send.
 
-`fields`, `digest` and `base` are the specification. Each function here returns the same result as the function of
-the same name there, and calls that function for any input that it does not recognise. Each comment says how much
-longer a verification takes without the fast path: `benchmarks/verify.py --without-fast-paths` prints these figures.
+`fields.parse_signature_input` is the specification. The function here returns the same result, and calls that function
+for any input that it does not recognise.
 """
 
 import re
-from binascii import a2b_base64
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from incoming_payments.httpsig import base, digest, fields
+from incoming_payments.httpsig import fields
 from incoming_payments.httpsig.base import SF_KEY, Component, Coverage
 from incoming_payments.httpsig.fields import SignatureInput
-from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.limits import (
     COMPONENTS_MAX,
     COVERAGES_REMEMBERED_MAX,
@@ -27,7 +24,6 @@ from incoming_payments.limits import (
 _KEY: Final = SF_KEY.pattern
 _CHARACTER: Final = r"[ !#-\[\]-~]"  # a character of a string without escapes
 _STRING: Final = f'"{_CHARACTER}*"'
-_SIGNATURE: Final = re.compile(rf"({_KEY})=:([A-Za-z0-9+/]*(?:[AEIMQUYcgkosw048]=|[AQgw]==)?):")  # canonical base64
 _COVERAGE: Final = re.compile(rf"({_KEY})=\(({_STRING}(?: {_STRING}){{0,{COMPONENTS_MAX - 1}}})")
 # A parameter of RFC 9421 §2.3 with a value of its type: a time before the year 5138, or a string within its bound
 _PARAMETER: Final = re.compile(
@@ -65,42 +61,3 @@ def _head(head: str) -> tuple[str, Coverage] | None:
         return None
     label, names = match.groups()
     return label, Coverage(tuple([Component(name) for name in names[1:-1].split('" "')]))
-
-
-def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
-    """Return the signatures of a `Signature` field; fast for one signature in canonical base64."""
-    match = _SIGNATURE.fullmatch(lines[0]) if len(lines) == 1 and len(lines[0]) <= HEADER_BYTES_MAX else None
-    if match is None:
-        return fields.parse_signature(lines)
-    label, base64 = match.groups()  # without it: 1.15 times as long
-    return {label: a2b_base64(base64)} if len(base64) % 4 == 0 else fields.parse_signature(lines)
-
-
-def verify_digest(header_values: Sequence[str], body: bytes) -> None:
-    """Check the `Content-Digest` of `body`; fast for the text that this library would send with it."""
-    if len(header_values) == 1:
-        algorithm: digest.DigestAlgorithm = "sha-256" if header_values[0].startswith("sha-256") else "sha-512"
-        if header_values[0] == digest.content_digest(body, algorithm):
-            return  # without it: 1.2 times as long
-    digest.verify_digest(header_values, body)
-
-
-def build_base(builder: base.BaseBuilder, coverage: Coverage, signature_params: str) -> bytes:
-    """Return the signature base; fast for fields of one line of printable ASCII, and parts of the target URI."""
-    text, message = "", builder.message
-    values_of, request = message.fields, message if isinstance(message, RequestMessage) else None
-    for start, component, name, derive in coverage.lines:
-        values = None if name is None else values_of.get(name)
-        if (
-            values is not None
-            and len(values) == 1
-            and (value := values[0]).isascii()
-            and value.isprintable()
-            and len(value) <= HEADER_BYTES_MAX
-        ):
-            text += f"{start}{value.strip(' ')}\n"  # without it: 1.1 times as long
-        elif derive is not None and request is not None:
-            text += f"{start}{derive(request)}\n"  # without it: 1.02 times as long
-        else:
-            text += f"{start}{builder.value(component)}\n"
-    return f'{text}"@signature-params": {signature_params}'.encode("ascii")

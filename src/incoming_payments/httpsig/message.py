@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qsl, quote
 
@@ -10,7 +9,6 @@ from attrs import Factory, field, frozen
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.codes import Code
-from incoming_payments.limits import TARGETS_REMEMBERED_MAX, URL_CHARS_MAX
 
 # An absolute URI in visible ASCII. A request's target has no userinfo and no fragment: RFC 9110 §4.2.4 and §7.1.
 _TARGET: Final = re.compile(
@@ -22,13 +20,10 @@ _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 
 
 def _index(message: "RequestMessage | ResponseMessage") -> dict[str, tuple[str, ...]]:
-    index: dict[str, tuple[str, ...]] = {name.lower(): (value,) for name, value in message.headers}
-    if len(index) == len(message.headers):  # without it, a verification takes 1.02 times as long (benchmarks/verify.py)
-        return index
-    lists: dict[str, list[str]] = {}
+    index: dict[str, list[str]] = {}
     for name, value in message.headers:
-        lists.setdefault(name.lower(), []).append(value)
-    return {name: tuple(values) for name, values in lists.items()}
+        index.setdefault(name.lower(), []).append(value)
+    return {name: tuple(values) for name, values in index.items()}
 
 
 # Each verification needs the index, so each message builds it at once. Equality ignores it: it repeats the headers.
@@ -73,10 +68,19 @@ class RequestMessage:
     @property
     def target(self) -> Target:
         """The parts of `target_uri`. Raises `MalformedField` unless it is an absolute http or https URI."""
-        uri = self.target_uri
-        return _remembered_target(uri) if len(uri) <= URL_CHARS_MAX else _parse_target(uri)
+        match = _TARGET.fullmatch(self.target_uri)
+        if match is None:
+            text = "the target URI is not an absolute http or https URI in ASCII, without userinfo or fragment"
+            raise MalformedField(f"{text} (RFC 9110 §4)", code=Code.COMPONENT_VALUE)
+        scheme, host, port, path, query = match.groups()
+        scheme, authority = scheme.lower(), host.lower()
+        if port and port.lstrip("0") != _DEFAULT_PORTS[scheme]:  # RFC 9421 §2.2.3: the default port is left out
+            authority = f"{authority}:{port}"
+        return Target(
+            self.target_uri, scheme, authority, path or "/", query
+        )  # RFC 9421 §2.2.6: an empty path is a slash
 
-    @property  # a cached one would slow down each access to an attribute: attrs would add `__getattr__` to the class
+    @property
     def query_parameters(self) -> Mapping[str, list[str]]:
         """Encoded values by encoded name, RFC 9421 §2.2.8. Raises `MalformedField` when the query is not UTF-8."""
         try:
@@ -104,22 +108,6 @@ class ResponseMessage:
     def values(self, name: str) -> tuple[str, ...]:
         """Return the values of the field `name` (lower case) in the order received; empty if it is absent."""
         return self.fields.get(name, ())
-
-
-def _parse_target(uri: str) -> Target:
-    match = _TARGET.fullmatch(uri)
-    if match is None:
-        text = "the target URI is not an absolute http or https URI in ASCII, without userinfo or fragment"
-        raise MalformedField(f"{text} (RFC 9110 §4)", code=Code.COMPONENT_VALUE)
-    scheme, host, port, path, query = match.groups()
-    scheme, authority = scheme.lower(), host.lower()
-    if port and port.lstrip("0") != _DEFAULT_PORTS[scheme]:  # RFC 9421 §2.2.3: the default port is left out
-        authority = f"{authority}:{port}"
-    return Target(uri, scheme, authority, path or "/", query)  # RFC 9421 §2.2.6: an empty path is a slash
-
-
-# All creations have one URI. Without this, a verification takes 1.05 times as long (benchmarks/verify.py).
-_remembered_target: Final = lru_cache(TARGETS_REMEMBERED_MAX)(_parse_target)
 
 
 def _encode(text: str) -> str:

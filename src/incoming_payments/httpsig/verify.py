@@ -16,8 +16,9 @@ from incoming_payments.errors import InvalidValue, MalformedField, SignatureRefu
 from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseBuilder
 from incoming_payments.httpsig.codes import Code
-from incoming_payments.httpsig.fast import build_base, parse_signature, parse_signature_input, verify_digest
-from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, SignatureInput
+from incoming_payments.httpsig.digest import verify_digest
+from incoming_payments.httpsig.fast import parse_signature_input
+from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, SignatureInput, parse_signature
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import Shape, any_strict_form
@@ -194,15 +195,14 @@ def key_ids(request: RequestMessage, policy: Policy) -> tuple[str, ...]:
 
 
 def _check_arguments(keys: object, policy: object, now: object) -> None:
-    # A dict and UTC need no further calls, which saves 0.2 us.
-    values = keys.values() if type(keys) is dict or isinstance(keys, Mapping) else [None]
+    values = keys.values() if isinstance(keys, Mapping) else [None]
     for key in values:
         if not isinstance(key, PublicKey):
             text = "keys must map each kid to a PublicKey: load the keys by load_jwk"
             raise InvalidValue(text, member="keys")
     if not isinstance(policy, Policy):
         raise InvalidValue(f"policy must be a Policy, not {type(policy).__name__}", member="policy")
-    if not isinstance(now, datetime) or (now.tzinfo is not UTC and now.utcoffset() is None):
+    if not isinstance(now, datetime) or now.utcoffset() is None:
         raise InvalidValue("now has no time zone: pass a datetime with tzinfo, such as UTC", member="now")
 
 
@@ -268,7 +268,7 @@ def _check(
     _check_coverage(given, policy, has_body=size > 0)
     _check_times(given, policy, time_s)
     try:
-        base = build_base(builder, given.coverage, given.signature_params)
+        base = builder.build(given.coverage, given.signature_params)
     except MalformedField as error:
         raise SignatureRefused(error.code, _without_token(error, request)) from error
     if "content-length" in given.coverage.names and request.fields["content-length"][0].strip(" \t") != str(size):

@@ -66,7 +66,7 @@ from incoming_payments.limits import EXPLAIN_CHARS_MAX, HEADER_BYTES_MAX, METADA
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import a_creation
 from incoming_payments.wire import CreateRequest, read_create_request, write_date_time, write_error, write_json
-from kits.both_paths import SIGNATURE, SIGNATURE_INPUT, Paths, both, digest_of
+from kits.both_paths import both
 from kits.service_kit import ALICE, AUTH_SERVER, BASE_URL, BOB, PATH, SHOP, Service, a_right, header
 from kits.signed_requests import BODY, KEY, OTHER, URL
 
@@ -105,22 +105,21 @@ def check_refusal(error: IncomingPaymentsError) -> None:
 # --- parsers -----------------------------------------------------------------------------------
 
 
-def _read(paths: Paths, given: Sequence[str]) -> dict[str, Any] | None:
-    """Return the members of a field, equal on both paths, or None when both raise `MalformedField`."""
-    fast_path, specification = both(paths, given)
-    assert fast_path == specification
+def _read(parse: Callable[[Sequence[str]], dict[str, T]], given: Sequence[str]) -> dict[str, T] | None:
+    """Return the members of a field, or None when `parse` raises `MalformedField`."""
     try:
-        parsed: dict[str, Any] = paths[0](given)
+        return parse(given)
     except MalformedField as error:
         check_refusal(error)
         return None
-    return parsed
 
 
 def signature_input(data: bytes) -> str:
     """Return a dictionary of `SignatureInput` or raise `MalformedField`, on both paths, and survive a round trip."""
     given = lines(data)
-    parsed = _read(SIGNATURE_INPUT, given)
+    fast_path, specification = both(given)
+    assert fast_path == specification
+    parsed = _read(parse_signature_input, given)
     if parsed is None:
         return "refused"
     for member in parsed.values():
@@ -151,9 +150,9 @@ def _written(parsed: Mapping[str, SignatureInput]) -> str:
 
 
 def signature(data: bytes) -> str:
-    """Return signatures by label or raise `MalformedField`, on both paths; written and read, they are equal."""
+    """Return signatures by label or raise `MalformedField`; written and read, they are equal."""
     given = lines(data)
-    parsed = _read(SIGNATURE, given)
+    parsed = _read(parse_signature, given)
     if parsed is None:
         return "refused"
     if not parsed:
@@ -171,8 +170,6 @@ def content_digest(data: bytes) -> str:
     """
     *fields, body = data.split(LINES)
     given = [_filled(line, body) for line in fields]
-    fast_path, specification = both(digest_of(body), given)
-    assert fast_path == specification
     try:
         verify_digest(given, body)
     except SignatureRefused as error:
