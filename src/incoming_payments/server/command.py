@@ -10,8 +10,8 @@ from typing import get_args
 
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.gnap import Dialect
-from incoming_payments.server import demo, sign
 from incoming_payments.server.backup import backup
+from incoming_payments.server.dev import demo, sign
 from incoming_payments.server.init import CONFIGURATION, init
 from incoming_payments.server.output import say
 from incoming_payments.server.serve import serve
