@@ -133,7 +133,7 @@ class Files:
         if name.startswith("~"):
             raise ConfigurationError("begins with ~, which is not expanded: write the whole path")
         path = self.folder / name
-        if name.endswith("/") or path.is_dir():
+        if name.endswith("/") or os.path.isdir(path):
             raise ConfigurationError(f"is the folder {path}: give the name of a file in it")
         self.warn_of_database(path)
         return path

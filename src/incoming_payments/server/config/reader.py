@@ -68,7 +68,7 @@ def read(root: type[T], document: Mapping[str, Any], hooks: Mapping[Any, Callabl
         return tuple(converter.structure(_exactly(list, value), items))
 
     def make_table(cls: type) -> Callable[[Any, Any], Any]:
-        make: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
+        make: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_use_linecache=False)
         return lambda value, _: make(_exactly(dict, value), cls)
 
     converter.register_structure_hook_factory(has, make_table)

@@ -190,7 +190,7 @@ def _policy(given: Configuration) -> ServicePolicy:
     )
     with naming("", given):
         policy = ServicePolicy(base_url=given.base_url, auth_server=given.auth_server, signature=signature)
-    names = fields_dict(LimitsTable).keys() & fields_dict(ServicePolicy).keys()
+    names = fields_dict(LimitsTable).keys() - {"signature_age_s", "clock_skew_s", "signature_shapes"}
     with naming("limits", limits):
         return evolve(policy, **{name: getattr(limits, name) for name in names})
 
