@@ -22,8 +22,8 @@ from _load import WORKERS, drive, free_port, run_bare, server
 from _prepares import prepares
 from _report import finish, table
 from incoming_payments.ilp.packet import PacketType
+from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
-from incoming_payments.server.settings import Settings, load_settings
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation
 
@@ -42,7 +42,7 @@ def is_fulfilled(_: bytes, body: bytes) -> bool:
 def bodies(settings: Settings, payments: int, packets: int) -> list[bytes]:
     """Store new payments without a limit. Return Prepares of one unit each, to these payments in turn."""
     now = datetime.now(UTC)
-    with SqliteStore(settings.database) as store:
+    with SqliteStore(settings.given.database) as store:
         created = [a_creation(limit=None, now=now) for _ in range(payments)]
         for creation in created:
             store.insert(creation)

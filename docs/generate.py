@@ -28,7 +28,7 @@ from incoming_payments.ilp import receive
 from incoming_payments.log import LogEvent
 from incoming_payments.observers import instruments
 from incoming_payments.ports import RequestAnswered
-from incoming_payments.server import template
+from incoming_payments.server.config import template
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent

@@ -73,7 +73,7 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "__main__": {"server"},
 }
 # Exceptions: parts that a single module may import in addition to the table above.
-MAY_ALSO_IMPORT: Final = {f"{PACKAGE}.server.demo": {"testing"}}  # the demo pays by the sender for tests
+MAY_ALSO_IMPORT: Final = {f"{PACKAGE}.server.dev.demo": {"testing"}}  # the demo pays by the sender for tests
 # Only these parts import the diagnosis of refusals.
 EXPLAIN: Final = f"{PACKAGE}.httpsig.explain"
 MAY_EXPLAIN: Final = ("hosts", "server")
@@ -103,7 +103,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "stores": {"attrs", "psycopg"},
     "clients": {"aiohttp", "attrs", "urllib3", "yarl"},
     "hosts": {"attrs"},
-    "server": {"attrs", "httptools", "prometheus_client", "uvicorn"},
+    "server": {"attrs", "cattrs", "httptools", "prometheus_client", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
     "__main__": set(),
@@ -406,12 +406,12 @@ def test_the_check_for_optional_dependencies_can_fail() -> None:
         ("hosts.asgi", "import uvicorn", ["hosts needs uvicorn"]),
         ("server.serve", "import incoming_payments.hosts.asgi, uvicorn", []),
         ("server.serve", "import incoming_payments.testing", ["server imports incoming_payments.testing"]),
-        ("server.demo", "import incoming_payments.testing.sender", []),
+        ("server.dev.demo", "import incoming_payments.testing.sender", []),
         ("testing.clock", "import incoming_payments.hosts.wsgi", []),
         (
             "testing.clock",
-            "from incoming_payments.server import sign",
-            ["testing imports incoming_payments.server.sign"],
+            "from incoming_payments.server.dev import sign",
+            ["testing imports incoming_payments.server.dev.sign"],
         ),
         ("__init__", "import incoming_payments.hosts", ["incoming_payments imports incoming_payments.hosts"]),
         *(

@@ -12,8 +12,8 @@ from pathlib import Path
 from attrs import evolve
 
 from incoming_payments import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
+from incoming_payments.server.config.settings import load_settings
 from incoming_payments.server.serve import serve
-from incoming_payments.server.settings import load_settings
 
 
 def main(configuration: str, tokens: str) -> int:

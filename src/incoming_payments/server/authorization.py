@@ -1,37 +1,15 @@
-"""The authorization server of `serve`: its table in the configuration, and the ports that reach it over HTTP."""
+"""The ports that reach the authorization server of `serve` over HTTP."""
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING
 
-from attrs import field, frozen
+from attrs import frozen
 
-from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedKey
-from incoming_payments.gnap import Dialect
-from incoming_payments.httpsig import PrivateKey
-from incoming_payments.limits import KEY_ID_CHARS_MAX
-from incoming_payments.server import declarations
-from incoming_payments.server.files import PRIVATE, Files
-from incoming_payments.server.reader import Table, naming
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.server.config.access import AuthorizationServerTable
 
 if TYPE_CHECKING:
     from incoming_payments.clients.client_keys import AsyncHttpClientKeys
     from incoming_payments.clients.introspection import AsyncHttpIntrospector
-
-
-@frozen(kw_only=True)
-class AuthorizationServer:
-    """The settings of `[authorization_server]`. `docs/server.md` explains them."""
-
-    url: str
-    dialect: Dialect
-    issuer: str | None
-    audience: str | None
-    resource_server: str | None
-    key: PrivateKey | None = field(repr=False, eq=lambda key: None if key is None else key.public_jwk())
-    timeout_s: int
-    cache_s: int
-    client_keys: bool
-    allow_http: bool
-    allow_private_clients: bool
 
 
 @frozen
@@ -48,47 +26,20 @@ class Connections:
             await self.client_keys.aclose()
 
 
-def read_authorization_server(table: Table, files: Files, auth_server: str) -> AuthorizationServer:
-    """Return the settings in `table`. The default of `issuer` is `auth_server`. Raises `ConfigurationError`."""
-    values = table.read(declarations.AUTHORIZATION_SERVER)
-    if values["dialect"] not in get_args(Dialect):
-        raise table.wrong("dialect", f"must be {' or '.join(map(repr, get_args(Dialect)))}")
-    if values["dialect"] == "rfc9767" and values["issuer"] is None:
-        values["issuer"] = auth_server
-    return AuthorizationServer(key=_key(table, values, files), **values)
-
-
-def _key(table: Table, values: dict[str, Any], files: Files) -> PrivateKey | None:
-    """Take the names of the key out of `values`, and return the key."""
-    name, kid = values.pop("key_file"), values.pop("key_id")
-    if (name is None) != (kid is None):
-        missing, given = ("key_file", "key_id") if name is None else ("key_id", "key_file")
-        raise table.wrong(missing, f"is missing: give {given} and {missing} together, or none of them")
-    if name is None:
-        return None
-    with naming(f"{table.name}.key_file"):
-        pem = files.read(name, PRIVATE)
-        try:
-            return PrivateKey.from_pem(pem, kid=kid)
-        except MalformedKey as error:
-            if error.details.get("member") == "kid":
-                raise table.wrong("key_id", f"must be 1 to {KEY_ID_CHARS_MAX} printable ASCII characters") from None
-            raise InvalidValue(f"{files.folder / name} cannot be used: {error.description}") from None
-
-
-def connect(server: AuthorizationServer) -> Connections:
-    """Return the ports for `server`. They connect with the first request.
+def connect(server: AuthorizationServerTable, auth_server: str) -> Connections:
+    """Return the ports for `server`. They connect with the first request. `auth_server` is the default of `issuer`.
 
     Raises `ConfigurationError` when a setting is wrong, or the extra `clients` is not installed.
     """
     from incoming_payments.clients.client_keys import AsyncHttpClientKeys
     from incoming_payments.clients.introspection import AsyncHttpIntrospector
 
+    issuer = auth_server if server.issuer is None and server.dialect == "rfc9767" else server.issuer
     try:
         introspector = AsyncHttpIntrospector(
             server.url,
             dialect=server.dialect,
-            issuer=server.issuer,
+            issuer=issuer,
             audience=server.audience,
             resource_server=server.resource_server,
             key=server.key,

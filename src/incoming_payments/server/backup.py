@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from incoming_payments.errors import BackupFailed, ConfigurationError, StoreStopped, StoreUnusable
-from incoming_payments.server.settings import Settings
+from incoming_payments.server.config.settings import Settings
 from incoming_payments.stores.sqlite import SqliteStore
 
 
@@ -15,16 +15,16 @@ def backup(settings: Settings, target: Path) -> int:
     Raises `ConfigurationError` when there is no database, `BackupFailed` when there is no folder for `target` or the
     copy fails, and `StoreError` when the database fails.
     """
-    if not settings.database.exists():
+    if not settings.given.database.exists():
         raise ConfigurationError(
-            f"database: {settings.database} does not exist: nothing to back up", setting="database"
+            f"database: {settings.given.database} does not exist: nothing to back up", setting="database"
         )
     if not target.parent.is_dir():
         raise BackupFailed(f"{target}: the folder {target.parent} does not exist: create it, or name another target")
     if target.is_dir():
         raise BackupFailed(f"{target} is a folder: name a new file in it, such as {target / 'backup.sqlite3'}")
     with naming_database():
-        store = SqliteStore(settings.database)
+        store = SqliteStore(settings.given.database)
     with store:
         store.backup(target)
     print(f"Wrote {target}, and read it back. Keep the configuration and its secrets with it.")

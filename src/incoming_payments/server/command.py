@@ -10,12 +10,12 @@ from typing import get_args
 
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.gnap import Dialect
-from incoming_payments.server import demo, sign
 from incoming_payments.server.backup import backup
+from incoming_payments.server.config.settings import Settings, load_settings
+from incoming_payments.server.dev import demo, sign
 from incoming_payments.server.init import CONFIGURATION, init
 from incoming_payments.server.output import say
 from incoming_payments.server.serve import serve
-from incoming_payments.server.settings import Settings, load_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

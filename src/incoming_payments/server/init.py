@@ -13,8 +13,8 @@ from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.gnap import Dialect
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import PORT_MAX, SERVER_SECRET_BYTES_MIN
-from incoming_payments.server.advice import is_loopback
-from incoming_payments.server.template import template
+from incoming_payments.server.config.advice import is_loopback
+from incoming_payments.server.config.template import template
 
 CONFIGURATION: Final = "incoming-payments.toml"
 CLIENT_KEY: Final = "client-key.pem"

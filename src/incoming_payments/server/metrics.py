@@ -9,7 +9,7 @@ from attrs import frozen
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.log import LogEvent, log_event
 from incoming_payments.ports import Observer
-from incoming_payments.server.settings import Settings
+from incoming_payments.server.config.tables import ListenTable
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -29,13 +29,13 @@ class Metrics:
     _port: int
 
     @classmethod
-    def of(cls, settings: Settings) -> Self | None:
-        """Return the metrics for `settings`, or `None` if `metrics_port` is not set.
+    def of(cls, listen: ListenTable) -> Self | None:
+        """Return the metrics for `[listen]`, or `None` if `metrics_port` is not set.
 
         Raises `ConfigurationError` when prometheus-client is not installed, or when a worker could not listen on its
         port.
         """
-        if settings.metrics_port is None:
+        if listen.metrics_port is None:
             return None
         try:
             from prometheus_client import CollectorRegistry, ProcessCollector
@@ -44,11 +44,11 @@ class Metrics:
         except ImportError:
             text = f"{_NAME} needs prometheus-client: pip install 'incoming-payments[prometheus]'"
             raise ConfigurationError(text, setting=_NAME) from None
-        for worker in range(settings.workers):
-            _check_free(settings.host, settings.metrics_port + worker)
+        for worker in range(listen.workers):
+            _check_free(listen.host, listen.metrics_port + worker)
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        return cls(PrometheusObserver(registry), registry, settings.host, settings.metrics_port)
+        return cls(PrometheusObserver(registry), registry, listen.host, listen.metrics_port)
 
     def serve(self, worker: int) -> None:
         """Serve the metrics in a thread. Worker 0 uses `metrics_port`, worker 1 the next port, and so on.

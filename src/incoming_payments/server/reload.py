@@ -3,35 +3,16 @@
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
-
-from attrs import evolve
 
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.hosts.asgi import Receive, Scope, Send
 from incoming_payments.log import LogEvent, log_event
+from incoming_payments.server.config.settings import Settings, load_settings, reloaded
 from incoming_payments.server.health import Application
-from incoming_payments.server.settings import Settings, load_settings
 
 logger = logging.getLogger(__name__)
-
-_FIXED: Final = {  # the fields of `Settings` that need a restart, with their place in the configuration
-    "policy": "base_url, auth_server or [limits]",
-    "database": "database",
-    "host": "listen.host",
-    "port": "listen.port",
-    "workers": "listen.workers",
-    "mount": "listen.mount",
-    "health": "listen.health",
-    "metrics_port": "listen.metrics_port",
-    "authorization_server": "[authorization_server]",
-    "explain_signatures": "log.explain_signatures",
-    "log_format": "log.format",
-    "access_log": "log.access",
-    "quotas": "[quotas]",
-}
 
 
 def hangups() -> "SimpleQueue[int]":
@@ -76,15 +57,7 @@ class ReloadableApplication:
         old, path = self._settings, self._settings.path
         try:
             new = load_settings(path)
-            settings = evolve(
-                old,
-                wallet_addresses=new.wallet_addresses,
-                wallet_address_service=new.wallet_address_service,
-                introspector=new.introspector,
-                tokens=new.tokens,
-                methods=new.methods,
-                packets=new.packets,
-            )
+            settings, unused = reloaded(old, new)
             application = self._build(settings)
         except (ConfigurationError, OSError) as error:
             text = "the configuration is not used, and the old settings stay: %s"
@@ -94,10 +67,6 @@ class ReloadableApplication:
         log_event(logger, logging.INFO, LogEvent.CONFIGURATION_READ, "%s was read again", path)
         for warning in new.warnings:
             log_event(logger, logging.WARNING, LogEvent.CONFIGURATION_WARNING, "%s", warning)
-        for name in _changed(old, new):
+        for name in unused:
             text = "%s: %s has changed, but needs a restart; the old value stays"
             log_event(logger, logging.WARNING, LogEvent.CONFIGURATION_WARNING, text, path, name)
-
-
-def _changed(old: Settings, new: Settings) -> Iterator[str]:
-    return (name for field, name in _FIXED.items() if getattr(old, field) != getattr(new, field))

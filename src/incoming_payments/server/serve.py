@@ -25,13 +25,13 @@ from incoming_payments.server.access_log import with_access_log
 from incoming_payments.server.authorization import Connections, connect
 from incoming_payments.server.background import beating, sweeping, with_tasks
 from incoming_payments.server.backup import naming_database
+from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.description import with_document
 from incoming_payments.server.health import Application, with_health
 from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.metrics import Metrics
 from incoming_payments.server.output import log_to_stderr, say
 from incoming_payments.server.reload import ReloadableApplication, hangups
-from incoming_payments.server.settings import Settings
 from incoming_payments.server.wallet_addresses import WalletAddressPorts
 from incoming_payments.server.workers import hold_signals, run_workers
 from incoming_payments.service import AsyncIncomingPayments
@@ -56,7 +56,7 @@ def serve(settings: Settings) -> int:
         import uvicorn
     except ImportError:
         raise ConfigurationError("serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'") from None
-    log_to_stderr(settings.log_format)
+    log_to_stderr(settings.given.log.format)
     for warning in settings.warnings:
         _warn(warning, settings)
     stops: list[StoreStopped] = []
@@ -66,21 +66,23 @@ def serve(settings: Settings) -> int:
         server.should_exit = True
 
     signals = hangups()
-    _check_database(settings.database)
-    connections = None if settings.authorization_server is None else connect(settings.authorization_server)
+    _check_database(settings.given.database)
+    given = settings.given
+    server_table = given.authorization_server
+    connections = None if server_table is None else connect(server_table, given.auth_server)
     wallet_ports = WalletAddressPorts()
-    if settings.wallet_address_service is not None:
-        wallet_ports.of(settings.wallet_address_service)  # without aiohttp, this fails before any file is created
-    with open_listeners(settings.host, settings.port, settings.workers) as listeners:
-        metrics = Metrics.of(settings)
+    if given.wallet_addresses is not None:
+        wallet_ports.of(given.wallet_addresses)  # without aiohttp, this fails before any file is created
+    with open_listeners(given.listen.host, given.listen.port, given.listen.workers) as listeners:
+        metrics = Metrics.of(given.listen)
         observer = None if metrics is None else metrics.observer
         with naming_database():
-            store = AsyncSqliteStore(settings.database, on_stop=on_stop, observer=observer)
+            store = AsyncSqliteStore(settings.given.database, on_stop=on_stop, observer=observer)
         application = ReloadableApplication(
             settings, lambda new: build(new, store, wallet_ports, observer, connections)
         )
         sweep = sweeping(AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store)))
-        logged = with_access_log(application) if settings.access_log else application
+        logged = with_access_log(application) if given.log.access else application
         server = uvicorn.Server(http_config(logged))
 
         def stop(*_: object) -> None:
@@ -194,7 +196,7 @@ def build(
         await wallet_ports.aclose()
         await store.close()
 
-    kept = settings.wallet_address_service
+    listen, kept = settings.given.listen, settings.given.wallet_addresses
     ports = AsyncPorts(
         store=store,
         wallet_addresses=settings.wallet_addresses if kept is None else wallet_ports.of(kept),
@@ -206,10 +208,10 @@ def build(
     )
     service = AsyncIncomingPayments(policy=settings.policy, ports=ports, packets=settings.packets, observer=observer)
     application = AsgiApplication(
-        service, mount=settings.mount, explain_refusals=settings.explain_signatures, on_shutdown=close
+        service, mount=listen.mount, explain_refusals=settings.given.log.explain_signatures, on_shutdown=close
     )
-    described = with_document(application, settings.policy, settings.mount)
-    return with_health(described, service) if settings.health else described
+    described = with_document(application, settings.policy, listen.mount)
+    return with_health(described, service) if listen.health else described
 
 
 def _check_database(path: Path) -> None:
@@ -221,16 +223,16 @@ def _check_database(path: Path) -> None:
 
 def _warn(text: str, settings: Settings) -> None:
     """Write a warning about the settings: to the terminal, or as a line of a log that programs read."""
-    if settings.log_format == "text":
+    if settings.given.log.format == "text":
         say(f"incoming-payments: warning: {text}", sys.stderr)
     else:
         log_event(logger, logging.WARNING, LogEvent.CONFIGURATION_WARNING, "%s", text)
 
 
 def _announce(settings: Settings) -> None:
-    base_url = settings.policy.base_url
-    lines = [f"Serving {base_url}/incoming-payments on {settings.host} port {settings.port}."]
+    base_url, listen = settings.policy.base_url, settings.given.listen
+    lines = [f"Serving {base_url}/incoming-payments on {listen.host} port {listen.port}."]
     if settings.packets is not None:
         lines.append(f"Peers send ILP packets to {base_url}{settings.packets.path}.")
-    lines.append(f"Payments are stored in {settings.database}. Press Ctrl-C to stop.")
+    lines.append(f"Payments are stored in {settings.given.database}. Press Ctrl-C to stop.")
     say("\n".join(lines), sys.stdout)

@@ -47,8 +47,8 @@ from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import IncomingPaymentsError, StoreStopped, StoreUnavailable
 from incoming_payments.ilp import IlpAddress, StreamCredentials
 from incoming_payments.ilp.packet import Fulfill, Reject, encode
+from incoming_payments.server.config.settings import load_settings
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN
-from incoming_payments.server.settings import load_settings
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing.replies import decode_reply
 from kits.processes import HttpClient
@@ -321,7 +321,7 @@ def bank(folder: Path, record_path: Path, seed: int) -> None:
     left, numbers = pending(entries), itertools.count(len(entries))
     record, choose = ClientRecord(record_path), random.Random(f"{seed} {len(entries)}")
     payables = Payables(folder / CREATED)
-    with _opened(load_settings(folder / CONFIGURATION).database) as store:
+    with _opened(load_settings(folder / CONFIGURATION).given.database) as store:
         for request in left:
             _credit_once(store, record, request)
         while not _is_ending(folder):
@@ -371,7 +371,7 @@ def token_of(folder: Path) -> str:
 
 
 def _port(folder: Path) -> int:
-    return load_settings(folder / CONFIGURATION).port
+    return load_settings(folder / CONFIGURATION).given.listen.port
 
 
 def _is_ending(folder: Path) -> bool:

@@ -11,8 +11,8 @@ from campaigns.crash.records import CALL, CREATE, ClientRecord, SentRequest
 from campaigns.crash.service import Service
 from incoming_payments import Amount, Ports, receive, receive_packet, run
 from incoming_payments.domain.payment import PaymentId
+from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.init import CONFIGURATION
-from incoming_payments.server.settings import Settings, load_settings
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation
 from incoming_payments.testing.replies import decode_reply

@@ -24,8 +24,8 @@ from campaigns.attacks.rows import ENDS_EARLY, Answer, Attack, Attempt, BadKey, 
 from campaigns.attacks.signatures import attacks
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.httpsig import Algorithm, RequestMessage
+from incoming_payments.server.config.settings import load_settings
 from incoming_payments.server.init import CLIENT_JWK, CONFIGURATION
-from incoming_payments.server.settings import load_settings
 from kits.processes import COMMAND, ROOT, HttpClient, free_port, run_command, serving
 from kits.raw_http import answers, as_bytes, exchange
 from kits.signed_requests import KEY, SCENE, Scene

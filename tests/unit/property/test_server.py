@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig import RequestMessage
-from incoming_payments.server.curl import check_url
+from incoming_payments.server.dev.curl import check_url
 
 HOSTS = st.sampled_from(["bank.example", "127.0.0.1", "[::1]", "a_b", "1.2", "[0::1]", "u@a"]) | st.text("ab0.:-[]@%")
 PORTS = st.sampled_from(["", "", ":8080", ":80", ":443"]) | st.integers(-1, 70_000).map(":{}".format)

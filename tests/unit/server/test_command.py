@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from incoming_payments.server import demo
 from incoming_payments.server.command import main
+from incoming_payments.server.dev import demo
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, To
 from incoming_payments.httpsig import PrivateKey, load_jwk
 from incoming_payments.ilp import Peer
 from incoming_payments.server.command import main
-from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, WALLET_ADDRESSES
+from incoming_payments.server.config.setting import toml
+from incoming_payments.server.config.settings import load_settings
+from incoming_payments.server.config.tables import TABLES
 from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION, PEER_TOKEN, SERVER_SECRET
-from incoming_payments.server.setting import toml
-from incoming_payments.server.settings import load_settings
 
 FILES: Final = [SERVER_SECRET, PEER_TOKEN, CLIENT_KEY, CLIENT_JWK, CONFIGURATION]
 
@@ -53,7 +53,11 @@ def test_configuration_of_init_can_be_loaded(folder: Path) -> None:
     right = AccessRight(["create", "read", "complete", "list"], wallet_address_url(f"{base_url}/alice"))
     expected = AccessTokenInfo(f"{base_url}/a-client", jwk, [right])
     assert (base_url, f"{base_url}/auth") == (settings.policy.base_url, settings.policy.auth_server)
-    assert (folder / "payments.sqlite3", 9002, None) == (settings.database, settings.port, settings.mount)
+    assert (folder / "payments.sqlite3", 9002, None) == (
+        settings.given.database,
+        settings.given.listen.port,
+        settings.given.listen.mount,
+    )
     assert settings.wallet_addresses.find(wallet_address_url(f"{base_url}/alice")) is not None
     assert expected == settings.introspector.introspect(TokenQuery(AccessToken(token), "read"))
     peer_token = (folder / PEER_TOKEN).read_text("ascii").strip()
@@ -82,7 +86,7 @@ OPTIONAL: Final = {
     f"# {setting.name} = {setting.written or toml(setting.default)}": setting
     for table in TABLES
     for setting in table.settings
-    if setting.line.startswith("# ") and table not in (RIGHT, AUTHORIZATION_SERVER, WALLET_ADDRESSES)
+    if setting.line.startswith("# ") and table.name not in {"rights", "authorization_server", "wallet_addresses"}
 }
 
 
@@ -114,8 +118,12 @@ def test_optional_settings_show_their_defaults(folder: Path) -> None:
 
     assert (before.policy, before.packets) == (after.policy, after.packets)
     # The path of `base_url`, which is the default, is empty.
-    assert (before.mount, after.mount, urlsplit(before.policy.base_url).path) == (None, "", "")
-    assert (before.explain_signatures, after.explain_signatures) == (False, False)
+    assert (
+        before.given.listen.mount,
+        after.given.listen.mount,
+        urlsplit(before.policy.base_url).path,
+    ) == (None, "", "")
+    assert (before.given.log.explain_signatures, after.given.log.explain_signatures) == (False, False)
 
 
 @pytest.mark.parametrize("name", FILES)

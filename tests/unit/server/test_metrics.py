@@ -2,57 +2,57 @@
 
 import builtins
 import socket
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from attrs import evolve
 
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.ports import PacketAnswered
-from incoming_payments.server.init import CONFIGURATION
+from incoming_payments.server.config.tables import ListenTable
 from incoming_payments.server.metrics import Metrics
-from incoming_payments.server.settings import Settings, load_settings
 from kits.processes import free_port
 
 
 @pytest.fixture
-def settings(folder: Path) -> Settings:
-    """Return the settings of `init`, with a free port for metrics."""
-    return evolve(load_settings(folder / CONFIGURATION), metrics_port=free_port())
+def listen() -> ListenTable:
+    """Return a `[listen]` with a free port for metrics."""
+    return ListenTable(metrics_port=free_port())
 
 
-def test_metrics_are_optional(settings: Settings) -> None:
+def test_metrics_are_optional() -> None:
     """Without a port there is no observer."""
-    assert Metrics.of(evolve(settings, metrics_port=None)) is None
+    assert Metrics.of(ListenTable()) is None
 
 
-def test_metrics_are_served(settings: Settings) -> None:
+def test_metrics_are_served(listen: ListenTable) -> None:
     """The port serves the metrics of the observer, and no version of a program."""
-    metrics = Metrics.of(settings)
+    metrics = Metrics.of(listen)
     assert metrics is not None
     metrics.serve(0)
     metrics.observer.observe(PacketAnswered(outcome="F08", duration_s=0.5))
     with httpx.Client(trust_env=False) as client:
-        text = client.get(f"http://127.0.0.1:{settings.metrics_port}/metrics").text
+        text = client.get(f"http://127.0.0.1:{listen.metrics_port}/metrics").text
     assert 'incoming_payments_packet_duration_seconds_sum{outcome="F08"} 0.5' in text
     assert "version" not in text
 
 
-def test_used_port_is_named(settings: Settings) -> None:
+def test_used_port_is_named(listen: ListenTable) -> None:
     """The error names the setting and what to change."""
-    says = rf"listen.metrics_port: cannot listen on 127.0.0.1 port {settings.metrics_port}: [^(]*; choose a port"
-    with socket.create_server(("127.0.0.1", settings.metrics_port or 0)), pytest.raises(ConfigurationError, match=says):
-        Metrics.of(settings)
+    says = rf"listen.metrics_port: cannot listen on 127.0.0.1 port {listen.metrics_port}: [^(]*; choose a port"
+    with (
+        socket.create_server(("127.0.0.1", listen.metrics_port or 0)),
+        pytest.raises(ConfigurationError, match=says),
+    ):
+        Metrics.of(listen)
 
 
 def test_port_that_is_taken_later_keeps_no_worker_from_payments(
-    settings: Settings, caplog: pytest.LogCaptureFixture
+    listen: ListenTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log names the worker and the port."""
-    port = settings.metrics_port or 0
-    metrics = Metrics.of(settings)
+    port = listen.metrics_port or 0
+    metrics = Metrics.of(listen)
     assert metrics is not None
     with socket.create_server(("127.0.0.1", port)):
         metrics.serve(0)
@@ -62,7 +62,7 @@ def test_port_that_is_taken_later_keeps_no_worker_from_payments(
     assert record.getMessage().startswith(text)
 
 
-def test_missing_library_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_named(listen: ListenTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra to install."""
     real = builtins.__import__
 
@@ -73,4 +73,4 @@ def test_missing_library_is_named(settings: Settings, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(builtins, "__import__", importing)
     with pytest.raises(ConfigurationError, match=r"incoming-payments\[prometheus\]"):
-        Metrics.of(settings)
+        Metrics.of(listen)

@@ -7,18 +7,21 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from incoming_payments.domain.payment import ClientId
 from incoming_payments.errors import InvalidValue
 from incoming_payments.gnap import AccessToken, TokenQuery
 from incoming_payments.hosts.asgi import Receive, Scope, Send
+from incoming_payments.server.command import main
+from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.health import Application
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
 from incoming_payments.server.reload import ReloadableApplication
-from incoming_payments.server.settings import Settings, load_settings
 from incoming_payments.testing.sender import Ending, Payee, over_http, pay
 from kits.processes import COMMAND, HttpClient, await_lines, code_of, free_port, run_command, serving, token_in
 
@@ -135,8 +138,8 @@ FIXED: Final = [
     ("# explain_signatures = false", "explain_signatures = true", "log.explain_signatures"),
     ('# format = "json"', 'format = "json"', "log.format"),
     ("# access = true", "access = true", "log.access"),
-    ("# unpaid_payments = 100", "unpaid_payments = 3", "[quotas]"),
-    ("# public_get = true", "public_get = false", "base_url, auth_server or [limits]"),
+    ("# unpaid_payments = 100", "unpaid_payments = 3", "quotas.unpaid_payments"),
+    ("# public_get = true", "public_get = false", "limits.public_get"),
 ]
 
 
@@ -156,19 +159,9 @@ def test_setting_that_needs_a_restart_stays(
     assert text in caplog.messages
     before, after = used
     assert after.introspector.introspect(TokenQuery(AccessToken("NEW-TOKEN"), "read")) is not None
-    for field in (
-        "policy",
-        "database",
-        "host",
-        "port",
-        "workers",
-        "mount",
-        "health",
-        "metrics_port",
-        "explain_signatures",
-        "quotas",
-    ):
-        assert getattr(before, field) == getattr(after, field)
+    assert (before.policy, before.quotas) == (after.policy, after.quotas)
+    for field in ("database", "listen", "log", "limits", "quotas"):
+        assert getattr(before.given, field) == getattr(after.given, field)
 
 
 def test_changed_authorization_server_needs_a_restart(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +174,32 @@ def test_changed_authorization_server_needs_a_restart(folder: Path, caplog: pyte
     edit(folder, "\n# [authorization_server]\n", new)
     reloadable.reload()
     assert "[authorization_server] has changed, but needs a restart" in caplog.text
-    assert used[1].authorization_server is None
+    assert used[1].given.authorization_server is None
+
+
+def test_removed_table_needs_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A table that is no longer there is named as a table, and one setting of it by its name."""
+    assert main(["init", str(tmp_path), "--authorization-server", "https://as.example/i"]) == 0
+    used: list[Settings] = []
+    reloadable = application(tmp_path, used)
+    edit(tmp_path, "# cache_s = 0", "cache_s = 9")
+    reloadable.reload()
+    text = (tmp_path / CONFIGURATION).read_text("utf-8")
+    (tmp_path / CONFIGURATION).write_text(re.sub(r"(?s)\n\[authorization_server\]\n.*?\n\n", "\n\n", text))
+    reloadable.reload()
+    needs = "has changed, but needs a restart"
+    for name in ("authorization_server.cache_s", "[authorization_server]"):
+        assert f"{name} {needs}" in caplog.text
+    assert [settings.given.authorization_server for settings in used] == [used[0].given.authorization_server] * 3
+
+
+def test_reload_keeps_the_counts_of_quotas(folder: Path) -> None:
+    """A client that has used its quota gets no new one by a reload."""
+    used: list[Settings] = []
+    edit(folder, "# requests_per_minute = 600", "requests_per_minute = 1")
+    reloadable, client, now = application(folder, used), ClientId("https://shop.example"), datetime.now(UTC)
+    reloadable.reload()
+    assert [settings.quotas and settings.quotas.admit(client, now) for settings in used] == [None, 60.0]
 
 
 def test_events_and_warnings_of_a_reload(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

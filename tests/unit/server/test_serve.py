@@ -32,10 +32,10 @@ from incoming_payments.limits import (
 )
 from incoming_payments.server import serve
 from incoming_payments.server.command import main
+from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.health import Application
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
 from incoming_payments.server.serve import build
-from incoming_payments.server.settings import Settings
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 from kits.processes import COMMAND, HttpClient, code_of, free_port, run_command, serving, token_in, unsigned
 from kits.raw_http import answers, as_bytes, exchange

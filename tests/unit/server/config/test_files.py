@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.server.files import PRIVATE, PUBLIC, Files
+from incoming_payments.server.config.files import PRIVATE, PUBLIC, Files
 
 
 def test_secrets_and_tokens_are_read(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.limits import CLOCK_SKEW_S_MAX, CONFIGURATION_BYTES_MAX, SIGNATURE_AGE_S_MAX
-from incoming_payments.server import declarations, files
-from incoming_payments.server.settings import Settings, load_settings
+from incoming_payments.server.config import files
+from incoming_payments.server.config.settings import Settings, load_settings
+from incoming_payments.server.config.tables import TABLES
 from incoming_payments.stores.quotas import MemoryQuotas
 
 JWK: Final = {
@@ -157,10 +158,10 @@ def test_full_configuration_has_every_setting() -> None:
     """`FULL` sets every setting beside `[[token]]`, so that the test below checks each of them."""
     document = tomllib.loads(FULL)
     rights = [right for token in document["token"] for right in token["rights"]]
-    for table in declarations.TABLES:
-        if table in (declarations.AUTHORIZATION_SERVER, declarations.WALLET_ADDRESSES):  # these have their own tests
+    for table in TABLES:
+        if table.name in {"authorization_server", "wallet_addresses"}:  # these have their own tests
             continue
-        found = rights if table is declarations.RIGHT else document.get(table.name, document)
+        found = rights if table.name == "rights" else document.get(table.name, document)
         given = set().union(*found) if isinstance(found, list) else set(found)
         assert {setting.name for setting in table.settings} - given == set()
 
@@ -194,10 +195,22 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
         metadata_depth_max=3,
         wording="web-monetization",
     )
-    assert (policy, tmp_path / "data/payments.sqlite3") == (settings.policy, settings.database)
-    assert (settings.host, settings.port, settings.mount) == ("::1", 9001, "/proxied")
-    assert (settings.health, settings.metrics_port, settings.workers) == (False, 9464, 1)
-    assert (settings.explain_signatures, settings.log_format, settings.access_log) == (True, "json", True)
+    assert (policy, tmp_path / "data/payments.sqlite3") == (settings.policy, settings.given.database)
+    assert (
+        settings.given.listen.host,
+        settings.given.listen.port,
+        settings.given.listen.mount,
+    ) == ("::1", 9001, "/proxied")
+    assert (
+        settings.given.listen.health,
+        settings.given.listen.metrics_port,
+        settings.given.listen.workers,
+    ) == (False, 9464, 1)
+    assert (
+        settings.given.log.explain_signatures,
+        settings.given.log.format,
+        settings.given.log.access,
+    ) == (True, "json", True)
     assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
     assert [first, second] == [introspect(settings, token) for token in ("TOKEN1", "TOKEN2")]
     assert DerivedMethods("g.bank", SECRETS) == settings.methods
@@ -208,10 +221,22 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
     settings = load(LEAST)
 
     policy = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
-    assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.database)
-    assert (settings.host, settings.port, settings.mount) == ("127.0.0.1", 8080, None)
-    assert (settings.health, settings.metrics_port, settings.quotas) == (True, None, None)
-    assert (settings.explain_signatures, settings.log_format, settings.access_log) == (False, "text", False)
+    assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.given.database)
+    assert (
+        settings.given.listen.host,
+        settings.given.listen.port,
+        settings.given.listen.mount,
+    ) == ("127.0.0.1", 8080, None)
+    assert (settings.given.listen.health, settings.given.listen.metrics_port, settings.quotas) == (
+        True,
+        None,
+        None,
+    )
+    assert (
+        settings.given.log.explain_signatures,
+        settings.given.log.format,
+        settings.given.log.access,
+    ) == (False, "text", False)
     assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
     assert introspect(settings, "TOKEN1") is None
 
@@ -247,7 +272,7 @@ def test_quotas_are_loaded(load: Load) -> None:
 def test_each_worker_has_a_port_for_metrics(load: Load) -> None:
     """A `metrics_port` that leaves too few ports for the workers is refused."""
     settings = load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65533")
-    assert (settings.workers, settings.metrics_port) == (3, 65533)
+    assert (settings.given.listen.workers, settings.given.listen.metrics_port) == (3, 65533)
     reason = "listen.metrics_port is 65534, so the 3 workers would need ports up to 65536; give at most 65533"
     with pytest.raises(ConfigurationError, match=reason):
         load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65534")
@@ -265,12 +290,12 @@ def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
 @pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/op"])
 def test_default_mount_is_that_of_the_applications(load: Load, base_url: str) -> None:
     """Without `mount`, `serve` and an embedded service use the same default."""
-    assert load(changed("base_url", f'base_url = "{base_url}"', LEAST)).mount is None
+    assert load(changed("base_url", f'base_url = "{base_url}"', LEAST)).given.listen.mount is None
 
 
 def test_mount_may_be_empty(load: Load) -> None:
     """An empty `mount` is for a proxy that removes the path of `base_url`."""
-    assert load(LEAST + '[listen]\nmount = ""').mount == ""
+    assert load(LEAST + '[listen]\nmount = ""').given.listen.mount == ""
 
 
 def test_byte_order_mark_is_ignored(load: Load) -> None:
@@ -287,7 +312,10 @@ def test_absolute_paths_stay_unchanged(load: Load, tmp_path: Path) -> None:
     text = changed("secret_files", f'secret_files = ["{(elsewhere / "secret.hex").as_posix()}"]', text)
     settings = load(text)
 
-    assert (elsewhere / "p.sqlite3", DerivedMethods("g.bank", SECRETS[1:])) == (settings.database, settings.methods)
+    assert (elsewhere / "p.sqlite3", DerivedMethods("g.bank", SECRETS[1:])) == (
+        settings.given.database,
+        settings.methods,
+    )
 
 
 def test_tokens_with_their_files(load: Load, tmp_path: Path) -> None:
@@ -357,14 +385,14 @@ WRONG: Final = [
     ("client", "client = 1", "token[0].client", "must be a string"),
     ("jwk_file", "jwk_file = 1", "token[0].jwk_file", "must be a string"),
     ("rights", 'rights = "read"', "token[0].rights", "must be an array of tables, such as rights = [{"),
-    ("rights", 'rights = ["read"]', "token[0].rights", "must be an array of tables"),
+    ("rights", 'rights = ["read"]', "token[0].rights[0]", "must be a table, not a string"),
     ("rights", 'rights = [{ actions = "read" }]', "token[0].rights[0].actions", "must be an array"),
     ("rights", 'rights = [{actions = ["read"], identifier = 1}]', "token[0].rights[0].identifier", "must be a string"),
     ("expires_at", 'expires_at = "2027"', "token[0].expires_at", "must be a date-time, such as 2027-01-01T00:00:00Z"),
     ("expires_at", "expires_at = 2027-01-01", "token[0].expires_at", "must be a date-time"),
     ("address", "address = 1", "ilp.address", "must be a string"),
     ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array"),
-    ("secret_files", "secret_files = [1]", "ilp.secret_files", "must be an array of file names"),
+    ("secret_files", "secret_files = [1]", "ilp.secret_files[0]", "must be a string, not an integer"),
     ("path", "path = 1", "ilp.path", "must be a string"),
     ("tolerance_units", "tolerance_units = 0.5", "ilp.tolerance_units", "must be an integer"),
     ("tolerance_basis_points", "tolerance_basis_points = true", "ilp.tolerance_basis_points", "must be an integer"),
@@ -373,7 +401,7 @@ WRONG: Final = [
     ('asset_code = "EUR', "asset_code = 1", "peer[0].asset_code", "must be a string"),
     ("asset_scale = 3", "asset_scale = 3.0", "peer[0].asset_scale", "must be an integer"),
     ("token_files", 'token_files = "peer.txt"', "peer[0].token_files", "must be an array"),
-    ("token_files", "token_files = [1]", "peer[0].token_files", "must be an array of file names"),
+    ("token_files", "token_files = [1]", "peer[0].token_files[0]", "must be a string, not an integer"),
     ("ilp_address", "ilp_address = 1", "peer[0].ilp_address", "must be a string"),
     ("allow_identical", "allow_identical = 1", "limits.allow_identical", "must be true or false"),
     ("public_get", "public_get = 1", "limits.public_get", "must be true or false"),
@@ -435,13 +463,13 @@ WRONG: Final = [
     ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a value"),
     ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
     ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),
-    ("rights", 'rights = [{ actions = ["write"] }]', "token[0].rights[0].actions", "must be among create, read"),
-    ("rights", "rights = [{ actions = [1] }]", "token[0].rights[0].actions", "must be among create, read"),
+    ("rights", 'rights = [{ actions = ["write"] }]', "token[0].rights[0].actions[0]", "must be 'create' or 'read' or"),
+    ("rights", "rights = [{ actions = [1] }]", "token[0].rights[0].actions[0]", "must be 'create' or 'read' or"),
     (
         "rights",
         'rights = [{ actions = ["create", "Read_All"] }]',
-        "token[0].rights[0].actions",
-        "must be among create, read, read-all, complete, list, list-all: did you mean read-all?",
+        "token[0].rights[0].actions[1]",
+        "must be 'create' or 'read' or 'read-all' or 'complete' or 'list' or 'list-all': did you mean read-all?",
     ),
     (
         "rights",
@@ -534,21 +562,22 @@ WRONG: Final = [
     ("unpaid_payments", "unpaid_payments = 501", "quotas.unpaid_payments", "must be an integer from 1 to 500, not 501"),
     ("requests_per_minute", "requests_per_minute = 0", "quotas.requests_per_minute", "must be an integer from 1 to"),
     ("requests_per_minute", "requests_per_minute = true", "quotas.requests_per_minute", "must be an integer"),
-    ("signature_shapes", 'signature_shapes = ["go"]', "limits.signature_shapes", "must be an array of 'php-sdk' and"),
-    ("signature_shapes", "signature_shapes = [1]", "limits.signature_shapes", "must be an array of"),
+    ("signature_shapes", 'signature_shapes = ["go"]', "limits.signature_shapes[0]", "must be 'php-sdk' or 'rust-sdk'"),
+    ("signature_shapes", "signature_shapes = [1]", "limits.signature_shapes[0]", "must be 'php-sdk' or"),
     ("signature_shapes", 'signature_shapes = "php-sdk"', "limits.signature_shapes", "must be an array"),
     # unknown, or misspelt
+    ("[[wallet_address]]", "[[wallet_adress]]", "wallet_adress", "is not a setting: did you mean wallet_address?"),
     ("base_url", 'base_ulr = "https://bank.example"', "base_url", "(base_ulr is not a setting: is it misspelt?)"),
     ("base_url", 'base_url = "https://a.example"\ndebug = true', "debug", "is not a setting"),
-    ("[log]", "[logs]", "log", "is missing (logs is not a setting: is it misspelt?)"),
+    ("[log]", "[logs]", "logs", "is not a setting: did you mean log?"),
     (
         "explain_signatures",
         "explain_signature = true",
         "log.explain_signature",
         "is not a setting: did you mean explain_signatures?",
     ),
-    ("[limits]", "[limit]", "limits", "is missing (limit is not a setting: is it misspelt?)"),
-    ("[ilp]", "[ipl]", "ilp", "is missing (ipl is not a setting: is it misspelt?)"),
+    ("[limits]", "[limit]", "limit", "is not a setting: did you mean limits?"),
+    ("[ilp]", "[ipl]", "ilp", "is missing: give [ilp] with address and secret_files (ipl is not a"),
     ("port", "prot = 9001", "listen.prot", "is not a setting: did you mean port?"),
     ("asset_scale", "asset_scale = 2\nname = 1", "wallet_address[0].name", "is not a setting"),
     ("expires_at", "expires = 2027-01-01T00:00:00Z", "token[0].expires", "is not a setting: did you mean expires_at?"),
@@ -575,10 +604,7 @@ def test_error_names_the_setting(load: Load, tmp_path: Path, line: str, new: str
     assert "\n" not in refused.value.description
 
 
-TABLES: Final = ["listen", "ilp", "limits"]
-
-
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", ["listen", "ilp", "limits"])
 def test_value_instead_of_a_table_is_refused(load: Load, name: str) -> None:
     """The error for a value in place of a table names the table."""
     with pytest.raises(ConfigurationError, match=f"{name} must be a table") as refused:
@@ -599,13 +625,12 @@ def test_table_instead_of_an_array_is_refused(load: Load) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (LEAST.replace("[[wallet_address]]", "[[wallet_adress]]"), "(wallet_adress is not a setting: is it misspelt?)"),
         (
             LEAST[: LEAST.index("[[wallet")] + LEAST[LEAST.index("[ilp]") :],
             "give at least one, as [[wallet_address]], or give [wallet_addresses]",
         ),
         (
-            "wallet_address = []\n" + LEAST[: LEAST.index("[[wallet")],
+            "wallet_address = []\n" + LEAST[: LEAST.index("[[wallet")] + LEAST[LEAST.index("[ilp]") :],
             "give at least one, as [[wallet_address]], or give [wallet_addresses]",
         ),
     ],
@@ -874,8 +899,8 @@ def test_warnings_name_the_file_and_the_setting(load: Load, tmp_path: Path) -> N
     start = f"{tmp_path / 'configuration.toml'}: "
     assert [warning.removeprefix(start).split()[:3] for warning in warnings] == [
         ["listen.host:", "192.0.2.1", "is"],
-        ["limits.signature_age_s", "is", "7200;"],
         ["ilp.margin_ms", "is", "20000;"],
+        ["limits.signature_age_s", "is", "7200;"],
         ["token[0].expires_at", "is", "2025-12-31T23:59:59Z,"],
         ["wallet_address[1].asset_code", "is", '"jpy":'],
         ["peer[0]", "has", "the"],

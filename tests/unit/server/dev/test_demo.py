@@ -16,9 +16,9 @@ import pytest
 
 from incoming_payments.domain.payment import CreditId
 from incoming_payments.httpsig import PrivateKey
-from incoming_payments.server import _demo_processes as processes
-from incoming_payments.server import demo
-from incoming_payments.server._demo_processes import StoryEnds
+from incoming_payments.server.dev import _demo_processes as processes
+from incoming_payments.server.dev import demo
+from incoming_payments.server.dev._demo_processes import StoryEnds
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.sender import Ending, SenderTotals

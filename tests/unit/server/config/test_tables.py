@@ -1,6 +1,6 @@
 """The declarations of the settings."""
 
-from incoming_payments.server.declarations import TABLES
+from incoming_payments.server.config.tables import TABLES
 
 
 def test_setting_without_a_default_describes_its_absence() -> None:

@@ -3,25 +3,25 @@
 import ipaddress
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from incoming_payments.domain.amount import Asset
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.gnap.introspection import AccessTokenInfo
 from incoming_payments.limits import UINT64_DIGITS_MAX
-from incoming_payments.server.authorization import AuthorizationServer
-from incoming_payments.server.setting import TableOf
+from incoming_payments.server.config.access import AuthorizationServerTable
+from incoming_payments.server.config.setting import settings_of
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
-def of_values(table: TableOf, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for each value of `table` that is outside the usual range of its setting."""
-    for setting in table.settings:
-        value = values.get(setting.name)
+def of_values(name: str, table: object) -> Iterator[str]:
+    """Yield a warning for each value in the table `name` that is outside the usual range of its setting."""
+    for setting in settings_of(type(table)):
+        value = getattr(table, setting.name)
         if setting.usual is not None and value is not None and not setting.usual[0] <= value <= setting.usual[1]:
-            yield f"{table.name}.{setting.name} is {value}; {setting.usually}"
+            yield f"{name}.{setting.name} is {value}; {setting.usually}"
 
 
 def of_listen(base_url: str, host: str, port: int, mount: str | None) -> Iterator[str]:
@@ -51,7 +51,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def of_access(base_url: str, *, has_tokens: bool, server: AuthorizationServer | None) -> Iterator[str]:
+def of_access(base_url: str, *, has_tokens: bool, server: AuthorizationServerTable | None) -> Iterator[str]:
     """Yield a warning when no client has access, and when the settings for development are used in production."""
     if not has_tokens and server is None:
         yield (

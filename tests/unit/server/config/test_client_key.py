@@ -8,8 +8,8 @@ import pytest
 
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig import PrivateKey
-from incoming_payments.server.client_key import read_client_key
-from incoming_payments.server.files import Files
+from incoming_payments.server.config.client_key import read_client_key
+from incoming_payments.server.config.files import Files
 
 KEY: Final = PrivateKey.generate_ed25519("client-key-1")
 JWK: Final = KEY.public_jwk()
@@ -87,4 +87,4 @@ def test_key_of_the_advice_is_accepted(tmp_path: Path) -> None:
     """The JWK that the error about PEM describes is a key that the file may hold."""
     jwk = PrivateKey.from_pem(KEY.to_pem(), kid="client-key-1").public_jwk()
     (tmp_path / "client.jwk").write_text(json.dumps(jwk), "utf-8-sig")
-    assert read_client_key(Files(tmp_path), "client.jwk") == JWK
+    assert read_client_key(Files(tmp_path), "client.jwk").jwk == JWK

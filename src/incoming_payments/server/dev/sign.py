@@ -21,8 +21,9 @@ from incoming_payments.httpsig.digest import DigestAlgorithm
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_signature_input
 from incoming_payments.httpsig.sign import default_components
 from incoming_payments.limits import KEY_ID_CHARS_MAX, NONCE_CHARS_MAX, SIGNED_BODY_BYTES_MAX
-from incoming_payments.server.curl import check_url, curl_command
-from incoming_payments.server.settings import ConfiguredToken, Settings, load_settings
+from incoming_payments.server.config.access import ConfiguredToken
+from incoming_payments.server.config.settings import Settings, load_settings
+from incoming_payments.server.dev.curl import check_url, curl_command
 
 _METHOD: Final = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9_\-]*")
 _WITH_BODY: Final = ("POST", "PUT", "PATCH")

@@ -9,7 +9,7 @@ import pytest
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import COMMAND_BODY_BYTES_MAX
-from incoming_payments.server.curl import check_url, curl_command
+from incoming_payments.server.dev.curl import check_url, curl_command
 from kits.shell import Recorder, needs_curl, recording, sh
 
 VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F)))

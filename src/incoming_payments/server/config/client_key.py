@@ -6,17 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from attrs import frozen
+
 from incoming_payments.errors import InvalidValue, MalformedKey
 from incoming_payments.httpsig import load_jwk
 from incoming_payments.httpsig.algorithms import SCHEMES
-from incoming_payments.server.files import PUBLIC, Files
+from incoming_payments.server.config.files import PUBLIC, Files
 
 _PEM: Final = (b"-----BEGIN", b"Bag Attributes", b"ssh-", b"ecdsa-")
 _HOW: Final = "incoming_payments.httpsig.PrivateKey.from_pem(PEM, kid=KEY_ID).public_jwk() returns it"
 
 
-def read_client_key(files: Files, name: str) -> dict[str, Any]:
-    """Return the JWK in the file `name`. Raises `InvalidValue` with the path, the fault and the change to make."""
+@frozen
+class ClientKey:
+    """The JWK in the file at `path`."""
+
+    path: Path
+    jwk: Mapping[str, object]
+
+
+def read_client_key(files: Files, name: str) -> ClientKey:
+    """Return the key in the file `name`. Raises `InvalidValue` with the path, the fault and the change to make."""
     content = files.read(name, PUBLIC).removeprefix(BOM_UTF8)  # some editors write one
     path = files.folder / name
     if content.lstrip().startswith(_PEM):
@@ -27,7 +37,7 @@ def read_client_key(files: Files, name: str) -> dict[str, Any]:
     except MalformedKey as error:
         why = _hint(jwk, error.details.get("member")) or f"cannot be used: {error.description}"
         raise InvalidValue(f"{path} {why}") from None
-    return jwk
+    return ClientKey(path, jwk)
 
 
 def _pem(path: Path) -> str:

@@ -5,7 +5,9 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NewType
+
+from attrs import field, frozen
 
 from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.gnap.token import AccessToken
@@ -19,7 +21,18 @@ _OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 _STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with the second bit, such as in /tmp, users cannot replace others' files
 _EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")  # no secret ends like this
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
+ServerSecret = NewType("ServerSecret", bytes)  # the content of a file of `secret_files`
+PeerToken = NewType("PeerToken", AccessToken)  # the content of a file of `token_files`
+
 _NOT_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # a FIFO would wait for its writer
+
+
+@frozen
+class Pem:
+    """The content of a file with a private key."""
+
+    path: Path
+    content: bytes = field(repr=False)
 
 
 def read_bounded(path: Path) -> bytes:
@@ -40,7 +53,7 @@ def read_bounded(path: Path) -> bytes:
 class Files:
     """The files in `folder`. `warnings` lists the files and folders that other users can access.
 
-    The methods raise `InvalidValue` for a file that cannot be read or used.
+    The methods raise `InvalidValue` for a file that cannot be read or used, unless they name another exception.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -103,7 +116,29 @@ class Files:
         )
         return str(path) if is_name else "the file (its name is not shown, because it may be a secret)"
 
-    def server_secret(self, name: str) -> bytes:
+    def pem(self, name: str) -> Pem:
+        """Return the content of a file with a private key."""
+        return Pem(self.folder / name, self.read(name, PRIVATE))
+
+    def database(self, name: str) -> Path:
+        """Return the path of the database, which may not exist yet. Raises `ConfigurationError`."""
+        if not name or "\0" in name:
+            raise ConfigurationError("must not be empty, and must not contain NUL")
+        if name == ":memory:":
+            text = 'is ":memory:", but payments must survive a restart: give a file, such as "payments.sqlite3"'
+            raise ConfigurationError(text)
+        if "://" in name or name.startswith("file:"):
+            text = 'must be the name of a file, such as "payments.sqlite3", and no URL'
+            raise ConfigurationError(f"{text}: serve stores payments in SQLite only")
+        if name.startswith("~"):
+            raise ConfigurationError("begins with ~, which is not expanded: write the whole path")
+        path = self.folder / name
+        if name.endswith("/") or os.path.isdir(path):
+            raise ConfigurationError(f"is the folder {path}: give the name of a file in it")
+        self.warn_of_database(path)
+        return path
+
+    def server_secret(self, name: str) -> ServerSecret:
         """Return the server secret in a file of hexadecimal digits."""
         content = self.read(name, PRIVATE)
         try:
@@ -113,12 +148,12 @@ class Files:
         else:
             found = f"{len(secret)} bytes"
             if len(secret) >= SERVER_SECRET_BYTES_MIN:
-                return secret
+                return ServerSecret(secret)
         need = f"{SERVER_SECRET_BYTES_MIN} bytes or more, in hexadecimal digits"
         how = f"`openssl rand -hex {SERVER_SECRET_BYTES_MIN}` writes a new secret"
         raise InvalidValue(f"{self.folder / name} must hold {need}, but holds {found}: {how}")
 
-    def peer_token(self, name: str) -> AccessToken:
+    def peer_token(self, name: str) -> PeerToken:
         """Return the bearer token in a file."""
         content = self.read(name, PRIVATE)
         how = "`openssl rand -hex 32` writes a new token"
@@ -130,4 +165,4 @@ class Files:
         if len(token.value) < PEER_TOKEN_CHARS_MIN:
             need = f"a token of {PEER_TOKEN_CHARS_MIN} characters or more, not {len(token.value)}"
             raise InvalidValue(f"{self.folder / name} must hold {need}: {how}")
-        return token
+        return PeerToken(token)

@@ -28,7 +28,7 @@ from attrs import frozen
 
 from incoming_payments.clock import utc_now
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
-from incoming_payments.server._demo_processes import (
+from incoming_payments.server.dev._demo_processes import (
     START_S_MAX,
     USD,
     Authorization,

@@ -122,7 +122,7 @@ class CoreBanking:
 def core_banking(database: Path) -> Iterator[CoreBanking]:
     """Run a process that embeds the library on the file of the service."""
     process = subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "incoming_payments.server._demo_processes", str(database)],
+        [sys.executable, "-m", "incoming_payments.server.dev._demo_processes", str(database)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Final
 
-from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, TOKEN, WALLET_ADDRESSES
-from incoming_payments.server.setting import REQUIRED, Setting, TableOf, toml
+from incoming_payments.server.config.setting import REQUIRED, Setting, toml
+from incoming_payments.server.config.tables import TABLES
 
 
 def documented() -> str:
@@ -35,23 +35,24 @@ def template(*, has_authorization_server: bool, active: Collection[str] = (), **
     `[wallet_addresses]` too. `active` are the names of the settings of the authorization server that are set although
     they are optional.
     """
-    omitted = (WALLET_ADDRESSES, TOKEN if has_authorization_server else AUTHORIZATION_SERVER)
+    omitted = ("wallet_addresses", "token" if has_authorization_server else "authorization_server")
     return "\n".join(_template_lines(omitted, active)).format(**values) + "\n"
 
 
-def _template_lines(omitted: Collection[TableOf], active: Collection[str]) -> Iterator[str]:
+def _template_lines(omitted: Collection[str], active: Collection[str]) -> Iterator[str]:
     yield "# The configuration of `incoming-payments serve`."
+    yield "# Keep this file private: it holds a token. File names are relative to the folder of this file."
     for table in TABLES:
-        if table is RIGHT:  # written in its token
+        if table.name == table.header == "rights":  # written in its token
             continue
         yield from _comment(table.meaning, "# ")
-        mark = "# " if table in omitted else ""
+        mark = "# " if table.name in omitted else ""
         yield from [f"{mark}{table.header}"] * bool(table.header)
         for setting in table.settings:
             values = f" ({setting.values})" if setting.values else ""
             yield from _comment(setting.meaning.replace("`", "") + values, "#   ")
             line = setting.line.removeprefix("# ")
-            is_set = setting.line == line or (table is AUTHORIZATION_SERVER and setting.name in active)
+            is_set = setting.line == line or (table.name == "authorization_server" and setting.name in active)
             yield f"{mark}{line}" if is_set else f"# {line}"
         yield ""
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.server.declarations import AUTHORIZATION_SERVER, RIGHT, TABLES, TOKEN, WALLET_ADDRESSES
-from incoming_payments.server.setting import REQUIRED
-from incoming_payments.server.template import documented, template
+from incoming_payments.server.config.setting import REQUIRED
+from incoming_payments.server.config.tables import TABLES
+from incoming_payments.server.config.template import documented, template
 
 VALUES: Final[dict[str, Any]] = {
     "base_url": "http://x",
@@ -34,16 +34,16 @@ def test_template_holds_every_setting(has_server: bool) -> None:
     text = template(has_authorization_server=has_server, **VALUES)
     document = tomllib.loads(text)
     for table in TABLES:
-        if table in (WALLET_ADDRESSES, TOKEN if has_server else AUTHORIZATION_SERVER):
+        if table.name in {"wallet_addresses", "token" if has_server else "authorization_server"}:
             assert table.name not in document
             assert f"\n# {table.header}\n" in text
             assert [setting.name for setting in table.settings if f"\n# {setting.name} = " not in text] == []
             continue
-        if table is RIGHT:
+        if table.name == "rights":
             if has_server:
                 continue
             [members] = document["token"][0]["rights"]
-            assert set(members) == {setting.name for setting in RIGHT.settings}
+            assert set(members) == {setting.name for setting in table.settings}
             continue
         members = document.get(table.name, document)
         members = members[0] if isinstance(members, list) else members

@@ -1,0 +1,165 @@
+"""The access of clients in a configuration: tokens for development, or an authorization server."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import get_args
+
+from attrs import field, frozen
+
+from incoming_payments.domain.payment import WalletAddressUrl
+from incoming_payments.errors import InvalidValue, MalformedKey
+from incoming_payments.gnap import Dialect
+from incoming_payments.gnap.access import AccessRight, Action
+from incoming_payments.gnap.introspection import AccessTokenInfo
+from incoming_payments.gnap.token import AccessToken
+from incoming_payments.httpsig import PrivateKey
+from incoming_payments.limits import (
+    INTROSPECTION_CACHE_S_MAX,
+    INTROSPECTION_S_MAX,
+    INTROSPECTION_SETTING_S_MAX,
+    KEY_ID_CHARS_MAX,
+)
+from incoming_payments.server.config.client_key import ClientKey
+from incoming_payments.server.config.files import Pem
+from incoming_payments.server.config.reader import Once, naming, refused
+from incoming_payments.server.config.setting import setting, toml
+from incoming_payments.server.config.wallet_addresses import AUTH_SERVER, StaticWalletAddresses, WalletAddressesTable
+
+
+@frozen(kw_only=True)
+class RightTable:
+    """A right of a token."""
+
+    actions: tuple[Action, ...] = setting(f"some of {', '.join(f'`{action}`' for action in Action)}")
+    identifier: WalletAddressUrl | None = setting("the wallet address, one of those above", None, "all of them")
+
+
+@frozen(kw_only=True)
+class TokenTable:
+    """An access token for development."""
+
+    value: AccessToken = setting("the access token", written='"{token}"')
+    client: str = setting("the client: it sees the payments of its own `client`", written='"{base_url}/a-client"')
+    jwk_file: ClientKey = setting(
+        "a file with the client's public key, a JWK, for the signatures of requests with this token; `sign` "
+        "expects the private key in the file of the same name that ends in .pem",
+        written='"{jwk}"',
+    )
+    rights: tuple[RightTable, ...] = setting(
+        "the rights of the token, an array of tables; see `rights`",
+        written='[{{ actions = ["create", "read", "complete", "list"], identifier = "{base_url}/alice" }}]',
+        least="one or more in a token",
+        example='rights = [{ actions = ["create"] }]',
+    )
+    expires_at: datetime | None = setting("when the token expires", None, "never", written="2027-01-01T00:00:00Z")
+
+
+@frozen(kw_only=True)
+class AuthorizationServerTable:
+    """The authorization server."""
+
+    url: str = setting("its introspection endpoint", written='"{introspection}"')
+    dialect: Dialect = setting(
+        f"{' or '.join(f'`{toml(dialect)}`' for dialect in get_args(Dialect))}: the form of its answers",
+        written='"{dialect}"',
+    )
+    issuer: str | None = setting(
+        "the `iss` of its answers, which is the URL of its grant endpoint; only with `rfc9767`",
+        None,
+        AUTH_SERVER,
+        written='"https://auth.bank.example"',
+    )
+    audience: str | None = setting(
+        "the name of this service in `aud`: a token for other services only is refused",
+        None,
+        "a token with `aud` is refused",
+        written='"incoming-payments"',
+    )
+    key_file: Pem | None = setting(
+        "a file with the private key of this service, in PEM, which signs the requests; give `key_id` too",
+        None,
+        "the requests are not signed",
+        written='"{service_key}"',
+    )
+    key_id: str | None = setting("the key id of that key", None, "no key", written='"{service_key_id}"')
+    resource_server: str | None = setting(
+        "the name of this service at the authorization server; only with `rfc9767`",
+        None,
+        "the public key of `key_file`",
+        written='"incoming-payments"',
+    )
+    timeout_s: int = setting(
+        "how many seconds an introspection may take; then the response is 503",
+        int(INTROSPECTION_S_MAX),
+        bounds=(1, int(INTROSPECTION_SETTING_S_MAX)),
+    )
+    cache_s: int = setting(
+        "for how many seconds an active token is remembered: a revoked token stays usable for that long",
+        0,
+        bounds=(0, int(INTROSPECTION_CACHE_S_MAX)),
+    )
+    client_keys: bool = setting(
+        "whether the service reads the key of a client from `jwks.json` below the wallet address of the client, if "
+        "the token does not carry it",
+        True,
+    )
+    allow_http: bool = setting(
+        "whether `url` may be an http URL, which shows the tokens to the network", False, written="true"
+    )
+    allow_private_clients: bool = setting(
+        "for development: whether `jwks.json` may be read over http, at any port, and from private addresses",
+        False,
+        written="true",
+    )
+    key: PrivateKey | None = field(init=False, eq=False, repr=False)
+
+    @key.default
+    def _load_key(self) -> PrivateKey | None:
+        if (self.key_file is None) != (self.key_id is None):
+            missing, given = ("key_file", "key_id") if self.key_file is None else ("key_id", "key_file")
+            text = f"{missing} is missing: give {given} and {missing} together, or none of them"
+            raise InvalidValue(text, member=missing)
+        if self.key_file is None or self.key_id is None:
+            return None
+        try:
+            return PrivateKey.from_pem(self.key_file.content, kid=self.key_id)
+        except MalformedKey as error:
+            if error.details.get("member") == "kid":
+                text = f"key_id must be 1 to {KEY_ID_CHARS_MAX} printable ASCII characters"
+                raise InvalidValue(text, member="key_id") from None
+            text = f"{self.key_file.path} cannot be used: {error.description}"
+            raise InvalidValue(text, member="key_file") from None
+
+
+@frozen
+class ConfiguredToken:
+    """A `[[token]]`: the token, its client and rights, and the file with the public key of its client."""
+
+    value: AccessToken
+    info: AccessTokenInfo
+    jwk_file: Path
+
+
+def tokens_of(
+    tables: Sequence[TokenTable], hosted: StaticWalletAddresses | WalletAddressesTable
+) -> tuple[ConfiguredToken, ...]:
+    """Return the tokens of `[[token]]`, with rights for the `hosted` wallet addresses. Raises `ConfigurationError`."""
+    once = Once()
+    for place, table in enumerate(tables):
+        once.add(table.value, f"token[{place}].value", "give each token a value of its own")
+    return tuple(_token(f"token[{place}]", table, hosted) for place, table in enumerate(tables))
+
+
+def _token(path: str, table: TokenTable, hosted: StaticWalletAddresses | WalletAddressesTable) -> ConfiguredToken:
+    rights = []
+    for place, right in enumerate(table.rights):
+        path_of_right = f"{path}.rights[{place}]"
+        with naming(path_of_right, right):
+            rights.append(AccessRight(right.actions, right.identifier))
+        if right.identifier is not None and not hosted.may_host(right.identifier):
+            text = f"is not a wallet address of this configuration: {right.identifier}; use one {hosted.described()}"
+            raise refused(f"{path_of_right}.identifier", text)
+    with naming(path, table):
+        info = AccessTokenInfo(table.client, table.jwk_file.jwk, rights, table.expires_at)
+    return ConfiguredToken(table.value, info, table.jwk_file.path)

@@ -1,0 +1,126 @@
+"""The ILP receiver and its peers in a configuration."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from attrs import Attribute, frozen
+
+from incoming_payments.domain.amount import Asset, Tolerance
+from incoming_payments.ilp import DerivedMethods, Peer, Receiver
+from incoming_payments.ilp_http import ILP_PATH, HttpPeer, PacketPolicy
+from incoming_payments.limits import (
+    EXCESS_BASIS_POINTS_MAX,
+    EXCESS_BASIS_POINTS_SETTING_MAX,
+    EXCESS_UNITS_MAX,
+    PEER_TOKENS_MAX,
+    PREPARE_MARGIN_MS_MIN,
+    PREPARE_MARGIN_SETTING_MS_MAX,
+    SERVER_SECRETS_MAX,
+)
+from incoming_payments.server.config.files import PeerToken, ServerSecret
+from incoming_payments.server.config.reader import Once, naming, refused
+from incoming_payments.server.config.setting import invalid, setting
+
+_PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
+
+
+def _files(most: int) -> Callable[[object, "Attribute[Any]", Sequence[object]], None]:
+    """Return a validator for the contents of 1 to `most` files."""
+
+    def check(_: object, attribute: "Attribute[Any]", contents: Sequence[object]) -> None:
+        if not 1 <= len(contents) <= most:
+            raise invalid(attribute, f"must name 1 to {most} files, not {len(contents)}")
+
+    return check
+
+
+def _check_name(_: object, attribute: "Attribute[str]", name: str) -> None:
+    if not _PEER_NAME.fullmatch(name):
+        text = "must be 1 to 64 letters, digits and _~-, so that it can be a segment of an ILP address"
+        raise invalid(attribute, text)
+
+
+@frozen(kw_only=True)
+class IlpTable:
+    """The receiver of ILP packets."""
+
+    address: str = setting(
+        "the ILP address of this service; the address of a payment is one segment longer", written='"test.bank"'
+    )
+    secret_files: tuple[ServerSecret, ...] = setting(
+        "files with 32 random bytes or more in hexadecimal, newest first: addresses and shared secrets are derived "
+        "from them, and each of them can read STREAM packets. To rotate, put a new file in front. Remove the last "
+        "secret when no payment that was created with it can still receive money",
+        check=_files(SERVER_SECRETS_MAX),
+        written='["{secret}"]',
+    )
+    path: str = setting("where peers send ILP packets, below `base_url`; not below `/incoming-payments`", ILP_PATH)
+    tolerance_units: int = setting(
+        "by how many minor units a packet may exceed `incomingAmount`, unless `tolerance_basis_points` allows more",
+        EXCESS_UNITS_MAX,
+    )
+    tolerance_basis_points: int = setting(
+        "by how many hundredths of a percent a packet may exceed `incomingAmount`, unless `tolerance_units` allows "
+        "more",
+        EXCESS_BASIS_POINTS_MAX,
+        bounds=(0, EXCESS_BASIS_POINTS_SETTING_MAX),
+        usual=(0, 1000),
+        unusual="100 is one percent, and senders may pay that much too much by mistake",
+    )
+    margin_ms: int = setting(
+        "the milliseconds that a packet must have left when it is credited: to commit, and for the reply to travel "
+        "back. A peer does not pay for a packet with a late reply",
+        PREPARE_MARGIN_MS_MIN,
+        bounds=(0, PREPARE_MARGIN_SETTING_MS_MAX),
+        usual=(100, 10_000),
+        unusual="a small margin loses the money of packets that are answered late, and a large one refuses packets "
+        "that have enough time",
+    )
+
+
+@frozen(kw_only=True)
+class PeerTable:
+    """A peer, which sends ILP packets."""
+
+    name: str = setting("1 to 64 letters, digits and `_~-`", check=_check_name, written='"connector"')
+    asset_code: str = setting(
+        "the asset of the account with this peer: the peer can pay payments in the same asset only", written='"USD"'
+    )
+    asset_scale: int = setting("the scale of that asset", written="2")
+    token_files: tuple[PeerToken, ...] = setting(
+        "1 to 8 files, each with one bearer token of 16 characters or more. Each token is valid. To change one, "
+        "add the new token, let the peer switch to it, and remove the old one",
+        check=_files(PEER_TOKENS_MAX),
+        written='["{peer_token}"]',
+    )
+    ilp_address: str | None = setting(
+        "the ILP address that the peer gets when it requests one (ILDCP)",
+        None,
+        "its `name` below the `address` of the service",
+        written='"test.bank.connector"',
+    )
+
+
+def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> PacketPolicy:
+    """Return the receiver of `[ilp]` with its peers. Raises `ConfigurationError`."""
+    once = Once()
+    for place, secret in enumerate(ilp.secret_files):
+        once.add(secret.hex(), f"ilp.secret_files[{place}]", "give each secret once")
+    with naming("ilp", ilp, ilpAddress="address", units="tolerance_units"):
+        methods = DerivedMethods(ilp.address, ilp.secret_files)
+        tolerance = Tolerance(ilp.tolerance_units, ilp.tolerance_basis_points)
+        receiver = Receiver(methods, tolerance, ilp.margin_ms)
+    found: dict[str, HttpPeer] = {}
+    for place, table in enumerate(peers):
+        path = f"peer[{place}]"
+        if table.name in found:
+            raise refused(f"{path}.name", f"is listed twice: {table.name}")
+        for number, token in enumerate(table.token_files):
+            once.add(token.value, f"{path}.token_files[{number}]", "give each file a token of its own")
+        address = f"{methods.prefix}.{table.name}" if table.ilp_address is None else table.ilp_address
+        with naming(path, table):
+            asset = Asset(table.asset_code, table.asset_scale)
+            found[table.name] = HttpPeer(Peer(address, asset), table.token_files)
+    with naming("ilp", ilp):
+        return PacketPolicy(receiver=receiver, peers=found.values(), path=ilp.path)

@@ -1,0 +1,1 @@
+"""Commands for developers: a demo of a whole payment, and signed requests."""
