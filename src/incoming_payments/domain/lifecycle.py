@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from attrs import evolve, frozen
 
 from incoming_payments.domain.amount import Amount, Tolerance
+from incoming_payments.domain.approval import Approved
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.payment import (
@@ -60,6 +61,7 @@ class Decision(Generic[T]):
 
     `payment` is the payment after the decision, `events` are its new events, and `credit` is the new credit, if there
     is one. If `payment` is `None`, the store writes nothing. `keyed` is the idempotency key of a creation, if any.
+    `approved` is the proof that the money of a packet may be credited. The store does not keep it.
     """
 
     answer: T
@@ -67,6 +69,7 @@ class Decision(Generic[T]):
     events: tuple[Event, ...] = ()
     credit: Credit | None = None
     keyed: KeyedCreation | None = None
+    approved: Approved | None = None
 
 
 def state_of(payment: IncomingPayment, now: datetime) -> State:

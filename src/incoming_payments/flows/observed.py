@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from incoming_payments.errors import AuthorizationServerUnavailable, IncomingPaymentsError
+from incoming_payments.errors import ApprovalRequired, AuthorizationServerUnavailable, IncomingPaymentsError
 from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, UpdatePayment
 from incoming_payments.ports import CreditDecided, Observation, TokenIntrospected
 
@@ -35,7 +35,7 @@ def _report(
 ) -> None:
     if isinstance(effect, IntrospectToken):
         report(TokenIntrospected(outcome=code or state, duration_s=duration_s))
-    elif isinstance(effect, UpdatePayment) and effect.credit_id is not None:
+    elif isinstance(effect, UpdatePayment) and effect.credit_id is not None and code != ApprovalRequired.code:
         report(CreditDecided(outcome=code or "credited", duration_s=duration_s))
 
 

@@ -6,9 +6,13 @@ from typing import Final
 
 from attrs import field, frozen
 
+from incoming_payments.acceptance import ProposedCredit
+from incoming_payments.domain.approval import Approved, Approver
 from incoming_payments.domain.checks import check_time
+from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.errors import (
     ApprovalPending,
+    ApprovalRequired,
     IncomingPaymentsError,
     PacketExpired,
     PaymentNotFound,
@@ -17,6 +21,7 @@ from incoming_payments.errors import (
     PortUnavailable,
     StoreError,
 )
+from incoming_payments.flows.approval import require_approval
 from incoming_payments.flows.effects import DrawRandomness, Flow, Guarded, LoadPayment, UpdatePayment
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Reply, encode
@@ -93,6 +98,44 @@ def _reply_to(arrival: Arrival, now: datetime, clock: Callable[[], datetime]) ->
     """Return the reply that depends on the payment. Raise the refusals that `Arrival.refused` answers."""
     if not arrival.may_be_fulfilled:
         return arrival.quoted((yield from LoadPayment(arrival.payment_id)), now)
+    return arrival.fulfilled((yield from _credited(arrival, clock)), now)
+
+
+def _credited(arrival: Arrival, clock: Callable[[], datetime]) -> Flow[IncomingPayment]:
+    """Credit the packet, and return the payment. If the host has an acceptance port, request its approval first.
+
+    The driver raises `ApprovalRequired` if the host has the port and the payment takes the packet. So the host does not
+    decide about a packet that is refused anyway, carries no money, or is credited already.
+    """
+    try:
+        return (yield from _update(arrival, clock, arrival.approved_by(Approver.NO_PORT)))
+    except ApprovalRequired as required:
+        payment = required.payment
+    approval = yield from approval_of(arrival, payment)
+    return (yield from _update(arrival, clock, approval))
+
+
+def _update(
+    arrival: Arrival, clock: Callable[[], datetime], approval: Approved | IncomingPaymentsError
+) -> Flow[IncomingPayment]:
     id = arrival.credit_id
-    payment = yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id, arrival)
-    return arrival.fulfilled(payment, now)
+    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock, approval), id))
+
+
+def approval_of(arrival: Arrival, payment: IncomingPayment) -> Flow[Approved | IncomingPaymentsError]:
+    """Return the proof that the host approves the money of `arrival`, or why it does not.
+
+    The decision raises the reason, unless a copy of the packet was approved and credited meanwhile.
+    """
+    proposal = ProposedCredit(
+        payment=payment,
+        amount=arrival.amount,
+        peer=arrival.peer,
+        expires_at=arrival.expires_at,
+        data=arrival.stream_data,
+    )
+    try:
+        yield from require_approval(proposal)
+    except IncomingPaymentsError as refusal:
+        return refusal
+    return arrival.approved_by(Approver.HOST)

@@ -14,7 +14,7 @@ from incoming_payments.bounded import BoundedCall
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, FlowStuck, PortMissing
 from incoming_payments.flows import effects
-from incoming_payments.flows.approved import approved
+from incoming_payments.flows.approval import only_approved
 from incoming_payments.limits import FLOW_STEPS_MAX
 from incoming_payments.ports import AsyncPorts, Ports, check_for_asyncio
 
@@ -59,8 +59,6 @@ def run(flow: effects.Flow[T], ports: Ports) -> T:
     `ConfigurationError` when an argument is not a flow, or not `Ports`.
     """
     flow = fresh(flow, ports)
-    if ports.approvals is not None:
-        flow = approved(flow)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
@@ -90,8 +88,6 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
     """
     flow = fresh(flow, ports)
     check_for_asyncio(ports)
-    if ports.approvals is not None:
-        flow = approved(flow)
     watch = ports.loop_watch
     try:
         effect = next(flow)
@@ -150,6 +146,8 @@ def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
     name, call = route
     port = getattr(ports, name)
     if port is not None:
+        if isinstance(effect, effects.UpdatePayment) and ports.approvals is not None:
+            effect = only_approved(effect)
         return call(port, effect)
     if type(effect) in _WITHOUT_PORT:
         return _WITHOUT_PORT[type(effect)]
