@@ -363,9 +363,8 @@ def test_uncaught_exception_of_a_port_reaches_the_caller(drive: Break) -> None:
 @pytest.mark.parametrize("drive", [break_sync, break_mixed])
 def test_stop_iteration_of_a_port_is_an_error(drive: Break) -> None:
     """A `StopIteration` of a port does not look like the end of the flow."""
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(RuntimeError, match=r"^(generator|coroutine) raised StopIteration$"):
         drive(yielding(FindWalletAddress(URL)), StopIteration("an answer?"))
-    assert str(caught.value) == "generator raised StopIteration"
 
 
 @drivers
