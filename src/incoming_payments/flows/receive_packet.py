@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from attrs import field, frozen
@@ -100,19 +101,14 @@ def _credited(arrival: Arrival, clock: Callable[[], datetime]) -> Flow[IncomingP
     The driver raises `ApprovalRequired` if the host has the port and the payment takes the packet. So the host does not
     decide about a packet that is refused anyway, carries no money, or is credited already.
     """
+    id = arrival.credit_id
+    decide = partial(arrival.decide, id, clock)
     try:
-        return (yield from _update(arrival, clock, arrival.approved_by(Approver.NO_PORT)))
+        return (yield from UpdatePayment(arrival.payment_id, decide(arrival.approved_by(Approver.NO_PORT)), id))
     except ApprovalRequired as required:
         payment = required.payment
     approval = yield from approval_of(arrival, payment)
-    return (yield from _update(arrival, clock, approval))
-
-
-def _update(
-    arrival: Arrival, clock: Callable[[], datetime], approval: Approved | IncomingPaymentsError
-) -> Flow[IncomingPayment]:
-    id = arrival.credit_id
-    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock, approval), id))
+    return (yield from UpdatePayment(arrival.payment_id, decide(approval), id))
 
 
 def approval_of(arrival: Arrival, payment: IncomingPayment) -> Flow[Approved | IncomingPaymentsError]:

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Final
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from incoming_payments import errors
 from incoming_payments.domain import lifecycle
@@ -232,7 +232,7 @@ class Arrival:
             raise approval
         if not approval.covers(decision.credit):
             raise errors.BrokenDecision("the approval is for another payment or another amount")
-        return evolve(decision, approved=approval)
+        return Decision(decision.answer, decision.payment, decision.events, decision.credit, approved=approval)
 
     def fulfilled(self, payment: IncomingPayment, now: datetime) -> Fulfill:
         """Return the Fulfill. Call this only with the `payment` that the store returned after a durable commit.
