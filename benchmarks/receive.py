@@ -36,6 +36,7 @@ from _npm import node
 from _prepares import prepares
 from _report import finish, table
 from incoming_payments import Asset, DerivedMethods, Peer, Ports, Receiver, receive_packet, run
+from incoming_payments.domain.approval import Approver
 from incoming_payments.ilp.packet import PacketType, encode
 from incoming_payments.ilp.receive import Arrival, open_packet
 from incoming_payments.stores.memory import MemoryStore
@@ -86,7 +87,8 @@ def decide(packets: Sequence[bytes]) -> float:
     for packet in packets:
         arrival = open_packet(packet, peer=PEER, receiver=RECEIVER, nonce=os.urandom(12), now=NOW)
         assert isinstance(arrival, Arrival)
-        decided = arrival.decide(arrival.credit_id, clock)(payments[arrival.payment_id], None)
+        decide = arrival.decide(arrival.credit_id, clock, arrival.approved_by(Approver.NO_PORT))
+        decided = decide(payments[arrival.payment_id], None)
         payments[arrival.payment_id] = decided.answer
         assert encode(arrival.fulfilled(decided.answer, NOW))[0] == PacketType.FULFILL
     return (time.perf_counter() - start) / len(packets)

@@ -46,6 +46,7 @@ IncomingPaymentsError              has a code, a description and details
 ├── BackupFailed                   the backup was not made
 ├── PaymentExists                  the payment id was used twice
 ├── BrokenDecision                 the values to store contradict each other: a bug in the decision
+├── ApprovalRequired               the money of a packet needs the approval of the host
 ├── PortMissing                    a flow needs a port that the host did not pass
 ├── FlowStuck                      a flow took too many steps, or had already run
 └── ConfigurationError             a setting is missing or wrong
@@ -55,6 +56,7 @@ Match on the class or on `code`, never on the description. `api.STATUS` maps the
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class IncomingPaymentsError(Exception):
@@ -325,6 +327,18 @@ class PaymentExists(IncomingPaymentsError, code="payment_exists"):
 
 class BrokenDecision(IncomingPaymentsError, code="broken_decision"):
     """The values to store contradict each other or the stored values: a bug in the decision. Nothing was changed."""
+
+
+class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
+    """The decision would credit the money of a packet without the approval of the host. Nothing was changed.
+
+    `payment` is the `IncomingPayment` that would take the money. The flow that catches this exception requests the
+    approval. It is a bug in a flow if the exception reaches the host.
+    """
+
+    def __init__(self, description: str, payment: Any) -> None:
+        super().__init__(description)
+        self.payment = payment
 
 
 class PortMissing(IncomingPaymentsError, code="port_missing"):

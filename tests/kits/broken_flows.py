@@ -5,23 +5,28 @@ import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import evolve
 
 from incoming_payments.acceptance import Approval
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.approval import Approved, Approver
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import PaymentExpired, PaymentNotFound, PaymentRefused, StoreError
-from incoming_payments.flows.approved import approved
+from incoming_payments.errors import (
+    ApprovalRequired,
+    IncomingPaymentsError,
+    PaymentExpired,
+    PortUnavailable,
+    Refused,
+    StoreError,
+)
 from incoming_payments.flows.create import create_payment
 from incoming_payments.flows.effects import (
     DrawRandomness,
-    Effect,
-    FindCredit,
     Flow,
     InsertPayment,
     LoadEvents,
@@ -33,6 +38,7 @@ from incoming_payments.flows.get import find_for_client, get_payment, get_public
 from incoming_payments.flows.list import list_for_host, list_payments
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import approval_of, receive_packet
 from incoming_payments.flows.views import summary_of
 from incoming_payments.gnap.access import Action
 from incoming_payments.httpsig import RequestMessage
@@ -46,6 +52,8 @@ from kits.changed_payments import changed
 
 Clock = Callable[[], datetime]
 Settle = Callable[[Arrival, Clock], Flow[Reply]]
+Proof = Approved | IncomingPaymentsError
+T = TypeVar("T")
 
 
 def receiver(settle: Settle) -> Callable[..., Flow[bytes]]:
@@ -59,44 +67,54 @@ def receiver(settle: Settle) -> Callable[..., Flow[bytes]]:
     return receive_packet
 
 
-def _settling(credit: Callable[[Arrival, Clock], Flow[IncomingPayment]]) -> Settle:
+def _settling(credit: Callable[[Arrival, Clock, Proof], Flow[IncomingPayment]]) -> Settle:
     def settle(arrival: Arrival, clock: Clock) -> Flow[Reply]:
         try:
             if arrival.may_be_fulfilled:
-                return arrival.fulfilled((yield from credit(arrival, clock)), clock())
+                payment = yield from _approved(arrival, partial(credit, arrival, clock))
+                return arrival.fulfilled(payment, clock())
             return arrival.quoted((yield from LoadPayment(arrival.payment_id)), clock())
-        except (PaymentRefused, PaymentNotFound, StoreError) as refusal:
+        except (Refused, PortUnavailable, StoreError) as refusal:
             return arrival.refused(refusal)
 
     return settle
 
 
-def _crediting(id_of: Callable[[Arrival], str], arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _approved(arrival: Arrival, credit: Callable[[Proof], Flow[T]]) -> Flow[T]:
+    """Credit a packet. Request the approval of the host as the library does."""
+    try:
+        return (yield from credit(arrival.approved_by(Approver.NO_PORT)))
+    except ApprovalRequired as required:
+        payment = required.payment
+    return (yield from credit((yield from approval_of(arrival, payment))))
+
+
+def _crediting(id_of: Callable[[Arrival], str], arrival: Arrival, clock: Clock, proof: Proof) -> Flow[IncomingPayment]:
     id = CreditId(id_of(arrival))
-    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id))
+    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock, proof), id))
 
 
-def _fulfils_without_credit(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _fulfils_without_credit(arrival: Arrival, clock: Clock, _proof: Proof) -> Flow[IncomingPayment]:
     """Fulfil the packet if the payment is open, and never credit it."""
     payment = yield from LoadPayment(arrival.payment_id)
     lifecycle.require_receivable(payment, arrival.amount, clock())
     return payment
 
 
-def _fulfils_after_store_error(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _fulfils_after_store_error(arrival: Arrival, clock: Clock, proof: Proof) -> Flow[IncomingPayment]:
     """Fulfil the packet although the store has raised an error."""
     try:
-        return (yield from _crediting(lambda arrival: arrival.credit_id, arrival, clock))
+        return (yield from _crediting(lambda arrival: arrival.credit_id, arrival, clock, proof))
     except StoreError:
         return (yield from LoadPayment(arrival.payment_id))
 
 
-def _retries_with_another_id(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _retries_with_another_id(arrival: Arrival, clock: Clock, proof: Proof) -> Flow[IncomingPayment]:
     """Credit the packet again, with another credit id, after a store error."""
     try:
-        return (yield from _crediting(lambda arrival: arrival.credit_id, arrival, clock))
+        return (yield from _crediting(lambda arrival: arrival.credit_id, arrival, clock, proof))
     except StoreError:
-        return (yield from _crediting(lambda arrival: f"{arrival.credit_id}:2", arrival, clock))
+        return (yield from _crediting(lambda arrival: f"{arrival.credit_id}:2", arrival, clock, proof))
 
 
 def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -111,10 +129,10 @@ def _without_expiry(decide: Callable[..., Decision[Any]], answer: Callable[[Any,
     return deciding
 
 
-def _ignores_expiry(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _ignores_expiry(arrival: Arrival, clock: Clock, proof: Proof) -> Flow[IncomingPayment]:
     """Credit a packet after the payment has expired."""
     id = arrival.credit_id
-    decide = _without_expiry(arrival.decide(id, clock), lambda _, after: after)
+    decide = _without_expiry(arrival.decide(id, clock, proof), lambda _, after: after)
     after: IncomingPayment = yield from UpdatePayment(arrival.payment_id, decide, id)
     return after
 
@@ -225,34 +243,34 @@ def list_in_reverse(**filters: Any) -> Flow[PaymentPage]:
     return evolve(page, payments=page.payments[::-1])
 
 
-def _decides_impurely(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _decides_impurely(arrival: Arrival, clock: Clock, proof: Proof) -> Flow[IncomingPayment]:
     """Use another time at each call of the decision."""
     id = arrival.credit_id
 
     def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
-        return arrival.decide(id, lambda: clock() + timedelta(microseconds=next(_calls) % 2))(payment, earlier)
+        return arrival.decide(id, lambda: clock() + timedelta(microseconds=next(_calls) % 2), proof)(payment, earlier)
 
     return (yield from UpdatePayment(arrival.payment_id, decide, id))
 
 
-def _decides_with_arrival_time(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _decides_with_arrival_time(arrival: Arrival, clock: Clock, proof: Proof) -> Flow[IncomingPayment]:
     """Credit a packet that has expired while it waited for the store."""
     id, now = arrival.credit_id, clock()
-    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, lambda: now), id))
+    return (yield from UpdatePayment(arrival.payment_id, arrival.decide(id, lambda: now, proof), id))
 
 
-def _omits_peer(arrival: Arrival, clock: Clock) -> Flow[IncomingPayment]:
+def _omits_peer(arrival: Arrival, clock: Clock, proof: Proof) -> Flow[IncomingPayment]:
     """Write events that do not name the peer that owes the money."""
     id = arrival.credit_id
 
     def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
-        decision = arrival.decide(id, clock)(payment, earlier)
+        decision = arrival.decide(id, clock, proof)(payment, earlier)
         return evolve(decision, events=tuple(evolve(event, peer=None) for event in decision.events))
 
     return (yield from UpdatePayment(arrival.payment_id, decide, id))
 
 
-def _uses_unknown_effect(arrival: Arrival, _clock: Clock) -> Flow[IncomingPayment]:
+def _uses_unknown_effect(arrival: Arrival, _clock: Clock, _proof: Proof) -> Flow[IncomingPayment]:
     """Yield an effect that the simulation does not support."""
     yield from LoadEvents(arrival.payment_id)
     return (yield from LoadPayment(arrival.payment_id))
@@ -260,38 +278,41 @@ def _uses_unknown_effect(arrival: Arrival, _clock: Clock) -> Flow[IncomingPaymen
 
 def _credits_probes(arrival: Arrival, clock: Clock) -> Flow[Reply]:
     """Credit a packet that its sender made as a probe."""
-    id = arrival.credit_id
     if arrival.amount.value:
-        yield from UpdatePayment(arrival.payment_id, arrival.decide(id, clock), id)
+        yield from _approved(arrival, partial(_crediting, lambda arrival: arrival.credit_id, arrival, clock))
     return arrival.quoted((yield from LoadPayment(arrival.payment_id)), clock())
 
 
-def _answering(
-    type_: type[Effect[Any]], answer: object, *, make: Callable[[Flow[Any]], Flow[Any]] = approved
-) -> Callable[[Flow[Any]], Flow[Any]]:
-    """Return `make`, changed so that effects of `type_` always have this answer, whatever the port answers."""
-
-    def changed_flow(flow: Flow[Any]) -> Flow[Any]:
-        steps = make(flow)
-        try:
-            effect = next(steps)
-            while True:
-                try:
-                    given = yield effect
-                except Exception as error:  # noqa: BLE001 - the flow handles it
-                    effect = steps.send(answer) if isinstance(effect, type_) else steps.throw(error)
-                else:
-                    effect = steps.send(answer if isinstance(effect, type_) else given)
-        except StopIteration as stop:
-            return stop.value
-
-    return changed_flow
+def _approving(flow: Flow[T]) -> Flow[T]:
+    """Run `flow`, but approve everything, whatever the host answers."""
+    steps = iter(flow)
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                given = yield effect
+            except Exception as error:  # noqa: BLE001 - the flow handles it
+                effect = steps.send(Approval.APPROVED) if isinstance(effect, RequestApproval) else steps.throw(error)
+            else:
+                effect = steps.send(Approval.APPROVED if isinstance(effect, RequestApproval) else given)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
 
 
-APPROVALS: dict[str, tuple[Callable[[Flow[Any]], Flow[Any]], str]] = {
-    "requests no approval": (lambda flow: flow, "the host has not approved packet"),
-    "approves everything": (_answering(RequestApproval, Approval.APPROVED), "the host has not approved packet"),
-    "never finds a credit": (_answering(FindCredit, None), "the reply to the packet should be"),
+def _forges_the_proof(arrival: Arrival, clock: Clock, _proof: Proof) -> Flow[IncomingPayment]:
+    """Credit the packet as if the host had approved it."""
+    proof = arrival.approved_by(Approver.HOST)
+    return (yield from _crediting(lambda arrival: arrival.credit_id, arrival, clock, proof))
+
+
+def _receive_and_approve(packet: bytes, **arguments: Any) -> Flow[bytes]:
+    """Take every answer of the host as an approval."""
+    return (yield from _approving(receive_packet(packet, **arguments)))
+
+
+APPROVALS: dict[str, Callable[..., Flow[bytes]]] = {
+    "requests no approval": receiver(_settling(_forges_the_proof)),
+    "approves everything": _receive_and_approve,
 }
 
 
@@ -299,9 +320,7 @@ def create_without_approval(
     request: RequestMessage, policy: ServicePolicy, now: datetime, clock: Clock
 ) -> Flow[PaymentView]:
     """Create the payment although the host did not approve it."""
-    flow = create_payment(request, policy, now, clock)
-    view: PaymentView = yield from _answering(RequestApproval, Approval.APPROVED, make=iter)(flow)
-    return view
+    return (yield from _approving(create_payment(request, policy, now, clock)))
 
 
 RECEIVERS: dict[str, Callable[..., Flow[bytes]]] = {

@@ -35,7 +35,7 @@ class IgnoresEarlierCredits(MemoryStore):
 
 
 class FindsNoCredits(MemoryStore):
-    """Never finds a credit, so that the host decides again about credited money."""
+    """Never finds a credit."""
 
     def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:  # noqa: ARG002 - the fault
         """Find nothing."""

@@ -58,6 +58,7 @@ CODES = {
     "BackupFailed": "backup_failed",
     "PaymentExists": "payment_exists",
     "BrokenDecision": "broken_decision",
+    "ApprovalRequired": "approval_required",
     "PortMissing": "port_missing",
     "FlowStuck": "flow_stuck",
     "ConfigurationError": "configuration_error",

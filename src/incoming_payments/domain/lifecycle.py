@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from attrs import evolve, frozen
 
 from incoming_payments.domain.amount import Amount, Tolerance
+from incoming_payments.domain.approval import Approved
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.payment import (
@@ -39,12 +40,11 @@ from incoming_payments.domain.transitions import (
     by_state,
     expiry_has_passed,
     follow,
+    is_completed,
 )
 from incoming_payments.limits import EXPIRY_S_MAX
 
 T = TypeVar("T")
-
-_PENDING, _PROCESSING, _COMPLETED, _EXPIRED = State  # `State.COMPLETED` takes 0.05 us longer, twice in 4.6 us
 
 _CREDIT_IN: Final = by_state(CREDIT)
 _PACKET_IN: Final = by_state(PACKET)
@@ -60,6 +60,7 @@ class Decision(Generic[T]):
 
     `payment` is the payment after the decision, `events` are its new events, and `credit` is the new credit, if there
     is one. If `payment` is `None`, the store writes nothing. `keyed` is the idempotency key of a creation, if any.
+    `approved` is the proof that the money of a packet may be credited. The store does not keep it.
     """
 
     answer: T
@@ -67,18 +68,17 @@ class Decision(Generic[T]):
     events: tuple[Event, ...] = ()
     credit: Credit | None = None
     keyed: KeyedCreation | None = None
+    approved: Approved | None = None
 
 
 def state_of(payment: IncomingPayment, now: datetime) -> State:
     """Return the state of `payment` at `now`. A completed payment never expires."""
-    limit, progress = payment.terms.limit, payment.progress
-    received = progress.received.value
-    if progress.closed_at is not None or (limit is not None and received >= limit.value):
-        return _COMPLETED
+    if is_completed(payment):
+        return State.COMPLETED
     # A clock that lags behind must not reopen the payment after its `expired` event.
-    if progress.expiry_announced_at is not None or expiry_has_passed(payment, now):
-        return _EXPIRED
-    return _PROCESSING if received else _PENDING
+    if payment.expiry_announced_at is not None or expiry_has_passed(payment, now):
+        return State.EXPIRED
+    return State.PROCESSING if payment.received.value else State.PENDING
 
 
 def is_receivable(payment: IncomingPayment, now: datetime) -> bool:
@@ -214,7 +214,7 @@ def _credited(
     total = Amount(before.received.value + amount.value, amount.asset)
     progress = Progress(total, at, before.version + len(move.events), before.closed_at, before.expiry_announced_at)
     after = IncomingPayment(terms, progress)
-    made = Credit(terms.id, id, amount, total, move.next is _COMPLETED, at)
+    made = Credit(terms.id, id, amount, total, is_completed(after), at)
     return after, made, _events(after, move, at, id, peer)
 
 

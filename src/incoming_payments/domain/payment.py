@@ -7,8 +7,7 @@ import json
 import re
 import uuid
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, NewType, TypeVar
+from typing import Any, Final, NewType
 
 from attrs import converters, field, frozen
 
@@ -167,9 +166,7 @@ class Credit:
 
     @received.validator
     def _holds_the_amount(self, _: object, received: Amount) -> None:
-        # `is` first: saves 0.14 us of 4.6 us a credit.
-        same = received.asset is self.amount.asset or received.asset == self.amount.asset
-        if not same or not 0 < self.amount.value <= received.value:
+        if received.asset != self.amount.asset or not 0 < self.amount.value <= received.value:
             raise InvalidValue(
                 "amount must be greater than zero, at most received, and in the same asset", member="amount"
             )
@@ -218,24 +215,6 @@ class Progress:
     expiry_announced_at: datetime | None = field(default=None, converter=converters.optional(check_time))
 
 
-T = TypeVar("T")
-
-
-class _Part(property, Generic[T]):
-    """An attribute of a payment that its terms or its progress hold.
-
-    A property in C: with a method in Python, 64 durable credits take 3 % longer (benchmarks/receive.py).
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(attrgetter(path), doc=f"`{path}`.")
-
-    if TYPE_CHECKING:
-
-        def __get__(self, payment: "IncomingPayment", _: type, /) -> T:  # type: ignore[override] # one payment only
-            """Return the attribute."""
-
-
 @frozen
 class IncomingPayment:
     """An incoming payment as a store keeps it: its terms and its progress. Spec section 2.2.
@@ -249,8 +228,7 @@ class IncomingPayment:
 
     def __attrs_post_init__(self) -> None:
         terms, progress = self.terms, self.progress
-        asset = progress.received.asset
-        if asset is not terms.asset and asset != terms.asset:  # the `is not` saves 0.14 us of 4.6 us a credit
+        if progress.received.asset != terms.asset:
             raise InvalidValue("receivedAmount must be in the asset of the payment", member="receivedAmount")
         if progress.updated_at < terms.created_at:
             raise InvalidValue("updatedAt must not lie before createdAt", member="updatedAt")
@@ -260,18 +238,65 @@ class IncomingPayment:
         if announced_at is not None and (terms.expires_at is None or announced_at <= terms.expires_at):
             raise InvalidValue("expiryAnnouncedAt must lie after expiresAt", member="expiryAnnouncedAt")
 
-    id = _Part[PaymentId]("terms.id")
-    wallet_address = _Part[WalletAddressUrl]("terms.wallet_address")
-    client = _Part[ClientId]("terms.client")
-    asset = _Part[Asset]("terms.asset")
-    limit = _Part[Amount | None]("terms.limit")
-    expires_at = _Part[datetime | None]("terms.expires_at")
-    created_at = _Part[datetime]("terms.created_at")
-    received = _Part[Amount]("progress.received")
-    updated_at = _Part[datetime]("progress.updated_at")
-    version = _Part[int]("progress.version")
-    closed_at = _Part[datetime | None]("progress.closed_at")
-    expiry_announced_at = _Part[datetime | None]("progress.expiry_announced_at")
+    @property
+    def id(self) -> PaymentId:
+        """See `Terms`."""
+        return self.terms.id
+
+    @property
+    def wallet_address(self) -> WalletAddressUrl:
+        """See `Terms`."""
+        return self.terms.wallet_address
+
+    @property
+    def client(self) -> ClientId:
+        """See `Terms`."""
+        return self.terms.client
+
+    @property
+    def asset(self) -> Asset:
+        """See `Terms`."""
+        return self.terms.asset
+
+    @property
+    def limit(self) -> Amount | None:
+        """See `Terms`."""
+        return self.terms.limit
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """See `Terms`."""
+        return self.terms.expires_at
+
+    @property
+    def created_at(self) -> datetime:
+        """See `Terms`."""
+        return self.terms.created_at
+
+    @property
+    def received(self) -> Amount:
+        """See `Progress`."""
+        return self.progress.received
+
+    @property
+    def updated_at(self) -> datetime:
+        """See `Progress`."""
+        return self.progress.updated_at
+
+    @property
+    def version(self) -> int:
+        """See `Progress`."""
+        return self.progress.version
+
+    @property
+    def closed_at(self) -> datetime | None:
+        """See `Progress`."""
+        return self.progress.closed_at
+
+    @property
+    def expiry_announced_at(self) -> datetime | None:
+        """See `Progress`."""
+        return self.progress.expiry_announced_at
 
     @property
     def metadata(self) -> dict[str, Any] | None:

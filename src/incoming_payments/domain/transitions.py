@@ -138,8 +138,7 @@ def amount_differs(earlier: Credit, amount: Amount, _: object) -> bool:
 
 def amount_has_other_asset(payment: IncomingPayment, amount: Amount, _: object) -> bool:
     """Return whether the amount is not in the asset of the payment."""
-    asset = payment.progress.received.asset
-    return amount.asset is not asset and amount.asset != asset  # the `is not` saves 0.14 us of 4.6 us a credit
+    return amount.asset != payment.asset
 
 
 def amount_is_zero(_: IncomingPayment, amount: Amount, _policy: object) -> bool:
@@ -149,38 +148,43 @@ def amount_is_zero(_: IncomingPayment, amount: Amount, _policy: object) -> bool:
 
 def total_overflows(payment: IncomingPayment, amount: Amount, _: object) -> bool:
     """Return whether the total passes 2**64 - 1."""
-    return payment.progress.received.value + amount.value > UINT64_MAX
+    return payment.received.value + amount.value > UINT64_MAX
 
 
 def total_is_too_large(payment: IncomingPayment, amount: Amount, tolerance: Tolerance) -> bool:
     """Return whether the total passes `incomingAmount` by more than the tolerance, or passes 2**64 - 1."""
-    excess = payment.progress.received.value + amount.value - receive_max(payment)
-    # `excess > 0` only avoids the call of `excess_max`: saves 0.25 us of the 4.8 us for a packet.
-    return excess > 0 and excess > tolerance.excess_max(payment.terms.limit)
+    excess = payment.received.value + amount.value - receive_max(payment)
+    return excess > tolerance.excess_max(payment.limit)
 
 
 def total_reaches_limit(payment: IncomingPayment, amount: Amount, _: object) -> bool:
     """Return whether the total reaches or passes `incomingAmount`."""
-    limit = payment.terms.limit
-    return limit is not None and payment.progress.received.value + amount.value >= limit.value
+    return _is_full(payment, payment.received.value + amount.value)
 
 
 def total_is_below_limit(payment: IncomingPayment, amount: Amount, _: object) -> bool:
     """Return whether the total stays below `incomingAmount`, or there is no `incomingAmount`."""
-    limit = payment.terms.limit
-    return limit is None or payment.progress.received.value + amount.value < limit.value
+    return not total_reaches_limit(payment, amount, None)
 
 
 def expiry_has_passed(payment: IncomingPayment, now: datetime, _: object = None) -> bool:
     """Return whether the time is after `expiresAt`."""
     # Spec section 3, row 2: the payment expires when the current time *exceeds* `expiresAt`.
-    expires_at = payment.terms.expires_at
-    return expires_at is not None and now > expires_at
+    return payment.expires_at is not None and now > payment.expires_at
+
+
+def is_completed(payment: IncomingPayment) -> bool:
+    """Return whether `payment` is full, or was closed by its client."""
+    return payment.closed_at is not None or _is_full(payment, payment.received.value)
+
+
+def _is_full(payment: IncomingPayment, total: int) -> bool:
+    return payment.limit is not None and total >= payment.limit.value
 
 
 def receive_max(payment: IncomingPayment) -> int:
     """Return the total that `payment` accepts, in minor units: `incomingAmount`, or else 2**64 - 1."""
-    return UINT64_MAX if payment.terms.limit is None else payment.terms.limit.value
+    return UINT64_MAX if payment.limit is None else payment.limit.value
 
 
 # --- refusals ----------------------------------------------------------------------------------
@@ -202,12 +206,12 @@ def _reused(earlier: Credit, _amount: Amount, _: object) -> errors.CreditIdReuse
 
 
 def _other_asset(payment: IncomingPayment, _amount: Amount, _: object) -> errors.AssetMismatch:
-    asset = payment.terms.asset
+    asset = payment.asset
     return errors.AssetMismatch(f"the payment takes {asset.code} at scale {asset.scale} only")
 
 
 def _too_large(payment: IncomingPayment, _amount: Amount, _: object) -> errors.AmountTooLarge:
-    remaining = receive_max(payment) - payment.progress.received.value
+    remaining = receive_max(payment) - payment.received.value
     text = f"the packet carries more money than the payment can still take: send at most {remaining}"
     return errors.AmountTooLarge(text, remaining=remaining)
 

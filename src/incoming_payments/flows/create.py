@@ -32,7 +32,7 @@ from incoming_payments.errors import (
     WalletAddressInactive,
     WalletAddressNotFound,
 )
-from incoming_payments.flows.approved import require_approval
+from incoming_payments.flows.approval import require_approval
 from incoming_payments.flows.authenticate import authorized
 from incoming_payments.flows.effects import (
     AllocateMethods,

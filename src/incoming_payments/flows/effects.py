@@ -28,7 +28,6 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.errors import ConfigurationError, FlowStuck, WalletAddressesUnavailable
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery
-from incoming_payments.ilp.receive import Arrival
 from incoming_payments.ports import Decide
 
 P = ParamSpec("P")
@@ -218,14 +217,14 @@ class LoadPayment(Effect[IncomingPayment]):
 class UpdatePayment(Effect[T]):
     """Load, decide and store in one transaction. Answer when the transaction is durable. Raises `PaymentNotFound`.
 
-    `arrival` is the packet that brings the money. Then the drivers request the approval of the host first.
+    If the host has an acceptance port, a decision that credits the money of a packet needs the approval of the host
+    (`Decision.approved`). Otherwise the driver raises `ApprovalRequired`, and nothing is stored.
     """
 
     method: ClassVar = "store.update"
     id: PaymentId
     decide: Decide[T]
     credit_id: CreditId | None = None
-    arrival: Arrival | None = None
 
 
 @frozen

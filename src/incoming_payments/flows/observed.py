@@ -1,42 +1,57 @@
-"""Observe the port operations of a flow: introspections and credits."""
+"""Report the port operations of flows to an observer: introspections and credits."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from incoming_payments.errors import AuthorizationServerUnavailable, IncomingPaymentsError
-from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, UpdatePayment
+from attrs import frozen
+
+from incoming_payments.errors import ApprovalRequired, AuthorizationServerUnavailable, IncomingPaymentsError
+from incoming_payments.flows.effects import Effect, IntrospectToken, UpdatePayment
 from incoming_payments.ports import CreditDecided, Observation, TokenIntrospected
 
-T = TypeVar("T")
 
+@frozen
+class EffectReporter:
+    """Passes introspections and credits to `report`, for the drivers. `clock_s` returns monotonic seconds."""
 
-def observed(flow: Flow[T], report: Callable[[Observation], None], clock_s: Callable[[], float]) -> Flow[T]:
-    """Run `flow` unchanged, and `report` its introspections and its credits. `clock_s` returns monotonic seconds."""
-    try:
-        effect = next(flow)
-        while True:
-            begin_s = clock_s()
-            try:
-                answer = yield effect
-            except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
-                _report(effect, "", _code(error), report, clock_s() - begin_s)
-                effect = flow.throw(error)
-            else:
-                _report(effect, "inactive" if answer is None else "active", "", report, clock_s() - begin_s)
-                effect = flow.send(answer)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
-    finally:
-        flow.close()
+    report: Callable[[Observation], None]
+    clock_s: Callable[[], float]
 
+    def perform(self, perform: Callable[[Effect[Any]], Any], effect: Effect[Any]) -> Any:
+        """Return the answer of `perform` to `effect`, and report it."""
+        begin_s = self.clock_s()
+        try:
+            answer = perform(effect)
+        except Exception as error:
+            self._failed(effect, error, begin_s)
+            raise
+        self._answered(effect, answer, begin_s)
+        return answer
 
-def _report(
-    effect: Effect[Any], state: str, code: str, report: Callable[[Observation], None], duration_s: float
-) -> None:
-    if isinstance(effect, IntrospectToken):
-        report(TokenIntrospected(outcome=code or state, duration_s=duration_s))
-    elif isinstance(effect, UpdatePayment) and effect.credit_id is not None:
-        report(CreditDecided(outcome=code or "credited", duration_s=duration_s))
+    async def perform_async(self, perform: Callable[[Effect[Any]], Awaitable[Any]], effect: Effect[Any]) -> Any:
+        """Return the awaited answer of `perform` to `effect`, and report it."""
+        begin_s = self.clock_s()
+        try:
+            answer = await perform(effect)
+        except Exception as error:
+            self._failed(effect, error, begin_s)
+            raise
+        self._answered(effect, answer, begin_s)
+        return answer
+
+    def _answered(self, effect: Effect[Any], answer: object, begin_s: float) -> None:
+        introspected = "inactive" if answer is None else "active"
+        self._report(effect, introspected if isinstance(effect, IntrospectToken) else "credited", begin_s)
+
+    def _failed(self, effect: Effect[Any], error: Exception, begin_s: float) -> None:
+        if not isinstance(error, ApprovalRequired):  # the flow requests the approval, and decides again
+            self._report(effect, _code(error), begin_s)
+
+    def _report(self, effect: Effect[Any], outcome: str, begin_s: float) -> None:
+        if isinstance(effect, IntrospectToken):
+            self.report(TokenIntrospected(outcome=outcome, duration_s=self.clock_s() - begin_s))
+        elif isinstance(effect, UpdatePayment) and effect.credit_id is not None:
+            self.report(CreditDecided(outcome=outcome, duration_s=self.clock_s() - begin_s))
 
 
 def _code(error: Exception) -> str:

@@ -19,9 +19,10 @@ from incoming_payments.domain.payment import (
     payment_id,
 )
 from incoming_payments.errors import InvalidValue
-from incoming_payments.flows.effects import Flow, Guarded, UpdatePayment
+from incoming_payments.flows.effects import Flow, UpdatePayment, flow
 
 
+@flow
 def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable[[], datetime]) -> Flow[Credit]:
     """Credit `amount` to the payment `id` under the credit id `credit`. Return the credit when it is durable.
 
@@ -40,11 +41,6 @@ def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable
     credit = run(receive(id, credit="wire-0007", amount=Amount(2500, usd), clock=lambda: datetime.now(UTC)), ports)
     ```
     """
-    return Guarded(_receive(id, credit, amount, clock))
-
-
-# `flow` does not decorate `receive`: see `flows.receive_packet`.
-def _receive(id: PaymentId | str, credit: str, amount: Amount, clock: Callable[[], datetime]) -> Flow[Credit]:
     name = credit_id(credit)
     if name.startswith(STREAM_CREDITS):
         raise InvalidValue(

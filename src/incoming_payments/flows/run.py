@@ -6,6 +6,7 @@ flow. It closes the flow when the flow ends, is cancelled, or takes too many ste
 
 import inspect
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from types import GeneratorType
 from typing import Any, Final, TypeVar
 
@@ -14,7 +15,8 @@ from incoming_payments.bounded import BoundedCall
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, FlowStuck, PortMissing
 from incoming_payments.flows import effects
-from incoming_payments.flows.approved import approved
+from incoming_payments.flows.approval import only_approved
+from incoming_payments.flows.observed import EffectReporter
 from incoming_payments.limits import FLOW_STEPS_MAX
 from incoming_payments.ports import AsyncPorts, Ports, check_for_asyncio
 
@@ -51,38 +53,44 @@ _WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {
 }
 
 
-def run(flow: effects.Flow[T], ports: Ports) -> T:
+def run(flow: effects.Flow[T], ports: Ports, *, reporter: EffectReporter | None = None) -> T:
     """Run `flow` to its end with sync ports, and return its answer.
+
+    `reporter` reports its introspections and credits.
 
     Raises the exceptions of the flow. Raises `PortMissing` when `ports` lacks a port that the flow needs, or when that
     port is async. Raises `FlowStuck` after `limits.FLOW_STEPS_MAX` effects, or when the flow has already run. Raises
     `ConfigurationError` when an argument is not a flow, or not `Ports`.
     """
     flow = fresh(flow, ports)
-    if ports.approvals is not None:
-        flow = approved(flow)
+    perform = partial(_perform, ports)
+    if reporter is not None:
+        perform = partial(reporter.perform, perform)
+    step: Callable[[Any], effects.Effect[Any]] = flow.send
+    result: Any = None
+    effects_left = FLOW_STEPS_MAX
     try:
-        effect = next(flow)
-        for _ in range(FLOW_STEPS_MAX):
+        while True:
             try:
-                answer = _call_port(effect, ports)
-                # `inspect.isawaitable` adds 2 % to a packet (benchmarks/receive.py). It calls generators of
-                # `types.coroutine` awaitable too.
-                if hasattr(answer, "__await__") or isinstance(answer, GeneratorType):
-                    answer = _waited(answer, effect)
+                effect = step(result)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
+            if not effects_left:
+                raise _too_many_effects(effect)
+            effects_left -= 1
+            try:
+                step, result = flow.send, perform(effect)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
-                effect = flow.throw(error)
-            else:
-                effect = flow.send(answer)
-        raise _too_many_effects(effect)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
+                step, result = flow.throw, error
     finally:
         flow.close()
+        result = None  # otherwise the exception of a port and this frame keep each other in memory
 
 
-async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
+async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports, *, reporter: EffectReporter | None = None) -> T:
     """Run `flow` to its end, await the ports that are async, and return its answer.
+
+    `reporter` reports its introspections and credits.
 
     Raises the exceptions of `run`, and `ConfigurationError` for a port of this library that would block the event loop.
     A sync port of the host that blocks it for long is logged, once for each port. When the task is cancelled during a
@@ -90,29 +98,28 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> T:
     """
     flow = fresh(flow, ports)
     check_for_asyncio(ports)
-    if ports.approvals is not None:
-        flow = approved(flow)
-    watch = ports.loop_watch
+    perform = partial(_perform_async, ports)
+    if reporter is not None:
+        perform = partial(reporter.perform_async, perform)
+    step: Callable[[Any], effects.Effect[Any]] = flow.send
+    result: Any = None
+    effects_left = FLOW_STEPS_MAX
     try:
-        effect = next(flow)
-        for _ in range(FLOW_STEPS_MAX):
+        while True:
             try:
-                begin_s = watch.clock()
-                try:
-                    answer = _call_port(effect, ports)
-                finally:
-                    watch.called(effect.method, ports, begin_s)
-                if hasattr(answer, "__await__") or isinstance(answer, GeneratorType):  # as in `run`
-                    answer = await answer
+                effect = step(result)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
+            if not effects_left:
+                raise _too_many_effects(effect)
+            effects_left -= 1
+            try:
+                step, result = flow.send, await perform(effect)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
-                effect = flow.throw(error)
-            else:
-                effect = flow.send(answer)
-        raise _too_many_effects(effect)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
+                step, result = flow.throw, error
     finally:
         flow.close()
+        result = None  # otherwise the exception of a port and this frame keep each other in memory
 
 
 def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
@@ -134,13 +141,32 @@ def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
     raise ConfigurationError(f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}")
 
 
-def _waited(answer: Any, effect: effects.Effect[Any]) -> Any:
-    """Return the answer of a bounded call. Raise `PortMissing` for every other awaitable."""
+def _perform(ports: Ports, effect: effects.Effect[Any]) -> Any:
+    """Return the answer of the port of `effect`. Raise `PortMissing` for an awaitable, unless its call is bounded."""
+    answer = _call_port(effect, ports)
     if isinstance(answer, BoundedCall):
         return answer.wait()
+    if not _is_awaitable(answer):
+        return answer
     if inspect.iscoroutine(answer):
         answer.close()  # otherwise Python warns that the coroutine was never awaited
     raise PortMissing(f"{effect.method} is async: use arun, or AsyncIncomingPayments")
+
+
+async def _perform_async(ports: AsyncPorts | Ports, effect: effects.Effect[Any]) -> Any:
+    """Return the answer of the port of `effect`, awaited if the port is async."""
+    begin_s = ports.loop_watch.clock()
+    try:
+        answer = _call_port(effect, ports)
+    finally:
+        ports.loop_watch.called(effect.method, ports, begin_s)
+    return await answer if _is_awaitable(answer) else answer
+
+
+def _is_awaitable(answer: Any) -> bool:
+    # `inspect.isawaitable` adds 2 % to a packet (benchmarks/receive.py). It calls generators of `types.coroutine`
+    # awaitable too.
+    return hasattr(answer, "__await__") or isinstance(answer, GeneratorType)
 
 
 def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
@@ -150,6 +176,8 @@ def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
     name, call = route
     port = getattr(ports, name)
     if port is not None:
+        if isinstance(effect, effects.UpdatePayment) and ports.approvals is not None:
+            effect = only_approved(effect)
         return call(port, effect)
     if type(effect) in _WITHOUT_PORT:
         return _WITHOUT_PORT[type(effect)]

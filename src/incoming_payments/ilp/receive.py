@@ -27,6 +27,7 @@ from attrs import field, frozen
 from incoming_payments import errors
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Tolerance
+from incoming_payments.domain.approval import Approved, Approver
 from incoming_payments.domain.checks import check_time, instance
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpAddress
@@ -186,25 +187,46 @@ class Arrival:
         frames = sorted((frame for frame in frames if frame.stream_id == _FIRST_STREAM), key=lambda each: each.offset)
         return b"".join([frame.data for frame in frames])
 
+    def approved_by(self, approver: Approver) -> Approved:
+        """Return the proof that `approver` approves the money of this packet."""
+        return Approved(approver, self.payment_id, self.amount)
+
     def decide(
-        self, id: CreditId, clock: Callable[[], datetime]
+        self, id: CreditId, clock: Callable[[], datetime], approval: Approved | errors.IncomingPaymentsError
     ) -> Callable[[IncomingPayment, Credit | None], Decision[IncomingPayment]]:
         """Return the decision to credit this packet under `id`, its `credit_id`. The store runs the decision.
 
         Each run of the decision reads `clock`. The decision raises `PacketExpired` when too little time remains to
         answer, unless the packet is already credited. It also raises the refusals of `lifecycle.credit_packet`.
+
+        `approval` is the proof that the money of this packet may be credited, or the error to raise if the payment
+        would take the money. Neither matters if nothing is credited. Raises `BrokenDecision` for the proof of another
+        payment or amount.
         """
-        return partial(self._decide_credit, id, clock)
+        return partial(self._decide_credit, id, clock, approval)
 
     def _decide_credit(
-        self, id: CreditId, clock: Callable[[], datetime], payment: IncomingPayment, earlier: Credit | None
+        self,
+        id: CreditId,
+        clock: Callable[[], datetime],
+        approval: Approved | errors.IncomingPaymentsError,
+        payment: IncomingPayment,
+        earlier: Credit | None,
     ) -> Decision[IncomingPayment]:
         now = clock()
         check_time(now)
         if earlier is None and not self._receiver.in_time(self.expires_at, now):
             raise errors.PacketExpired("the packet expired while it waited for the store, and was not credited")
-        tolerance, amount, peer = self._receiver.tolerance, self.amount, self.peer
-        return lifecycle.credit_packet(payment, earlier, id=id, amount=amount, now=now, tolerance=tolerance, peer=peer)
+        decision = lifecycle.credit_packet(
+            payment, earlier, id=id, amount=self.amount, now=now, tolerance=self._receiver.tolerance, peer=self.peer
+        )
+        if decision.credit is None:
+            return decision
+        if not isinstance(approval, Approved):
+            raise approval
+        if not approval.covers(decision.credit):
+            raise errors.BrokenDecision("the approval is for another payment or another amount")
+        return Decision(decision.answer, decision.payment, decision.events, decision.credit, approved=approval)
 
     def fulfilled(self, payment: IncomingPayment, now: datetime) -> Fulfill:
         """Return the Fulfill. Call this only with the `payment` that the store returned after a durable commit.

@@ -15,9 +15,8 @@ from incoming_payments.clock import utc_now
 from incoming_payments.domain.checks import check_time, name_of
 from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.flows.effects import Flow
-from incoming_payments.flows.observed import observed
+from incoming_payments.flows.observed import EffectReporter
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
-from incoming_payments.flows.run import fresh
 from incoming_payments.ilp import DerivedMethods, Receiver
 from incoming_payments.ilp.packet import PacketType, contents_span
 from incoming_payments.ilp_http import PacketPolicy, handle_packet_of
@@ -26,7 +25,6 @@ from incoming_payments.log import LineLimit
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import AsyncPorts, Observer, PacketAnswered, Ports, RequestAnswered, check_for_asyncio
 
-T = TypeVar("T")
 PortsT = TypeVar("PortsT", bound=AsyncPorts | Ports)
 
 _METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
@@ -83,6 +81,7 @@ class Service(Generic[PortsT]):
         self.clock: Final = clock
         self.unready_lines: Final = LineLimit()
         self._report: Final = None if observer is None else Reporter(observer)
+        self._reporter: Final = None if self._report is None else EffectReporter(self._report, time.perf_counter)
         if self.receiver is not None:
             _check_receiver(self.receiver.methods, ports.methods)
         self._payments: Final = Endpoint(self._begin_payments, internal_error, BODY_BYTES_MAX)
@@ -135,11 +134,6 @@ class Service(Generic[PortsT]):
             return path
         match = _PAYMENT_PATH.fullmatch(path)
         return f"{COLLECTION_PATH}/{{id}}{match[1]}" if match else ""
-
-    def _observed(self, flow: Flow[T]) -> Flow[T]:
-        if self._report is None:
-            return flow
-        return observed(fresh(flow, self.ports), self._report, time.perf_counter)
 
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
         check_head(head)

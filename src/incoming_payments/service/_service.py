@@ -259,7 +259,7 @@ class IncomingPayments(Service[Ports]):
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow of your own with the ports of the service. See `flows.run.run`."""
-        return run(self._observed(flow), self.ports)
+        return run(flow, self.ports, reporter=self._reporter)
 
     handle = _sync(_handle)
     create = _sync(_create)
@@ -280,7 +280,7 @@ class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow of your own with the ports of the service. See `flows.run.arun`."""
-        return await arun(self._observed(flow), self.ports)
+        return await arun(flow, self.ports, reporter=self._reporter)
 
     handle = _async(_handle)
     create = _async(_create)

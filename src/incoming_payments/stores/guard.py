@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from incoming_payments.domain.events import Event, EventKind
-from incoming_payments.domain.lifecycle import Decision, state_of
+from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment
-from incoming_payments.domain.transitions import State
+from incoming_payments.domain.transitions import is_completed
 from incoming_payments.errors import BrokenDecision, ClockBehind, InvalidValue, StoreUnavailable
 
 
@@ -58,7 +58,7 @@ def sweep_at(payment: IncomingPayment) -> datetime | None:
     payments again, and might not reach the others.
     """
     at = payment.expires_at
-    if at is None or payment.expiry_announced_at is not None or state_of(payment, at) is State.COMPLETED:
+    if at is None or payment.expiry_announced_at is not None or is_completed(payment):
         return None
     return at
 
@@ -115,9 +115,9 @@ def _check_credit(
         if new.received != old.received:
             raise BrokenDecision("only a credit can change the total received")
         return
-    if state_of(before, old.updated_at) is State.COMPLETED:
+    if is_completed(before):
         raise BrokenDecision("a completed payment cannot be credited")
-    if credit.completes != (state_of(after, new.updated_at) is State.COMPLETED):
+    if credit.completes != is_completed(after):
         raise BrokenDecision("completes must be true exactly when the credit completes the payment")
     if credit.payment_id != after.terms.id or credit.id != free:
         raise BrokenDecision("a credit must have the credit id that was looked up, and that id must be unused")

@@ -262,7 +262,7 @@ def test_payment_is_frozen_and_its_copies_are_checked() -> None:
     payment = a_payment()
     assert_frozen(payment, payment.terms, payment.progress)
     with pytest.raises(AttributeError):
-        payment.version = 2
+        payment.version = 2  # type: ignore[misc] # on purpose
     with pytest.raises(InvalidValue):
         evolve(payment.progress, version=0)
 

@@ -1,20 +1,34 @@
-"""Observing flows: what is reported, and that the flow runs as without an observer."""
+"""Observing flows: what is reported, and that the flow gets the same answers and errors as without an observer."""
 
+import asyncio
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.domain.transitions import State
-from incoming_payments.errors import AuthorizationServerUnavailable, PaymentCompleted, PaymentNotFound, TokenRefused
-from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, LoadPayment, UpdatePayment
-from incoming_payments.flows.observed import observed
+from incoming_payments.errors import (
+    ApprovalRequired,
+    AuthorizationServerUnavailable,
+    PaymentCompleted,
+    PaymentNotFound,
+    TokenRefused,
+)
+from incoming_payments.flows.effects import Effect, IntrospectToken, LoadPayment, UpdatePayment
+from incoming_payments.flows.observed import EffectReporter
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.run import arun, run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
-from incoming_payments.ports import CreditDecided, Observation, TokenIntrospected
+from incoming_payments.ports import CreditDecided, Observation, Ports, TokenIntrospected
+from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.testing import NOW, a_creation
 from kits.lifecycle_kit import a_payment
 from kits.service_kit import NOBODYS_ID
+from kits.stream_kit import USD
 
 ID = PaymentId(NOBODYS_ID)
 INTROSPECT = IntrospectToken(TokenQuery(AccessToken("TOKEN"), "read"))
@@ -23,26 +37,35 @@ CREDIT: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None, CreditId("wire-1
 UPDATE: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None)  # type: ignore[arg-type]
 
 
-def asking(effect: Effect[Any]) -> Flow[Any]:
-    """Return a flow that yields `effect`, and returns its answer or its error."""
-    try:
-        answer = yield from effect
-    except Exception as error:  # noqa: BLE001 - the answer of this flow
-        return error
-    return answer
+Perform = Callable[[Effect[Any]], Any]
+Drive = Callable[[EffectReporter, Perform, Effect[Any]], Any]
 
 
-def observe(effect: Effect[Any], step: Callable[[Flow[Any]], object]) -> tuple[object, list[Observation]]:
-    """Answer the only effect of a flow by `step`. Return the flow's answer, and what was reported."""
-    found: list[Observation] = []
+def drive(reporter: EffectReporter, perform: Perform, effect: Effect[Any]) -> Any:
+    """Perform `effect` as the sync driver does."""
+    return reporter.perform(perform, effect)
+
+
+def drive_async(reporter: EffectReporter, perform: Perform, effect: Effect[Any]) -> Any:
+    """Perform `effect` as the async driver does."""
+
+    async def performing(effect: Effect[Any]) -> Any:
+        await asyncio.sleep(0)
+        return perform(effect)
+
+    return asyncio.run(reporter.perform_async(performing, effect))
+
+
+drivers = pytest.mark.parametrize("drive", [drive, drive_async])
+
+
+def a_reporter(found: list[Observation]) -> EffectReporter:
+    """Return a reporter to `found`, with a clock that is a second later at each call."""
     clock = itertools.count(10)
-    flow = observed(asking(effect), found.append, lambda: float(next(clock)))
-    assert next(flow) is effect
-    with pytest.raises(StopIteration) as stop:
-        step(flow)
-    return stop.value.value, found
+    return EffectReporter(found.append, lambda: float(next(clock)))
 
 
+@drivers
 @pytest.mark.parametrize(
     ("effect", "answer", "expected"),
     [
@@ -54,11 +77,20 @@ def observe(effect: Effect[Any], step: Callable[[Flow[Any]], object]) -> tuple[o
         (LoadPayment(ID), a_payment(State.PENDING), []),
     ],
 )
-def test_answers_are_reported(effect: Effect[Any], answer: object, expected: list[Observation]) -> None:
+def test_answers_are_reported(drive: Drive, effect: Effect[Any], answer: object, expected: list[Observation]) -> None:
     """An introspection and a credit are reported with their seconds. Other effects are not."""
-    assert observe(effect, lambda flow: flow.send(answer)) == (answer, expected)
+    found: list[Observation] = []
+    performed: list[Effect[Any]] = []
+
+    def perform(effect: Effect[Any]) -> object:
+        performed.append(effect)
+        return answer
+
+    assert drive(a_reporter(found), perform, effect) is answer
+    assert (performed, found) == ([effect], expected)
 
 
+@drivers
 @pytest.mark.parametrize(
     ("effect", "error", "code"),
     [
@@ -68,22 +100,46 @@ def test_answers_are_reported(effect: Effect[Any], answer: object, expected: lis
         (INTROSPECT, TokenRefused("key_unusable", "no key"), "key_unusable"),
         (INTROSPECT, RuntimeError("a bug"), "internal_error"),
         (CREDIT, PaymentCompleted("closed"), "payment_completed"),
+        (CREDIT, ApprovalRequired("ask first", a_payment(State.PENDING)), None),
         (LoadPayment(ID), PaymentNotFound("none"), None),
     ],
 )
-def test_errors_are_reported(effect: Effect[Any], error: Exception, code: str | None) -> None:
+def test_errors_are_reported(drive: Drive, effect: Effect[Any], error: Exception, code: str | None) -> None:
     """The outcome is the code of the error, and the flow gets the error itself."""
-    answer, found = observe(effect, lambda flow: flow.throw(error))
-    assert answer is error
+    found: list[Observation] = []
+
+    def perform(_: Effect[Any]) -> object:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        drive(a_reporter(found), perform, effect)
+    assert caught.value is error
     assert [one.outcome for one in found] == ([] if code is None else [code])
 
 
-def test_closing_closes_the_flow() -> None:
-    """A flow that is cancelled is closed, and reports nothing."""
+@pytest.mark.parametrize("driver", [run, arun])
+def test_drivers_report(driver: Callable[..., Any]) -> None:
+    """Both drivers report the port operations of a flow."""
     found: list[Observation] = []
-    inner = asking(INTROSPECT)
-    flow = observed(inner, found.append, lambda: 0.0)
-    next(flow)
-    flow.close()
-    assert list(inner) == []
+    store = MemoryStore()
+    store.insert(created := a_creation())
+    flow = receive(created.answer.id, credit="wire-1", amount=Amount(5, USD), clock=lambda: NOW)
+    answer = driver(flow, Ports(store=store), reporter=a_reporter(found))
+    credit = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+    assert credit.received == Amount(5, USD)
+    assert found == [CreditDecided(outcome="credited", duration_s=1.0)]
+
+
+def test_cancelled_operation_is_not_reported() -> None:
+    """A request that is cancelled has no outcome."""
+    found: list[Observation] = []
+
+    async def scenario() -> None:
+        task = asyncio.ensure_future(a_reporter(found).perform_async(lambda _: asyncio.sleep(10), INTROSPECT))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
     assert found == []

@@ -1,17 +1,24 @@
 """Tests of `ilp.receive`, the pure decisions. `flows/test_receive_packet.py` tests them with a store."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from attrs import evolve
 
-from incoming_payments.domain.amount import Tolerance
+from incoming_payments.domain.amount import Amount, Asset, Tolerance
+from incoming_payments.domain.approval import Approved, Approver
+from incoming_payments.domain.lifecycle import Decision, complete
+from incoming_payments.domain.payment import IncomingPayment, PaymentId
 from incoming_payments.errors import (
     AmountOverflow,
     AmountTooLarge,
+    BrokenDecision,
+    IncomingPaymentsError,
     InvalidValue,
     MalformedAddress,
     PacketExpired,
+    PaymentCompleted,
     PaymentNotFound,
     PaymentRefused,
     PolicyRefused,
@@ -35,7 +42,8 @@ from incoming_payments.limits import PREPARE_MARGIN_MS_MIN, STREAM_KEYS_REMEMBER
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.replies import ildcp_request
 from kits.frozen_values import assert_frozen
-from kits.stream_kit import METHODS, PEER, SECRET, Sender
+from kits.service_kit import NOBODYS_ID
+from kits.stream_kit import METHODS, PEER, SECRET, USD, Sender
 
 RECEIVER = Receiver(METHODS)
 NONCE = bytes(12)
@@ -136,8 +144,51 @@ def test_packet_within_the_margin_is_refused() -> None:
     prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN - 1))
     late = arrival(prepare)
     with pytest.raises(PacketExpired, match=r"^the packet expired while it waited for the store"):
-        late.decide(late.credit_id, lambda: NOW)(a_creation().answer, None)
+        late.decide(late.credit_id, lambda: NOW, late.approved_by(Approver.HOST))(a_creation().answer, None)
     assert arrival(prepare, Receiver(METHODS, margin_ms=0)).may_be_fulfilled
+
+
+def decide(arrival: Arrival, approval: Approved | IncomingPaymentsError, payment: IncomingPayment) -> Decision[Any]:
+    return arrival.decide(arrival.credit_id, lambda: NOW, approval)(payment, None)
+
+
+@pytest.mark.parametrize("approver", Approver)
+def test_decision_has_the_proof_of_the_approval(approver: Approver) -> None:
+    """The decision to credit a packet has the proof, for the driver. A packet of amount 0 needs none."""
+    payment = a_creation().answer
+    sender = Sender(METHODS.derive(payment.id))
+    paying, empty = arrival(sender.prepare(5)), arrival(sender.prepare(0))
+    approved = Approved(approver, payment.id, Amount(5, USD))
+    assert paying.approved_by(approver) == approved
+    assert decide(paying, approved, payment).approved == approved
+    assert decide(empty, approved, payment) == Decision(payment)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"payment_id": PaymentId(NOBODYS_ID)}, {"amount": Amount(4, USD)}, {"amount": Amount(5, Asset("EUR", 2))}],
+)
+def test_proof_for_another_credit_is_refused(changes: dict[str, Any]) -> None:
+    """The approval of one packet is no approval of another payment or amount."""
+    payment = a_creation().answer
+    opened = arrival(Sender(METHODS.derive(payment.id)).prepare(5))
+    with pytest.raises(BrokenDecision, match=r"^the approval is for another payment or another amount"):
+        decide(opened, evolve(opened.approved_by(Approver.HOST), **changes), payment)
+
+
+def test_decision_raises_the_refusal_of_the_host_last() -> None:
+    """The refusals of the payment come first, and a refusal of the host does not matter if nothing is credited."""
+    payment = a_creation().answer
+    sender, refusal = Sender(METHODS.derive(payment.id)), PolicyRefused("no")
+    opened = arrival(sender.prepare(5))
+    with pytest.raises(PolicyRefused) as caught:
+        decide(opened, refusal, payment)
+    assert caught.value is refusal
+    with pytest.raises(PaymentCompleted):
+        decide(opened, refusal, complete(payment, now=NOW).answer)
+    credited = decide(opened, opened.approved_by(Approver.HOST), payment)
+    repeated = opened.decide(opened.credit_id, lambda: NOW, refusal)(credited.answer, credited.credit)
+    assert repeated == Decision(credited.answer)
 
 
 def test_exact_margin_is_enough() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.errors import IncomingPaymentsError, PaymentExists, PaymentNotFound, StoreError
+from incoming_payments.errors import ApprovalRequired, IncomingPaymentsError, PaymentExists, PaymentNotFound, StoreError
 from incoming_payments.flows.effects import InsertPayment, UpdatePayment
 from incoming_payments.ports import Decide
 from incoming_payments.testing.simulation.clients import Create
@@ -19,6 +19,7 @@ from incoming_payments.testing.simulation.state import SimulationState
 from incoming_payments.testing.simulation.store_calls import StoreCaller, call_update, deciding_twice, recording
 
 OVERLAP_S: Final = 0.005  # how long the first of two concurrent updates waits for the second one
+UNAPPROVED: Final = Expected("packet needs the approval of the host", ApprovalRequired)
 _NOT_FOUND: Final = Expected("update refused: no such payment", PaymentNotFound)
 
 
@@ -236,7 +237,10 @@ def _expected(task: Task, ledger: Ledger) -> Expected:
     """Return the required result of the update of `task`, if the store decides it now."""
     if task.operation.reads_clock_in_decision:
         task.now = task.clock()
-    return task.operation.expect(ledger, task.now)
+    expected = task.operation.expect(ledger, task.now)
+    if expected.record is None or task.is_approved or not task.needs_approval:
+        return expected
+    return task.refusal or UNAPPROVED
 
 
 def _required_error(expected: Expected, outcome: Any) -> IncomingPaymentsError:

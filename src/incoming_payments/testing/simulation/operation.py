@@ -105,9 +105,8 @@ class Task:
     answer: Any = None
     error: IncomingPaymentsError | None = None
     expected: Expected | None = None  # the required result of the effect; None if the store failed
-    resumed: datetime | None = None  # the time at which the flow got the last answer
-    loaded: Ledger | None = None  # the ledger without its credits, as it was when the payment was last loaded
-    is_approved: bool = False  # by the host; or the packet is credited already
+    needs_approval: bool = False  # whether the packet is credited only if the host approves it
+    is_approved: bool = False  # by the host
     refusal: Expected | None = None  # the answer of the host, unless it approved
     seen: tuple[int, str] | None = None  # total and state of the payment at the last call of the store
 

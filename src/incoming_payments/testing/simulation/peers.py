@@ -23,7 +23,6 @@ from incoming_payments.errors import (
     PaymentNotFound,
     PolicyRefused,
 )
-from incoming_payments.flows.approved import approved
 from incoming_payments.flows.effects import Flow
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, encode
@@ -116,8 +115,7 @@ class SendPacket(Operation):
         return SendPacket(self.account, prepare, self.intent, self.sequence, self.peer, encode(prepare))
 
     def start(self, world: World, process: Process, clock: Clock) -> Flow[bytes]:
-        flow = world.flows.receive_packet(self.octets, peer=self.peer, receiver=process.receiver, clock=clock)
-        return approved(iter(flow)) if process.has_acceptance else flow
+        return world.flows.receive_packet(self.octets, peer=self.peer, receiver=process.receiver, clock=clock)
 
     def expect(self, ledger: Ledger, now: datetime) -> Expected:
         require(self.intent in _FULFILLABLE, f"a packet is credited although its purpose is: {self.intent.value}")

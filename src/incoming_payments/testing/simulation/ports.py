@@ -4,15 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from attrs import evolve
-
 from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES
 from incoming_payments.errors import PaymentNotFound, StoreError, StoreUnavailable
 from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
     FindCreation,
-    FindCredit,
     FindExpired,
     FindPayments,
     FindWalletAddress,
@@ -28,7 +25,6 @@ from incoming_payments.testing.simulation.commits import Commits
 from incoming_payments.testing.simulation.fixtures import INTROSPECTOR, METHODS, WALLET
 from incoming_payments.testing.simulation.ledger import Expected, Mismatch, require
 from incoming_payments.testing.simulation.operation import Process, Task
-from incoming_payments.testing.simulation.peers import SendPacket
 from incoming_payments.testing.simulation.rules import QUOTA_EFFECTS, HostRules
 from incoming_payments.testing.simulation.state import SimulationState
 from incoming_payments.testing.simulation.store_calls import StoreCaller
@@ -51,7 +47,6 @@ class FaultyPorts:
         self._reads: dict[type, Callable[[Task], None]] = {
             LoadPayment: self._load,
             FindCreation: self._find_creation,
-            FindCredit: self._find_credit,
             FindExpired: self._find_expired,
             FindPayments: self._find_payments,
         }
@@ -160,7 +155,7 @@ class FaultyPorts:
             ledger.compare(payment)
             task.answer = payment
             task.seen = (ledger.received, ledger.state(task.now))
-            task.expected, task.loaded = _LOADED, evolve(ledger, credits={}, events=[])
+            task.expected = _LOADED
         self._state.count(task.expected.kind)
 
     def _find_creation(self, task: Task) -> None:
@@ -168,26 +163,6 @@ class FaultyPorts:
         task.answer = self._caller.wait(task.process.store.find_creation(effect.client, effect.key, effect.now))
         self._commits.check_key(effect.key, task.answer)
         self._state.count("key found" if task.answer is not None else "key not found")
-
-    def _find_credit(self, task: Task) -> None:
-        """Look up the credit of a packet, before the host decides and after it has not approved."""
-        id, operation = task.effect.id, task.operation
-        ledger = self._state.ledgers.get(id)
-        try:
-            credit = self._caller.wait(task.process.store.find_credit(id, task.effect.credit_id))
-        except PaymentNotFound as error:
-            require(ledger is None, f"the store has lost the payment {id}")
-            task.error, task.expected = error, _NOT_FOUND
-            return
-        require(ledger is not None, f"the store has the payment {id}, which was never inserted")
-        assert isinstance(operation, SendPacket)  # noqa: S101 - no other flow looks up a credit
-        self._state.ledgers[id].compare_credit(operation.prepare.condition, credit)
-        task.answer, task.is_approved = credit, credit is not None
-        if credit is None and task.loaded is not None:
-            task.expected = task.refusal
-            if task.refusal is None and task.resumed is not None:
-                task.expected = operation.expect(task.loaded, task.resumed)
-                task.seen = (task.loaded.received, task.loaded.state(task.resumed))
 
     def _find_expired(self, task: Task) -> None:
         effect = task.effect
@@ -232,7 +207,8 @@ class FaultyPorts:
 
     def _write(self, task: Task) -> None:
         task.expected = None
-        require(task.is_approved or not _needs_approval(task), f"the host has not approved {task.operation}")
+        if type(task.effect) is InsertPayment:
+            require(task.is_approved, f"the host has not approved {task.operation}")
         roll = self._state.roll() if self._state.injects_faults else 1.0
         if self._has_outage():
             self._fail_by_outage(task)
@@ -302,15 +278,18 @@ class FaultyPorts:
         self._commits.commit_all(batch)
 
 
-def _needs_approval(task: Task) -> bool:
-    if type(task.effect) is InsertPayment:
-        return True
-    arrival = task.effect.arrival
-    return task.process.has_acceptance and arrival is not None and arrival.amount.value > 0
-
-
 def _detached(task: Task, *, answered: bool) -> Task:
     """Return a copy of `task` for a late commit. `answered` says that the caller has received an error."""
     return Task(
-        task.operation, task.process, task.flow, task.clock, task.began, task.now, effect=task.effect, done=answered
+        task.operation,
+        task.process,
+        task.flow,
+        task.clock,
+        task.began,
+        task.now,
+        effect=task.effect,
+        done=answered,
+        needs_approval=task.needs_approval,
+        is_approved=task.is_approved,
+        refusal=task.refusal,
     )

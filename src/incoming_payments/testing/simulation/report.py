@@ -9,7 +9,6 @@ from incoming_payments.flows.effects import (
     AllocateMethods,
     DrawRandomness,
     FindCreation,
-    FindCredit,
     FindExpired,
     FindPayments,
     FindWalletAddress,
@@ -30,7 +29,6 @@ _EFFECTS: Final = (
     AllocateMethods,
     InsertPayment,
     LoadPayment,
-    FindCredit,
     RequestApproval,
     UpdatePayment,
     FindExpired,
@@ -51,6 +49,7 @@ def _kinds() -> Iterator[str]:
             yield f"{source} refused: {reason}"
     yield "credit refused: overflow"
     yield from ("packet refused: too large", "packet refused: expired while waiting", "packet of amount 0")
+    yield "packet needs the approval of the host"
     yield from (f"packet of amount 0 refused: {reason}" for reason in ("wrong asset", "duplicate with another amount"))
     yield "update refused: no such payment"
     for before in ("pending", "processing"):

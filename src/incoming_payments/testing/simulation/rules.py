@@ -3,10 +3,11 @@
 from datetime import timedelta
 from typing import Any, Final
 
-from incoming_payments.acceptance import Approval
+from incoming_payments.acceptance import Approval, ProposedCredit
 from incoming_payments.errors import AcceptanceUnavailable, ApprovalPending, PolicyRefused
 from incoming_payments.flows.effects import CountRequest, Effect, ReleaseUnpaid, RequestApproval, ReserveUnpaid
 from incoming_payments.stores.quotas import MemoryQuotas
+from incoming_payments.testing.simulation.commits import UNAPPROVED
 from incoming_payments.testing.simulation.ledger import Expected, require
 from incoming_payments.testing.simulation.operation import Task
 from incoming_payments.testing.simulation.state import SimulationState
@@ -44,9 +45,8 @@ class HostRules:
 
     def _approve(self, task: Task) -> None:
         """Usually approve. Otherwise refuse, delay, fail, hang, or approve so late that the packet may have expired."""
-        if task.loaded is not None and task.resumed is not None:
-            expected = task.operation.expect(task.loaded, task.resumed)
-            require(expected.error is None, f"the host was called for a packet that gets '{expected.kind}'")
+        if isinstance(task.effect.proposal, ProposedCredit):
+            require(task.expected is UNAPPROVED, f"the host was called for {task.operation}, which needs no approval")
         roll = self._state.roll() if self._state.injects_faults else 1.0
         if roll < 0.03:
             self._refuse(task, _REFUSED, PolicyRefused("the host says no"))

@@ -9,6 +9,8 @@ from typing import Any, Final
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.flows.approval import only_approved
+from incoming_payments.flows.effects import UpdatePayment
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ports import AsyncPaymentStore, PaymentStore
 from incoming_payments.stores.memory import MemoryStore
@@ -16,6 +18,7 @@ from incoming_payments.testing.simulation.fixtures import METHODS
 from incoming_payments.testing.simulation.host import Sweep
 from incoming_payments.testing.simulation.ledger import Mismatch
 from incoming_payments.testing.simulation.operation import Account, Flows, Operation, Process, Task
+from incoming_payments.testing.simulation.peers import SendPacket
 from incoming_payments.testing.simulation.ports import FaultyPorts
 from incoming_payments.testing.simulation.report import Report, SimulationFailed
 from incoming_payments.testing.simulation.rules import QUOTA_EFFECTS
@@ -135,6 +138,7 @@ class _Scheduler:
 
         now = clock()
         task = Task(operation, process, operation.start(self, process, clock), clock, now, now, len(self._tasks))
+        task.needs_approval = process.has_acceptance and isinstance(operation, SendPacket)
         if operation.id is not None and (ledger := self.state.ledgers.get(operation.id)):
             task.answered_before = (ledger.answered_total, ledger.answered_completed)
         self._tasks.append(task)
@@ -151,7 +155,7 @@ class _Scheduler:
     def _resume(self, task: Task) -> None:
         """Give the flow the result of its effect, and run the flow to its next effect or to its end."""
         answer, error = task.answer, task.error
-        task.done, task.answer, task.error, task.resumed = False, None, None, task.clock()
+        task.done, task.answer, task.error = False, None, None
         try:
             task.effect = task.flow.send(answer) if error is None else task.flow.throw(error)
         except StopIteration as stop:
@@ -159,6 +163,8 @@ class _Scheduler:
         except IncomingPaymentsError as raised:
             self._end(task, None, raised)
         else:
+            if task.process.has_acceptance and type(task.effect) is UpdatePayment:
+                task.effect = only_approved(task.effect)
             if type(task.effect) in QUOTA_EFFECTS:  # in the memory of the process, so nothing can happen meanwhile
                 self._ports.execute(task)
                 self._resume(task)

@@ -1,4 +1,4 @@
-"""Tests of `approved`: the host approves, refuses or delays payments and packets before anything is stored."""
+"""Tests of `flows.approval`: the host approves, refuses or delays payments and packets before anything is stored."""
 
 import asyncio
 import threading
@@ -12,15 +12,25 @@ from attrs import evolve
 
 from incoming_payments.acceptance import Approval, ProposedCredit, ProposedPayment
 from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.approval import Approved, Approver
 from incoming_payments.domain.events import EventKind
-from incoming_payments.domain.lifecycle import complete
-from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import AcceptanceUnavailable, PolicyRefused, PortUnavailable, StoreUnavailable
+from incoming_payments.domain.lifecycle import Decision, complete
+from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
+from incoming_payments.errors import (
+    AcceptanceUnavailable,
+    ApprovalRequired,
+    BrokenDecision,
+    PolicyRefused,
+    PortUnavailable,
+    StoreUnavailable,
+)
 from incoming_payments.flows.create import create_for_host
+from incoming_payments.flows.effects import Flow, UpdatePayment
 from incoming_payments.flows.receive_packet import answer_packet, receive_packet
 from incoming_payments.flows.run import arun, run
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Prepare, encode
+from incoming_payments.ilp.receive import Arrival, open_packet
 from incoming_payments.ilp.stream import (
     ConnectionClose,
     Frame,
@@ -30,13 +40,15 @@ from incoming_payments.ilp.stream import (
     StreamMoney,
 )
 from incoming_payments.limits import UINT64_MAX
-from incoming_payments.ports import AsyncPorts
+from incoming_payments.ports import AsyncPorts, CreditDecided, Ports
 from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.testing import NOW
+from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.replies import decode_reply
 from kits import service_kit
+from kits.observed_kit import WAYS, Observed
+from kits.packet_kit import a_request
 from kits.service_kit import ALICE, SHOP, document, header, refusal
-from kits.stream_kit import PEER, USD, Answer, Service
+from kits.stream_kit import METHODS, PEER, USD, Answer, Sender, Service
 
 BOUND_S: Final = 0.05
 APPROVED, PENDING = Approval.APPROVED, Approval.PENDING
@@ -269,11 +281,18 @@ def test_copy_of_a_credited_packet_with_another_amount_is_refused() -> None:
     assert len(rules.proposals) == 1
 
 
-@pytest.mark.parametrize("decide", [raising(PolicyRefused("no")), raising(RuntimeError("broken")), lambda _: PENDING])
-def test_copy_that_is_credited_during_the_decision_is_fulfilled(decide: Decide) -> None:
-    """Two copies are in flight, and the host approves the first and not the second. Both get the Fulfill."""
+@pytest.mark.parametrize("amount", [400, 1000])
+@pytest.mark.parametrize(
+    "decide",
+    [lambda _: APPROVED, raising(PolicyRefused("no")), raising(RuntimeError("broken")), lambda _: PENDING],
+)
+def test_copy_that_is_credited_during_the_decision_is_fulfilled(decide: Decide, amount: int) -> None:
+    """Two copies are in flight, and the host approves the first. Both get the Fulfill, whatever the second answer is.
+
+    An amount of 1000 completes the payment.
+    """
     service, rules = with_rules()
-    prepare = service.sender.prepare(400)
+    prepare = service.sender.prepare(amount)
 
     def decide_twice(proposed: object) -> object:
         rules.decide = lambda _: APPROVED
@@ -282,28 +301,7 @@ def test_copy_that_is_credited_during_the_decision_is_fulfilled(decide: Decide) 
 
     rules.decide = decide_twice
     assert service.send(prepare).code == "fulfilled"
-    assert service.received == 400
-
-
-def test_copy_that_completes_the_payment_during_the_look_up_is_fulfilled() -> None:
-    """A copy is credited between the look-up of the credit and that of the payment, which is completed by then."""
-    service, rules = with_rules()
-    prepare = service.sender.prepare(1000)
-    copied: list[str] = []
-
-    class Racing(MemoryStore):
-        def load(self, id: PaymentId) -> IncomingPayment:
-            if not copied:
-                copied.append("")
-                copied[0] = service.send(prepare).code
-            return super().load(id)
-
-    store = Racing()
-    store._rows = service.store._rows
-    service.replace(store=store)
-    assert (service.send(prepare).code, copied) == ("fulfilled", ["fulfilled"])
-    assert service.received == 1000
-    assert len(rules.proposals) == 1
+    assert service.received == amount
 
 
 @pytest.mark.parametrize(
@@ -336,23 +334,20 @@ def test_refusals_of_the_payment_come_first() -> None:
     assert rules.proposals == []
 
 
-class FailingLookUp(MemoryStore):
-    """A store that cannot look up credits."""
+class FailingUpdates(MemoryStore):
+    """A store that cannot update payments."""
 
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Any:  # noqa: ARG002 - it only fails
+    def update(self, *_: Any) -> Any:
         """Fail."""
-        raise StoreUnavailable("the look-up failed")
+        raise StoreUnavailable("the update failed")
 
 
-def test_failing_look_up_of_the_credit_refuses_for_now() -> None:
-    """Without the look-up, the host does not decide, and nothing is credited."""
+def test_failing_store_refuses_for_now() -> None:
+    """Without the store, the host does not decide, and nothing is credited."""
     service, rules = with_rules()
-    store = FailingLookUp()
-    store._rows = service.store._rows
-    service.replace(store=store)
+    service.replace(store=FailingUpdates())
     assert service.send(service.sender.prepare(400)).code == "T00"
     assert rules.proposals == []
-    assert untouched(service)
 
 
 def test_quote_is_unchanged() -> None:
@@ -367,6 +362,98 @@ def test_stream_data_is_bounded_by_the_packet() -> None:
     data = b"x" * 32_000
     assert service.send(service.sender.prepare(UINT64_MAX, frames=[StreamData(1, 0, data)])).code == "fulfilled"
     assert rules.proposals[0].data == data
+
+
+# --- flows that forget the approval ------------------------------------------------------------------
+
+
+def crediting(service: Service, prepare: Prepare, approved: Approved | None) -> Flow[IncomingPayment]:
+    """Credit a packet with this proof, and without a request for approval."""
+    packet = encode(prepare)
+    opened = open_packet(packet, peer=PEER, receiver=service.receiver, nonce=bytes(12), now=NOW)
+    assert isinstance(opened, Arrival)
+    decide = opened.decide(opened.credit_id, lambda: NOW, opened.approved_by(Approver.NO_PORT))
+
+    def decide_with(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
+        return evolve(decide(payment, earlier), approved=approved)
+
+    return (yield from UpdatePayment(opened.payment_id, decide_with, opened.credit_id))
+
+
+PAYMENT: Final = a_creation(limit=1000)
+ID: Final = PAYMENT.answer.id
+PROOFS: Final = {
+    "none": None,
+    "of a service without the port": Approved(Approver.NO_PORT, ID, Amount(400, USD)),
+    "for another payment": Approved(Approver.HOST, PaymentId(service_kit.NOBODYS_ID), Amount(400, USD)),
+    "for a smaller amount": Approved(Approver.HOST, ID, Amount(399, USD)),
+    "for another asset": Approved(Approver.HOST, ID, Amount(400, Asset("EUR", 2))),
+}
+
+
+@pytest.mark.parametrize("kind", [Ports, AsyncPorts])
+@pytest.mark.parametrize("proof", PROOFS)
+def test_packet_without_the_right_proof_is_not_credited(proof: str, kind: type[Ports | AsyncPorts]) -> None:
+    """With an acceptance port, the driver refuses a flow of the host that credits a packet without its approval."""
+    service = Service(PAYMENT)
+    flow = crediting(service, service.sender.prepare(400), PROOFS[proof])
+    ports = kind(store=service.store, acceptance=Rules())
+    with pytest.raises(ApprovalRequired):
+        run(flow, ports) if isinstance(ports, Ports) else asyncio.run(arun(flow, ports))
+    assert untouched(service)
+
+
+def test_packet_with_the_right_proof_is_credited() -> None:
+    """The driver does not ask again."""
+    service, rules = with_rules(raising(PolicyRefused("no")))
+    proof = Approved(Approver.HOST, service.id, Amount(400, USD))
+    assert run(crediting(service, service.sender.prepare(400), proof), service.ports).received.value == 400
+    assert rules.proposals == []
+
+
+def test_driver_leaves_a_broken_decision_to_the_store() -> None:
+    """The store refuses a decision of the host that is no `Decision`, also with an acceptance port."""
+    service, _ = with_rules()
+
+    def deciding() -> Flow[Any]:
+        return (yield from UpdatePayment(service.id, lambda *_: "a decision"))  # type: ignore[arg-type]
+
+    with pytest.raises(BrokenDecision):
+        run(deciding(), service.ports)
+
+
+# --- every way into the service ----------------------------------------------------------------------
+
+ROUTES: Final = [*((way, "ilp") for way in WAYS), ("sync", "receive_packet"), ("async", "receive_packet")]
+
+
+@pytest.mark.parametrize(("way", "route"), ROUTES)
+@pytest.mark.parametrize(
+    ("decide", "code", "received", "reported"),
+    [
+        (lambda _: APPROVED, "fulfilled", 400, "credited"),
+        (lambda _: PENDING, "T99", 0, "approval_pending"),
+        (raising(PolicyRefused("no")), "F99", 0, "refused_by_policy"),
+        (raising(RuntimeError("broken")), "T00", 0, "acceptance_unavailable"),
+    ],
+)
+def test_every_way_into_the_service_requests_the_approval(
+    way: str, route: str, decide: Decide, code: str, received: int, reported: str
+) -> None:
+    """A packet is credited only if the host approves it. The observer gets one report about the credit."""
+    service, rules = Observed(way), Rules(decide)
+    id = service.kit.client().creates()
+    service.kit.replace(acceptance=rules)
+    packet = encode(Sender(METHODS.derive(id)).prepare(400))
+    if route == "ilp":
+        reply = service.send(a_request(packet)).body
+    else:
+        reply = service.call("receive_packet", packet, peer=PEER)
+    assert Answer(decode_reply(reply), None).code == code
+    assert service.kit.store.load(id).received.value == received
+    assert len(rules.proposals) == 1
+    reports = [each.outcome for each in service.recorder.take() if isinstance(each, CreditDecided)]
+    assert reports == [reported]
 
 
 # --- packets, with asyncio ---------------------------------------------------------------------------
@@ -460,7 +547,7 @@ def test_cancelled_request_credits_nothing() -> None:
             encode(service.sender.prepare(400)), peer=PEER, receiver=service.receiver, clock=lambda: service.now
         )
         task = asyncio.ensure_future(arun(flow, AsyncPorts(store=service.store, acceptance=rules)))
-        await began.wait()
+        await asyncio.wait_for(began.wait(), 10)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -1,0 +1,28 @@
+"""The proof that the money of a packet may be credited. The decision about the packet requires it."""
+
+import enum
+
+from attrs import frozen
+
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.payment import Credit, PaymentId
+
+
+class Approver(enum.Enum):
+    """The origin of an approval."""
+
+    HOST = "host"  # the acceptance port of the host
+    NO_PORT = "no port"  # the service has no acceptance port, which the driver checks
+
+
+@frozen
+class Approved:
+    """The proof that `amount` may be credited to the payment `payment_id`, with its origin `by`."""
+
+    by: Approver
+    payment_id: PaymentId
+    amount: Amount
+
+    def covers(self, credit: Credit) -> bool:
+        """Return whether `credit` is the approved one."""
+        return self.payment_id == credit.payment_id and self.amount == credit.amount
