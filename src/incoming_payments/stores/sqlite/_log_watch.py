@@ -1,5 +1,6 @@
 """Watch SQLite's log around each commit, so that no commit is acknowledged that is not in the file on the disk."""
 
+import contextlib
 import os
 import time
 from typing import Final
@@ -10,7 +11,6 @@ from incoming_payments.stores.sqlite import _watch
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
-_CLOSED: Final = -1
 _TIMESTAMP_NS_MAX: Final = 2_100_000_000  # between two timestamps of a file system: FAT counts every second second
 
 
@@ -28,8 +28,6 @@ class LogWatch:
         self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
         self._salts, self._bytes = b"", 0  # of the log before the commit in progress
         self._tag = os.urandom(_watch.TAG_BYTES)
-        # Why the store has to stop. It is set before the call of `stop`, which an interrupt may end.
-        self.stops: str | None = None
         try:
             # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
             self._log = os.open(self._path, os.O_RDWR)
@@ -40,12 +38,9 @@ class LogWatch:
         self.check_names()
 
     def close(self) -> None:
-        """Close the descriptor of the log. A second call does nothing, even if an interrupt ended the first."""
-        log, self._log = self._log, _CLOSED
-        try:  # noqa: SIM105 - an interrupt in `suppress` would leave the descriptor open
-            os.close(log)
-        except OSError:  # it has written nothing that could be lost
-            pass
+        """Close the descriptor of the log."""
+        with contextlib.suppress(OSError):  # it has written nothing that could be lost
+            os.close(self._log)
 
     def before_write(self) -> bool:
         """Check the log, and return whether it was emptied since the last commit.
@@ -60,14 +55,12 @@ class LogWatch:
         (size_bytes, header), last = self._read(), self._last
         is_empty, self._salts, self._bytes = size_bytes < _LOG_HEADER_BYTES, header[_SALTS], size_bytes
         if not is_empty and header[:4] not in _LOG_MAGIC:
-            self.stops = f"{self._path} was emptied while it was open"
-            raise self._files.stop(self.stops)
+            raise self._files.stop(f"{self._path} was emptied while it was open")
         if last is None or size_bytes >= last[1]:
             return False
         # SQLite shortens the log when it has begun to write it again, with other salts.
         if not is_empty and self._salts == last[0]:
-            self.stops = f"{self._path} was shortened while it was open"
-            raise self._files.stop(self.stops)
+            raise self._files.stop(f"{self._path} was shortened while it was open")
         return is_empty
 
     def forget(self) -> None:
@@ -87,13 +80,11 @@ class LogWatch:
         # The log is not empty now, unless a checkpoint has emptied it since. If another program emptied the log before,
         # SQLite has written no header.
         if size_bytes and header[:4] not in _LOG_MAGIC:
-            self.stops = f"{self._path} was emptied while it was open"
-            raise self._files.stop(self.stops)
+            raise self._files.stop(f"{self._path} was emptied while it was open")
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
         salts = header[_SALTS]
         if (salts == self._salts and size_bytes < self._bytes) or self._has_hole():
-            self.stops = f"{self._path} was shortened while it was open"
-            raise self._files.stop(self.stops)
+            raise self._files.stop(f"{self._path} was shortened while it was open")
         self._last = salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES
         return size_bytes
 
@@ -106,8 +97,7 @@ class LogWatch:
         self._files.check()
         log = _watch.stat(self._path)
         if log is None or _watch.identity(log) != self._file:
-            self.stops = f"{self._path} was removed or replaced while it was open"
-            raise self._files.stop(self.stops)
+            raise self._files.stop(f"{self._path} was removed or replaced while it was open")
         # The next change may get the same timestamp as a recent one.
         is_settled = found is not None and now_ns - found.st_ctime_ns > _TIMESTAMP_NS_MAX
         self._directory = state if is_settled else None

@@ -12,42 +12,12 @@ from pathlib import Path
 import pytest
 
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId, credit_id
+from incoming_payments.domain.payment import Credit, IncomingPayment, credit_id
 from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusable
 from incoming_payments.stores.sqlite import SqliteStore, _second_name, _watch
 from incoming_payments.testing import crediting
 from incoming_payments.testing.steps import create, credit
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
-
-
-def beside(path: Path, ending: str) -> Path:
-    """Return the file beside the database with this ending."""
-    return path.with_name(f"{path.name}-{ending}")
-
-
-def leave_a_log(path: Path) -> PaymentId:
-    """Credit a payment in a process that is killed, so that its log stays."""
-    script = f"""
-import os, signal
-from datetime import UTC, datetime
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing import a_creation
-from incoming_payments.testing.steps import create, credit
-store = SqliteStore({str(path)!r})
-id = create(store, a_creation(now=datetime.now(UTC)))
-credit(store, id, "wire-1", 1)
-print(id, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == -9
-    return PaymentId(done.stdout.strip())
-
+from kits.sqlite_jobs import beside, leave_a_log
 
 # --- one file under two names ---
 
