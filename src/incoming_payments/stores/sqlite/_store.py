@@ -95,9 +95,10 @@ class SqliteStore(_Store):
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Load, decide and store in one transaction, and return the decision's answer when it is on the disk.
 
-        `decide` runs in the transaction, perhaps in another thread. So it must not call the store, and may be called
-        more than once. A signal handler must not call the store either: the interrupted call may hold a lock. An
-        interrupt, such as `KeyboardInterrupt`, may end the call before or after the commit: repeat the call then.
+        `decide` runs in the thread that writes, in the transaction. So it may be called more than once, and it must not
+        call the store: such a call raises `StoreUnavailable`. A signal handler must not call the store either, because
+        the interrupted call may hold a lock. An interrupt, such as `KeyboardInterrupt`, ends the call and not the
+        update. The update may be committed before or after that: repeat the call.
 
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
@@ -182,7 +183,7 @@ class AsyncSqliteStore(_Store):
         return await self._read(query) if payment is None else payment
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """As `SqliteStore.update`; `decide` runs in the thread that writes, not in the event loop's."""
+        """As `SqliteStore.update`."""
         return await self._write(partial(_update, id, decide, credit_id))
 
     async def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
