@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import time
 from typing import Final
 
 from incoming_payments.stores.sqlite import _watch
@@ -11,16 +10,10 @@ from incoming_payments.stores.sqlite import _watch
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
-_TIMESTAMP_NS_MAX: Final = 2_100_000_000  # between two timestamps of a file system: FAT counts every second second
 
 
 class LogWatch:
-    """A watch over the log for the one connection that writes. Create it when the connection has opened the log.
-
-    While its directory has not changed, each file has its name, so a commit looks at the directory only. A look at the
-    log would cost more. From version 6.13 on, Linux gives a file a finer timestamp after a `stat`, and the next sync
-    has to write it: a commit would take 1.3 times as long.
-    """
+    """A watch over the log for the one connection that writes. Create it when the connection has opened the log."""
 
     def __init__(self, files: _watch.FileWatch) -> None:
         self._files = files
@@ -34,7 +27,6 @@ class LogWatch:
         except FileNotFoundError as error:
             raise files.stop(f"{self._path} was removed while it was open") from error
         self._file = _watch.identity(os.fstat(self._log))
-        self._directory: tuple[int, ...] | None = None  # its state when all names were in place
         self.check_names()
 
     def close(self) -> None:
@@ -73,8 +65,6 @@ class LogWatch:
 
     def after_commit(self) -> int:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
-        self._files.check_mark()
-        self._files.check_database()
         self.check_names()
         size_bytes, header = self._read()
         # The log is not empty now, unless a checkpoint has emptied it since. If another program emptied the log before,
@@ -89,18 +79,11 @@ class LogWatch:
         return size_bytes
 
     def check_names(self) -> None:
-        """Stop the store unless the paths name the open files. A new name, or one less, changes the directory."""
-        found, now_ns = _watch.stat(self._files.directory), time.time_ns()
-        state = found and (*_watch.identity(found), found.st_ctime_ns)
-        if found is not None and state == self._directory:
-            return
+        """Stop the store unless the paths name the open files."""
         self._files.check()
         log = _watch.stat(self._path)
         if log is None or _watch.identity(log) != self._file:
             raise self._files.stop(f"{self._path} was removed or replaced while it was open")
-        # The next change may get the same timestamp as a recent one.
-        is_settled = found is not None and now_ns - found.st_ctime_ns > _TIMESTAMP_NS_MAX
-        self._directory = state if is_settled else None
 
     def _has_hole(self) -> bool:
         """Return whether blocks in the middle of the log are missing: SQLite has written behind the end of the log."""
