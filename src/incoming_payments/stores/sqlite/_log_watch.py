@@ -40,8 +40,6 @@ class LogWatch:
         The caller holds SQLite's write lock. A checkpoint may have emptied the log: then call `forget`. Otherwise
         another program has emptied it: then stop the store.
         """
-        if self._files.is_stopped:
-            raise self._files.refusal()
         # Before the write: another index means that other processes may have written to the log, unknown to this one.
         self.check_names()
         (size_bytes, header), last = self._read(), self._last

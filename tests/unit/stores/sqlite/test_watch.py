@@ -766,17 +766,18 @@ def test_a_commit_between_two_looks_at_an_empty_log_stops_nothing(path: Path, mo
 def test_commits_between_two_looks_at_the_log_stop_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process commits while this one checks the log after its own commit."""
     lseek = os.lseek
-    to_come: list[int] = []
+    to_come: list[tuple[int, int]] = []  # threads and their looks
 
     def seek_and_commit(descriptor: int, offset: int, whence: int) -> int:
         found = lseek(descriptor, offset, whence)
-        if whence in to_come:
-            to_come.remove(whence)
+        look = threading.get_ident(), whence
+        if look in to_come:
+            to_come.remove(look)
             credit(other, id, f"other-{whence}", 1)
         return found
 
     def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
-        to_come.extend([os.SEEK_END, os.SEEK_HOLE])
+        to_come.extend((threading.get_ident(), whence) for whence in (os.SEEK_END, os.SEEK_HOLE))
         return crediting("wire-1", 1)(payment, earlier)
 
     with SqliteStore(path) as other, SqliteStore(path) as store:
