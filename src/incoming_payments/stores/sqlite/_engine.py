@@ -184,7 +184,7 @@ class Engine:
     def _await_open(self) -> None:
         """Wait until no fork is pending. Raises `StoreUnusable` when the store is closed.
 
-        Raises `StoreUnavailable` when a job has called: a wait for the thread that writes would never end.
+        Raises `StoreUnavailable` when a job has called: it would wait for its own thread.
         """
         if self._writer is not None and self._writer.is_this_thread:
             raise StoreUnavailable("this thread is in the middle of an update: repeat the call after it")

@@ -60,8 +60,8 @@ class Jobs:
     """The jobs that wait for one writer.
 
     A thread wakes the writer for each job, and an event loop once, at the end of its turn. Otherwise the writer runs
-    against the loop in the middle of the turn, and 64 credits take 1.3 times as long (benchmark `receive`). A job of a
-    loop that ends in this turn waits for the next job.
+    against the loop in the middle of the turn, and 64 packets take 1.3 times as long. A job of a loop that ends in this
+    turn waits for the next job.
     """
 
     def __init__(self) -> None:

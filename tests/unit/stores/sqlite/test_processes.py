@@ -21,7 +21,6 @@ from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.stores.sqlite import SqliteStore, _engine
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._rows import Rows
-from incoming_payments.testing import crediting
 from incoming_payments.testing.steps import check_credits, create, credit
 from kits.sqlite_jobs import beside, busy_writer, during_a_fork, fork
 
@@ -337,12 +336,3 @@ def test_file_size_limit_stops_the_store(path: Path, id: PaymentId) -> None:
 
     assert len(lines) >= 1
     assert check(path, id, lines) == len(lines)
-
-
-def test_stores_of_one_process_share_a_file(path: Path, id: PaymentId) -> None:
-    """Two stores on one file see each other's credits."""
-    with SqliteStore(path) as one, SqliteStore(path) as other:
-        for turn in range(10):
-            for store in (one, other):
-                answer = store.update(id, crediting(f"wire-{turn}", 1), CreditId(f"wire-{turn}"))
-                assert answer.received.value == turn + 1

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import sqlite3
-import stat
 import subprocess
 import sys
 import threading
@@ -111,19 +110,6 @@ def test_failed_stat_fails_its_call_only(store: SqliteStore, monkeypatch: pytest
         with pytest.raises(StoreUnavailable, match="Input/output error"):
             store.load(id)
     assert store.load(id).id == id
-
-
-def test_log_that_cannot_be_synced_stops_each_store_that_has_it_open(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new store brings the log to the disk, also while another store has it open. Its failure stops both."""
-    with SqliteStore(path) as other:
-        id = create(other)
-        with monkeypatch.context() as patch:
-            patch.setattr(_watch, "sync", fails(errno.EIO))
-            with pytest.raises(StoreStopped, match="its log cannot be written and synced"):
-                SqliteStore(path)
-        assert refuses_everything(other, id)
 
 
 @pytest.mark.parametrize(
@@ -283,24 +269,6 @@ def test_file_system_without_locks_is_refused(path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(StoreUnusable, match=r"No locks available.*local disk"):
         SqliteStore(path)
-
-
-@pytest.mark.parametrize("change", ["removed", "replaced"])
-def test_changed_lock_file_stops_the_store(store: SqliteStore, path: Path, change: str) -> None:
-    """Without the lock file, a new process cannot know that this store has the database open."""
-    id = create(store)
-    beside(path, "lock").unlink()
-    if change == "replaced":
-        beside(path, "lock").write_text("A file with other content.")
-    with pytest.raises(StoreStopped, match="lock was removed or replaced"):
-        credit(store, id, "wire-1", 1)
-
-
-def test_only_the_owner_can_read_the_files(store: SqliteStore, path: Path) -> None:
-    """The mode of each file is 0600."""
-    create(store)
-    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-    assert modes == {path.name: 0o600, **{f"{path.name}-{ending}": 0o600 for ending in ("wal", "shm", "lock")}}
 
 
 # --- the log of a killed process ---
@@ -475,7 +443,20 @@ def overwrite_the_log(path: Path) -> None:
         log.write(bytes(32))
 
 
+def remove_the_lock(path: Path) -> None:
+    """Remove the lock file. A new process cannot know then that the store has the database open."""
+    beside(path, "lock").unlink()
+
+
+def replace_the_lock(path: Path) -> None:
+    """Replace the lock file by one with other content."""
+    remove_the_lock(path)
+    beside(path, "lock").write_text("A file with other content.")
+
+
 CHANGES = [
+    remove_the_lock,
+    replace_the_lock,
     overwrite_the_log,
     remove_the_log,
     remove_the_index,
