@@ -160,8 +160,6 @@ class Writer:
             # Copy and sync most of the log while reads go on.
             is_short = self._checkpoint(open, "PASSIVE") and self._empty_log(open)
             open.truncate_at_bytes = STORE_LOG_BYTES_MAX + (0 if is_short else open.log_bytes)
-            if is_short:
-                open.log.forget()
         elif open is not None and open.commits >= open.checkpoint_at_commits:
             self._checkpoint(open, "PASSIVE")
 

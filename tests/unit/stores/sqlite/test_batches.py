@@ -276,13 +276,15 @@ def test_row_that_the_database_refuses_fails_its_call_only(
     check_credits(store, id, outcomes)
 
 
+@pytest.mark.parametrize("kind", ["credit", "close"])
 def test_payment_with_another_version_is_not_overwritten(
-    tasks: AsyncSqliteStore, store: SqliteStore, path: Path
+    tasks: AsyncSqliteStore, store: SqliteStore, path: Path, kind: str
 ) -> None:
     """Defence in depth: each update names the version that it has read. The writer reads the payment again."""
     one, two = create(store), create(store)
     change = f"UPDATE payments SET version = version + 1 WHERE id = '{two}'"  # noqa: S608
     edit(path, f"CREATE TRIGGER change AFTER UPDATE ON payments WHEN old.id = '{one}' BEGIN {change}; END")
-    in_one_batch(credit_one(tasks, one, "wire-1"), credit_one(tasks, two, "wire-1"))
+    complete = partial(lifecycle.complete, now=NOW)
+    second = credit_one(tasks, two, "wire-1") if kind == "credit" else tasks.update(two, complete)
+    in_one_batch(credit_one(tasks, one, "wire-1"), second)
     assert [store.load(id).version for id in (one, two)] == [2, 3]
-    assert [store.load(id).received.value for id in (one, two)] == [1, 1]
