@@ -1,74 +1,138 @@
-"""Steps for tests of the SQLite stores: queue jobs without waiting, and keep the writer busy."""
+"""Steps for tests of the SQLite stores: calls in one batch, a busy writer, faults, forks, and other programs."""
 
+import asyncio
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from incoming_payments.domain.payment import CreditId, PaymentId
-from incoming_payments.errors import IncomingPaymentsError
-from incoming_payments.ports import Decide
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.stores.sqlite._engine import Engine
-from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._rows import Batch
-from incoming_payments.stores.sqlite._store import _key, _updating
-from incoming_payments.stores.sqlite._writer import Writer
+import pytest
+
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine
 from incoming_payments.testing import crediting
 
 
+def in_one_batch(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Make the calls of an `AsyncSqliteStore` in one turn of an event loop. Return their answers and errors."""
+
+    async def gather() -> list[Any]:
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    return asyncio.run(gather())
+
+
+def credit_one(store: AsyncSqliteStore, id: PaymentId, credit_id: str) -> Coroutine[Any, Any, Credit]:
+    """Return the call that credits one minor unit."""
+    return store.update(id, crediting(credit_id, 1), CreditId(credit_id))
+
+
 @contextmanager
-def busy_writer(engine: Engine) -> Iterator[None]:
-    """Keep the writer busy, so that the jobs queued meanwhile become one batch."""
+def busy_writer(store: SqliteStore | AsyncSqliteStore, id: PaymentId) -> Iterator[None]:
+    """Keep the writer of the store busy with an update of the payment `id` that changes nothing."""
     entered, go = threading.Event(), threading.Event()
 
-    def work(_: Batch) -> None:
+    def wait(_payment: IncomingPayment, _earlier: Credit | None) -> Decision[None]:
         entered.set()
         assert go.wait(30)
+        return Decision(None)
 
-    job = Job(work)
-    engine.submit(job)
+    def update() -> None:
+        if isinstance(store, SqliteStore):
+            store.update(id, wait)
+        else:
+            asyncio.run(store.update(id, wait))
+
+    thread = threading.Thread(target=update)
+    thread.start()
     assert entered.wait(30)
     try:
         yield
     finally:
         go.set()
-    job.wait()
+        thread.join(30)
 
 
-def queue(store: SqliteStore, id: PaymentId, decide: Decide[Any], credit_id: str | None = None) -> Job[Any]:
-    """Queue an update without waiting for it."""
-    job = updating(id, decide, credit_id)
-    store._engine.submit(job)
-    return job
+def fail_on(monkeypatch: pytest.MonkeyPatch, statement: str, error: int | BaseException) -> None:
+    """Let connections that open later fail in statements that begin with `statement`: by an SQLite code, or `error`."""
+    if isinstance(error, int):
+        code, error = error, sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode, error.sqlite_errorname = code, "SQLITE_IOERR_TEST"
+
+    def fail(*_: object) -> None:
+        raise error
+
+    act_on(monkeypatch, statement, fail)
 
 
-def updating(id: PaymentId, decide: Decide[Any], credit_id: str | None = None) -> Job[Any]:
-    """Return the job that `update` makes."""
-    key = None if credit_id is None else CreditId(credit_id)
-    return Job(_updating(id, decide, key), credit=_key(id, key))
+def act_on(
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str | tuple[str, ...],
+    act: Callable[[sqlite3.Connection, str], object],
+) -> None:
+    """Let connections that open later call `act` before each statement that begins with `statement`."""
+
+    class Acting(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql.startswith(statement):
+                act(self, sql)
+            return super().execute(sql, *arguments)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Acting))
 
 
-def crediting_one(id: PaymentId, credit_id: str) -> Job[Any]:
-    """Return a job that credits one minor unit."""
-    return updating(id, crediting(credit_id, 1), credit_id)
+def fork(in_child: Callable[[], object] = lambda: None) -> None:
+    """Fork this process. Check that the child runs `in_child` without an exception."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            in_child()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
 
 
-def outcomes_of_one_batch(store: SqliteStore, jobs: Sequence[Job[Any]]) -> list[Any]:
-    """Run `jobs` as one batch of a writer with a new connection, and return their answers and errors."""
-    writer = Writer(store._engine._file)
-    writer.run(list(jobs))
-    writer.disconnect()
-    return [_outcome(job) for job in jobs]
-
-
-def _outcome(job: Job[Any]) -> Any:
+@contextmanager
+def during_a_fork() -> Iterator[None]:
+    """Stay between the hooks of a fork, as the parent."""
+    _engine._before_fork()
     try:
-        return job.wait()
-    except IncomingPaymentsError as error:
-        return error
+        yield
+    finally:
+        _engine._after_fork_in_parent()
+
+
+def writers() -> list[threading.Thread]:
+    """Return the threads that write."""
+    return [thread for thread in threading.enumerate() if thread.name == "incoming-payments-write"]
+
+
+def leave_a_log(path: Path) -> PaymentId:
+    """Credit a payment in a process that is killed, so that its log stays."""
+    script = f"""
+import os, signal
+from datetime import UTC, datetime
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import a_creation
+from incoming_payments.testing.steps import create, credit
+store = SqliteStore({str(path)!r})
+id = create(store, a_creation(now=datetime.now(UTC)))
+credit(store, id, "wire-1", 1)
+print(id, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == -9
+    return PaymentId(done.stdout.strip())
 
 
 def edit(path: Path, *statements: str) -> None:
@@ -76,3 +140,8 @@ def edit(path: Path, *statements: str) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+def beside(path: Path, ending: str) -> Path:
+    """Return the file beside the database with this ending."""
+    return path.with_name(f"{path.name}-{ending}")

@@ -345,17 +345,17 @@ def batches_of_two() -> None:
     """Run the writer only when two jobs wait, so that a test knows the batch."""
     waiting: list[Job[Any]] = []
 
-    def make(run: Callable[[Writer, list[Job[Any]]], None]) -> Any:
-        def run_pairs(writer: Writer, jobs: list[Job[Any]]) -> None:
+    def make(run: Callable[..., None]) -> Any:
+        def run_pairs(writer: Writer, jobs: list[Job[Any]], *, may_add: bool) -> None:
             waiting.extend(jobs)
             if len(waiting) >= PAIR:
                 pair = waiting.copy()
                 waiting.clear()
-                run(writer, pair)
+                run(writer, pair, may_add=may_add)
 
         return run_pairs
 
-    replace(Writer, "run", make)
+    replace(Writer, "_run", make)
 
 
 class UnsteadyRules:

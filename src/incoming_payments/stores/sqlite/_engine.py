@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from incoming_payments.errors import IncomingPaymentsError, StoreUnavailable, StoreUnusable
 from incoming_payments.limits import STORE_READERS_MAX, STORE_TRUNCATE_MS_MAX
@@ -25,8 +25,6 @@ from incoming_payments.stores.sqlite._slow_reads import SlowReads
 from incoming_payments.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
-
-_LOOK_S: Final = 0.1  # between looks for the end of calls
 
 
 class Engine:
@@ -49,8 +47,7 @@ class Engine:
         self.is_paused = False  # nothing is open, and nothing can be opened
         self._are_reads_held = False
         self._reading = 0  # connections in use
-        self._own: dict[Job[Any], int] = {}  # jobs that callers do in their own threads, and the threads' identities
-        self._writer: tuple[threading.Thread, Writer] | None = None
+        self._writer: Writer | None = None
         self._idle: list[Rows] = []
         self._slow_reads = SlowReads()
         self._executor: ThreadPoolExecutor | None = None
@@ -58,36 +55,10 @@ class Engine:
     def submit(self, job: Job[Any]) -> None:
         """Queue `job`. Raises `StoreUnavailable` when too many jobs wait, `StoreUnusable` when the store is closed."""
         with self._lock:
-            self._running_writer().jobs.put(job)
-
-    def write(self, job: Job[T]) -> T:
-        """Do `job`, in this thread if the writer is idle, and return or raise its outcome. Raises as `submit`."""
-        try:
-            with self._lock:
-                writer = self._running_writer()
-                if writer.is_idle:
-                    self._own[job] = threading.get_ident()
-                elif writer.is_this_thread:
-                    raise StoreUnavailable("this thread is in the middle of an update: repeat the call after it")
-                else:
-                    writer.jobs.put(job)
-            is_done = job not in self._own or writer.run_here(job)
-        finally:
-            self._own.pop(job, None)  # an interrupt cannot prevent this call, and Python handles the interrupt after it
-            if self._fork_pending or self._closed:
-                with self._lock:
-                    self._state_changed.notify_all()
-        if not is_done:  # the call before was interrupted
-            self.submit(job)
-        return job.wait()
-
-    def _running_writer(self) -> Writer:
-        """Return the writer. Its thread runs even if callers do all jobs: it makes the checkpoints."""
-        if self._fork_pending or self._closed:
             self._await_open()
-        if self._writer is None:
-            self._writer = self._start_writer()
-        return self._writer[1]
+            if self._writer is None:
+                self._writer = Writer(self._file, self._report, self.without_reads)
+            self._writer.jobs.put(job)
 
     def read(self, query: Callable[[Rows], T]) -> T:
         """Return the answer of `query` on a connection of its own.
@@ -177,14 +148,13 @@ class Engine:
             self._closed = True
             self._close_idle()
             writer, executor = self._writer, self._executor
-            self._await_calls(lambda: True)  # a call that has begun may still use the connection
         if executor is not None:
             executor.shutdown(wait=wait)
         # The writer closes last: SQLite removes its log with the last connection, but not when two close at once.
         if writer is not None:
-            self._end_writer(writer)
+            writer.end()
         # A store that is dropped in its own writer's thread keeps the lock until the process ends.
-        if writer is None or not _is_this_thread(writer):
+        if writer is None or not writer.is_this_thread:
             with self._lock:
                 self._file.close()
 
@@ -192,10 +162,10 @@ class Engine:
         """Wait until no connection is in use, close them all, and open no other until the fork is done."""
         with self._lock:
             self._fork_pending = True
-            self._await_calls(lambda: not self._reading)
+            self._state_changed.wait_for(lambda: not self._reading)
             self._close_idle()
         if self._writer is not None:
-            self._end_writer(self._writer)
+            self._writer.end()
         self._writer = None
         self._file.release()
         self.is_paused = True
@@ -212,41 +182,15 @@ class Engine:
         self._begin()
 
     def _await_open(self) -> None:
-        """Wait until no fork is pending. Raises `StoreUnusable` when the store is closed."""
-        if self._fork_pending:
-            self._state_changed.wait_for(lambda: not self._fork_pending)
+        """Wait until no fork is pending. Raises `StoreUnusable` when the store is closed.
+
+        Raises `StoreUnavailable` when a job has called: it would wait for its own thread.
+        """
+        if self._writer is not None and self._writer.is_this_thread:
+            raise StoreUnavailable("this thread is in the middle of an update: repeat the call after it")
+        self._state_changed.wait_for(lambda: not self._fork_pending)
         if self._closed:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
-
-    def _await_calls(self, done: Callable[[], bool]) -> None:
-        """Wait until `done`, and until no other thread does its own job.
-
-        If this thread does one, `decide` or a signal handler has called, and the others wait for this thread.
-        """
-        own, this = self._own, threading.get_ident()
-
-        def are_over() -> bool:
-            is_at_work = self._writer is not None and _is_this_thread(self._writer)
-            return done() and (is_at_work or set(own.values()) <= {this})
-
-        # Look again from time to time: an interrupt may end a call before it notifies.
-        while not self._state_changed.wait_for(are_over, _LOOK_S):
-            pass
-
-    def _start_writer(self) -> tuple[threading.Thread, Writer]:
-        # A daemon thread lets a process end without closing the store: acknowledged updates are on the disk.
-        writer = Writer(self._file, self._report, without_reads=self.without_reads)
-        thread = threading.Thread(target=writer.serve, name="incoming-payments-write", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise StoreUnavailable(f"the thread that writes could not be started ({error})") from error
-        return thread, writer
-
-    def _end_writer(self, writer: tuple[threading.Thread, Writer]) -> None:
-        writer[1].jobs.put(None)  # a second `None` does no harm
-        if not _is_this_thread(writer):
-            writer[0].join()
 
     def _end_reading(self, rows: Rows | None, *, broken: bool = False) -> None:
         with self._lock:
@@ -263,11 +207,6 @@ class Engine:
         for rows in self._idle:
             self._file.disconnect(rows.connection)
         self._idle = []
-
-
-def _is_this_thread(writer: tuple[threading.Thread, Writer]) -> bool:
-    """Return whether `writer` works in the calling thread, which would wait for itself."""
-    return writer[0] is threading.current_thread() or writer[1].is_this_thread
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

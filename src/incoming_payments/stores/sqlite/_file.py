@@ -5,7 +5,6 @@ import ctypes
 import logging
 import os
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -151,11 +150,8 @@ class DatabaseFile:
         """Return a connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect("query_only = ON")
 
-    def begin(self, connection: sqlite3.Connection, log: LogWatch) -> int:
-        """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`.
-
-        Return a number that changes when another connection has changed the database.
-        """
+    def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:
+        """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`."""
         for _ in range(_LOOKS_MAX):
             self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             if not log.before_write():
@@ -168,7 +164,7 @@ class DatabaseFile:
                 log.forget()
         else:
             raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
-        return int(connection.execute("PRAGMA data_version").fetchone()[0])
+        self.check_version(connection)
 
     def commit(self, connection: sqlite3.Connection, log: LogWatch) -> int:
         """Commit, and return the size of the log in bytes once the commit is known to be on the disk."""
@@ -368,15 +364,6 @@ def blames_the_statement(error: BaseException) -> bool:
         return False
     code = _primary_code(error)
     return code is None or code in _ABOUT_THE_STATEMENT
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Return whether a signal handler has raised `error`: not SQLite, Python, the operating system or this library."""
-    if not isinstance(error, Exception):
-        return True
-    if isinstance(error, OSError):
-        return error.errno is None  # such as `TimeoutError("too late")`
-    return type(error).__module__.partition(".")[0] not in {*sys.stdlib_module_names, "incoming_payments"}
 
 
 def _code(error: BaseException) -> int | None:

@@ -1,7 +1,7 @@
 """Watch SQLite's log around each commit, so that no commit is acknowledged that is not in the file on the disk."""
 
+import contextlib
 import os
-import time
 from typing import Final
 
 from incoming_payments.stores.sqlite import _watch
@@ -10,17 +10,10 @@ from incoming_payments.stores.sqlite import _watch
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
-_CLOSED: Final = -1
-_TIMESTAMP_NS_MAX: Final = 2_100_000_000  # between two timestamps of a file system: FAT counts every second second
 
 
 class LogWatch:
-    """A watch over the log for the one connection that writes. Create it when the connection has opened the log.
-
-    While its directory has not changed, each file has its name, so a commit looks at the directory only. A look at the
-    log would cost more. From version 6.13 on, Linux gives a file a finer timestamp after a `stat`, and the next sync
-    has to write it: a commit would take 1.3 times as long.
-    """
+    """A watch over the log for the one connection that writes. Create it when the connection has opened the log."""
 
     def __init__(self, files: _watch.FileWatch) -> None:
         self._files = files
@@ -28,24 +21,18 @@ class LogWatch:
         self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
         self._salts, self._bytes = b"", 0  # of the log before the commit in progress
         self._tag = os.urandom(_watch.TAG_BYTES)
-        # Why the store has to stop. It is set before the call of `stop`, which an interrupt may end.
-        self.stops: str | None = None
         try:
             # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
             self._log = os.open(self._path, os.O_RDWR)
         except FileNotFoundError as error:
             raise files.stop(f"{self._path} was removed while it was open") from error
         self._file = _watch.identity(os.fstat(self._log))
-        self._directory: tuple[int, ...] | None = None  # its state when all names were in place
         self.check_names()
 
     def close(self) -> None:
-        """Close the descriptor of the log. A second call does nothing, even if an interrupt ended the first."""
-        log, self._log = self._log, _CLOSED
-        try:  # noqa: SIM105 - an interrupt in `suppress` would leave the descriptor open
-            os.close(log)
-        except OSError:  # it has written nothing that could be lost
-            pass
+        """Close the descriptor of the log."""
+        with contextlib.suppress(OSError):  # it has written nothing that could be lost
+            os.close(self._log)
 
     def before_write(self) -> bool:
         """Check the log, and return whether it was emptied since the last commit.
@@ -53,21 +40,17 @@ class LogWatch:
         The caller holds SQLite's write lock. A checkpoint may have emptied the log: then call `forget`. Otherwise
         another program has emptied it: then stop the store.
         """
-        if self._files.is_stopped:
-            raise self._files.refusal()
         # Before the write: another index means that other processes may have written to the log, unknown to this one.
         self.check_names()
         (size_bytes, header), last = self._read(), self._last
         is_empty, self._salts, self._bytes = size_bytes < _LOG_HEADER_BYTES, header[_SALTS], size_bytes
         if not is_empty and header[:4] not in _LOG_MAGIC:
-            self.stops = f"{self._path} was emptied while it was open"
-            raise self._files.stop(self.stops)
+            raise self._files.stop(f"{self._path} was emptied while it was open")
         if last is None or size_bytes >= last[1]:
             return False
         # SQLite shortens the log when it has begun to write it again, with other salts.
         if not is_empty and self._salts == last[0]:
-            self.stops = f"{self._path} was shortened while it was open"
-            raise self._files.stop(self.stops)
+            raise self._files.stop(f"{self._path} was shortened while it was open")
         return is_empty
 
     def forget(self) -> None:
@@ -80,37 +63,25 @@ class LogWatch:
 
     def after_commit(self) -> int:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
-        self._files.check_mark()
-        self._files.check_database()
         self.check_names()
         size_bytes, header = self._read()
         # The log is not empty now, unless a checkpoint has emptied it since. If another program emptied the log before,
         # SQLite has written no header.
         if size_bytes and header[:4] not in _LOG_MAGIC:
-            self.stops = f"{self._path} was emptied while it was open"
-            raise self._files.stop(self.stops)
+            raise self._files.stop(f"{self._path} was emptied while it was open")
         # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
         salts = header[_SALTS]
         if (salts == self._salts and size_bytes < self._bytes) or self._has_hole():
-            self.stops = f"{self._path} was shortened while it was open"
-            raise self._files.stop(self.stops)
+            raise self._files.stop(f"{self._path} was shortened while it was open")
         self._last = salts, size_bytes if salts == self._salts else _LOG_HEADER_BYTES
         return size_bytes
 
     def check_names(self) -> None:
-        """Stop the store unless the paths name the open files. A new name, or one less, changes the directory."""
-        found, now_ns = _watch.stat(self._files.directory), time.time_ns()
-        state = found and (*_watch.identity(found), found.st_ctime_ns)
-        if found is not None and state == self._directory:
-            return
+        """Stop the store unless the paths name the open files."""
         self._files.check()
         log = _watch.stat(self._path)
         if log is None or _watch.identity(log) != self._file:
-            self.stops = f"{self._path} was removed or replaced while it was open"
-            raise self._files.stop(self.stops)
-        # The next change may get the same timestamp as a recent one.
-        is_settled = found is not None and now_ns - found.st_ctime_ns > _TIMESTAMP_NS_MAX
-        self._directory = state if is_settled else None
+            raise self._files.stop(f"{self._path} was removed or replaced while it was open")
 
     def _has_hole(self) -> bool:
         """Return whether blocks in the middle of the log are missing: SQLite has written behind the end of the log."""

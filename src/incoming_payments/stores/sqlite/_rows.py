@@ -5,12 +5,9 @@ to read them. Times are microseconds since 1970. Rows become values through the 
 that is no valid value raises `StoreUnusable`.
 """
 
-import re
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from itertools import chain
 from typing import Any, Final
 
 from incoming_payments.domain.amount import Amount, Asset
@@ -19,15 +16,13 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import Place
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
-from incoming_payments.limits import NONCES_SWEPT_MAX, STORE_BATCH_MAX
+from incoming_payments.limits import NONCES_SWEPT_MAX
 from incoming_payments.stores.guard import check_nonce_capacity, check_nonce_time, sweep_at
 
 _Row = tuple[Any, ...]
-CreditKey = tuple[PaymentId, CreditId]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_CACHED_MAX: Final = 256  # terms of payments: some hundred kilobytes, or 3 MB with full metadata
 
 _PAYMENT: Final = (
     "version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, "
@@ -36,11 +31,6 @@ _PAYMENT: Final = (
 _CREDIT: Final = "amount, received_amount, completes, at"
 _SELECT_PAYMENT: Final = f"SELECT {_PAYMENT} FROM payments WHERE id = ?"  # noqa: S608
 _SELECT_CREDIT: Final = f"SELECT {_CREDIT} FROM credits WHERE payment_id = ? AND credit_id = ?"  # noqa: S608
-# For a batch. CROSS JOIN keeps this order. `(payment_id, credit_id) IN (VALUES ...)` would read the whole table.
-_SELECT_CREDITS: Final = (
-    f"WITH wanted (payment, credit) AS (VALUES (?, ?)) SELECT payment, credit, {_CREDIT} "  # noqa: S608
-    "FROM wanted CROSS JOIN credits ON payment_id = payment AND credit_id = credit"
-)
 _SELECT_EVENTS: Final = (
     "SELECT events.version, kind, at, events.received_amount, credit_id, peer, asset_code, asset_scale "
     "FROM events JOIN payments ON id = payment_id WHERE payment_id = ? ORDER BY events.version"
@@ -68,7 +58,6 @@ _SWEEP_NONCES: Final = (
 )
 _SELECT_COUNT: Final = "SELECT held, swept_until FROM nonce_count"
 _UPDATE_COUNT: Final = "UPDATE nonce_count SET held = ?, swept_until = ?"
-_VARIABLES: Final = re.compile(r"(?<=VALUES )\([?, ]+\)")
 
 
 class Rows:
@@ -125,25 +114,15 @@ class Batch(Rows):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
-        # The payments that the last transaction wrote. With them, a durable credit alone takes 6 % less time.
-        self._kept: dict[PaymentId, IncomingPayment] = {}
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}  # as read, and as updated
-        self._found: dict[CreditKey, _Row | None] = {}  # by `prefetch`
-        self._credits: dict[CreditKey, Credit] = {}
+        self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
         self._events: list[Event] = []
         self._nonces: tuple[int, int] | None = None  # the row of `nonce_count`, once it is read
-
-    def prefetch(self, keys: Collection[CreditKey]) -> None:
-        """Read the credits that the jobs of the batch look up, in one statement: with `_merged`, saves 4 % of 64."""
-        self._found = dict.fromkeys(keys)
-        for statement, values in _merged(_SELECT_CREDITS, list(self._found)):
-            for payment, credit, *row in self.connection.execute(statement, values):
-                self._found[payment, credit] = tuple(row)
 
     def payment(self, id: PaymentId) -> IncomingPayment:
         """Return the payment `id` with the updates of this batch. Raises as `Rows.payment`."""
         change = self._changed.get(id)
-        return self._kept.get(id) or super().payment(id) if change is None else change[1]
+        return super().payment(id) if change is None else change[1]
 
     def credit(self, payment: IncomingPayment, id: CreditId) -> Credit | None:
         """Return the credit `id` of `payment`, if it exists. Raises `StoreUnusable` when the row is no valid credit."""
@@ -151,7 +130,7 @@ class Batch(Rows):
         waiting = self._credits.get(key)
         if waiting is not None:
             return waiting
-        row = self._found[key] if key in self._found else self.connection.execute(_SELECT_CREDIT, key).fetchone()
+        row = self.connection.execute(_SELECT_CREDIT, key).fetchone()
         return None if row is None else _credit(payment, id, row)
 
     def insert(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
@@ -212,46 +191,14 @@ class Batch(Rows):
         if updated != len(self._changed):
             text = "a payment was not there to update, although this transaction had read it: check the database"
             raise StoreUnusable(text)
-        credits, events = map(_credit_row, self._credits.values()), map(_event_row, self._events)
-        for statement, values in chain(_merged(_INSERT_CREDIT, list(credits)), _merged(_INSERT_EVENT, list(events))):
-            self.connection.execute(statement, values)
+        self.connection.executemany(_INSERT_CREDIT, map(_credit_row, self._credits.values()))
+        self.connection.executemany(_INSERT_EVENT, map(_event_row, self._events))
         if self._nonces is not None:
             self.connection.execute(_UPDATE_COUNT, self._nonces)
-
-    def forget(self) -> None:
-        """Forget the payments of the last transaction: another connection has changed the database."""
-        self._kept.clear()
-
-    def clear(self) -> None:
-        """Prepare for the next transaction, after a commit."""
-        self._kept = {id: after for id, (_, after) in self._changed.items()}
-        self._changed.clear()
-        self._found.clear()
-        self._credits.clear()
-        self._events.clear()
-        self._nonces = None
 
     def _update(self, statement: str, rows: Sequence[_Row]) -> int:
         """Execute `statement` for all `rows`, and return the number of changed rows."""
         return self.connection.executemany(statement, rows).rowcount if rows else 0
-
-
-def _merged(statement: str, rows: Sequence[_Row]) -> Iterator[tuple[str, _Row]]:
-    """Yield `statement` for several of `rows` at once, with their variables, until all rows are done.
-
-    With `prefetch`, this saves 4 % of 64 credits. The numbers of rows are powers of two, so there are few
-    statements, and SQLite keeps all of them prepared.
-    """
-    while rows:
-        count = 1 << min(len(rows), STORE_BATCH_MAX).bit_length() - 1
-        yield _for_many(statement, count), tuple(chain.from_iterable(rows[:count]))
-        rows = rows[count:]
-
-
-@lru_cache
-def _for_many(statement: str, count: int) -> str:
-    """Return `statement` with its row of variables `count` times."""
-    return _VARIABLES.sub(lambda row: ", ".join([row[0]] * count), statement)
 
 
 def _columns(values: Sequence[object]) -> list[object]:
@@ -292,35 +239,29 @@ def _row(payment: IncomingPayment) -> _Row:
 
 
 def _payment(id: PaymentId, row: Sequence[Any]) -> IncomingPayment:
-    version, received, updated, *terms, closed, announced = row
+    version, received, updated, wallet, client, code, scale, limit, expires, metadata, created, closed, announced = row
     try:
-        agreed = _terms(id, *terms)
+        asset = Asset(code, scale)
+        terms = Terms(
+            id=id,
+            wallet_address=wallet,
+            client=client,
+            asset=asset,
+            created_at=_time(created),
+            limit=None if limit is None else Amount.parse(limit, asset),
+            expires_at=_optional_time(expires),
+            metadata=metadata,
+        )
         progress = Progress(
-            received=Amount.parse(received, agreed.asset),
+            received=Amount.parse(received, asset),
             updated_at=_time(updated),
             version=version,
             closed_at=_optional_time(closed),
             expiry_announced_at=_optional_time(announced),
         )
-        return IncomingPayment(agreed, progress)
+        return IncomingPayment(terms, progress)
     except (ValueError, OverflowError) as error:  # InvalidValue is a ValueError
         raise _corrupt(f"payment {id}", error) from error
-
-
-@lru_cache(_CACHED_MAX)  # terms never change, and take 5.7 us to build (timeit)
-def _terms(id: PaymentId, *columns: Any) -> Terms:
-    wallet_address, client, code, scale, limit, expires, metadata, created = columns
-    asset = Asset(code, scale)
-    return Terms(
-        id=id,
-        wallet_address=wallet_address,
-        client=client,
-        asset=asset,
-        created_at=_time(created),
-        limit=None if limit is None else Amount.parse(limit, asset),
-        expires_at=_optional_time(expires),
-        metadata=metadata,
-    )
 
 
 def _credit(payment: IncomingPayment, id: CreditId, row: _Row) -> Credit:

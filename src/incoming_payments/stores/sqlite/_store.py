@@ -23,7 +23,7 @@ from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._keys import find_creation, insert_creation
 from incoming_payments.stores.sqlite._list import Scan
 from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._rows import Batch, CreditKey, Rows
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
 from incoming_payments.stores.sqlite._writer import DecideRaised
 
@@ -95,13 +95,14 @@ class SqliteStore(_Store):
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Load, decide and store in one transaction, and return the decision's answer when it is on the disk.
 
-        `decide` runs in the transaction, perhaps in another thread. So it must not call the store, and may be called
-        more than once. A signal handler must not call the store either: the interrupted call may hold a lock. An
-        interrupt, such as `KeyboardInterrupt`, may end the call before or after the commit: repeat the call then.
+        `decide` runs in the thread that writes, in the transaction. So it may be called more than once, and it must not
+        call the store: such a call raises `StoreUnavailable`. A signal handler must not call the store either, because
+        the interrupted call may hold a lock. An interrupt, such as `KeyboardInterrupt`, ends the call and not the
+        update. The update may be committed before or after that: repeat the call.
 
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
-        return self._write(_updating(id, decide, credit_id), _key(id, credit_id))
+        return self._write(partial(_update, id, decide, credit_id))
 
     def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
         """Return the credit of the payment `id` under `credit_id`, or `None`. Raises `PaymentNotFound`."""
@@ -152,8 +153,10 @@ class SqliteStore(_Store):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, work: Callable[[Batch], T], credit: CreditKey | None = None) -> T:
-        return self._engine.write(Job(work, credit=credit))
+    def _write(self, work: Callable[[Batch], T]) -> T:
+        job = Job(work)
+        self._engine.submit(job)
+        return job.wait()
 
 
 class AsyncSqliteStore(_Store):
@@ -180,8 +183,8 @@ class AsyncSqliteStore(_Store):
         return await self._read(query) if payment is None else payment
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """As `SqliteStore.update`; `decide` runs in the thread that writes, not in the event loop's."""
-        return await self._write(_updating(id, decide, credit_id), _key(id, credit_id))
+        """As `SqliteStore.update`."""
+        return await self._write(partial(_update, id, decide, credit_id))
 
     async def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
         """As `SqliteStore.find_credit`."""
@@ -221,8 +224,8 @@ class AsyncSqliteStore(_Store):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _write(self, work: Callable[[Batch], T], credit: CreditKey | None = None) -> "asyncio.Future[T]":
-        job = Job(work, asyncio.get_running_loop(), credit=credit)
+    def _write(self, work: Callable[[Batch], T]) -> "asyncio.Future[T]":
+        job = Job(work, asyncio.get_running_loop())
         self._engine.submit(job)
         return job.future
 
@@ -266,14 +269,6 @@ def _load(id: PaymentId, rows: Rows) -> IncomingPayment:
 def _insertion(decision: Decision[Any]) -> Callable[[Batch], KeyedCreation | None]:
     payment = check_insert(decision)
     return lambda rows: insert_creation(rows, payment, decision)
-
-
-def _key(id: PaymentId, credit_id: CreditId | None) -> CreditKey | None:
-    return None if credit_id is None else (id, credit_id)
-
-
-def _updating(id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> Callable[[Batch], T]:
-    return partial(_update, id, decide, credit_id)  # see `flows.receive`
 
 
 def _update(id: PaymentId, decide: Decide[T], credit_id: CreditId | None, rows: Batch) -> T:

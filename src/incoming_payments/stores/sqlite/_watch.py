@@ -59,7 +59,6 @@ OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, e
 _CLOSED: Final = -1
 _POLL_S: Final = 0.001
 _CHUNK_BYTES: Final = 1 << 20
-_FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # on macOS, only this reaches the disk
 
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
@@ -389,11 +388,11 @@ def _says_nothing_about_the_disk(error: OSError) -> bool:
 
 
 def sync(descriptor: int) -> None:
-    """Write the file to the disk."""
-    if _FULL_SYNC is None:
-        os.fsync(descriptor)
+    """Write the file to the disk. On macOS, only `F_FULLFSYNC` reaches it."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
-        fcntl.fcntl(descriptor, _FULL_SYNC)
+        os.fsync(descriptor)
 
 
 def stat(path: str) -> os.stat_result | None:

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -14,102 +14,65 @@ import pytest
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import SqliteStore, _file
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _file
 from incoming_payments.stores.sqlite._file import DatabaseFile
-from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, STATEMENTS, VERSION
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import check_credits, create, credit, together
-from kits.sqlite_jobs import crediting_one, edit, outcomes_of_one_batch
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    """Yield a store in a new file that does not wait for locks."""
-    with SqliteStore(path, busy_s=0) as store:
-        yield store
-
+from kits.sqlite_jobs import act_on, credit_one, edit, fail_on, in_one_batch
 
 # --- temporary failures ---
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [pytest.param("PRAGMA max_page_count = 1", id="disk full"), pytest.param("PRAGMA query_only = ON", id="read-only")],
-)
-def test_failed_write_fails_its_batch_only(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
-    """Every job of the batch gets `StoreUnavailable`, and none is stored. The next calls are accepted."""
+@pytest.mark.parametrize("setting", ["PRAGMA max_page_count = 1", "PRAGMA query_only = ON"])
+def test_failed_write_fails_its_batch_only(
+    tasks: AsyncSqliteStore, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    """The disk is full, or read-only. Every call of the batch gets `StoreUnavailable`, and the next ones work."""
     id = create(store)
-    credited = {"wire-0": credit(store, id, "wire-0", 5)}
     # Long ids fill pages, so that the disk is full in the middle of the batch.
     ids = [f"wire-{number}-{'x' * 150}" for number in range(1, 100)]
-    jobs = [crediting_one(id, credit_id) for credit_id in ids]
-    connect = DatabaseFile.connect_writer
-
-    def connect_with_setting(file: DatabaseFile) -> sqlite3.Connection:
-        connection = connect(file)
-        connection.execute(setting)
-        return connection
-
     with monkeypatch.context() as patch:
-        patch.setattr(DatabaseFile, "connect_writer", connect_with_setting)
-        outcomes = outcomes_of_one_batch(store, jobs)
-
+        act_on(patch, "BEGIN IMMEDIATE", lambda connection, _: connection.execute(setting))
+        outcomes = in_one_batch(*(credit_one(tasks, id, credit_id) for credit_id in ids))
     assert {StoreUnavailable} == {type(outcome) for outcome in outcomes}
-    assert store.load(id).received.value == 5
-    for credit_id in ids:
-        credited[credit_id] = credit(store, id, credit_id, 1)
-    assert store.load(id).received.value == 5 + len(ids)
-    check_credits(store, id, credited.values())
+    assert store.load(id).received.value == 0
+    check_credits(store, id, in_one_batch(*(credit_one(tasks, id, credit_id) for credit_id in ids)))
 
 
-def test_memory_error_is_temporary(store: SqliteStore) -> None:
+def test_memory_error_is_temporary(
+    tasks: AsyncSqliteStore, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole batch gets `StoreUnavailable`, as for any failure of the machine."""
     id = create(store)
-
-    def work(_: object) -> None:
-        raise MemoryError
-
-    jobs = [crediting_one(id, "wire-1"), Job(work)]
-    assert [StoreUnavailable] * 2 == [type(outcome) for outcome in outcomes_of_one_batch(store, jobs)]
+    with monkeypatch.context() as patch:
+        fail_on(patch, "SELECT version", MemoryError())
+        outcomes = in_one_batch(credit_one(tasks, id, "wire-1"), credit_one(tasks, id, "wire-2"))
+    assert [StoreUnavailable] * 2 == [type(outcome) for outcome in outcomes]
     assert credit(store, id, "wire-1", 1).received.value == 1
 
 
-def test_lock_of_another_program_is_temporary(store: SqliteStore, path: Path) -> None:
+def test_lock_of_another_program_is_temporary(path: Path) -> None:
     """A write is refused after `busy_s`. Reads continue, and writes do when the lock is released."""
-    id = create(store)
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+    with SqliteStore(path, busy_s=0) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        id = create(store)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="locked"):
             credit(store, id, "wire-1", 1)
         assert store.load(id).received.value == 0
-    assert credit(store, id, "wire-1", 1).received.value == 1
-
-
-def test_writer_waits_for_a_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer repeats its attempt until it gets the lock or `busy_s` has passed."""
-    with (
-        SqliteStore(path) as store,
-        closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
-    ):
-        id = create(store)
-        other.execute("BEGIN IMMEDIATE")
-        waits: list[float] = []
-
-        def sleep(seconds: float) -> None:
-            waits.append(seconds)
-            if len(waits) == 3:
-                other.execute("ROLLBACK")
-
-        monkeypatch.setattr(time, "sleep", sleep)
+        other.execute("ROLLBACK")
         assert credit(store, id, "wire-1", 1).received.value == 1
-        assert waits == [0.0002] * 3
+
+
+def test_writer_waits_for_a_lock(store: SqliteStore, path: Path) -> None:
+    """The writer repeats its attempt until it gets the lock or `busy_s` has passed."""
+    id = create(store)
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        release = threading.Timer(0.05, other.execute, ("ROLLBACK",))
+        release.start()
+        assert credit(store, id, "wire-1", 1).received.value == 1
+        release.join()
 
 
 # --- lasting failures ---
@@ -231,7 +194,7 @@ def test_schema_upgrade_while_open_is_detected(store: SqliteStore, path: Path) -
 
 
 def test_change_by_another_program_is_seen_by_the_next_credit(store: SqliteStore, path: Path) -> None:
-    """The writer keeps the payments of its last transaction, until another connection changes the database."""
+    """The writer reads each payment in the transaction that changes it."""
     id = create(store)
     assert credit(store, id, "wire-1", 1).received.value == 1
     edit(path, "UPDATE payments SET received_amount = '70'")
@@ -239,39 +202,31 @@ def test_change_by_another_program_is_seen_by_the_next_credit(store: SqliteStore
     assert store.load(id).received.value == 71
 
 
-def test_new_connections_refuse_a_newer_schema(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading connections check the version when they open. The writer tries once for all jobs of a batch."""
+def test_new_connections_refuse_a_newer_schema(tasks: AsyncSqliteStore, store: SqliteStore, path: Path) -> None:
+    """Connections check the version when they open."""
     id = create(store)
     edit(path, "PRAGMA user_version = 99")
     with pytest.raises(StoreUnusable, match="99"):
         store.load(id)
-    connects: list[DatabaseFile] = []
-    connect = DatabaseFile.connect_writer
-
-    def note(file: DatabaseFile) -> sqlite3.Connection:
-        connects.append(file)
-        return connect(file)
-
-    monkeypatch.setattr(DatabaseFile, "connect_writer", note)
-    outcomes = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in range(3)])
+    outcomes = in_one_batch(*(credit_one(tasks, id, f"wire-{number}") for number in range(3)))
     assert [type(outcome) for outcome in outcomes] == [StoreUnusable] * 3
-    assert len(connects) == 1
 
 
-def test_connection_that_cannot_be_closed_is_dropped(store: SqliteStore) -> None:
-    """The error that broke the connection matters, and not the errors that follow."""
-    file = store._engine._file
+def test_connection_that_cannot_be_closed_is_dropped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors at the close hide no other error, and break nothing."""
 
     class Broken(sqlite3.Connection):
         def close(self) -> None:
             super().close()
             raise sqlite3.OperationalError("disk I/O error")
 
-    connection = sqlite3.connect(":memory:", factory=Broken)
-    for _ in range(2):  # the second time, the connection is closed, and cannot roll back
-        file.disconnect(connection)
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        connection.execute("SELECT 1")
+    connect = sqlite3.connect
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Broken))
+        with SqliteStore(path) as store:
+            id = create(store)
+    with SqliteStore(path) as store:
+        assert store.load(id).id == id
 
 
 def test_tables_are_created_all_or_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,22 +253,20 @@ def test_concurrent_opens_create_one_schema(path: Path) -> None:
 
 def test_tables_of_another_process_are_found_under_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process creates the tables after the first check. The check under the lock finds them."""
-    checks: list[int] = []
+    seen: list[int] = []
     version = DatabaseFile._version
 
     def check(file: DatabaseFile, connection: sqlite3.Connection) -> int:
-        seen = version(file, connection)
-        checks.append(seen)
-        if len(checks) == 2:
+        seen.append(version(file, connection))
+        if len(seen) == 2:
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 for statement in (*STATEMENTS, f"PRAGMA application_id = {APPLICATION_ID}", "PRAGMA user_version = 1"):
                     other.execute(statement)
-        return seen
+        return seen[-1]
 
     monkeypatch.setattr(DatabaseFile, "_version", check)
     with SqliteStore(path) as store:
         create(store)
-    assert checks == [0, 0, 1]
 
 
 def test_file_system_without_wal_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +294,7 @@ def test_file_system_without_wal_is_refused(path: Path, monkeypatch: pytest.Monk
         "UPDATE payments SET metadata = CAST(x'ff' AS TEXT)",
     ],
 )
-def test_damaged_payment_is_refused(store: SqliteStore, path: Path, statement: str) -> None:
+def test_damaged_payment_is_refused(tasks: AsyncSqliteStore, store: SqliteStore, path: Path, statement: str) -> None:
     """`load` and `update` raise `StoreUnusable`. The other jobs of the batch are committed."""
     id = create(store)
     edit(path, statement)
@@ -349,7 +302,7 @@ def test_damaged_payment_is_refused(store: SqliteStore, path: Path, statement: s
     with pytest.raises(StoreUnusable, match=f"^the row of payment {id} holds an invalid|not decode to UTF-8"):
         store.load(id)
 
-    bad, credited = outcomes_of_one_batch(store, [crediting_one(one, "wire-1") for one in (id, good)])
+    bad, credited = in_one_batch(*(credit_one(tasks, one, "wire-1") for one in (id, good)))
     assert type(bad) is StoreUnusable
     assert credited.received.value == 1
 
@@ -357,7 +310,7 @@ def test_damaged_payment_is_refused(store: SqliteStore, path: Path, statement: s
 @pytest.mark.parametrize(
     "statement", ["UPDATE credits SET amount = '01'", "UPDATE credits SET at = 9223372036854775807"]
 )
-def test_damaged_credit_is_refused(store: SqliteStore, path: Path, statement: str) -> None:
+def test_damaged_credit_is_refused(tasks: AsyncSqliteStore, store: SqliteStore, path: Path, statement: str) -> None:
     """A duplicate of the credit raises `StoreUnusable`. The other jobs of the batch are committed."""
     id = create(store)
     credit(store, id, "wire-1", 1)
@@ -366,7 +319,7 @@ def test_damaged_credit_is_refused(store: SqliteStore, path: Path, statement: st
         credit(store, id, "wire-1", 1)
     assert credit(store, id, "wire-2", 1).received.value == 2
 
-    good, bad, last = outcomes_of_one_batch(store, [crediting_one(id, f"wire-{number}") for number in (2, 1, 3)])
+    good, bad, last = in_one_batch(*(credit_one(tasks, id, f"wire-{number}") for number in (2, 1, 3)))
     assert type(bad) is StoreUnusable
     assert (good.received.value, last.received.value) == (2, 3)
 
@@ -398,14 +351,14 @@ def test_damaged_pages_are_refused(path: Path) -> None:
             credit(store, id, "wire-1", 1)
 
 
-def test_update_without_a_row_is_an_error(store: SqliteStore, path: Path) -> None:
+def test_update_without_a_row_is_an_error(tasks: AsyncSqliteStore, store: SqliteStore, path: Path) -> None:
     """Defence in depth: the store counts the updated rows, and rolls the batch back when one is missing."""
     id, good = create(store), create(store)
     edit(
         path,
         f"CREATE TRIGGER lose BEFORE UPDATE ON payments WHEN old.id = '{id}' BEGIN SELECT RAISE(IGNORE); END",
     )
-    bad, credited = outcomes_of_one_batch(store, [crediting_one(one, "wire-1") for one in (id, good)])
+    bad, credited = in_one_batch(*(credit_one(tasks, one, "wire-1") for one in (id, good)))
     assert type(bad) is StoreUnusable
     assert credited.received.value == 1
     assert store.load(id).received.value == 0

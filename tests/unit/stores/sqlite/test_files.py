@@ -8,37 +8,20 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import BackupFailed, StoreUnusable
-from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_TRUNCATE_MS_MAX
+from incoming_payments.limits import STORE_LOG_BYTES_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _backup, _writer
-from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.testing import NOW
 from incoming_payments.testing.steps import create, credit, together
-from kits.sqlite_jobs import crediting_one, edit
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    """Yield a store in a new file."""
-    with SqliteStore(path) as store:
-        yield store
-
+from kits.sqlite_jobs import act_on, edit
 
 # --- symbolic links ---
 
@@ -168,26 +151,35 @@ def test_log_stays_short_under_long_lists(path: Path, monkeypatch: pytest.Monkey
 
 
 def test_long_reader_lets_the_log_grow(path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore) -> None:
-    """The writer does not wait at each commit. It tries again when the log has grown by the bound."""
+    """The writer does not wait for the reader at each commit. It empties the log when the reader has ended.
+
+    Other statements never wait in SQLite: the store repeats them itself, so that each process gets its turn.
+    """
     monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 200_000)
-    monkeypatch.setattr(_writer, "STORE_TRUNCATE_MS_MAX", 1)
-    id = create(store)
-    credit(store, id, "wire", 1)
-    modes: list[str] = []
-    checkpoint = _writer.Writer._checkpoint
+    waits: list[str] = []
+    timeouts: set[object] = set()
 
-    def note(writer: _writer.Writer, open: _writer._Connection, mode: str, *, wait_ms: int = 0) -> bool:
-        modes.append(mode)
-        return checkpoint(writer, open, mode, wait_ms=wait_ms)
+    def note(connection: sqlite3.Connection, sql: str) -> None:
+        if sql.startswith("PRAGMA"):
+            waits.append(sql)
+        else:
+            timeouts.add(connection.execute("PRAGMA busy_timeout").fetchone()[0])
 
-    monkeypatch.setattr(_writer.Writer, "_checkpoint", note)
-    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+    act_on(monkeypatch, ("PRAGMA wal_checkpoint(TRUNCATE)", "BEGIN IMMEDIATE"), note)
+    with SqliteStore(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        id = create(store)
+        waits.clear()  # of the opening
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM payments").fetchone()
-        for number in range(400):
-            credit(store, id, f"wire-{number:04}-{'x' * 150}", 1)
-    assert 1 <= modes.count("TRUNCATE") <= 40
-    assert log_bytes(path) > 800_000
+        numbers = itertools.count()
+        while log_bytes(path) < 800_000:
+            credit(store, id, f"wire-{next(numbers):04}-{'x' * 150}", 1)
+        assert 0 < len(waits) < 10
+        reader.execute("COMMIT")
+        while log_bytes(path) >= 800_000:
+            credit(store, id, f"wire-{next(numbers):04}-{'x' * 150}", 1)
+        assert store.load(id).received.value == next(numbers)
+    assert timeouts == {0}
 
 
 def test_log_size_limit() -> None:
@@ -195,152 +187,33 @@ def test_log_size_limit() -> None:
     assert STORE_LOG_BYTES_MAX == 32 * 1024 * 1024
 
 
-def test_writer_empties_a_long_log(path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore) -> None:
-    """Beyond the limit, a checkpoint waits for readers and empties the log. Other statements of the writer never wait
-    in SQLite."""
-    id = create(store)
-    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
-    timeouts: list[tuple[str, int]] = []
-
-    class Noting(sqlite3.Connection):
-        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-            if sql.startswith(("PRAGMA wal_checkpoint", "COMMIT")):
-                timeouts.append((sql, super().execute("PRAGMA busy_timeout").fetchone()[0]))
-            return super().execute(sql, *arguments)
-
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Noting))
-    writer = _writer.Writer(store._engine._file)
-    for number in range(2):
-        writer.run([crediting_one(id, f"wire-{number}")])
-        writer.keep_log_short()
-        assert log_bytes(path) == 0
-    while_reads_go_on = ("PRAGMA wal_checkpoint(PASSIVE)", 0)
-    assert (
-        timeouts == [("COMMIT", 0), while_reads_go_on, ("PRAGMA wal_checkpoint(TRUNCATE)", STORE_TRUNCATE_MS_MAX)] * 2
-    )
-    writer.disconnect()
-
-
-def test_writer_tries_again_when_the_log_has_grown(
-    path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore
-) -> None:
-    """A reader keeps the checkpoint from emptying the log. The next attempt is due at its size plus the limit."""
-    id = create(store)
-    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
-    monkeypatch.setattr(_writer, "STORE_TRUNCATE_MS_MAX", 1)
-    writer = _writer.Writer(store._engine._file)
-    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM payments").fetchone()
-        writer.run([crediting_one(id, "wire-1")])
-        writer.keep_log_short()
-        assert writer._open is not None
-        assert writer._open.truncate_at_bytes == log_bytes(path) + 1
-    writer.run([crediting_one(id, "wire-2")])
-    writer.keep_log_short()
-    assert log_bytes(path) == 0
-    assert writer._open.truncate_at_bytes == 1
-    writer.disconnect()
-
-
-def test_checkpoint_that_fails_has_not_emptied_the_log(
-    path: Path, monkeypatch: pytest.MonkeyPatch, store: SqliteStore
-) -> None:
-    """The next attempt is due when the log has grown by the limit, as after a checkpoint that a reader kept back."""
-    id = create(store)
-    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
-    error = sqlite3.OperationalError("database or disk is full")
-    error.sqlite_errorcode = sqlite3.SQLITE_FULL
-
-    class Full(sqlite3.Connection):
-        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-            if sql == "PRAGMA wal_checkpoint(TRUNCATE)":
-                raise error
-            return super().execute(sql, *arguments)
-
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Full))
-    writer = _writer.Writer(store._engine._file)
-    writer.run([crediting_one(id, "wire-1")])
-    writer.keep_log_short()
-    assert writer._open is not None
-    assert writer._open.truncate_at_bytes == log_bytes(path) + 1
-    writer.disconnect()
-
-
-@pytest.mark.parametrize(
-    ("planned", "commits", "frames", "expected"),
-    [
-        pytest.param(16, 16, 64, 32, id="few pages: twice as many commits"),
-        pytest.param(256, 256, 1024, 250, id="four pages a commit"),
-        pytest.param(512, 300, 1000, 300, id="as many as planned"),
-        pytest.param(16, 16, 16_000, 1, id="a thousand pages a commit"),
-        pytest.param(16, 1, 5_000, 1, id="at least one commit"),
-        pytest.param(16, 16, 0, 32, id="no pages"),
-        pytest.param(16, 0, 100, 10, id="no commit since the last checkpoint"),
-        pytest.param(2000, 2, 1, 2000, id="one page"),
-    ],
-)
-def test_next_checkpoint_is_due_at_about_a_thousand_pages(
-    store: SqliteStore, planned: int, commits: int, frames: int, expected: int
-) -> None:
-    """The pages of each commit since the last checkpoint predict the number of commits."""
-    file = store._engine._file
-    connection = file.connect_writer()
-    open = _writer._Connection(connection, LogWatch(file.watch))
-    open.checkpoint_at_commits, open.commits = planned, commits
-    open.plan_checkpoint(frames)
-    assert (open.checkpoint_at_commits, open.commits) == (expected, 0)
-    open.log.close()
-    file.disconnect(connection)
-
-
-def test_first_checkpoints_are_early(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one is due after 16 commits, and the next ones after 32, 64 and so on while commits are small."""
-    modes: list[tuple[int, str]] = []
-    checkpoint = _writer.Writer._checkpoint
-
-    def note(writer: _writer.Writer, open: _writer._Connection, mode: str, *, wait_ms: int = 0) -> bool:
-        modes.append((open.commits, mode))
-        return checkpoint(writer, open, mode, wait_ms=wait_ms)
-
-    monkeypatch.setattr(_writer.Writer, "_checkpoint", note)
-    id = create(store)
-    modes.clear()
-    writer = _writer.Writer(store._engine._file)
-    for number in range(50):
-        writer.run([crediting_one(id, f"wire-{number}")])
-        writer.keep_log_short()
-    writer.disconnect()
-    assert modes == [(16, "PASSIVE"), (32, "PASSIVE"), (2, "PASSIVE")]
-
-
 def test_checkpoint_without_space_is_logged(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The credits stay in the log, and the next checkpoint copies them."""
-    id = create(store)
-    engine = store._engine
-    writer = _writer.Writer(engine._file)
-    with monkeypatch.context() as patch:
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    """The credits stay in the log, and a later checkpoint copies them."""
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
+    is_full = False
 
-        class Full(sqlite3.Connection):
-            def execute(self, sql: str, *arguments: object) -> sqlite3.Cursor:
-                if sql.startswith("PRAGMA wal_checkpoint"):
-                    raise error
-                return super().execute(sql, *arguments)  # type: ignore[arg-type] # any parameters
+    def fail(*_: object) -> None:
+        if is_full:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
 
-        connect = sqlite3.connect
-        patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Full))
-        writer.run([])
-        writer.disconnect()
-    assert caplog.messages == [
-        "incoming payments: the log could not be copied into the database: database or disk is full"
-    ]
-    assert credit(store, id, "wire-1", 1).received.value == 1
+    act_on(monkeypatch, "PRAGMA wal_checkpoint", fail)
+    with SqliteStore(path) as store:
+        id = create(store)
+        is_full = True
+        caplog.clear()
+        for number in range(3):
+            credit(store, id, f"wire-{number}", 1)
+        store.load(id)
+        is_full = False
+    assert (
+        "incoming payments: the log could not be copied into the database: database or disk is full" in caplog.messages
+    )
+    with SqliteStore(path) as store:
+        assert store.load(id).received.value == 3
 
 
 # --- backups ---

@@ -1,8 +1,6 @@
 """The idempotency keys in the SQLite file: one transaction with the payment, and a bounded sweep."""
 
-import asyncio
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -14,26 +12,11 @@ from incoming_payments.domain.payment import HOST
 from incoming_payments.errors import BrokenDecision, PaymentNotFound, StoreUnusable
 from incoming_payments.limits import IDEMPOTENCY_KEYS_SWEPT_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _keys
-from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._store import _insertion
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import created_under
-from kits.sqlite_jobs import edit, outcomes_of_one_batch
+from kits.sqlite_jobs import edit, in_one_batch
 
 MICROS = int(NOW.timestamp()) * 1_000_000 + NOW.microsecond
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    """Yield a store on `path`."""
-    with SqliteStore(path) as store:
-        yield store
 
 
 def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
@@ -51,11 +34,11 @@ def test_row_of_a_key(store: SqliteStore, path: Path) -> None:
     ]
 
 
-def test_key_and_payment_are_one_transaction(store: SqliteStore, path: Path) -> None:
+def test_key_and_payment_are_one_transaction(store: SqliteStore, tasks: AsyncSqliteStore, path: Path) -> None:
     """When the key cannot be written, the payment is not written either. Other jobs of the batch are committed."""
     edit(path, "CREATE TRIGGER no_keys BEFORE INSERT ON idempotency_keys BEGIN SELECT RAISE(ABORT, 'no'); END")
     keyed, plain = a_creation(key="order-1"), a_creation()
-    outcomes = outcomes_of_one_batch(store, [Job(_insertion(keyed)), Job(_insertion(plain))])
+    outcomes = in_one_batch(tasks.insert(keyed), tasks.insert(plain))
     assert [type(outcome) for outcome in outcomes] == [BrokenDecision, type(None)]
     with pytest.raises(PaymentNotFound):
         store.load(keyed.answer.id)
@@ -64,27 +47,12 @@ def test_key_and_payment_are_one_transaction(store: SqliteStore, path: Path) -> 
     assert store.insert(a_creation(key="order-1")) is None
 
 
-def test_duplicates_in_one_batch_create_one_payment(store: SqliteStore, path: Path) -> None:
+def test_duplicates_in_one_batch_create_one_payment(tasks: AsyncSqliteStore, path: Path) -> None:
     """The second job sees the key that the first one has written, and both answers are durable."""
     first, second = a_creation(key="order-1"), a_creation(key="order-1")
-    outcomes = outcomes_of_one_batch(store, [Job(_insertion(first)), Job(_insertion(second))])
+    outcomes = in_one_batch(tasks.insert(first), tasks.insert(second))
     assert outcomes == [None, first.keyed]
     assert rows(path, "SELECT id FROM payments") == [(first.answer.id,)]
-
-
-def test_concurrent_tasks_create_one_payment(path: Path) -> None:
-    """A duplicate of the same event loop waits for the transaction of the first request."""
-
-    async def create_all() -> None:
-        async with AsyncSqliteStore(path) as store:
-            created = [a_creation(key="order-1") for _ in range(20)]
-            records = await asyncio.gather(*map(store.insert, created))
-            assert records == [None, *[created[0].keyed] * 19]
-            keyed = created[0].keyed
-            assert keyed is not None
-            assert await store.find_creation(keyed.client, keyed.key, NOW) == keyed
-
-    asyncio.run(create_all())
 
 
 def test_each_insert_removes_a_few_ended_keys(store: SqliteStore, path: Path) -> None:

@@ -7,42 +7,23 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from incoming_payments.domain.payment import PaymentId
-from incoming_payments.errors import (
-    ConfigurationError,
-    IncomingPaymentsError,
-    StoreUnavailable,
-    StoreUnusable,
-)
+from incoming_payments.domain.events import Event
+from incoming_payments.domain.payment import IncomingPayment, PaymentId
+from incoming_payments.errors import ConfigurationError, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine, _rows
-from incoming_payments.stores.sqlite._engine import Engine
-from incoming_payments.stores.sqlite._file import DatabaseFile
-from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._rows import Rows
-from incoming_payments.testing import NOW, a_creation, crediting
+from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import create, credit
-from kits.sqlite_jobs import busy_writer, queue
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    """Yield a store in a new file."""
-    with SqliteStore(path, busy_s=1) as store:
-        yield store
-
+from kits.sqlite_jobs import busy_writer, writers
 
 # --- opening and closing ---
 
@@ -132,37 +113,27 @@ def test_close_finishes_queued_updates(path: Path) -> None:
     """Every waiting caller gets an answer."""
     store = SqliteStore(path)
     id = create(store)
-    with busy_writer(store._engine):
-        jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(5)]
-        closing = threading.Thread(target=store.close)
-        closing.start()
-    closing.join()
-
-    assert [job.wait().received.value for job in jobs] == [1, 2, 3, 4, 5]
+    with ThreadPoolExecutor(6) as pool:
+        with busy_writer(store, id):
+            calls = [pool.submit(credit, store, id, f"wire-{number}", 1) for number in range(5)]
+            time.sleep(0.05)
+            closing = pool.submit(store.close)
+        closing.result(30)
+    assert sorted(call.result().received.value for call in calls) == [1, 2, 3, 4, 5]
     with SqliteStore(path) as store:
         assert store.load(id).received.value == 5
 
 
 def test_garbage_collected_store_ends_its_thread(path: Path) -> None:
     """The collection of a store closes it."""
+    before = set(writers())
     store = SqliteStore(path)
     create(store)
-    assert store._engine._writer is not None
-    thread, _ = store._engine._writer
+    [thread] = set(writers()) - before
     del store
     gc.collect()
     thread.join(30)
     assert not thread.is_alive()
-
-
-def test_store_collected_in_its_writer_thread_does_not_deadlock(path: Path) -> None:
-    """The garbage collector may run in any thread, also in the one that writes."""
-    engine = Engine(DatabaseFile(path, busy_s=0))
-    job = Job(lambda _: engine.close(wait=False))
-    engine.submit(job)
-    job.wait()
-    assert engine._writer is not None
-    engine._writer[0].join(30)
 
 
 def test_failed_thread_start_is_temporary(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,39 +164,34 @@ def test_threads_have_names(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def refuses(engine: Engine) -> bool:
-    """Return whether the engine refuses reads, because it is closed."""
-    try:
-        engine.read(lambda _: None)
-    except StoreUnusable:
-        return True
-    return False
-
-
 def test_concurrent_reads_of_tasks_are_limited(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other reads wait for a thread."""
+    """The other reads wait for a thread. `close` waits for the reads that have begun, and refuses the rest."""
     monkeypatch.setattr(_engine, "STORE_READERS_MAX", 2)
-    engine = Engine(DatabaseFile(path, busy_s=5))
-    entered = threading.Semaphore(0)
-    go = threading.Event()
+    entered, go = threading.Semaphore(0), threading.Event()
+    read = Rows.events
 
-    def query(_: Rows) -> bool:
+    def slow(rows: Rows, id: PaymentId) -> Sequence[Event]:
         entered.release()
-        return go.wait(30)
+        assert go.wait(30)
+        return read(rows, id)
 
-    reads = [engine.read_elsewhere(query) for _ in range(3)]
-    assert [entered.acquire(timeout=wait_s) for wait_s in (30, 30, 0.02)] == [True, True, False]
-    closing = threading.Thread(target=engine.close)
-    closing.start()
-    while not refuses(engine):
-        time.sleep(0.001)
-    assert closing.is_alive()  # `close` waits for the reads
-    go.set()
-    closing.join(30)
-    assert not closing.is_alive()
-    assert all(read.done() for read in reads)
-    with pytest.raises(StoreUnusable):
-        reads[2].result()  # it began after the call of `close`
+    monkeypatch.setattr(Rows, "events", slow)
+
+    async def scenario() -> list[Any]:
+        store = AsyncSqliteStore(path)
+        created = a_creation()
+        await store.insert(created)
+        reads = [asyncio.create_task(store.events(created.answer.id)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert [entered.acquire(timeout=wait_s) for wait_s in (30, 30, 0.02)] == [True, True, False]
+        closing = asyncio.create_task(store.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        go.set()
+        await closing
+        return await asyncio.gather(*reads, return_exceptions=True)
+
+    assert [type(outcome) for outcome in asyncio.run(scenario())] == [list, list, StoreUnusable]
 
 
 def test_closed_store_releases_its_lock(path: Path) -> None:
@@ -242,136 +208,59 @@ def test_closed_store_releases_its_lock(path: Path) -> None:
         os.close(descriptor)
 
 
-# --- forks, without a second process ---
-
-
-def test_fork_leaves_no_connection_open(store: SqliteStore) -> None:
-    """A call that is made during the fork waits until it is over."""
-    id = create(store)
-    store.load(id)
-    engine = store._engine
-    (idle,) = engine._idle
-    assert engine._writer is not None
-    writer, _ = engine._writer
-    loads: list[PaymentId] = []
-    _engine._before_fork()
-    try:
-        assert engine._idle == []
-        assert not writer.is_alive()
-        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            idle.connection.execute("SELECT 1")
-        calls = [
-            threading.Thread(target=lambda: loads.append(store.load(id).id)),
-            threading.Thread(target=lambda: loads.append(create(store))),
-        ]
-        for call in calls:
-            call.start()
-        calls[0].join(0.02)
-        assert loads == []
-    finally:
-        _engine._after_fork_in_parent()
-    for call in calls:
-        call.join(30)
-    assert len(loads) == 2
-
-
-def test_fork_waits_for_a_read(store: SqliteStore) -> None:
-    """The connection of the read is closed before the fork."""
-    forked = threading.Event()
-    connections: list[sqlite3.Connection] = []
-
-    def fork() -> None:
-        _engine._before_fork()
-        forked.set()
-        _engine._after_fork_in_parent()
-
-    def query(rows: Rows) -> None:
-        connections.append(rows.connection)
-        forking.start()
-        assert not forked.wait(0.02)
-
-    forking = threading.Thread(target=fork)
-    store._engine.read(query)
-    forking.join(30)
-    assert forked.is_set()
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        connections[0].execute("SELECT 1")
-
-
-def test_store_that_is_dropped_during_a_fork_does_not_wait(path: Path) -> None:
-    """The garbage collector closes it, and the thread that forks may have called the garbage collector."""
-    engine = Engine(DatabaseFile(path, busy_s=0))
-    _engine._before_fork()
-    try:
-        engine.close(wait=False)
-        closing = threading.Thread(target=engine.close)
-        closing.start()
-        closing.join(0.02)
-        assert closing.is_alive()  # any other call of `close` waits
-    finally:
-        _engine._after_fork_in_parent()
-    closing.join(30)
-    assert not closing.is_alive()
-
-
 # --- readers ---
 
 
-def test_idle_readers_are_limited(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two concurrent reads open two connections. With a limit of one, the store keeps one of them."""
-    monkeypatch.setattr(_engine, "STORE_READERS_MAX", 1)
+def test_failed_read_breaks_no_later_one(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted connection is not used again: its state is unknown."""
     id = create(store)
-    assert store._engine.read(lambda _: store.load(id)).id == id
-    assert len(store._engine._idle) == 1
-    (kept,) = store._engine._idle
+    connections: list[sqlite3.Connection] = []
+
+    def fail(rows: Rows, _: PaymentId) -> IncomingPayment:
+        connections.append(rows.connection)
+        raise errors.pop()
+
+    errors = [KeyboardInterrupt(), sqlite3.OperationalError("disk I/O error"), PaymentNotFound("not there")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "payment", fail)
+        for error in (PaymentNotFound, StoreUnusable, KeyboardInterrupt):
+            with pytest.raises(error):
+                store.load(id)
     assert store.load(id).id == id
-    assert [kept] == store._engine._idle
+    found, broken, interrupted = connections
+    assert found is broken  # `PaymentNotFound` is no failure of the connection
+    for connection in (broken, interrupted):
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
-def test_reader_in_use_is_closed_after_the_store(path: Path) -> None:
-    """The connection is closed when its read ends."""
-    store = SqliteStore(path)
-    used: list[sqlite3.Connection] = []
+@pytest.mark.parametrize("is_open", [True, False])
+def test_reader_beyond_the_limit_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool) -> None:
+    """A connection is closed after its read when enough others are idle, or when the store was closed meanwhile."""
+    monkeypatch.setattr(_engine, "STORE_READERS_MAX", 1)
+    connections: list[sqlite3.Connection] = []
+    read = Rows.events
 
-    def close_meanwhile(rows: Rows) -> None:
-        used.append(rows.connection)
-        store.close()
+    def read_and_call(rows: Rows, id: PaymentId) -> Sequence[Event]:
+        connections.append(rows.connection)
+        events = read(rows, id)
+        if is_open:
+            store.load(id)  # on another connection, which stays open
+        else:
+            store.close()
+        return events
 
-    store._engine.read(close_meanwhile)
-    assert store._engine._idle == []
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        used[0].execute("SELECT 1")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), sqlite3.OperationalError("disk I/O error")])
-def test_interrupted_reader_is_closed(store: SqliteStore, error: BaseException) -> None:
-    """The state of a connection is unknown after an interrupt, and after an error of SQLite."""
-    used: list[sqlite3.Connection] = []
-
-    def query(rows: Rows) -> None:
-        used.append(rows.connection)
-        raise error
-
-    with pytest.raises((KeyboardInterrupt, StoreUnusable)):
-        store._engine.read(query)
-    assert store._engine._idle == []
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        used[0].execute("SELECT 1")
+    monkeypatch.setattr(Rows, "events", read_and_call)
+    with SqliteStore(path) as store:
+        store.events(create(store))
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connections[0].execute("SELECT 1")
 
 
-def test_reader_without_a_result_is_reused(store: SqliteStore) -> None:
-    """`PaymentNotFound` is no failure of the connection."""
-    for _ in range(3):
-        with pytest.raises(IncomingPaymentsError):
-            store.load(PaymentId("no such"))
-    assert len(store._engine._idle) == 1
-
-
-def test_sweep_uses_its_index(store: SqliteStore) -> None:
+def test_sweep_uses_its_index(store: SqliteStore, path: Path) -> None:
     """The sweep reads the expired payments only, and not the whole table."""
-    connection = store._engine._file.connect_reader()
-    plan = connection.execute(f"EXPLAIN QUERY PLAN {_rows._SELECT_EXPIRED}", (0, 0)).fetchall()
-    store._engine._file.disconnect(connection)
+    with closing(sqlite3.connect(path)) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {_rows._SELECT_EXPIRED}", (0, 0)).fetchall()
     assert [row[3] for row in plan] == ["SEARCH payments USING COVERING INDEX payments_to_sweep (sweep_at<?)"]
     assert list(store.find_expired(NOW + timedelta(days=1), 5)) == []
 

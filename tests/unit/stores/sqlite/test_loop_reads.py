@@ -6,30 +6,21 @@ import os
 import sqlite3
 import threading
 import time
-import weakref
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentNotFound, StoreStopped, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine, _slow_reads
-from incoming_payments.stores.sqlite._engine import Engine
-from incoming_payments.stores.sqlite._file import DatabaseFile
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _slow_reads
 from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.stores.sqlite._slow_reads import SlowReads
 from incoming_payments.testing import a_creation
-from incoming_payments.testing.steps import create
+from incoming_payments.testing.steps import create, together
+from kits.sqlite_jobs import busy_writer, edit, fork
 
 LOADER = "incoming-payments-read"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
 
 
 @pytest.fixture(autouse=True)
@@ -59,16 +50,6 @@ def busy() -> sqlite3.OperationalError:
     return error
 
 
-def with_engine(path: Path, check: Callable[[Engine], None]) -> None:
-    """Run `check` with an engine that has one idle connection, and close it."""
-    engine = Engine(DatabaseFile(path, busy_s=0))
-    try:
-        engine.read(lambda _: None)
-        check(engine)
-    finally:
-        engine.close()
-
-
 async def opened(store: AsyncSqliteStore) -> PaymentId:
     """Create a payment, and load it once, which opens a connection in another thread. Return its id."""
     created = a_creation()
@@ -92,8 +73,11 @@ def test_load_reads_in_the_thread_of_the_loop(path: Path, threads: list[str]) ->
     assert threads == [LOADER, *["MainThread"] * 3]
 
 
-def test_load_of_a_busy_file_waits_in_another_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop does not wait for the lock, and the other thread repeats the read until it gets the lock."""
+@pytest.mark.parametrize("busy_s", [1, 0])
+def test_load_of_a_busy_file_waits_in_another_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch, busy_s: float
+) -> None:
+    """The loop does not wait for the lock. The other thread repeats the read until it gets the lock, for `busy_s`."""
     names: list[str] = []
     payment = Rows.payment
 
@@ -104,27 +88,17 @@ def test_load_of_a_busy_file_waits_in_another_thread(path: Path, monkeypatch: py
         return payment(rows, id)
 
     async def scenario() -> None:
-        async with AsyncSqliteStore(path) as store:
+        async with AsyncSqliteStore(path, busy_s=busy_s) as store:
             id = await opened(store)
             monkeypatch.setattr(Rows, "payment", locked)
-            assert (await store.load(id)).id == id
+            if busy_s:
+                assert (await store.load(id)).id == id
+            else:
+                with pytest.raises(StoreUnavailable, match="locked"):
+                    await store.load(id)
 
     asyncio.run(scenario())
-    assert names == ["MainThread", *[LOADER] * 3]
-
-
-def test_busy_file_is_temporary(path: Path) -> None:
-    """A read that does not get the lock within `busy_s` raises `StoreUnavailable`."""
-
-    def query(_: Rows) -> None:
-        raise busy()
-
-    def check(engine: Engine) -> None:
-        assert engine.read_at_once(query) is None
-        with pytest.raises(StoreUnavailable, match="locked"):
-            engine.read(query)
-
-    with_engine(path, check)
+    assert names == ["MainThread", *[LOADER] * (3 if busy_s else 1)]
 
 
 def test_load_after_slow_loads_reads_in_another_thread(
@@ -195,126 +169,117 @@ def test_store_on_a_slow_disk_does_not_stop_the_loop_for_long(path: Path, monkey
 # --- ownership ---
 
 
-def test_loops_do_not_share_a_connection(path: Path) -> None:
-    """A read of a second loop during the read of the first one has to use another thread."""
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """Return the list of the connections that have read a payment, which each read extends."""
+    used: list[sqlite3.Connection] = []
+    payment = Rows.payment
 
-    def check(engine: Engine) -> None:
-        found: list[Any] = []
+    def noted(rows: Rows, id: PaymentId) -> IncomingPayment:
+        used.append(rows.connection)
+        return payment(rows, id)
 
-        def other() -> None:
-            found.append(engine.read_at_once(lambda _: "read"))
-
-        def query(_: Rows) -> str:
-            thread = threading.Thread(target=other)
-            thread.start()
-            thread.join()
-            return "first"
-
-        assert engine.read_at_once(query) == "first"
-        assert found == [None]
-        other()
-        assert found == [None, "read"]
-
-    with_engine(path, check)
+    monkeypatch.setattr(Rows, "payment", noted)
+    return used
 
 
-def test_fork_closes_the_connection_of_the_loop(path: Path) -> None:
-    """No read of a loop begins during a fork."""
-
-    def check(engine: Engine) -> None:
-        connection = engine.read_at_once(lambda rows: rows.connection)
-        assert connection is not None
-        _engine._before_fork()
-        try:
-            assert engine.read_at_once(lambda _: "read") is None
-            with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-                connection.execute("SELECT 1")
-        finally:
-            _engine._after_fork_in_parent()
-        assert engine.read_at_once(lambda _: "read") is None  # until another thread has opened a connection
-        assert engine.read_elsewhere(lambda _: "read").result(30) == "read"
-        assert engine.read_at_once(lambda _: "read") == "read"
-
-    with_engine(path, check)
+def is_closed(connection: sqlite3.Connection) -> bool:
+    """Return whether the connection is closed."""
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return True
+    return False
 
 
-def test_pending_fork_refuses_a_read_of_the_loop(path: Path) -> None:
-    """A fork waits for the read of the first loop. A second loop does not begin to read in the meantime."""
+def test_loops_do_not_share_a_connection(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load of a second loop during the load of the first one has to use another thread."""
+    used: list[sqlite3.Connection] = []
+    payment = Rows.payment
 
-    def check(engine: Engine) -> None:
-        forked = threading.Event()
+    def load_again(rows: Rows, id: PaymentId) -> IncomingPayment:
+        used.append(rows.connection)
+        if len(used) == 2:
+            together([lambda: asyncio.run(load(store, id))])
+        return payment(rows, id)
 
-        def fork() -> None:
-            _engine._before_fork()
-            forked.set()
-            _engine._after_fork_in_parent()
-
-        forking = threading.Thread(target=fork)
-
-        def query(_: Rows) -> list[object]:
-            forking.start()
-            while not engine._fork_pending:
-                time.sleep(0.001)
-            return [engine.read_at_once(lambda _: "read"), forked.is_set()]
-
-        engine._idle.append(Rows(engine._file.connect_reader()))
-        assert engine.read_at_once(query) == [None, False]
-        forking.join(30)
-        assert forked.is_set()
-        assert engine._idle == []
-
-    with_engine(path, check)
+    monkeypatch.setattr(Rows, "payment", load_again)
+    store = AsyncSqliteStore(path)
+    id = asyncio.run(opened(store))
+    asyncio.run(load(store, id))
+    first, again, other = used
+    assert first is again is not other
+    asyncio.run(store.close())
 
 
-def test_closed_store_refuses_loads(path: Path) -> None:
-    """The connection of the loop is closed with the store."""
+async def load(store: AsyncSqliteStore, id: PaymentId) -> IncomingPayment:
+    """Load a payment."""
+    return await store.load(id)
+
+
+def test_fork_closes_the_connection_of_the_loop(
+    path: Path, connections: list[sqlite3.Connection], threads: list[str]
+) -> None:
+    """The next load opens another connection, in another thread."""
 
     async def scenario() -> None:
         async with AsyncSqliteStore(path) as store:
             id = await opened(store)
-            connection = store._engine.read_at_once(lambda rows: rows.connection)
-            assert connection is not None
-        with pytest.raises(StoreUnusable, match="closed"):
+            fork()
+            assert is_closed(connections[0])
             await store.load(id)
-        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            connection.execute("SELECT 1")
+            await store.load(id)
 
     asyncio.run(scenario())
+    assert threads == [LOADER, LOADER, "MainThread"]
 
 
-def test_store_that_is_closed_during_a_load_closes_its_connection(path: Path) -> None:
-    """The connection of the loop is closed when its read ends."""
+def test_load_waits_for_a_fork(path: Path) -> None:
+    """No read of a loop begins while a fork is pending or under way."""
+    store = AsyncSqliteStore(path)
+    id = asyncio.run(opened(store))
+    with ThreadPoolExecutor(2) as pool:
+        with busy_writer(store, id):
+            forking = pool.submit(fork)
+            time.sleep(0.05)
+            loading = pool.submit(asyncio.run, load(store, id))
+            time.sleep(0.05)
+            assert not loading.done()
+        forking.result(30)
+        assert loading.result(30).id == id
+    asyncio.run(store.close())
 
-    def check(engine: Engine) -> None:
-        def query(rows: Rows) -> sqlite3.Connection:
-            engine.close()
-            return rows.connection
 
-        connection = engine.read_at_once(query)
-        assert connection is not None
-        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            connection.execute("SELECT 1")
+@pytest.mark.parametrize("when", ["after the load", "during the load", "by the garbage collector"])
+def test_closed_store_closes_the_connection_of_the_loop(
+    path: Path, connections: list[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Loads leave no reference to the store. A closed store refuses loads."""
+    payment = Rows.payment
 
-    with_engine(path, check)
+    def close_and_load(rows: Rows, id: PaymentId) -> IncomingPayment:
+        loaded = payment(rows, id)
+        together([lambda: asyncio.run(stores[0].close())])
+        return loaded
 
+    async def scenario() -> PaymentId:
+        id = await opened(stores[0])
+        if when == "during the load":
+            monkeypatch.setattr(Rows, "payment", close_and_load)
+        await stores[0].load(id)
+        if when == "after the load":
+            await stores[0].close()
+        if when != "by the garbage collector":
+            with pytest.raises(StoreUnusable, match="closed"):
+                await stores[0].load(id)
+        return id
 
-def test_garbage_collected_store_closes_the_connection_of_the_loop(path: Path) -> None:
-    """Loads leave no reference to the store."""
-    connections: list[sqlite3.Connection | None] = []
-
-    async def scenario() -> weakref.ref[AsyncSqliteStore]:
-        store = AsyncSqliteStore(path)
-        await store.load(await opened(store))
-        connections.append(store._engine.read_at_once(lambda rows: rows.connection))
-        return weakref.ref(store)
-
-    dropped = asyncio.run(scenario())
-    gc.collect()
-    assert dropped() is None
-    (connection,) = connections
-    assert connection is not None
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        connection.execute("SELECT 1")
+    stores = [AsyncSqliteStore(path)]
+    asyncio.run(scenario())
+    if when == "by the garbage collector":
+        stores.clear()
+        gc.collect()
+    assert all(map(is_closed, connections))
 
 
 # --- stopped stores and damaged rows ---
@@ -336,24 +301,31 @@ def test_stopped_store_refuses_loads_in_the_loop(path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_failed_read_of_the_loop_closes_its_connection(path: Path) -> None:
+def test_failed_read_of_the_loop_closes_its_connection(
+    path: Path, connections: list[sqlite3.Connection], threads: list[str]
+) -> None:
     """The state of a connection is unknown after an error of SQLite, and the error is explained."""
 
-    def check(engine: Engine) -> None:
-        def query(rows: Rows) -> None:
-            rows.connection.execute("SELECT * FROM missing")
+    async def scenario() -> None:
+        async with AsyncSqliteStore(path) as store:
+            id = await opened(store)
+            edit(path, "ALTER TABLE payments RENAME TO away")
+            with pytest.raises(StoreUnusable, match="no such table: payments"):
+                await store.load(id)
+            edit(path, "ALTER TABLE away RENAME TO payments")
+            await store.load(id)
 
-        with pytest.raises(StoreUnusable, match="no such table: missing"):
-            engine.read_at_once(query)
-        assert engine._idle == []
-
-    with_engine(path, check)
+    asyncio.run(scenario())
+    assert threads == [LOADER, "MainThread", LOADER]
+    assert is_closed(connections[0])
 
 
-def test_backup_leaves_a_connection_that_does_not_wait(path: Path, tmp_path: Path) -> None:
+def test_backup_leaves_a_connection_that_does_not_wait(
+    path: Path, tmp_path: Path, connections: list[sqlite3.Connection]
+) -> None:
     """A backup waits for a lock, and a loop that reads on its connection later does not."""
     with SqliteStore(path) as store:
-        create(store)
+        id = create(store)
         store.backup(tmp_path / "copy.db")
-        timeout = store._engine.read_at_once(lambda rows: rows.connection.execute("PRAGMA busy_timeout").fetchone())
-    assert timeout == (0,)
+        store.load(id)
+        assert connections[0].execute("PRAGMA busy_timeout").fetchone() == (0,)

@@ -1,23 +1,28 @@
 """Several processes on one file: killed processes, forks, and stores that are never closed."""
 
+import gc
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from incoming_payments.domain.events import Event
 from incoming_payments.domain.payment import CreditId, PaymentId
-from incoming_payments.errors import StoreUnusable
 from incoming_payments.stores.sqlite import SqliteStore, _engine
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._rows import Rows
-from incoming_payments.testing import crediting
 from incoming_payments.testing.steps import check_credits, create, credit
+from kits.sqlite_jobs import beside, busy_writer, during_a_fork, fork
 
 CREDITING = """
 import itertools, sys
@@ -161,12 +166,6 @@ def finish(process: "subprocess.Popen[str]") -> list[str]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
-
-
-@pytest.fixture
 def id(path: Path) -> PaymentId:
     """Return the id of a payment in the database."""
     with SqliteStore(path) as store:
@@ -242,71 +241,72 @@ def test_fork_during_writes(path: Path, id: PaymentId) -> None:
 
 
 def test_no_connection_is_open_during_a_fork(path: Path, id: PaymentId) -> None:
-    """A call during a fork waits, and gets its answer afterwards. The hooks run in this process."""
+    """A call during a fork waits, and gets its answer afterwards."""
     with SqliteStore(path) as store:
         credit(store, id, "wire-1", 1)
         store.load(id)
-        engine = store._engine
-        _engine._before_fork()
-        assert (engine._writer, engine._idle) == (None, [])
-        # SQLite removes its log with the last connection.
-        assert sorted(path.parent.iterdir()) == [path, path.with_name(f"{path.name}-lock")]
-        received: list[int] = []
-        calls = [
-            threading.Thread(target=lambda: received.append(credit(store, id, "wire-2", 1).received.value)),
-            threading.Thread(target=lambda: received.append(store.load(id).version)),
-        ]
-        for call in calls:
-            call.start()
-        assert (engine._writer, engine._idle, received) == (None, [], [])
-        _engine._after_fork_in_parent()
-        for call in calls:
-            call.join(30)
-        assert received[0] + received[1] in {
-            4,
-            5,
-        }  # the total is 2, and the version is 2 or 3: the calls may run in any order
+        with ThreadPoolExecutor(2) as pool, during_a_fork():
+            # SQLite removes its log with the last connection.
+            assert sorted(path.parent.iterdir()) == [path, beside(path, "lock")]
+            calls: list[Future[Any]] = [
+                pool.submit(credit, store, id, "wire-2", 1),
+                pool.submit(store.find_credit, id, CreditId("wire-1")),
+            ]
+            time.sleep(0.02)
+            assert sorted(path.parent.iterdir()) == [path, beside(path, "lock")]
+            assert not any(call.done() for call in calls)
+        assert [call.result().received.value for call in calls] == [2, 1]
 
 
-def test_store_collected_during_a_fork_does_not_deadlock(path: Path, id: PaymentId) -> None:
-    """The garbage collector may run in the thread that the fork waits for."""
+@pytest.mark.parametrize("call", ["update", "read"])
+def test_fork_waits_for_calls_in_flight(path: Path, id: PaymentId, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that arrive meanwhile wait for the fork."""
+    entered, go = threading.Event(), threading.Event()
+    read = Rows.events
+
+    def slow(rows: Rows, id: PaymentId) -> Sequence[Event]:
+        entered.set()
+        assert go.wait(30)
+        return read(rows, id)
+
+    monkeypatch.setattr(Rows, "events", slow)
+    with SqliteStore(path) as store, ThreadPoolExecutor(3) as pool:
+        with ExitStack() as stack:
+            if call == "update":
+                stack.enter_context(busy_writer(store, id))
+            else:
+                pool.submit(store.events, id)
+                assert entered.wait(30)
+                stack.callback(go.set)
+            forking = pool.submit(fork)
+            time.sleep(0.05)
+            later = pool.submit(store.load, id)
+            time.sleep(0.05)
+            assert not forking.done()
+            assert not later.done()
+        forking.result(30)
+        assert later.result(30).id == id
+
+
+def test_store_dropped_during_a_fork_does_not_wait(path: Path, id: PaymentId) -> None:
+    """The garbage collector closes it, and the thread that forks may have called the garbage collector."""
     store = SqliteStore(path)
     store.load(id)
-    _engine._before_fork()
-    store._engine.close(wait=False)
-    _engine._after_fork_in_parent()
-    with pytest.raises(StoreUnusable, match="closed"):
-        store.load(id)
+    with during_a_fork():
+        del store
+        gc.collect()
+    SqliteStore(path).close()
 
 
-def test_reader_in_use_at_a_fork_is_closed(path: Path) -> None:
-    """The fork waits until the read ends, and the connection is closed."""
-    with SqliteStore(path) as store:
-        engine = store._engine
-        began, go_on = threading.Event(), threading.Event()
-
-        def read(_: Rows) -> None:
-            began.set()
-            assert go_on.wait(30)
-
-        reader = threading.Thread(target=engine.read, args=(read,))
-        reader.start()
-        assert began.wait(30)
-        fork = threading.Thread(target=_fork_around, args=(engine,))
-        fork.start()
-        while not engine._fork_pending:
-            time.sleep(0.001)
-        assert fork.is_alive()
-        go_on.set()
-        for thread in (reader, fork):
-            thread.join(30)
-        assert engine._idle == []
-
-
-def _fork_around(engine: Engine) -> None:
-    _engine._before_fork()
-    assert engine._reading == 0
-    _engine._after_fork_in_parent()
+def test_close_waits_for_a_fork(path: Path) -> None:
+    """It is no part of the garbage collection, so it may wait."""
+    store = SqliteStore(path)
+    with ThreadPoolExecutor(1) as pool:
+        with during_a_fork():
+            closing = pool.submit(store.close)
+            time.sleep(0.02)
+            assert not closing.done()
+        closing.result(30)
 
 
 def test_interrupted_fork_closes_every_connection(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,19 +324,9 @@ def test_interrupted_fork_closes_every_connection(path: Path, id: PaymentId, mon
         monkeypatch.setattr(Engine, "before_fork", interrupted)
         with pytest.raises(KeyboardInterrupt):
             _engine._before_fork()
-        assert (store._engine._writer, store._engine._idle) == (None, [])
+        assert sorted(path.parent.iterdir()) == [path, beside(path, "lock")]
         _engine._after_fork_in_parent()
         assert credit(store, id, "wire-2", 1).received.value == 2
-
-
-def test_child_opens_its_own_connections(path: Path, id: PaymentId) -> None:
-    """After the hook of the child, the store has a new writer, new connections and new locks."""
-    with SqliteStore(path) as store:
-        credit(store, id, "wire-1", 1)
-        _engine._before_fork()
-        _engine._after_fork_in_child()
-        assert credit(store, id, "wire-2", 1).received.value == 2
-        assert store.load(id).received.value == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="file size limits and forks need POSIX")
@@ -346,12 +336,3 @@ def test_file_size_limit_stops_the_store(path: Path, id: PaymentId) -> None:
 
     assert len(lines) >= 1
     assert check(path, id, lines) == len(lines)
-
-
-def test_stores_of_one_process_share_a_file(path: Path, id: PaymentId) -> None:
-    """Two stores on one file see each other's credits."""
-    with SqliteStore(path) as one, SqliteStore(path) as other:
-        for turn in range(10):
-            for store in (one, other):
-                answer = store.update(id, crediting(f"wire-{turn}", 1), CreditId(f"wire-{turn}"))
-                assert answer.received.value == turn + 1

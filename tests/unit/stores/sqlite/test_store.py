@@ -1,11 +1,9 @@
-"""The contract suites against the SQLite stores, and their durability, batches, asyncio calls and nonces."""
+"""The contract suites against the SQLite stores, and their durability and nonces."""
 
 import asyncio
 import gc
 import re
-import signal
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,33 +11,28 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import (
     BrokenDecision,
     ClockBehind,
     InvalidValue,
     PaymentExists,
     PaymentNotFound,
-    StoreUnavailable,
 )
 from incoming_payments.limits import STORE_LOG_KEPT_BYTES_MAX
-from incoming_payments.ports import Decide, Nonces, PaymentStore
+from incoming_payments.ports import Nonces, PaymentStore
 from incoming_payments.stores.sqlite import (
     AsyncSqliteNonces,
     AsyncSqliteStore,
     SqliteNonces,
     SqliteStore,
-    _queue,
-    _writer,
 )
-from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation, crediting
+from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
 from incoming_payments.testing.steps import create, credit
 from kits.breakable_sqlite import BreakableSqlite
-from kits.sqlite_jobs import busy_writer, queue
+from kits.sqlite_jobs import edit
 
 
 class TestSqliteStore(StoreContract):
@@ -120,28 +113,6 @@ class TestAsyncSqliteNonces(NonceContract):
         return SyncNonces(view, AsyncSqliteNonces(view.store, self.capacity))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    """Yield a store in a new file."""
-    with SqliteStore(path, busy_s=1) as store:
-        yield store
-
-
-def raising(error: BaseException) -> Decide[Any]:
-    """Return a `decide` that raises `error`."""
-
-    def decide(_payment: IncomingPayment, _earlier: Credit | None) -> Decision[Any]:
-        raise error
-
-    return decide
-
-
 # --- durability ---
 
 
@@ -210,7 +181,7 @@ def test_negative_limit_finds_no_payment(store: SqliteStore) -> None:
 
 
 def test_updates_of_other_stores_are_seen(store: SqliteStore, path: Path) -> None:
-    """A cached payment is used only while its row in the file is the same."""
+    """A store keeps nothing of an earlier update."""
     id = create(store)
     credit(store, id, "wire-1", 1)
     with SqliteStore(path) as other:
@@ -220,212 +191,15 @@ def test_updates_of_other_stores_are_seen(store: SqliteStore, path: Path) -> Non
             assert store.load(id) == other.load(id)
 
 
-# --- batches ---
-
-
-def test_batch_of_many_payments_shares_a_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer repeats no job of a batch with several payments."""
-    blamed: list[BaseException] = []
-    monkeypatch.setattr(_writer, "blames_the_statement", blamed.append)
-    ids = [create(store) for _ in range(6)]
-    with busy_writer(store._engine):
-        jobs = [queue(store, id, crediting("wire-1", 1), "wire-1") for id in ids]
-    assert [job.wait().received.value for job in jobs] == [1] * 6
-    assert blamed == []
-
-
-def test_waiting_updates_share_a_commit(store: SqliteStore) -> None:
-    """Each job sees the decisions and credit ids of the jobs before it, and gets its own answer."""
-    id = create(store)
-    with busy_writer(store._engine):
-        jobs = [queue(store, id, crediting(f"wire-{number % 3}", 5), f"wire-{number % 3}") for number in range(6)]
-    answers = [job.wait() for job in jobs]
-
-    assert [answer.received.value for answer in answers] == [5, 10, 15, 5, 10, 15]
-    assert store.load(id).received.value == 15
-    assert [event.version for event in store.events(id)] == [1, 2, 3, 4]
-
-
-def test_single_call_after_a_batch_is_answered(store: SqliteStore) -> None:
-    """The writer waits for more jobs after a batch of threads, but answers a single call too."""
-    id = create(store)
-    for turn in range(3):
-        with busy_writer(store._engine):
-            jobs = [
-                queue(store, id, crediting(f"wire-{turn}-{number}", 1), f"wire-{turn}-{number}") for number in range(3)
-            ]
-        assert [3 * turn + number for number in (1, 2, 3)] == [job.wait().received.value for job in jobs]
-    assert credit(store, id, "wire-alone", 1).received.value == 10
-    assert credit(store, id, "wire-again", 1).received.value == 11
-
-
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), SystemExit(3), KeyboardInterrupt(), StopIteration()])
-def test_exception_of_decide_goes_to_its_caller_only(store: SqliteStore, error: BaseException) -> None:
-    """The other jobs of the batch are committed, and the writer continues, for any exception."""
-    id = create(store)
-    with busy_writer(store._engine):
-        first = queue(store, id, crediting("wire-1", 1), "wire-1")
-        bad = queue(store, id, raising(error), "wire-2")
-        missing = queue(store, PaymentId("no such"), crediting("wire-3", 1), "wire-3")
-        last = queue(store, id, crediting("wire-4", 1), "wire-4")
-
-    with pytest.raises(type(error)):
-        bad.wait()
-    with pytest.raises(PaymentNotFound):
-        missing.wait()
-    assert (first.wait().received.value, last.wait().received.value) == (1, 2)
-    assert store.load(id).received.value == 2
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param(None, id="no decision"),
-        pytest.param(Decision(None, payment="nonsense"), id="no payment"),  # type: ignore[arg-type]
-        pytest.param(Decision(None, events=a_creation().events), id="events without a payment"),
-    ],
-)
-def test_broken_decision_fails_its_job_only(store: SqliteStore, answer: Any) -> None:
-    """Its caller gets `BrokenDecision`. The other jobs of the batch are committed."""
-    id = create(store)
-    with busy_writer(store._engine):
-        first = queue(store, id, crediting("wire-1", 1), "wire-1")
-        bad = queue(store, id, lambda _payment, _earlier: answer)
-        last = queue(store, id, crediting("wire-2", 1), "wire-2")
-
-    with pytest.raises(BrokenDecision):
-        bad.wait()
-    assert (first.wait().received.value, last.wait().received.value) == (1, 2)
-    assert store.load(id).received.value == 2
-
-
-def test_decision_that_ignores_an_earlier_credit_is_refused(store: SqliteStore) -> None:
-    """The store gives the earlier credit to the guard as well."""
-    id = create(store)
-    credit(store, id, "wire-1", 1)
-    with pytest.raises(BrokenDecision, match="that id must be unused"):
-        store.update(id, lambda payment, _earlier: crediting("wire-1", 1)(payment, None), CreditId("wire-1"))
-    assert store.load(id).received.value == 1
-
-
-def test_text_that_is_not_unicode_fails_its_job_only(store: SqliteStore) -> None:
-    """SQLite cannot store a lone surrogate. The writer repeats the batch job by job."""
-    id = create(store)
-    broken = a_creation(metadata='{"ref":"\ud800"}')
-    with busy_writer(store._engine):
-        first = queue(store, id, crediting("wire-1", 1), "wire-1")
-        bad = Job(lambda batch: batch.insert(broken.answer, broken))
-        store._engine.submit(bad)
-        last = queue(store, id, crediting("wire-2", 1), "wire-2")
-
-    with pytest.raises(BrokenDecision):
-        bad.wait()
-    assert (first.wait().received.value, last.wait().received.value) == (1, 2)
-    with pytest.raises(PaymentNotFound):
-        store.load(broken.answer.id)
-
-
-def test_database_constraint_refuses_a_row(store: SqliteStore) -> None:
+def test_database_constraint_refuses_a_row(store: SqliteStore, path: Path) -> None:
     """Defence in depth: the database refuses a row that the guard has accepted, and nothing is written."""
     created = a_creation()
-    with sqlite3.connect(store._engine._file.path) as connection:
-        connection.execute("CREATE TRIGGER stop BEFORE INSERT ON payments BEGIN SELECT RAISE(ABORT, 'no'); END")
-    connection.close()
+    edit(path, "CREATE TRIGGER stop BEFORE INSERT ON payments BEGIN SELECT RAISE(ABORT, 'no'); END")
 
     with pytest.raises(BrokenDecision):
         store.insert(created)
     with pytest.raises(PaymentNotFound):
         store.load(created.answer.id)
-
-
-def test_full_queue_refuses_threads_at_once(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call raises `StoreUnavailable`. The queued updates are committed."""
-    monkeypatch.setattr(_queue, "STORE_QUEUE_MAX", 2)
-    id = create(store)
-    with busy_writer(store._engine):
-        jobs = [queue(store, id, crediting(f"wire-{number}", 1), f"wire-{number}") for number in range(2)]
-        with pytest.raises(StoreUnavailable, match=r"^2 updates are waiting already: repeat the call later$"):
-            credit(store, id, "wire-3", 1)
-    assert [job.wait().received.value for job in jobs] == [1, 2]
-    assert credit(store, id, "wire-3", 1).received.value == 3
-
-
-def test_interrupted_caller_does_not_stop_the_writer(store: SqliteStore) -> None:
-    """Ctrl-C ends the wait and not the update. The same call again gets the first answer."""
-    id = create(store)
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with busy_writer(store._engine):
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
-            with pytest.raises(KeyboardInterrupt):
-                credit(store, id, "wire-1", 1)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-    assert credit(store, id, "wire-1", 1).received.value == 1
-
-
-# --- asyncio ---
-
-
-def test_cancelled_task_does_not_stop_the_writer(path: Path) -> None:
-    """The cancelled update is committed all the same, and the other tasks get their answers."""
-
-    async def scenario() -> None:
-        async with AsyncSqliteStore(path) as store:
-            created = a_creation()
-            await store.insert(created)
-            id = created.answer.id
-            with busy_writer(store._engine):
-                tasks = [
-                    asyncio.create_task(store.update(id, crediting(f"wire-{number}", 1), CreditId(f"wire-{number}")))
-                    for number in range(3)
-                ]
-                await asyncio.sleep(0)
-                tasks[1].cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await tasks[1]
-            assert ((await tasks[0]).received.value, (await tasks[2]).received.value) == (1, 3)
-            again = await store.update(id, crediting("wire-1", 1), CreditId("wire-1"))
-            assert again.received.value == 2
-
-    asyncio.run(scenario())
-
-
-def test_closed_loop_does_not_stop_the_writer(path: Path) -> None:
-    """The update of a closed event loop is committed, and the store serves the next loop."""
-    store = AsyncSqliteStore(path)
-    created = a_creation()
-    id = created.answer.id
-    asyncio.run(store.insert(created))
-
-    async def call_and_cancel() -> None:
-        task = asyncio.create_task(store.update(id, crediting("wire-1", 1), CreditId("wire-1")))
-        await asyncio.sleep(0)
-        task.cancel()
-
-    with busy_writer(store._engine):
-        asyncio.run(call_and_cancel())
-    later = asyncio.run(store.update(id, crediting("wire-2", 1), CreditId("wire-2")))
-    assert later.received.value == 2
-    asyncio.run(store.close())
-
-
-def test_stop_iteration_becomes_runtime_error_in_asyncio(path: Path) -> None:
-    """An asyncio future cannot hold `StopIteration`. The caller gets `RuntimeError`, as in PEP 479."""
-
-    async def scenario() -> None:
-        async with AsyncSqliteStore(path) as store:
-            created = a_creation()
-            await store.insert(created)
-            with pytest.raises(RuntimeError, match=r"^decide raised StopIteration$"):
-                await store.update(created.answer.id, raising(StopIteration()))
-
-    asyncio.run(scenario())
 
 
 # --- nonces ---

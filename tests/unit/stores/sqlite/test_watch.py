@@ -1,17 +1,15 @@
 """A store stops when its disk fails or its files change, and then acknowledges nothing."""
 
+import asyncio
 import contextlib
 import errno
 import fcntl
-import importlib.util
 import os
 import sqlite3
-import stat
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -22,30 +20,18 @@ import pytest
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId, credit_id
 from incoming_payments.errors import PaymentNotFound, StoreStopped, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import SqliteStore, _file, _log_watch, _queue, _watch, _writer
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _log_watch, _watch, _writer
 from incoming_payments.stores.sqlite._file import DatabaseFile
-from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.testing import NOW, crediting
-from incoming_payments.testing.steps import create, credit
-from kits.sqlite_jobs import crediting_one, outcomes_of_one_batch
+from incoming_payments.testing.steps import create, credit, together
+from kits.sqlite_jobs import act_on, beside, credit_one, fail_on, in_one_batch, leave_a_log
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    """Yield a store in a new file."""
+def id(path: Path) -> PaymentId:
+    """Return the id of a payment in the database, which is closed."""
     with SqliteStore(path) as store:
-        yield store
-
-
-def beside(path: Path, ending: str) -> Path:
-    """Return the file beside the database with this ending."""
-    return path.with_name(f"{path.name}-{ending}")
+        return create(store)
 
 
 def refuses_everything(store: SqliteStore, id: PaymentId) -> bool:
@@ -65,53 +51,51 @@ def refuses_everything(store: SqliteStore, id: PaymentId) -> bool:
     return True
 
 
-def fail_on(monkeypatch: pytest.MonkeyPatch, statement: str, code: int) -> None:
-    """Let new connections fail with the result code `code` for statements that begin with `statement`."""
-
-    class Failing(sqlite3.Connection):
-        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-            if sql.startswith(statement):
-                error = sqlite3.OperationalError("disk I/O error")
-                error.sqlite_errorcode = code
-                error.sqlite_errorname = "SQLITE_IOERR_TEST"
-                raise error
-            return super().execute(sql, *arguments)
-
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Failing))
-
-
 # --- errors of the disk ---
 
+LOST_DATA = (
+    "SHORT_READ", "WRITE", "FSYNC", "DIR_FSYNC", "TRUNCATE", "BEGIN_ATOMIC", "COMMIT_ATOMIC", "ROLLBACK_ATOMIC",
+)  # fmt: skip
+TEMPORARY = ("FULL", "IOERR_READ", "IOERR_NOMEM", "IOERR_SHMSIZE")
 
-@pytest.mark.parametrize("code", sorted(_file._LOST_DATA))
-def test_failed_write_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Each job of the batch gets `StoreStopped`, also a refused one, and `on_stop` is called once."""
+
+@pytest.mark.parametrize("name", LOST_DATA)
+def test_failed_write_stops_the_store(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each call of the batch gets `StoreStopped`, also a refused one, and `on_stop` is called once."""
     stops: list[StoreStopped] = []
-    with SqliteStore(path, on_stop=stops.append) as store:
-        id = create(store)
-        with monkeypatch.context() as patch:
-            fail_on(patch, "COMMIT", code)
-            jobs = [crediting_one(id, "wire-1"), crediting_one(PaymentId("no such"), "wire-2")]
-            outcomes = outcomes_of_one_batch(store, jobs)
-        assert {StoreStopped} == {type(outcome) for outcome in outcomes}
-        assert refuses_everything(store, id)
-    assert len(stops) == 1
-    assert "SQLITE_IOERR_TEST" in stops[0].description
-    assert str(path) in stops[0].description
-
-
-@pytest.mark.parametrize(
-    "code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMSIZE]
-)
-def test_error_without_data_loss_is_temporary(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """A full disk and a failed read affect only the calls that meet them."""
-    id = create(store)
+    tasks = AsyncSqliteStore(path, on_stop=stops.append)
     with monkeypatch.context() as patch:
-        fail_on(patch, "COMMIT", code)
-        [outcome] = outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
-    assert type(outcome) is StoreUnavailable
-    assert credit(store, id, "wire-1", 1).received.value == 1
+        fail_on(patch, "COMMIT", getattr(sqlite3, f"SQLITE_IOERR_{name}"))
+        outcomes = in_one_batch(credit_one(tasks, id, "wire-1"), credit_one(tasks, PaymentId("no such"), "wire-2"))
+    assert [type(outcome) for outcome in outcomes] == [StoreStopped, StoreStopped]
+    for call in (tasks.load(id), credit_one(tasks, id, "wire-1")):
+        with pytest.raises(StoreStopped):
+            asyncio.run(call)
+    asyncio.run(tasks.close())
+    [stop] = stops
+    assert "SQLITE_IOERR_TEST" in stop.description
+    assert str(path) in stop.description
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, store: SqliteStore, id: PaymentId) -> None:
+    """Stop the store by a failed sync at its first credit."""
+    with monkeypatch.context() as patch:
+        fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
+        with pytest.raises(StoreStopped):
+            credit(store, id, "wire-1", 1)
+
+
+@pytest.mark.parametrize("name", TEMPORARY)
+def test_error_without_data_loss_is_temporary(
+    path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A full disk and a failed read affect only the calls that meet them."""
+    with SqliteStore(path) as store:
+        with monkeypatch.context() as patch:
+            fail_on(patch, "COMMIT", getattr(sqlite3, f"SQLITE_{name}"))
+            with pytest.raises(StoreUnavailable):
+                credit(store, id, "wire-1", 1)
+        assert credit(store, id, "wire-1", 1).received.value == 1
 
 
 def test_failed_stat_fails_its_call_only(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,19 +110,6 @@ def test_failed_stat_fails_its_call_only(store: SqliteStore, monkeypatch: pytest
         with pytest.raises(StoreUnavailable, match="Input/output error"):
             store.load(id)
     assert store.load(id).id == id
-
-
-def test_log_that_cannot_be_synced_stops_each_store_that_has_it_open(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new store brings the log to the disk, also while another store has it open. Its failure stops both."""
-    with SqliteStore(path) as other:
-        id = create(other)
-        with monkeypatch.context() as patch:
-            patch.setattr(_watch, "sync", fails(errno.EIO))
-            with pytest.raises(StoreStopped, match="its log cannot be written and synced"):
-                SqliteStore(path)
-        assert refuses_everything(other, id)
 
 
 @pytest.mark.parametrize(
@@ -159,28 +130,24 @@ def test_missing_log_stops_the_writer(path: Path, monkeypatch: pytest.MonkeyPatc
             create(store)
 
 
-def fails(number: int) -> Callable[[object], None]:
-    """Return a function of one argument that raises `OSError` with this error number."""
+def fails(number: int) -> Callable[..., int]:
+    """Return a function that raises `OSError` with this error number."""
 
-    def fail(_: object) -> None:
+    def fail(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
     return fail
 
 
-def test_failed_stop_mark_still_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store stops even if it cannot mark the lock file for other processes."""
+def test_failed_stop_mark_still_stops_the_store(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store stops even if it cannot mark the lock file for other processes. It writes nothing more."""
     with SqliteStore(path) as store:
-        id = create(store)
         with monkeypatch.context() as patch:
-
-            def truncate(_descriptor: int, _size: int) -> None:
-                raise OSError(errno.EROFS, "Read-only file system")
-
-            patch.setattr(os, "ftruncate", truncate)
-            fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
-            outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
+            patch.setattr(os, "ftruncate", fails(errno.EROFS))
+            fail_once(monkeypatch, store, id)
+        size = beside(path, "wal").stat().st_size
         assert refuses_everything(store, id)
+        assert beside(path, "wal").stat().st_size == size
 
 
 # --- other stores on the same file ---
@@ -191,9 +158,7 @@ def test_stop_reaches_every_store_on_the_file(path: Path, monkeypatch: pytest.Mo
     with SqliteStore(path) as failing, SqliteStore(path) as writing, SqliteStore(path) as reading:
         id = create(writing)
         reading.load(id)
-        with monkeypatch.context() as patch:
-            fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
-            outcomes_of_one_batch(failing, [crediting_one(id, "wire-1")])
+        fail_once(monkeypatch, failing, id)
         for store, call in ((writing, partial(credit, writing, id, "wire-2", 1)), (reading, partial(reading.load, id))):
             with pytest.raises(StoreStopped) as caught:
                 call()
@@ -227,7 +192,7 @@ def test_stop_reaches_another_process(path: Path) -> None:
     script = f"""
 import sys
 from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.steps import create, credit
+from incoming_payments.testing.steps import create, credit, together
 store = SqliteStore({str(path)!r})
 id = create(store)
 credit(store, id, "wire-1", 1)
@@ -268,15 +233,12 @@ input()
         assert store.load(PaymentId(id)).received.value == 1
 
 
-def test_stopped_store_never_closes_its_connections(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_store_never_closes_its_connections(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing the last connection would write to the database and remove the log."""
     with SqliteStore(path) as store:
-        id = create(store)
         store.load(id)
-        with monkeypatch.context() as patch:
-            fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
-            outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
-    assert beside(path, "wal").stat().st_size > 0
+        fail_once(monkeypatch, store, id)
+    assert beside(path, "wal").exists()
 
 
 # --- the lock ---
@@ -309,42 +271,7 @@ def test_file_system_without_locks_is_refused(path: Path, monkeypatch: pytest.Mo
         SqliteStore(path)
 
 
-@pytest.mark.parametrize("change", ["removed", "replaced"])
-def test_changed_lock_file_stops_the_store(store: SqliteStore, path: Path, change: str) -> None:
-    """Without the lock file, a new process cannot know that this store has the database open."""
-    id = create(store)
-    beside(path, "lock").unlink()
-    if change == "replaced":
-        beside(path, "lock").write_text("A file with other content.")
-    with pytest.raises(StoreStopped, match="lock was removed or replaced"):
-        credit(store, id, "wire-1", 1)
-
-
-def test_only_the_owner_can_read_the_files(store: SqliteStore, path: Path) -> None:
-    """The mode of each file is 0600."""
-    create(store)
-    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-    assert modes == {path.name: 0o600, **{f"{path.name}-{ending}": 0o600 for ending in ("wal", "shm", "lock")}}
-
-
 # --- the log of a killed process ---
-
-
-def leave_a_log(path: Path) -> PaymentId:
-    """Credit a payment in a process that is killed, so that its log stays."""
-    script = f"""
-import os, signal
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.steps import create, credit
-store = SqliteStore({str(path)!r})
-id = create(store)
-credit(store, id, "wire-1", 1)
-print(id, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == -9
-    return PaymentId(done.stdout.strip())
 
 
 def test_a_log_is_written_again_before_anything_is_answered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,28 +376,14 @@ def test_lock_file_says_what_it_is(path: Path) -> None:
     assert tags[0] != tags[1]
 
 
-def test_macos_syncs_with_f_fullfsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_macos_syncs_with_f_fullfsync(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On macOS, `fsync` does not reach the disk."""
-    calls: list[tuple[int, int]] = []
-    monkeypatch.setattr(_watch, "_FULL_SYNC", 51)
-    monkeypatch.setattr(fcntl, "fcntl", lambda *arguments: calls.append(arguments))
-    with (tmp_path / "file").open("wb") as file:
-        _watch.sync(file.fileno())
-        assert calls == [(file.fileno(), 51)]
-
-
-@pytest.mark.parametrize("command", [51, None])
-def test_command_that_reaches_the_disk_is_found_at_import(monkeypatch: pytest.MonkeyPatch, command: int | None) -> None:
-    """Only macOS has `F_FULLFSYNC`."""
-    if command is None:
-        monkeypatch.delattr(fcntl, "F_FULLFSYNC", raising=False)
-    else:
-        monkeypatch.setattr(fcntl, "F_FULLFSYNC", command, raising=False)
-    assert _watch.__spec__ is not None
-    assert _watch.__spec__.loader is not None
-    module = importlib.util.module_from_spec(_watch.__spec__)
-    _watch.__spec__.loader.exec_module(module)
-    assert command == module._FULL_SYNC
+    leave_a_log(path)
+    calls: list[int] = []
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda _, command: calls.append(command))
+    SqliteStore(path).close()
+    assert set(calls) == {51}
 
 
 # --- files that change ---
@@ -530,7 +443,20 @@ def overwrite_the_log(path: Path) -> None:
         log.write(bytes(32))
 
 
+def remove_the_lock(path: Path) -> None:
+    """Remove the lock file. A new process cannot know then that the store has the database open."""
+    beside(path, "lock").unlink()
+
+
+def replace_the_lock(path: Path) -> None:
+    """Replace the lock file by one with other content."""
+    remove_the_lock(path)
+    beside(path, "lock").write_text("A file with other content.")
+
+
 CHANGES = [
+    remove_the_lock,
+    replace_the_lock,
     overwrite_the_log,
     remove_the_log,
     remove_the_index,
@@ -544,23 +470,15 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("timestamp_ns", [pytest.param(0, id="quiet"), pytest.param(10**18, id="busy")])
 @pytest.mark.parametrize("change", CHANGES)
-def test_changed_file_stops_the_store(
-    path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], timestamp_ns: int
-) -> None:
-    """The store acknowledges no credit, new or duplicate, that the next process may not find.
-
-    In a quiet directory, the store looks at the directory first. In a busy one, it always looks at every name.
-    """
-    monkeypatch.setattr(_log_watch, "_TIMESTAMP_NS_MAX", timestamp_ns)
+def test_changed_file_stops_the_store(path: Path, change: Callable[[Path], None]) -> None:
+    """The store acknowledges no credit, new or duplicate, that the next process may not find."""
     with SqliteStore(path) as store:
         id = create(store)
         credit(store, id, "wire-1", 1)
     with SqliteStore(path) as store:
         for number in range(2, 12):
             credit(store, id, f"wire-{number}", 1)
-        time.sleep(0.02)  # the file system may count 10 ms
         change(path)
         with pytest.raises(StoreStopped):
             credit(store, id, "wire-11" if change is empty_the_log else "wire-12", 1)
@@ -595,32 +513,18 @@ def test_file_changed_during_a_transaction_stops_the_store(path: Path, change: C
         assert refuses_everything(store, id)
 
 
-def test_log_shortened_after_an_answer_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store compares with the size before the answer."""
-    deliver = _queue.deliver
-
-    def deliver_and_shorten(jobs: Sequence[Job[Any]]) -> None:
-        deliver(jobs)
-        shorten_the_log(path)
-
-    with SqliteStore(path) as store:
-        id = create(store)
-        credit(store, id, "wire-1", 1)
-        with monkeypatch.context() as patch:
-            patch.setattr(_writer, "deliver", deliver_and_shorten)
-            credit(store, id, "wire-2", 1)
-            with pytest.raises(StoreStopped, match="shortened"):
-                credit(store, id, "wire-3", 1)
-
-
 def test_stopped_store_writes_nothing_even_if_it_could_not_leave_the_mark(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own connection still finds its own tag in the lock file."""
+    """The connection of the writer is open, and every file is in its place again."""
     id = create(store)
+    away = path.with_suffix(".away")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "ftruncate", fails_with(errno.EIO))
-        store._engine._file.watch.stop("a test")
+        patch.setattr(os, "ftruncate", fails(errno.EIO))
+        path.rename(away)
+        with pytest.raises(StoreStopped):
+            store.load(id)
+        away.rename(path)
     size = beside(path, "wal").stat().st_size
     with pytest.raises(StoreStopped):
         credit(store, id, "wire-1", 1)
@@ -662,47 +566,6 @@ def test_log_replaced_while_the_writer_opens_it_stops_the_store(path: Path, monk
         monkeypatch.setattr(_log_watch.LogWatch, "check_names", replace_and_look)
         with pytest.raises(StoreStopped, match="removed or replaced"):
             credit(store, id, "wire-1", 1)
-
-
-def statuses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of the paths for which the store asks the status from now on."""
-    seen: list[str] = []
-    look_up = _watch.stat
-
-    def look(name: str) -> os.stat_result | None:
-        seen.append(name)
-        return look_up(name)
-
-    monkeypatch.setattr(_watch, "stat", look)
-    return seen
-
-
-def test_commit_in_an_unchanged_directory_does_not_stat_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `stat` of the log makes the next sync slower on Linux."""
-    monkeypatch.setattr(_log_watch, "_TIMESTAMP_NS_MAX", 0)
-    with SqliteStore(path) as store:
-        id = create(store)
-        credit(store, id, "wire-1", 1)
-        time.sleep(0.02)  # the timestamp of the directory is now in the past, on systems that count 10 ms as well
-        credit(store, id, "wire-2", 1)
-        seen = statuses(monkeypatch)
-        credit(store, id, "wire-3", 1)
-        assert set(seen) == {str(path), str(path.parent)}
-
-
-def test_commit_after_a_change_of_the_directory_looks_at_every_name(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A recent timestamp of the directory does not show the next change, so the store looks until it is old."""
-    names = [str(path), *(str(beside(path, name)) for name in ("wal", "shm", "lock")), str(path.parent)]
-    with SqliteStore(path) as store:
-        id = create(store)
-        path.with_name("another").touch()
-        seen = statuses(monkeypatch)
-        for number in range(2):
-            seen.clear()
-            credit(store, id, f"wire-{number}", 1)
-            assert set(seen) == set(names)
 
 
 def test_log_emptied_before_the_first_commit_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -757,24 +620,20 @@ def test_a_log_that_is_emptied_unseen_stops_the_store(path: Path, monkeypatch: p
             store.nonces.use("0" * 64, NOW, NOW)
 
 
-def test_the_first_reason_to_stop_is_kept(path: Path) -> None:
-    """`on_stop` is called for the first one only."""
+def test_a_checkpoint_that_fails_stops_the_store(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers to the commits before it stand: the log has them. `on_stop` gets the first reason only."""
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
     stops: list[StoreStopped] = []
     with SqliteStore(path, on_stop=stops.append) as store:
-        for why in ("the first reason", "another reason"):
-            assert "the first reason" in str(store._engine._file.watch.stop(why))
-    assert len(stops) == 1
-
-
-def test_a_checkpoint_that_fails_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers to the commit before it stand: the log has it."""
-    with SqliteStore(path) as store:
-        id = create(store)
         with monkeypatch.context() as patch:
             fail_on(patch, "PRAGMA wal_checkpoint", sqlite3.SQLITE_IOERR_FSYNC)
-            [outcome] = outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
-        assert outcome.received.value == 1
+            assert credit(store, id, "wire-1", 1).received.value == 1
+            with pytest.raises(StoreStopped):
+                credit(store, id, "wire-2", 1)
+        remove_the_log(path)
         assert refuses_everything(store, id)
+    [stop] = stops
+    assert "its disk failed" in stop.description
 
 
 def test_a_disk_that_fails_while_the_file_is_created_is_reported_by_the_constructor(
@@ -849,16 +708,20 @@ def test_a_file_that_grows_while_threads_check_it_stops_nothing(
 ) -> None:
     """One thread may have seen the new size before another compares the old one."""
     id = create(store)
-    watch, look = store._engine._file.watch, _watch.stat
+    look = _watch.stat
+    sizes: list[int] = []
 
-    def look_slowly(name: str) -> os.stat_result | None:
+    def look_late(name: str) -> os.stat_result | None:
         found = look(name)
-        if name == str(path):
-            watch._database_bytes += 4096  # by another thread
+        if name == str(path) and not sizes:
+            sizes.append(path.stat().st_size)
+            os.truncate(path, sizes[0] + 4096)
+            together([lambda: store.events(id)])
         return found
 
-    monkeypatch.setattr(_watch, "stat", look_slowly)
+    monkeypatch.setattr(_watch, "stat", look_late)
     assert store.load(id).id == id
+    assert sizes
 
 
 def test_a_commit_between_two_looks_at_an_empty_log_stops_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -867,21 +730,44 @@ def test_a_commit_between_two_looks_at_an_empty_log_stops_nothing(path: Path, mo
         id = create(other)
         committed: list[int] = []
 
-        class Slow(sqlite3.Connection):
-            def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-                if sql == "PRAGMA wal_checkpoint(PASSIVE)" and not committed:
-                    committed.append(1)
-                    credit(other, id, "wire-1", 1)
-                return super().execute(sql, *arguments)
+        def commit(*_: object) -> None:
+            if not committed:
+                committed.append(1)
+                credit(other, id, "wire-1", 1)
 
-        connect = sqlite3.connect
         with monkeypatch.context() as patch:
-            patch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Slow))
+            act_on(patch, "PRAGMA wal_checkpoint(PASSIVE)", commit)
             credit(store, id, "wire-2", 1)
         with closing(sqlite3.connect(path)) as third:
             third.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         assert credit(store, id, "wire-3", 1).received.value == 3
     assert committed == [1]
+
+
+def test_commits_between_two_looks_at_the_log_stop_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process commits while this one checks the log after its own commit."""
+    lseek = os.lseek
+    to_come: list[tuple[int, int]] = []  # threads and their looks
+
+    def seek_and_commit(descriptor: int, offset: int, whence: int) -> int:
+        found = lseek(descriptor, offset, whence)
+        look = threading.get_ident(), whence
+        if look in to_come:
+            to_come.remove(look)
+            credit(other, id, f"other-{whence}", 1)
+        return found
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
+        to_come.extend((threading.get_ident(), whence) for whence in (os.SEEK_END, os.SEEK_HOLE))
+        return crediting("wire-1", 1)(payment, earlier)
+
+    with SqliteStore(path) as other, SqliteStore(path) as store:
+        id = create(other)
+        credit(store, id, "wire-0", 1)
+        monkeypatch.setattr(os, "lseek", seek_and_commit)
+        assert store.update(id, decide, credit_id("wire-1")).received.value == 2
+        assert store.load(id).received.value == 4
+    assert to_come == []
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
@@ -915,7 +801,7 @@ def test_a_lock_file_that_cannot_be_made_for_now_is_no_failure_for_good(
 ) -> None:
     """The disk may have space again, and the process descriptors."""
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fails_with(number))
+        patch.setattr(os, "open", fails(number))
         with pytest.raises(StoreUnavailable, match="cannot be opened"):
             SqliteStore(path)
     leave_a_log(path)
@@ -924,15 +810,6 @@ def test_a_lock_file_that_cannot_be_made_for_now_is_no_failure_for_good(
         with pytest.raises(StoreUnavailable, match="cannot be opened"):
             SqliteStore(path)
     SqliteStore(path).close()
-
-
-def fails_with(number: int) -> Callable[..., int]:
-    """A function of any arguments that fails with this error number."""
-
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 # --- the log is written again by one store at a time ---
@@ -989,7 +866,7 @@ def test_a_store_does_not_open_a_log_that_another_has_failed_to_restore(
 def test_process_that_is_not_root_gives_no_file_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It could not, and the files belong to its user."""
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
-    monkeypatch.setattr(os, "fchown", fails_with(errno.EPERM))
+    monkeypatch.setattr(os, "fchown", fails(errno.EPERM))
     SqliteStore(path).close()
 
 
@@ -1008,7 +885,7 @@ def test_a_lock_file_made_by_root_belongs_to_the_owner_of_the_database(path: Pat
 
 @pytest.mark.parametrize("error", [SystemExit(1), ValueError("a mistake")])
 def test_an_on_stop_that_raises_leaves_no_caller_waiting(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
+    path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     """Each caller gets `StoreStopped`. The error of `on_stop` is in the log."""
 
@@ -1016,11 +893,7 @@ def test_an_on_stop_that_raises_leaves_no_caller_waiting(
         raise error
 
     with SqliteStore(path, on_stop=on_stop) as store:
-        id = create(store)
-        with monkeypatch.context() as patch:
-            fail_on(patch, "COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
-            outcomes = outcomes_of_one_batch(store, [crediting_one(id, "wire-1")])
-        assert {StoreStopped} == {type(outcome) for outcome in outcomes}
+        fail_once(monkeypatch, store, id)
         assert refuses_everything(store, id)
     assert "incoming payments: on_stop has failed" in caplog.messages
 
