@@ -19,6 +19,7 @@ from incoming_payments.clients._http import (
     Received,
     any_address,
     check_address,
+    default_tls,
     failed,
     too_large,
     too_late,
@@ -52,7 +53,7 @@ class AsyncHttpClient:
     ) -> None:
         self._bytes_max = bytes_max
         self._connections = connections
-        self._tls = tls
+        self._tls = tls or default_tls()
         self._may_connect = may_connect
         self._look_ups = LookUps()
         self._session: aiohttp.ClientSession | None = None
@@ -97,7 +98,7 @@ class AsyncHttpClient:
                     limit=CLIENT_CONNECTIONS_MAX,
                     limit_per_host=self._connections,
                     resolver=_Resolver(self._look_ups),
-                    ssl=self._tls or True,
+                    ssl=self._tls,
                     socket_factory=self._socket,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),

@@ -151,7 +151,8 @@ class HttpIntrospector(_Introspector):
     - `audience` is the name of this service in the `aud` of an answer. A token for other services only is refused.
     - `key` signs each request. `resource_server` is the name under which the authorization server knows this service;
       without it, the request has the public key. The dialect `rfc9767` needs one of the two.
-    - `tls` replaces the default TLS context, for a private authority or a client certificate.
+    - `tls` replaces the default TLS context, for a private authority or a client certificate. `docs/client-keys.md`
+      says how to restrict its key exchange.
     - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_SETTING_S_MAX`.
     - `connections` is the number of connections to the authorization server. Half of them are reserved for tokens that
       were active when they were last introspected, so that strangers with random tokens cannot occupy all of them.
