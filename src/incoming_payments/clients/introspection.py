@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Final, get_args
 
+from incoming_payments.clients import _forks
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import CONNECTIONS_MAX, AnswerTooLarge, HttpAnswer, HttpFailed
 from incoming_payments.clients._settings import check_number, check_types, extra, wrong
@@ -91,14 +92,21 @@ class _Introspector:
         self._key = key
         self._timeout_s = timeout_s
         self._clock = clock
+        self._cache_s = cache_s
+        self._cache_tokens = cache_tokens
+        self._connections = connections
+        self._tls = tls
+        _forks.begin(self)
+
+    def begin(self) -> None:
+        """Begin with no token and no connection."""
         self._breaker = Breaker()
         self._flights = self._flights_type()
-        self._cache_s = cache_s
-        self._cache = _Cache(cache_s, cache_tokens)
+        self._cache = _Cache(self._cache_s, self._cache_tokens)
         self._active = _ActiveTokens()
-        reserved = connections // 2
-        open_client = partial(self._open, bytes_max=INTROSPECTION_BYTES_MAX, tls=tls)
-        self._shared = open_client(connections=connections - reserved)
+        reserved = self._connections // 2
+        open_client = partial(self._open, bytes_max=INTROSPECTION_BYTES_MAX, tls=self._tls)
+        self._shared = open_client(connections=self._connections - reserved)
         self._reserved = open_client(connections=reserved) if reserved else self._shared
 
     def _open(self, **options: Any) -> Any:
@@ -164,7 +172,7 @@ class HttpIntrospector(_Introspector):
     need the same answer at the same time share one request. A failed connection is tried again at most
     `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly, also for a probe with a random token, gets no
     requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong
-    setting. Close it with `close`.
+    setting. In a child process after a fork, the introspector begins anew. Close it with `close`.
     """
 
     async_class = "AsyncHttpIntrospector"
