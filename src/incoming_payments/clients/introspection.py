@@ -116,6 +116,9 @@ class _Introspector:
         """Return the HTTP client for `query`. Random tokens of strangers never get a reserved connection."""
         return self._reserved if query.token.digest in self._active else self._shared
 
+    def _attempt(self, query: TokenQuery, deadline: float) -> "_Attempt":
+        return _Attempt(self._url, self._breaker, deadline, was_active=query.token.digest in self._active)
+
     def _name(self, query: TokenQuery) -> Hashable:
         """Return a name for the answer: queries with the same name get the same answer."""
         if self._dialect == "rafiki":
@@ -192,7 +195,7 @@ class HttpIntrospector(_Introspector):
         return self._read(query, name, self._flights.run(name, fetch, timeout_s=self._timeout_s))
 
     def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
-        attempt = _Attempt(self._url, self._breaker, deadline)
+        attempt = self._attempt(query, deadline)
         if attempt.must_probe:
             try:
                 attempt.probed(self._reserved.send(self._request(_probe()), timeout_s=attempt.left_s()))
@@ -229,7 +232,7 @@ class AsyncHttpIntrospector(_Introspector):
         return self._read(query, name, await self._flights.run(name, fetch))
 
     async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
-        attempt = _Attempt(self._url, self._breaker, deadline)
+        attempt = self._attempt(query, deadline)
         if attempt.must_probe:
             # All callers wait for the result of the probe, so it goes on when this caller is cancelled.
             self._probing = asyncio.create_task(self._probe(attempt))
@@ -264,14 +267,15 @@ class AsyncHttpIntrospector(_Introspector):
 class _Attempt:
     """One introspection with its retries, until its deadline. Raises `AuthorizationServerUnavailable`."""
 
-    def __init__(self, url: str, breaker: Breaker, deadline: float) -> None:
+    def __init__(self, url: str, breaker: Breaker, deadline: float, *, was_active: bool) -> None:
         self._url = url
         self._breaker = breaker
         self._deadline = deadline
         self._retries = 0
         self._begin_s = time.monotonic()
-        self.must_probe = breaker.takes_probe(self._begin_s)
-        if not self.must_probe and (wait_s := breaker.wait_s(self._begin_s)):
+        is_trial = was_active and breaker.takes_trial(self._begin_s, deadline)
+        self.must_probe = not is_trial and breaker.takes_probe(self._begin_s)
+        if not (is_trial or self.must_probe) and (wait_s := breaker.wait_s(self._begin_s)):
             raise self._outage(f"failed repeatedly: no request is sent to it for {wait_s:.1f} s")
 
     def left_s(self) -> float:

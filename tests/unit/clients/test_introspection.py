@@ -829,11 +829,14 @@ def test_server_that_fails_gets_a_rest(connect: Open, fails: Script) -> None:
         assert introspector.introspect() is not None
 
 
-@pytest.mark.parametrize(
-    "harms",
-    [closes, lambda exchange, _: exchange.answer(b"", 503), lambda exchange, _: exchange.ended.wait(0.5)],
-    ids=["closes", "503", "hangs"],
-)
+HARMS: dict[str, Script] = {
+    "closes": closes,
+    "503": lambda exchange, _: exchange.answer(b"", 503),
+    "hangs": lambda exchange, _: exchange.ended.wait(0.5),
+}
+
+
+@pytest.mark.parametrize("harms", HARMS.values(), ids=HARMS)
 def test_token_that_harms_the_server_does_not_open_the_breaker(connect: Open, harms: Script) -> None:
     """A stranger sends only tokens that the server, or a filter in front of it, does not answer. Others are served."""
 
@@ -853,6 +856,38 @@ def test_token_that_harms_the_server_does_not_open_the_breaker(connect: Open, ha
                 introspector.introspect(TokenQuery(AccessToken("POISON"), "create"))
             assert "no request is sent" not in str(failed.value)
         assert introspector.introspect() is not None
+
+
+@pytest.mark.parametrize("harms", HARMS.values(), ids=HARMS)
+def test_unknown_tokens_without_an_answer_do_not_stop_active_ones(connect: Open, harms: Script) -> None:
+    """A server that answers no unknown token fails each probe. A server that is down gets a rest all the same."""
+    is_down = False
+
+    def answer(exchange: Exchange, number: int) -> None:
+        if exchange.json()["access_token"] == QUERY.token.value and not is_down:
+            active(exchange)
+        else:
+            harms(exchange, number)
+
+    def strangers() -> None:
+        for number in range(BREAKER_FAILURES_MAX + 2):
+            with pytest.raises(AuthorizationServerUnavailable):
+                introspector.introspect(TokenQuery(AccessToken(f"STRANGER-{number}"), "create"))
+
+    with scripted_server(answer) as server:
+        introspector = connect(server.url, timeout_s=0.3)
+        assert introspector.introspect() is not None
+        for _ in range(3):
+            strangers()
+            assert introspector.introspect() is not None
+        is_down = True
+        strangers()
+        failures = []
+        for _ in range(5):
+            with pytest.raises(AuthorizationServerUnavailable) as failed:
+                introspector.introspect()
+            failures.append(str(failed.value))
+        assert "no request is sent" in " ".join(failures)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
