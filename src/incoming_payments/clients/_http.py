@@ -44,8 +44,9 @@ HOSTS_MAX: Final = 64  # hosts to which a sync client keeps connections
 # RFC 9112 §4 and §5: a final status line and the fields. Some servers leave out the space before an empty reason.
 _TEXT: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
 _HEAD: Final = re.compile(
-    rb"HTTP/1\.1 [2-5][0-9]{2}(?: " + _TEXT + rb")?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:" + _TEXT + rb"\r\n)*+)\r\n"
+    rb"HTTP/1\.1 ([2-5][0-9]{2})(?: " + _TEXT + rb")?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:" + _TEXT + rb"\r\n)*+)\r\n"
 )
+_NO_BODY: Final = (b"204", b"304")  # RFC 9112 §6.3: whatever their header fields say
 _FRAMING: Final = re.compile(rb"(?im)^(content-length|transfer-encoding):(.*)\r$")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 
@@ -128,8 +129,8 @@ class Received:
         rare and read in several ways, so an answer with them does not count.
         """
         head = _HEAD.match(self._bytes)
-        framing = _FRAMING.findall(head[1]) if head else []
-        if head is None or len(framing) != 1:
+        framing = _FRAMING.findall(head[2]) if head else []
+        if head is None or len(framing) != 1 or (head[1] in _NO_BODY and len(self._bytes) > head.end()):
             return False
         name, value = framing[0][0].lower(), framing[0][1].strip(b" \t").lower()
         if name == b"content-length":

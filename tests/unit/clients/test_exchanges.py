@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.clients._http import HttpFailed
+from incoming_payments.clients._http import HttpFailed, Received
 from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX
 from kits.http_clients import SharedAsyncClient, SharedClient
 from kits.https_server import contexts
@@ -164,6 +164,25 @@ def test_connection_with_anything_else_is_not_used_again(client: Client, octets:
         assert ask(client, server, "a", timeout_s=0.3) != "b"
         assert ask(client, server, "b") == "b"
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("octets", ONE_ANSWER.values(), ids=ONE_ANSWER)
+def test_bytes_that_are_one_answer(octets: Callable[[bytes], bytes]) -> None:
+    """The end of the answer does not depend on the reader."""
+    assert is_one_answer(octets(b"body"))
+
+
+@pytest.mark.parametrize("octets", NOT_ONE_ANSWER.values(), ids=NOT_ONE_ANSWER)
+def test_bytes_that_are_not_one_answer(octets: Callable[[bytes], bytes]) -> None:
+    """The check finds them on its own. It does not rely on how http.client and aiohttp read them."""
+    assert not is_one_answer(octets(b"body"))
+
+
+def is_one_answer(octets: bytes) -> bool:
+    """Return whether the clients take `octets` for exactly one answer."""
+    received = Received(BODY_BYTES_MAX)
+    received.add(memoryview(octets))
+    return received.is_one_answer()
 
 
 CLOSING: Final[dict[str, Callable[[bytes], bytes]]] = {
