@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
 _TOTALS_MAX: Final = 64  # remembered time limits
-_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: a larger buffer holds thousands of interim responses
+_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: a larger buffer holds thousands of small chunks
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 

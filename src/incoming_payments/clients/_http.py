@@ -32,6 +32,7 @@ from attrs import field, frozen
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.limits import (
     ANSWER_OVERHEAD_BYTES_MAX,
+    INTERIM_RESPONSES_MAX,
     LOOK_UP_ADDRESSES_MAX,
     LOOK_UPS_MAX,
     LOOK_UPS_OF_DOMAIN_MAX,
@@ -48,6 +49,9 @@ _HEAD: Final = re.compile(
 )
 _NO_BODY: Final = (b"204", b"304")  # RFC 9112 §6.3: whatever their header fields say
 _FRAMING: Final = re.compile(rb"(?im)^(content-length|transfer-encoding):(.*)\r$")
+# The end of a head, and the begin of a final one, in all spellings that the HTTP libraries take
+_BLANK_LINE: Final = re.compile(rb"\n\r?\n")
+_FINAL: Final = re.compile(rb"\s*HTTP/[0-9]\.[0-9][ \t]+[2-9][0-9]{2}")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 
 MayConnect = Callable[[IPv4Address | IPv6Address], bool]
@@ -115,12 +119,22 @@ class Received:
     def __init__(self, body_bytes_max: int) -> None:
         self._bytes_max = body_bytes_max + ANSWER_OVERHEAD_BYTES_MAX
         self._bytes = bytearray()
+        self._head_at = 0
+        self._interim = 0
+        self._is_final = False
 
     def add(self, data: memoryview) -> None:
-        """Take `data`. Raise `ValueError` if the answer is larger than the limit."""
+        """Take `data`. Raise `ValueError` for more bytes or more interim responses than the limits allow."""
         if len(self._bytes) + len(data) > self._bytes_max:
             raise ValueError(f"the server sent more than {self._bytes_max} bytes")
+        begin = max(self._head_at, len(self._bytes) - 2)  # a blank line may have begun in these bytes
         self._bytes += data
+        while not self._is_final and (blank := _BLANK_LINE.search(self._bytes, begin)):
+            self._is_final = _FINAL.match(self._bytes, self._head_at) is not None
+            self._interim += not self._is_final  # malformed heads count too
+            self._head_at = begin = blank.end()
+        if self._interim > INTERIM_RESPONSES_MAX:
+            raise ValueError(f"the server sent more than {INTERIM_RESPONSES_MAX} interim responses")
 
     def is_one_answer(self) -> bool:
         """Return whether the bytes are exactly one final, well-formed answer, whose end all readers see at one place.

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from incoming_payments.clients._http import HttpFailed, Received
-from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX
+from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX, INTERIM_RESPONSES_MAX
 from kits.http_clients import SharedAsyncClient, SharedClient
 from kits.https_server import contexts
 from kits.odd_answers import NOT_ONE_ANSWER, ONE_ANSWER
@@ -70,6 +70,51 @@ def test_several_interim_responses(client: Client) -> None:
 
     with scripted_server(script) as server:
         assert [ask(client, server, name) for name in "abc"] == ["a", "b", "c"]
+
+
+INTERIM: Final[dict[str, bytes]] = {
+    "100": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "103": b"HTTP/1.1 103 X\r\nLink: </style.css>\r\n\r\n",
+}
+ODD_INTERIM: Final = {"100 in another spelling": b"HTTP/1.1\t+100\n\n"}  # http.client takes it
+
+
+def after_interim(interim: bytes, count: int, size: int) -> Callable[[Exchange, int], None]:
+    """Return a script that sends interim responses and the answer, in pieces of `size` bytes."""
+
+    def script(exchange: Exchange, _: int) -> None:
+        octets = interim * count + answer_to(exchange)
+        for at in range(0, len(octets), size):
+            exchange.send(octets[at : at + size])
+
+    return script
+
+
+@pytest.mark.parametrize("interim", INTERIM.values(), ids=INTERIM)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_few_interim_responses_are_taken(client: Client, interim: bytes, size: int) -> None:
+    """A server may send some while it works."""
+    with scripted_server(after_interim(interim, INTERIM_RESPONSES_MAX, size)) as server:
+        assert ask(client, server, "a") == "a"
+
+
+@pytest.mark.parametrize("interim", (INTERIM | ODD_INTERIM).values(), ids=INTERIM | ODD_INTERIM)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_many_interim_responses_are_refused(client: Client, interim: bytes, size: int) -> None:
+    """Each one costs time, and a server could send thousands. It does not matter in which pieces they arrive."""
+    with scripted_server(after_interim(interim, INTERIM_RESPONSES_MAX + 1, size)) as server:
+        assert isinstance(ask(client, server, "a"), HttpFailed)
+
+
+def test_blank_lines_of_a_body_are_no_interim_responses(client: Client) -> None:
+    """The count ends with the final answer."""
+
+    def script(exchange: Exchange, _: int) -> None:
+        body = target(exchange) + b"\r\n\r\n" * 2 * INTERIM_RESPONSES_MAX
+        exchange.send(NOT_ONE_ANSWER["an interim response"](body))
+
+    with scripted_server(script) as server:
+        assert ask(client, server, "a") == "a"
 
 
 def test_switch_of_protocols_is_not_followed(client: Client) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.clients import _aiohttp, introspection
+from incoming_payments.clients import _aiohttp, _http, introspection
 from incoming_payments.clients._aiohttp import AsyncHttpClient
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, LookUps, MayConnect
@@ -829,10 +829,15 @@ def test_server_that_fails_gets_a_rest(connect: Open, fails: Script) -> None:
         assert introspector.introspect() is not None
 
 
+def hangs(exchange: Exchange, _: int) -> None:
+    """Answer nothing for longer than the client waits."""
+    exchange.ended.wait(0.5)
+
+
 HARMS: dict[str, Script] = {
     "closes": closes,
     "503": lambda exchange, _: exchange.answer(b"", 503),
-    "hangs": lambda exchange, _: exchange.ended.wait(0.5),
+    "hangs": hangs,
 }
 
 
@@ -1122,8 +1127,9 @@ def floods(exchange: Exchange, _: int) -> None:
         exchange.send(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
 
-def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind) -> None:
+def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time ends also when each read finds bytes."""
+    monkeypatch.setattr(_http, "INTERIM_RESPONSES_MAX", UNBOUNDED)
     with scripted_server(floods) as server:
         begin = time.monotonic()
         with pytest.raises(HttpFailed, match=r"did not answer within 0\.3 s"):
@@ -1156,6 +1162,7 @@ def test_floods_do_not_stop_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> N
 
     The test compares processor times of one run: 0.09 s with the buffer of the client, and 0.7 s with a large one.
     """
+    monkeypatch.setattr(_http, "INTERIM_RESPONSES_MAX", UNBOUNDED)
     short_s = longest_stop_s()
     monkeypatch.setattr(_aiohttp, "_RECEIVED_BYTES_MAX", 1 << 22)
     assert short_s < longest_stop_s()
