@@ -110,6 +110,7 @@ ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector: u
 CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: a kept one may be closed, and a server restarts
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
 ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: header fields, interim responses, chunks
+INTERIM_RESPONSES_MAX: Final = 8  # before one answer: a server sends one or two, and each takes 3 us
 LOOK_UPS_MAX: Final = 128  # simultaneous look-ups of names by one client: each takes a thread, which needs 27 KB
 LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # look-ups for one parent domain once half are in use: its owner may be slow
 LOOK_UP_ADDRESSES_MAX: Final = 16  # addresses of one name: the DNS allows thousands, and a client tries each

@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from incoming_payments.clients._http import new_tls
+
 NAMES: Final = ("localhost", "client.example", "bank.example")  # of the certificate, besides 127.0.0.1
 
 
@@ -58,13 +60,14 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
         (x509.SubjectAlternativeName(names), False),
         (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_id), False),
     )
-    server, pem = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), serialization.Encoding.PEM
+    server, client, pem = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), new_tls(), serialization.Encoding.PEM
     with TemporaryDirectory() as folder:
         chain = Path(folder, "chain.pem")
         private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         chain.write_bytes(leaf.public_bytes(pem) + private)
         server.load_cert_chain(chain)
-    return server, ssl.create_default_context(cadata=ca.public_bytes(pem).decode())
+    client.load_verify_locations(cadata=ca.public_bytes(pem).decode())
+    return server, client
 
 
 class Peer:

@@ -202,8 +202,8 @@ def _framed(body: bytes, field: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\n" + field + b"\r\n\r\n" + body
 
 
-def _in_chunks(body: bytes, *fields: bytes) -> bytes:
-    return b"\r\n".join([b"HTTP/1.1 200 OK", *fields, b"", _CHUNKS % (len(body), body)])
+def _in_chunks(body: bytes, *fields: bytes, status: bytes = b"200") -> bytes:
+    return b"\r\n".join([b"HTTP/1.1 %b X" % status, *fields, b"", _CHUNKS % (len(body), body)])
 
 
 def _in_chunks_of(pattern: bytes) -> Callable[[bytes], bytes]:
@@ -245,6 +245,12 @@ NOT_ONE_ANSWER: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "status +200": lambda body: _with_length(body, start=b"HTTP/1.1 +200 OK"),
     "status 2000": lambda body: _with_length(body, start=b"HTTP/1.1 2000 OK"),
     "status 204 with a body": lambda body: _with_length(body, start=b"HTTP/1.1 204 No Content"),
+    "status 204 with an answer as its body": lambda body: _with_length(
+        _with_length(body), start=b"HTTP/1.1 204 No Content"
+    ),
+    "status 204 with chunks": lambda body: _in_chunks(body, b"Transfer-Encoding: chunked", status=b"204"),
+    "status 304 with a body": lambda body: _with_length(body, start=b"HTTP/1.1 304 Not Modified"),
+    "status 304 with chunks": lambda body: _in_chunks(body, b"Transfer-Encoding: chunked", status=b"304"),
     "no length": lambda body: _framed(body, b"X: y"),
     "two equal lengths": lambda body: _with_length(body, b"Content-Length: %d" % len(body)),
     "two lengths": lambda body: _with_length(body, b"Content-Length: 7"),

@@ -18,6 +18,7 @@ from incoming_payments.clients._http import (
     Received,
     any_address,
     check_address,
+    default_tls,
     failed,
     too_large,
     too_late,
@@ -28,7 +29,7 @@ from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: a larger buffer holds thousands of interim responses
+_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: a larger buffer holds thousands of small chunks
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
@@ -50,7 +51,7 @@ class AsyncHttpClient:
     ) -> None:
         self._bytes_max = bytes_max
         self._connections = connections
-        self._tls = tls
+        self._tls = tls or default_tls()
         self._may_connect = may_connect
         self._look_ups = LookUps()
         self._session: aiohttp.ClientSession | None = None
@@ -95,7 +96,7 @@ class AsyncHttpClient:
                     limit=CLIENT_CONNECTIONS_MAX,
                     limit_per_host=self._connections,
                     resolver=_Resolver(self._look_ups),
-                    ssl=self._tls or True,
+                    ssl=self._tls,
                     socket_factory=self._socket,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),

@@ -21,7 +21,9 @@ class Breaker:
     `limits.BREAKER_OPEN_S_MAX` at most. Any answer of the server ends the pause.
 
     A client chooses the content of its requests, and a server may fail to answer some content. So requests of clients
-    only raise the suspicion, and a probe with content of its own decides.
+    only raise the suspicion, and a probe with content of its own decides. A server may also fail to answer the probe,
+    because it does not know the content. So a trial may take the place of a probe: a request that the server has
+    answered before. Probes and trials have turns of their own, so that a stranger who causes probes delays no trial.
     """
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class Breaker:
         self._is_open = False
         self._open_s = BREAKER_OPEN_S_MIN
         self._probe_at = -math.inf
+        self._trial_at = -math.inf
 
     def takes_probe(self, now: float) -> bool:
         """Return whether the caller has to probe the server, before it sends its request."""
@@ -43,6 +46,16 @@ class Breaker:
             if now < self._probe_at:
                 return False
             self._probe_at = now + self._open_s  # the other callers do not probe meanwhile
+            return True
+
+    def takes_trial(self, now: float, deadline: float) -> bool:
+        """Return whether the caller may send a request that the server has answered before, until its deadline."""
+        if self._failures < BREAKER_FAILURES_MAX:
+            return False
+        with self._lock:
+            if now < self._trial_at:
+                return False
+            self._trial_at = deadline + self._open_s  # meanwhile, the other callers probe
             return True
 
     def wait_s(self, now: float) -> float:

@@ -12,13 +12,15 @@ import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from attrs import Factory, define, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
 from incoming_payments import strict
+from incoming_payments.clients import _forks
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address, exceeds_share, parent_domain
 from incoming_payments.clients._settings import check_number, check_types, extra
 from incoming_payments.errors import PortUnavailable
@@ -223,11 +225,16 @@ class Fetcher(Generic[T]):
             from incoming_payments.clients._urllib3 import HttpClient
 
         _check(documents, timeout_s, allow_private, tls)
-        self._documents = documents
+        self._empty = documents
         self._timeout_s = timeout_s
-        self._http = HttpClient(
-            bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=any_address if allow_private else is_public
-        )
+        may_connect = any_address if allow_private else is_public
+        self._open = partial(HttpClient, bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=may_connect)
+        _forks.begin(self)
+
+    def begin(self) -> None:
+        """Begin with no document and no connection."""
+        self._documents = evolve(self._empty)
+        self._http = self._open()
 
     def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
@@ -265,11 +272,16 @@ class AsyncFetcher(Generic[T]):
             from incoming_payments.clients._aiohttp import AsyncHttpClient
 
         _check(documents, timeout_s, allow_private, tls)
-        self._documents = documents
+        self._empty = documents
         self._timeout_s = timeout_s
-        self._http = AsyncHttpClient(
-            bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=any_address if allow_private else is_public
-        )
+        may_connect = any_address if allow_private else is_public
+        self._open = partial(AsyncHttpClient, bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=may_connect)
+        _forks.begin(self)
+
+    def begin(self) -> None:
+        """Begin with no document and no connection."""
+        self._documents = evolve(self._empty)
+        self._http = self._open()
         self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}  # the loop has only weak references
 
     async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:

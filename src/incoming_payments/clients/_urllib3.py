@@ -27,6 +27,7 @@ from incoming_payments.clients._http import (
     Received,
     any_address,
     check_address,
+    default_tls,
     failed,
     too_large,
     too_late,
@@ -53,8 +54,7 @@ class HttpClient:
         may_connect: MayConnect = any_address,
     ) -> None:
         self._bytes_max = bytes_max
-        tls = tls or ssl.create_default_context()
-        self._pools = urllib3.PoolManager(HOSTS_MAX, maxsize=connections, block=True, ssl_context=tls)
+        self._pools = urllib3.PoolManager(HOSTS_MAX, maxsize=connections, block=True, ssl_context=tls or default_tls())
         self._pools.pool_classes_by_scheme = _pool_classes(may_connect, bytes_max)
 
     def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:

@@ -39,8 +39,9 @@ class HttpClientKeys:
 
     A key set is fetched again after `max_age_s` seconds, and when it lacks the key, but at most every
     `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While its server fails, the known keys stay in use for another
-    `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits one fetch. `tls` replaces the default context of TLS.
-    `clock` returns seconds and never goes back; change it only in tests. Close the port with `close`.
+    `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits one fetch. `tls` replaces the default context of TLS:
+    restrict its key exchange as `docs/client-keys.md` says, because the server may be hostile. `clock` returns seconds
+    and never goes back; change it only in tests. Close the port with `close`.
 
     `allow_private` is for development: it also allows http, a port in the URL, and IP addresses that are not public,
     such as loopback. Raises `ConfigurationError` for a wrong setting.

@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Final, get_args
 
+from incoming_payments.clients import _forks
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import CONNECTIONS_MAX, AnswerTooLarge, HttpAnswer, HttpFailed
 from incoming_payments.clients._settings import check_number, check_types, extra, wrong
@@ -89,14 +90,21 @@ class _Introspector:
         self._key = key
         self._timeout_s = timeout_s
         self._clock = clock
+        self._cache_s = cache_s
+        self._cache_tokens = cache_tokens
+        self._connections = connections
+        self._tls = tls
+        _forks.begin(self)
+
+    def begin(self) -> None:
+        """Begin with no token and no connection."""
         self._breaker = Breaker()
         self._flights = self._flights_type()
-        self._cache_s = cache_s
-        self._cache = _Cache(cache_s, cache_tokens)
+        self._cache = _Cache(self._cache_s, self._cache_tokens)
         self._active = _ActiveTokens()
-        reserved = connections // 2
-        open_client = partial(self._open, bytes_max=INTROSPECTION_BYTES_MAX, tls=tls)
-        self._shared = open_client(connections=connections - reserved)
+        reserved = self._connections // 2
+        open_client = partial(self._open, bytes_max=INTROSPECTION_BYTES_MAX, tls=self._tls)
+        self._shared = open_client(connections=self._connections - reserved)
         self._reserved = open_client(connections=reserved) if reserved else self._shared
 
     def _open(self, **options: Any) -> Any:
@@ -105,6 +113,9 @@ class _Introspector:
     def _http(self, query: TokenQuery) -> Any:
         """Return the HTTP client for `query`. Random tokens of strangers never get a reserved connection."""
         return self._reserved if query.token.digest in self._active else self._shared
+
+    def _attempt(self, query: TokenQuery, deadline: float) -> "_Attempt":
+        return _Attempt(self._url, self._breaker, deadline, was_active=query.token.digest in self._active)
 
     def _name(self, query: TokenQuery) -> Hashable:
         """Return a name for the answer: queries with the same name get the same answer."""
@@ -150,7 +161,8 @@ class HttpIntrospector(_Introspector):
     - `audience` is the name of this service in the `aud` of an answer. A token for other services only is refused.
     - `key` signs each request. `resource_server` is the name under which the authorization server knows this service;
       without it, the request has the public key. The dialect `rfc9767` needs one of the two.
-    - `tls` replaces the default TLS context, for a private authority or a client certificate.
+    - `tls` replaces the default TLS context, for a private authority or a client certificate. `docs/client-keys.md`
+      says how to restrict its key exchange.
     - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_SETTING_S_MAX`.
     - `connections` is the number of connections to the authorization server. Half of them are reserved for tokens that
       were active when they were last introspected, so that strangers with random tokens cannot occupy all of them.
@@ -162,7 +174,7 @@ class HttpIntrospector(_Introspector):
     need the same answer at the same time share one request. A failed connection is tried again at most
     `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly, also for a probe with a random token, gets no
     requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong
-    setting. Close it with `close`.
+    setting. In a child process after a fork, the introspector begins anew. Close it with `close`.
     """
 
     async_class = "AsyncHttpIntrospector"
@@ -182,7 +194,7 @@ class HttpIntrospector(_Introspector):
         return self._read(query, name, self._flights.run(name, fetch, timeout_s=self._timeout_s))
 
     def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
-        attempt = _Attempt(self._url, self._breaker, deadline)
+        attempt = self._attempt(query, deadline)
         if attempt.must_probe:
             try:
                 attempt.probed(self._reserved.send(self._request(_probe()), timeout_s=attempt.left_s()))
@@ -219,7 +231,7 @@ class AsyncHttpIntrospector(_Introspector):
         return self._read(query, name, await self._flights.run(name, fetch))
 
     async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
-        attempt = _Attempt(self._url, self._breaker, deadline)
+        attempt = self._attempt(query, deadline)
         if attempt.must_probe:
             # All callers wait for the result of the probe, so it goes on when this caller is cancelled.
             self._probing = asyncio.create_task(self._probe(attempt))
@@ -254,14 +266,15 @@ class AsyncHttpIntrospector(_Introspector):
 class _Attempt:
     """One introspection with its retries, until its deadline. Raises `AuthorizationServerUnavailable`."""
 
-    def __init__(self, url: str, breaker: Breaker, deadline: float) -> None:
+    def __init__(self, url: str, breaker: Breaker, deadline: float, *, was_active: bool) -> None:
         self._url = url
         self._breaker = breaker
         self._deadline = deadline
         self._retries = 0
         self._begin_s = time.monotonic()
-        self.must_probe = breaker.takes_probe(self._begin_s)
-        if not self.must_probe and (wait_s := breaker.wait_s(self._begin_s)):
+        is_trial = was_active and breaker.takes_trial(self._begin_s, deadline)
+        self.must_probe = not is_trial and breaker.takes_probe(self._begin_s)
+        if not (is_trial or self.must_probe) and (wait_s := breaker.wait_s(self._begin_s)):
             raise self._outage(f"failed repeatedly: no request is sent to it for {wait_s:.1f} s")
 
     def left_s(self) -> float:

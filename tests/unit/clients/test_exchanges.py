@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.clients._http import HttpFailed
-from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX
+from incoming_payments.clients._http import HttpFailed, Received
+from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX, INTERIM_RESPONSES_MAX
 from kits.http_clients import SharedAsyncClient, SharedClient
 from kits.https_server import contexts
 from kits.odd_answers import NOT_ONE_ANSWER, ONE_ANSWER
@@ -70,6 +70,51 @@ def test_several_interim_responses(client: Client) -> None:
 
     with scripted_server(script) as server:
         assert [ask(client, server, name) for name in "abc"] == ["a", "b", "c"]
+
+
+INTERIM: Final[dict[str, bytes]] = {
+    "100": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "103": b"HTTP/1.1 103 X\r\nLink: </style.css>\r\n\r\n",
+}
+ODD_INTERIM: Final = {"100 in another spelling": b"HTTP/1.1\t+100\n\n"}  # http.client takes it
+
+
+def after_interim(interim: bytes, count: int, size: int) -> Callable[[Exchange, int], None]:
+    """Return a script that sends interim responses and the answer, in pieces of `size` bytes."""
+
+    def script(exchange: Exchange, _: int) -> None:
+        octets = interim * count + answer_to(exchange)
+        for at in range(0, len(octets), size):
+            exchange.send(octets[at : at + size])
+
+    return script
+
+
+@pytest.mark.parametrize("interim", INTERIM.values(), ids=INTERIM)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_few_interim_responses_are_taken(client: Client, interim: bytes, size: int) -> None:
+    """A server may send some while it works."""
+    with scripted_server(after_interim(interim, INTERIM_RESPONSES_MAX, size)) as server:
+        assert ask(client, server, "a") == "a"
+
+
+@pytest.mark.parametrize("interim", (INTERIM | ODD_INTERIM).values(), ids=INTERIM | ODD_INTERIM)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_many_interim_responses_are_refused(client: Client, interim: bytes, size: int) -> None:
+    """Each one costs time, and a server could send thousands. It does not matter in which pieces they arrive."""
+    with scripted_server(after_interim(interim, INTERIM_RESPONSES_MAX + 1, size)) as server:
+        assert isinstance(ask(client, server, "a"), HttpFailed)
+
+
+def test_blank_lines_of_a_body_are_no_interim_responses(client: Client) -> None:
+    """The count ends with the final answer."""
+
+    def script(exchange: Exchange, _: int) -> None:
+        body = target(exchange) + b"\r\n\r\n" * 2 * INTERIM_RESPONSES_MAX
+        exchange.send(NOT_ONE_ANSWER["an interim response"](body))
+
+    with scripted_server(script) as server:
+        assert ask(client, server, "a") == "a"
 
 
 def test_switch_of_protocols_is_not_followed(client: Client) -> None:
@@ -164,6 +209,25 @@ def test_connection_with_anything_else_is_not_used_again(client: Client, octets:
         assert ask(client, server, "a", timeout_s=0.3) != "b"
         assert ask(client, server, "b") == "b"
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("octets", ONE_ANSWER.values(), ids=ONE_ANSWER)
+def test_bytes_that_are_one_answer(octets: Callable[[bytes], bytes]) -> None:
+    """The end of the answer does not depend on the reader."""
+    assert is_one_answer(octets(b"body"))
+
+
+@pytest.mark.parametrize("octets", NOT_ONE_ANSWER.values(), ids=NOT_ONE_ANSWER)
+def test_bytes_that_are_not_one_answer(octets: Callable[[bytes], bytes]) -> None:
+    """The check finds them on its own. It does not rely on how http.client and aiohttp read them."""
+    assert not is_one_answer(octets(b"body"))
+
+
+def is_one_answer(octets: bytes) -> bool:
+    """Return whether the clients take `octets` for exactly one answer."""
+    received = Received(BODY_BYTES_MAX)
+    received.add(memoryview(octets))
+    return received.is_one_answer()
 
 
 CLOSING: Final[dict[str, Callable[[bytes], bytes]]] = {

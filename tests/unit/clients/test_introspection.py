@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.clients import _aiohttp, introspection
+from incoming_payments.clients import _aiohttp, _http, introspection
 from incoming_payments.clients._aiohttp import AsyncHttpClient
 from incoming_payments.clients._breaker import AsyncSingleFlight, Breaker, SingleFlight
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, LookUps, MayConnect
@@ -829,11 +829,19 @@ def test_server_that_fails_gets_a_rest(connect: Open, fails: Script) -> None:
         assert introspector.introspect() is not None
 
 
-@pytest.mark.parametrize(
-    "harms",
-    [closes, lambda exchange, _: exchange.answer(b"", 503), lambda exchange, _: exchange.ended.wait(0.5)],
-    ids=["closes", "503", "hangs"],
-)
+def hangs(exchange: Exchange, _: int) -> None:
+    """Answer nothing for longer than the client waits."""
+    exchange.ended.wait(0.5)
+
+
+HARMS: dict[str, Script] = {
+    "closes": closes,
+    "503": lambda exchange, _: exchange.answer(b"", 503),
+    "hangs": hangs,
+}
+
+
+@pytest.mark.parametrize("harms", HARMS.values(), ids=HARMS)
 def test_token_that_harms_the_server_does_not_open_the_breaker(connect: Open, harms: Script) -> None:
     """A stranger sends only tokens that the server, or a filter in front of it, does not answer. Others are served."""
 
@@ -853,6 +861,38 @@ def test_token_that_harms_the_server_does_not_open_the_breaker(connect: Open, ha
                 introspector.introspect(TokenQuery(AccessToken("POISON"), "create"))
             assert "no request is sent" not in str(failed.value)
         assert introspector.introspect() is not None
+
+
+@pytest.mark.parametrize("harms", HARMS.values(), ids=HARMS)
+def test_unknown_tokens_without_an_answer_do_not_stop_active_ones(connect: Open, harms: Script) -> None:
+    """A server that answers no unknown token fails each probe. A server that is down gets a rest all the same."""
+    is_down = False
+
+    def answer(exchange: Exchange, number: int) -> None:
+        if exchange.json()["access_token"] == QUERY.token.value and not is_down:
+            active(exchange)
+        else:
+            harms(exchange, number)
+
+    def strangers() -> None:
+        for number in range(BREAKER_FAILURES_MAX + 2):
+            with pytest.raises(AuthorizationServerUnavailable):
+                introspector.introspect(TokenQuery(AccessToken(f"STRANGER-{number}"), "create"))
+
+    with scripted_server(answer) as server:
+        introspector = connect(server.url, timeout_s=0.3)
+        assert introspector.introspect() is not None
+        for _ in range(3):
+            strangers()
+            assert introspector.introspect() is not None
+        is_down = True
+        strangers()
+        failures = []
+        for _ in range(5):
+            with pytest.raises(AuthorizationServerUnavailable) as failed:
+                introspector.introspect()
+            failures.append(str(failed.value))
+        assert "no request is sent" in " ".join(failures)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
@@ -1087,8 +1127,9 @@ def floods(exchange: Exchange, _: int) -> None:
         exchange.send(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
 
-def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind) -> None:
+def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time ends also when each read finds bytes."""
+    monkeypatch.setattr(_http, "INTERIM_RESPONSES_MAX", UNBOUNDED)
     with scripted_server(floods) as server:
         begin = time.monotonic()
         with pytest.raises(HttpFailed, match=r"did not answer within 0\.3 s"):
@@ -1121,6 +1162,7 @@ def test_floods_do_not_stop_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> N
 
     The test compares processor times of one run: 0.09 s with the buffer of the client, and 0.7 s with a large one.
     """
+    monkeypatch.setattr(_http, "INTERIM_RESPONSES_MAX", UNBOUNDED)
     short_s = longest_stop_s()
     monkeypatch.setattr(_aiohttp, "_RECEIVED_BYTES_MAX", 1 << 22)
     assert short_s < longest_stop_s()

@@ -1,0 +1,37 @@
+"""Clients begin anew in the child process of a fork.
+
+A fork copies the connections of the parent, but none of its threads. Two processes on one connection would get each
+other's answers. And the child would wait for ever for a lock, a look-up or a request of a thread of the parent.
+"""
+
+import os
+import weakref
+from typing import Any, Final, Protocol
+
+
+class Client(Protocol):
+    """A client of another system."""
+
+    def begin(self) -> None:
+        """Begin without connections, caches, locks and work in progress."""
+
+
+_clients: Final["weakref.WeakSet[Client]"] = weakref.WeakSet()
+# Never closed and never collected in a child, because that could wait for a lock or disturb the loop of the parent.
+_of_parent: Final[list[dict[str, Any]]] = []
+
+
+def begin(client: Client) -> None:
+    """Let `client` begin, now and in each child process."""
+    client.begin()
+    _clients.add(client)
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        _of_parent.append(vars(client).copy())
+        client.begin()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows does not fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)
