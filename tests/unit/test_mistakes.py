@@ -29,6 +29,8 @@ from incoming_payments import (
     StaticIntrospector,
     WalletAddress,
     WalletAddressUrl,
+    handle,
+    state_of,
 )
 from incoming_payments.clients.client_keys import HttpClientKeys
 from incoming_payments.clients.introspection import HttpIntrospector
@@ -39,6 +41,7 @@ from incoming_payments.flows.run import arun
 from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, PublicKey, RequestMessage, sign, verify
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import a_creation
 
 # The arguments are wrong on purpose, so they have the type `Any`.
 A: Final[Any] = "https://auth.bank.example"
@@ -54,6 +57,9 @@ INFO: Final[Any] = AccessTokenInfo("https://shop.example", KEY.public_jwk(), [Ac
 REQUEST: Final = RequestMessage("GET", "https://bank.example/", ())
 SIGNED: Final = sign(REQUEST, KEY, created=1_700_000_000)
 NOW: Final[Any] = datetime.now(UTC)
+NAIVE: Final = datetime.now()  # noqa: DTZ005 - a time without a zone
+UTC_ONLY: Final = "a time must be a datetime in UTC"
+PAYMENT: Final = a_creation().answer  # without expiry: the time would not matter
 
 
 def a_policy(**changes: Any) -> ServicePolicy:
@@ -110,6 +116,10 @@ def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
         (lambda: verified(keys={"k": KEY.public_jwk()}), "keys must map each kid to a PublicKey: load the keys by"),
         (lambda: verified(keys=[KEY.public_key()]), "keys must map each kid to a PublicKey"),
         (lambda: verified(policy={"max_age_s": 5}), "policy must be a Policy, not dict"),
+        (lambda: state_of(PAYMENT, NAIVE), UTC_ONLY),
+        (lambda: state_of(PAYMENT, None), UTC_ONLY),  # type: ignore[arg-type]
+        (lambda: next(handle(Request("GET", "/"), policy=a_policy(), now=NAIVE)), UTC_ONLY),
+        (lambda: next(announce_expired(NAIVE)), UTC_ONLY),
         (lambda: verified(now=5), "now has no time zone: pass a datetime with tzinfo"),
         (lambda: Policy(nonce_required="no"), "nonce_required must be True or False"),  # type: ignore[arg-type]
         (lambda: Policy(tag=5), "tag must be a string, or None"),  # type: ignore[arg-type]

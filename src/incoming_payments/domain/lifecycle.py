@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from attrs import evolve, frozen
 
 from incoming_payments.domain.amount import Amount, Tolerance
+from incoming_payments.domain.checks import check_time
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.payment import (
@@ -70,7 +71,11 @@ class Decision(Generic[T]):
 
 
 def state_of(payment: IncomingPayment, now: datetime) -> State:
-    """Return the state of `payment` at `now`. A completed payment never expires."""
+    """Return the state of `payment` at `now`. A completed payment never expires.
+
+    Raises `InvalidValue` unless `now` is in UTC.
+    """
+    check_time(now)
     limit, progress = payment.terms.limit, payment.progress
     received = progress.received.value
     if progress.closed_at is not None or (limit is not None and received >= limit.value):
