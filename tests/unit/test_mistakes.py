@@ -38,6 +38,8 @@ from incoming_payments.clients.wallet_addresses import HttpWalletAddresses
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedKey
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.run import arun
+from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, PublicKey, RequestMessage, sign, verify
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import SqliteStore
@@ -182,6 +184,17 @@ def test_wrong_port_is_refused(kind: type[Ports | AsyncPorts], name: str, port: 
         kind(**{name: port})
     assert caught.value.details == {"setting": name}
     assert isinstance(caught.value, IncomingPaymentsError)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "service"), [(WsgiApplication, IncomingPayments), (AsgiApplication, AsyncIncomingPayments)]
+)
+def test_adapter_refuses_the_class_of_a_service(adapter: Any, service: Any) -> None:
+    """The message does not compare the class with itself."""
+    text = f"this adapter takes {service.__name__}, not the class {service.__name__}: make an object of it"
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        adapter(service)
+    assert caught.value.details == {"setting": "service"}
 
 
 class AsyncAddresses:
