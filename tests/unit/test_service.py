@@ -171,6 +171,7 @@ def test_no_token_can_have_the_client_of_the_host(driven: Driven) -> None:
     [
         ({"wallet_address": "https://bank.example/nobody"}, WalletAddressNotFound, "does not host"),
         ({"wallet_address": "bank.example/alice"}, InvalidValue, "walletAddress must be an absolute"),
+        ({"wallet_address": "$bank.example/alice"}, InvalidValue, "walletAddress is a payment pointer: write its URL"),
         ({"wallet_address": 5}, InvalidValue, "walletAddress must be an absolute"),
         ({"incoming_amount": Amount(5, JPY)}, AssetMismatch, "must be in USD"),
         ({"incoming_amount": Amount(0, USD)}, TermsRefused, "incomingAmount"),
