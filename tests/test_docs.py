@@ -46,6 +46,12 @@ def blocks(page: str, language: str) -> list[tuple[int, str]]:
 # --- the examples ----------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def server_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the environment variable of the server secret, which the examples read."""
+    monkeypatch.setenv("SERVER_SECRET", "5f" * 32)
+
+
 async def _close(store: Any) -> None:
     if inspect.isawaitable(closing := store.close()):
         await closing
