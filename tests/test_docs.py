@@ -90,6 +90,17 @@ def test_examples_run(
     assert printed == capsys.readouterr().out.splitlines()
 
 
+def test_example_without_its_folder_says_what_to_do(tmp_path: Path) -> None:
+    """An example that is started in a wrong folder ends with one line, and no traceback."""
+    command = [sys.executable, str(ROOT / "examples" / "bank.py")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert run.returncode == 1
+    assert run.stderr == (
+        "incoming-payments.toml cannot be read: No such file or directory; create a folder with `incoming-payments "
+        "init`, and set the environment variable FOLDER to it\n"
+    )
+
+
 def write_modules(folder: Path) -> list[str]:
     """Write the Python blocks of each page as one module, with the line numbers of the page. Return the files.
 
