@@ -196,6 +196,13 @@ def test_wrong_terms_are_refused(driven: Driven, terms: dict[str, Any], error: t
         driven.create(**{"wallet_address": ALICE.url, **terms})
 
 
+def test_metadata_is_stored_as_json_writes_it(driven: Driven) -> None:
+    """Keys become text and tuples become lists, also in nested values."""
+    metadata: Any = {1: "a", "lines": ({True: None},)}
+    payment = driven.create(wallet_address=ALICE.url, metadata=metadata)
+    assert driven.get(payment.id).metadata == {"1": "a", "lines": [{"true": None}]}
+
+
 # --- the payment as URL or id ----------------------------------------------------------------------
 
 
