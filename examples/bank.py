@@ -5,6 +5,7 @@
 
 import json
 import os
+import sys
 import tomllib
 from pathlib import Path
 
@@ -31,7 +32,13 @@ from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 FOLDER = Path(os.environ.get("FOLDER", "."))  # the folder of `incoming-payments init`, also for the database
-settings = tomllib.loads((FOLDER / "incoming-payments.toml").read_text("utf-8"))
+try:
+    settings = tomllib.loads((FOLDER / "incoming-payments.toml").read_text("utf-8"))
+except OSError as error:
+    sys.exit(
+        f"{error.filename} cannot be read: {error.strerror}; create a folder with `incoming-payments init`, and set "
+        "the environment variable FOLDER to it"
+    )
 BASE_URL = settings["base_url"]
 AUTH_SERVER = "https://auth.bank.example"
 

@@ -46,6 +46,12 @@ def blocks(page: str, language: str) -> list[tuple[int, str]]:
 # --- the examples ----------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def server_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the environment variable of the server secret, which the examples read."""
+    monkeypatch.setenv("SERVER_SECRET", "5f" * 32)
+
+
 async def _close(store: Any) -> None:
     if inspect.isawaitable(closing := store.close()):
         await closing
@@ -82,6 +88,17 @@ def test_examples_run(
 
     printed = [comment for _, block in blocks(page, "python") for comment in _PRINTS.findall(block)]
     assert printed == capsys.readouterr().out.splitlines()
+
+
+def test_example_without_its_folder_says_what_to_do(tmp_path: Path) -> None:
+    """An example that is started in a wrong folder ends with one line, and no traceback."""
+    command = [sys.executable, str(ROOT / "examples" / "bank.py")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert run.returncode == 1
+    assert run.stderr == (
+        "incoming-payments.toml cannot be read: No such file or directory; create a folder with `incoming-payments "
+        "init`, and set the environment variable FOLDER to it\n"
+    )
 
 
 def write_modules(folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Final
 from attrs import evolve, field, frozen
 
 from incoming_payments import errors, limits
-from incoming_payments.domain.checks import name_of
+from incoming_payments.domain.checks import check_time, name_of
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import HttpRefused
 from incoming_payments.flows.complete import complete_payment
@@ -121,7 +121,7 @@ def handle(
     """Answer one request to the service. Spec section 4.
 
     `now` is the time of the request. `clock` returns the time of the decisions that come later. By default, that is
-    `now` too.
+    `now` too. Raises `InvalidValue` unless `now` is in UTC.
 
     A refusal is a response too. An exception, such as `PortMissing` or `StoreUnusable`, is never the fault of a client.
 
@@ -132,6 +132,7 @@ def handle(
     >>> run(handle(Request("POST", "/"), policy=policy, now=datetime.now(UTC)), Ports()).status
     404
     """
+    check_time(now)
     try:
         check_head(request)
     except HttpRefused as error:

@@ -21,7 +21,10 @@ PEER: Final = "test.bank.connector"
 
 COMPLETED: Final = "the payment is completed and takes nothing more: create another one"
 EXPIRED: Final = "the payment has expired and takes nothing more: create another one"
-REUSED: Final = "credit id wire-1 was credited with 400 before: use a new id for new money"
+REUSED: Final = (
+    "credit id wire-1 was credited with 400 before: to repeat that receipt, pass the same amount; use a new id only "
+    "for other money"
+)
 
 
 def credit(payment: IncomingPayment, value: int, now: datetime = NOW, *, id: str = "wire-1") -> Decision[Credit]:

@@ -29,6 +29,8 @@ from incoming_payments import (
     StaticIntrospector,
     WalletAddress,
     WalletAddressUrl,
+    handle,
+    state_of,
 )
 from incoming_payments.clients.client_keys import HttpClientKeys
 from incoming_payments.clients.introspection import HttpIntrospector
@@ -36,9 +38,12 @@ from incoming_payments.clients.wallet_addresses import HttpWalletAddresses
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedKey
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.run import arun
+from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, PublicKey, RequestMessage, sign, verify
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import a_creation
 
 # The arguments are wrong on purpose, so they have the type `Any`.
 A: Final[Any] = "https://auth.bank.example"
@@ -54,6 +59,9 @@ INFO: Final[Any] = AccessTokenInfo("https://shop.example", KEY.public_jwk(), [Ac
 REQUEST: Final = RequestMessage("GET", "https://bank.example/", ())
 SIGNED: Final = sign(REQUEST, KEY, created=1_700_000_000)
 NOW: Final[Any] = datetime.now(UTC)
+NAIVE: Final = datetime.now()  # noqa: DTZ005 - a time without a zone
+UTC_ONLY: Final = "a time must be a datetime in UTC"
+PAYMENT: Final = a_creation().answer  # without expiry: the time would not matter
 
 
 def a_policy(**changes: Any) -> ServicePolicy:
@@ -110,6 +118,10 @@ def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
         (lambda: verified(keys={"k": KEY.public_jwk()}), "keys must map each kid to a PublicKey: load the keys by"),
         (lambda: verified(keys=[KEY.public_key()]), "keys must map each kid to a PublicKey"),
         (lambda: verified(policy={"max_age_s": 5}), "policy must be a Policy, not dict"),
+        (lambda: state_of(PAYMENT, NAIVE), UTC_ONLY),
+        (lambda: state_of(PAYMENT, None), UTC_ONLY),  # type: ignore[arg-type]
+        (lambda: next(handle(Request("GET", "/"), policy=a_policy(), now=NAIVE)), UTC_ONLY),
+        (lambda: next(announce_expired(NAIVE)), UTC_ONLY),
         (lambda: verified(now=5), "now has no time zone: pass a datetime with tzinfo"),
         (lambda: Policy(nonce_required="no"), "nonce_required must be True or False"),  # type: ignore[arg-type]
         (lambda: Policy(tag=5), "tag must be a string, or None"),  # type: ignore[arg-type]
@@ -172,6 +184,17 @@ def test_wrong_port_is_refused(kind: type[Ports | AsyncPorts], name: str, port: 
         kind(**{name: port})
     assert caught.value.details == {"setting": name}
     assert isinstance(caught.value, IncomingPaymentsError)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "service"), [(WsgiApplication, IncomingPayments), (AsgiApplication, AsyncIncomingPayments)]
+)
+def test_adapter_refuses_the_class_of_a_service(adapter: Any, service: Any) -> None:
+    """The message does not compare the class with itself."""
+    text = f"this adapter takes {service.__name__}, not the class {service.__name__}: make an object of it"
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        adapter(service)
+    assert caught.value.details == {"setting": "service"}
 
 
 class AsyncAddresses:

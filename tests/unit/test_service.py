@@ -171,6 +171,7 @@ def test_no_token_can_have_the_client_of_the_host(driven: Driven) -> None:
     [
         ({"wallet_address": "https://bank.example/nobody"}, WalletAddressNotFound, "does not host"),
         ({"wallet_address": "bank.example/alice"}, InvalidValue, "walletAddress must be an absolute"),
+        ({"wallet_address": "$bank.example/alice"}, InvalidValue, "walletAddress is a payment pointer: write its URL"),
         ({"wallet_address": 5}, InvalidValue, "walletAddress must be an absolute"),
         ({"incoming_amount": Amount(5, JPY)}, AssetMismatch, "must be in USD"),
         ({"incoming_amount": Amount(0, USD)}, TermsRefused, "incomingAmount"),
@@ -195,6 +196,13 @@ def test_wrong_terms_are_refused(driven: Driven, terms: dict[str, Any], error: t
         driven.create(**{"wallet_address": ALICE.url, **terms})
 
 
+def test_metadata_is_stored_as_json_writes_it(driven: Driven) -> None:
+    """Keys become text and tuples become lists, also in nested values."""
+    metadata: Any = {1: "a", "lines": ({True: None},)}
+    payment = driven.create(wallet_address=ALICE.url, metadata=metadata)
+    assert driven.get(payment.id).metadata == {"1": "a", "lines": [{"true": None}]}
+
+
 # --- the payment as URL or id ----------------------------------------------------------------------
 
 
@@ -214,24 +222,29 @@ def test_payment_is_named_by_its_id_or_its_url(driven: Driven, spelled: str) -> 
 
 @pytest.mark.parametrize("name", ["get", "complete", "events", "receive"])
 @pytest.mark.parametrize(
-    "payment",
+    ("payment", "found"),
     [
-        f"https://bank.example{PATH}/{NOBODYS_ID}",
-        f"https://other.example/op{PATH}/{NOBODYS_ID}",
-        f"{BASE_URL}{PATH}",
-        f"{BASE_URL}{PATH}/{NOBODYS_ID}?x=1",
-        f"{BASE_URL}{PATH}/{NOBODYS_ID.upper()}x",
-        f"{PATH}/{NOBODYS_ID}",
-        "",
-        None,
-        5,
-        b"x",
+        (f"https://bank.example{PATH}/{NOBODYS_ID}", f"a URL below https://bank.example{PATH}/"),
+        (f"HTTPS://other.example:8443/op{PATH}/{NOBODYS_ID}/", f"a URL below https://other.example:8443/op{PATH}/"),
+        (f"{BASE_URL}{PATH}", f"a URL below {BASE_URL}/"),
+        ("https://bank.example", "a URL below https://bank.example/"),
+        ("https://bank.example/op?token=/5f", "a URL below https://bank.example/"),
+        ("https://alice:5f@bank.example/op", "another text"),
+        (f"{BASE_URL}{PATH}/{NOBODYS_ID}?x=1", "another text"),
+        (f"{BASE_URL}{PATH}/{NOBODYS_ID.upper()}x", "another text"),
+        (f"{PATH}/{NOBODYS_ID}", "another text"),
+        ("", "another text"),
+        (None, "NoneType"),
+        (5, "int"),
+        (b"x", "bytes"),
     ],
 )
-def test_other_text_is_no_payment(driven: Driven, name: str, payment: Any) -> None:
-    """A URL of another service, other text and other types are refused, and the error shows what to pass."""
+def test_other_text_is_no_payment(driven: Driven, name: str, payment: Any, found: str) -> None:
+    """A URL of another service, other text and other types are refused, and the error shows what to pass.
+
+    The error shows where the URL is, and no part of it that may be a secret.
+    """
     options = {"credit": "wire-1", "amount": Amount(5, USD)} if name == "receive" else {}
-    found = "another text" if isinstance(payment, str) else type(payment).__name__
     text = f"^payment must be a payment's id, or its URL below {BASE_URL}{PATH}/, not {found}$"
     with pytest.raises(InvalidValue, match=text):
         getattr(driven, name)(payment, **options)

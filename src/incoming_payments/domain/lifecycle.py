@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 
 from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.approval import Approved
+from incoming_payments.domain.checks import check_time
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.payment import (
@@ -72,7 +73,11 @@ class Decision(Generic[T]):
 
 
 def state_of(payment: IncomingPayment, now: datetime) -> State:
-    """Return the state of `payment` at `now`. A completed payment never expires."""
+    """Return the state of `payment` at `now`. A completed payment never expires.
+
+    Raises `InvalidValue` unless `now` is in UTC.
+    """
+    check_time(now)
     if is_completed(payment):
         return State.COMPLETED
     # A clock that lags behind must not reopen the payment after its `expired` event.

@@ -202,7 +202,8 @@ def _too_far_ahead(_: WalletAddress, _wanted: Creation, expiry_s_max: int) -> er
 
 def _reused(earlier: Credit, _amount: Amount, _: object) -> errors.CreditIdReused:
     text = f"credit id {earlier.id} was credited with {earlier.amount.text} before"
-    return errors.CreditIdReused(f"{text}: use a new id for new money")
+    advice = "to repeat that receipt, pass the same amount; use a new id only for other money"
+    return errors.CreditIdReused(f"{text}: {advice}")
 
 
 def _other_asset(payment: IncomingPayment, _amount: Amount, _: object) -> errors.AssetMismatch:

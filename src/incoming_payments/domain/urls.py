@@ -24,6 +24,8 @@ def canonical_url(text: object, *, member: str) -> str:
     >>> canonical_url("https://Bank.Example:443/op/", member="base_url")
     'https://bank.example/op'
     """
+    if isinstance(text, str) and text.startswith("$"):
+        raise _refusal(member, "is a payment pointer: write its URL, with https:// in place of $")
     if not isinstance(text, str) or len(text) > URL_CHARS_MAX or not _URL.fullmatch(text):
         text = f"must be an absolute http or https URL, in ASCII, of at most {URL_CHARS_MAX} characters"
         raise _refusal(member, text)

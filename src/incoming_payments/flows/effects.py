@@ -174,10 +174,9 @@ class UseNonce(Effect[bool]):
 
 @frozen
 class AllocateMethods(Effect[Sequence[IlpPaymentMethod]]):
-    """Allocate the payment methods of a payment that can receive."""
+    """Allocate the payment methods of a payment that can receive. `views.check_methods` checks the answer."""
 
     method: ClassVar = "methods.allocate"
-    answers: ClassVar = (Sequence,)
     payment: IncomingPayment
 
 

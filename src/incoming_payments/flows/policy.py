@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Literal, get_args
+from urllib.parse import urlsplit
 
 from attrs import Attribute, field, frozen
 
@@ -110,12 +111,17 @@ class ServicePolicy:
         The URL may have any spelling that `canonical_url` accepts. Raises `InvalidValue` for other text, and for a URL
         of another service.
         """
+        below = f"{self.base_url}{COLLECTION_PATH}/"
         text = payment
+        found = "another text" if isinstance(payment, str) else name_of(payment)
         with suppress(InvalidValue):
-            text = canonical_url(payment, member="payment").removeprefix(f"{self.base_url}{COLLECTION_PATH}/")
+            url = canonical_url(payment, member="payment")
+            text = url.removeprefix(below)
+            if text == url:  # do not show the last segment or the query, which may hold a secret
+                parts = urlsplit(url)
+                found = f"a URL below {parts.scheme}://{parts.netloc}{parts.path.rpartition('/')[0]}/"
         try:
             return payment_id(text)
         except InvalidValue:
-            found = name_of(payment) if not isinstance(payment, str) else "another text"
-            text = f"payment must be a payment's id, or its URL below {self.base_url}{COLLECTION_PATH}/, not {found}"
+            text = f"payment must be a payment's id, or its URL below {below}, not {found}"
             raise InvalidValue(text, member="payment") from None

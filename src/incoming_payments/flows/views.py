@@ -3,22 +3,29 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.domain.transitions import State
-from incoming_payments.errors import InvalidValue
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.flows.effects import AllocateMethods
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.limits import METHODS_MAX
 from incoming_payments.wire import PageView, PaymentView, SummaryView
 
 
-def check_methods(methods: Sequence[IlpPaymentMethod]) -> Sequence[IlpPaymentMethod]:
-    """Return `methods`. Raise `InvalidValue` when the host's allocator returned none, or too many."""
-    if not 1 <= len(methods) <= METHODS_MAX:
-        raise InvalidValue(f"the method allocator must return 1 to {METHODS_MAX} payment methods, not {len(methods)}")
-    return methods
+def check_methods(methods: object) -> Sequence[IlpPaymentMethod]:
+    """Return `methods`. Raise `ConfigurationError` unless they are payment methods, and neither none nor too many."""
+    found = name_of(methods)
+    if isinstance(methods, Sequence) and not isinstance(methods, str):
+        others = [name_of(each) for each in methods if not isinstance(each, IlpPaymentMethod)]
+        if not others and 1 <= len(methods) <= METHODS_MAX:
+            return methods
+        found += f" of {others[0]}" if others else f" of length {len(methods)}"
+    text = f"{AllocateMethods.method} answered {found}: return a list of 1 to {METHODS_MAX} IlpPaymentMethod"
+    raise ConfigurationError(text, setting="methods")
 
 
 def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMethod], now: datetime) -> PaymentView:

@@ -60,8 +60,9 @@ class Mount:
         self, service: object, kind: type[IncomingPayments] | type[AsyncIncomingPayments], mount: str | None
     ) -> None:
         if not isinstance(service, kind):
-            found = type(service).__name__
-            text = f"this adapter takes {kind.__name__}, not {found}: WsgiApplication is sync, AsgiApplication is async"
+            is_class = isinstance(service, type)
+            advice = "make an object of it" if is_class else "WsgiApplication is sync, AsgiApplication is async"
+            text = f"this adapter takes {kind.__name__}, not {name_of(service)}: {advice}"
             raise ConfigurationError(text, setting="service")
         service.check_routes()
         self.path: Final = urlsplit(service.policy.base_url).path if mount is None else mount.rstrip("/")

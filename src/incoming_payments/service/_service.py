@@ -75,6 +75,7 @@ def _create(
     Clients read a payment of the host in the public view, or with the right `read-all`. The URL for the payer is
     `service.policy.payment_url(payment.id)`. A repeated call with the same `idempotency_key` and the same arguments
     returns the payment of the first call, in the state of its creation. See `ServicePolicy.idempotency_key_s`.
+    `metadata` is stored as `json.dumps` writes it: keys become text.
 
     Raises `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`, `IdempotencyKeyReused`,
     and `InvalidValue`, which names the wrong member.

@@ -9,6 +9,7 @@ NO_URL = "url must be an absolute http or https URL, in ASCII, of at most 2048 c
 UNREADABLE = "url has a host or port that cannot be read"
 USER = "url must not hold a user name or password"
 FRAGMENT = "url must not hold a fragment or a backslash"
+POINTER = "url is a payment pointer: write its URL, with https:// in place of $"
 DOTS = "url must not hold dot segments"
 UNSAFE = "url must be an absolute http or https URL without quotes, commas or semicolons"
 
@@ -67,6 +68,7 @@ def test_url_gets_its_canonical_spelling(text: str, canonical: str) -> None:
         pytest.param("bank.example/alice", NO_URL, id="relative"),
         pytest.param("//bank.example/alice", NO_URL, id="no scheme"),
         pytest.param("ftp://bank.example", NO_URL, id="scheme"),
+        pytest.param("$bank.example/alice", POINTER, id="payment pointer"),
         pytest.param("https:/bank.example", NO_URL, id="one slash"),
         pytest.param("https://", NO_URL, id="nothing after the scheme"),
         pytest.param("https://bank.example/a b", NO_URL, id="space"),

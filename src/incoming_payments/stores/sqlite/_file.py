@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import (
     BrokenDecision,
     ConfigurationError,
@@ -206,7 +207,8 @@ class DatabaseFile:
             )
         if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
             return StoreUnavailable(f"the database {self.path} is unavailable ({error}): repeat the call later")
-        return StoreUnusable(f"the database {self.path} cannot be used ({error}): restore it from a backup")
+        advice = "correct the name, or restore" if _primary_code(error) == sqlite3.SQLITE_NOTADB else "restore"
+        return StoreUnusable(f"the database {self.path} cannot be used ({error}): {advice} it from a backup")
 
     def disconnect(self, connection: sqlite3.Connection) -> None:
         """Close `connection`, which rolls back what is not committed. A stopped store leaves it open for good."""
@@ -378,10 +380,19 @@ def _primary_code(error: BaseException) -> int | None:
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(path)
-    if not isinstance(text, str) or text in {"", ":memory:"} or "\0" in text:
-        text = "the path names the database's file; to keep payments in memory use MemoryStore"
-        raise ConfigurationError(text, setting="path")
+    given: object = path
+    text = os.fspath(path) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str):
+        raise ConfigurationError(f"the path must be text or a Path, not {name_of(text)}", setting="path")
+    why = None
+    if text in {"", ":memory:"} or "\0" in text:
+        why = "the path names the database's file; to keep payments in memory use MemoryStore"
+    elif "://" in text:
+        why = "the path must not be a URL: write the path of the database's file, such as payments.sqlite3"
+    elif text.partition("/")[0] == "~":
+        why = "the path begins with ~, which only a shell replaces: write the path of your home directory in its place"
+    if why is not None:
+        raise ConfigurationError(why, setting="path")
     # SQLite keeps the log beside the file that a symbolic link points to, so the store has to look there as well.
     return Path(os.path.realpath(text))
 

@@ -345,8 +345,9 @@ class FileWatch:
             return
         state = "is gone" if database is None else "is empty"
         raise StoreUnusable(
-            f"{self._path} {state}, and the files beside it show that it held payments: restore it from a backup, or "
-            f"move {self._lock_path} and {self.log_path} away to begin with an empty one"
+            f"{self._path} {state}, and the files beside it show that it held payments: put it back if it was moved or "
+            f"renamed; otherwise restore it from a backup. To begin with an empty one, move {self._lock_path} and "
+            f"{self.log_path} away, and keep the latter, because it may hold payments"
         )
 
     def rewrite_log(self) -> None:

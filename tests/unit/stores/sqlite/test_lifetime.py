@@ -28,7 +28,7 @@ from kits.sqlite_jobs import busy_writer, writers
 # --- opening and closing ---
 
 
-@pytest.mark.parametrize("path", ["", ":memory:", "a\0b", b"payments.db"])
+@pytest.mark.parametrize("path", ["", ":memory:", "a\0b"])
 def test_path_of_no_file_is_refused(path: Any) -> None:
     """The message names `MemoryStore`, which needs no file."""
     with pytest.raises(ConfigurationError) as caught:
@@ -37,6 +37,25 @@ def test_path_of_no_file_is_refused(path: Any) -> None:
     assert caught.value.description == (
         "the path names the database's file; to keep payments in memory use MemoryStore"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (b"payments.db", "the path must be text or a Path, not bytes"),
+        (None, "the path must be text or a Path, not NoneType"),
+        (Path, "the path must be text or a Path, not the class Path"),
+        ("sqlite:///payments.db", "the path must not be a URL: write the path of the database's file, such as"),
+        ("~/payments.db", "the path begins with ~, which only a shell replaces: write the path of your home directory"),
+        (Path("~/payments.db"), "the path begins with ~"),
+        ("~", "the path begins with ~"),
+    ],
+)
+def test_path_of_another_form_is_refused(path: Any, text: str) -> None:
+    """The message names the mistake, and not a directory that is missing because of it."""
+    with pytest.raises(ConfigurationError, match=f"^{text}") as caught:
+        SqliteStore(path)
+    assert caught.value.details == {"setting": "path"}
 
 
 @pytest.mark.parametrize("busy_s", [-1, 5.1, float("nan")])

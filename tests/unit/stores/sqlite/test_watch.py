@@ -691,8 +691,9 @@ def test_a_database_that_was_moved_away_is_not_begun_again_beside_its_log(path: 
             with pytest.raises(StoreUnusable) as caught:
                 SqliteStore(path)
             assert caught.value.description == (
-                f"{path} {state}, and the files beside it show that it held payments: restore it from a backup, or "
-                f"move {path}-lock and {path}-wal away to begin with an empty one"
+                f"{path} {state}, and the files beside it show that it held payments: put it back if it was moved or "
+                f"renamed; otherwise restore it from a backup. To begin with an empty one, move {path}-lock and "
+                f"{path}-wal away, and keep the latter, because it may hold payments"
             )
             path.touch()
         path.with_suffix(".away").rename(path)
