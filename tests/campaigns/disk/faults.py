@@ -14,7 +14,7 @@ import pytest
 from kits.processes import ROOT
 
 SOURCE: Final = Path(__file__).with_name("faulty_disk.c")
-HEALTHY, DEAD, RANDOM, KILLING, KILLING_IN_DATABASE = range(5)  # the modes
+HEALTHY, DEAD, RANDOM, KILLING, KILLING_IN_DATABASE, HOLDING = range(6)  # the modes
 FATES: Final = {"not synced": 1, "failed": 2, "failed, evicted": 3, "synced": 4}  # of a sync that kills its process
 _PAGES: Final = 1 << 16  # of each file, in faulty_disk.c
 STOPPED: Final = 3  # the exit status of a worker that got `StoreStopped`
@@ -55,6 +55,11 @@ class FaultyDisk:
         # Write in place, because processes have the file mapped.
         with self._control.open("r+b" if self._control.exists() else "wb") as control:
             control.write(bytes((mode, probability, fate, survived)))
+
+    @property
+    def holds_a_write(self) -> bool:
+        """Whether the mode `HOLDING` has held a write to the database."""
+        return self._control.with_name(f"{self._control.name}.held").exists()
 
     def cut_power(self, database: Path) -> None:
         """Leave in the files what the platter holds. Wait until no process has the database open."""

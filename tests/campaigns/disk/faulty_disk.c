@@ -5,8 +5,9 @@
  *
  *   FAULTY_DISK_FOLDER   the folder of the files to watch; those that end in -shm or -lock are left alone
  *   FAULTY_DISK_CONTROL  a file of 4 bytes. The first is the mode: 0 healthy, 1 dead, 2 failing at random, 3 killing,
- *                        4 killing in syncs of the database only. In modes 2 to 4, the second is the probability, in
- *                        1/256, with which a sync fails or kills.
+ *                        4 killing in syncs of the database only, 5 holding writes to the database until the mode
+ *                        changes, for ten seconds at most. In modes 2 to 4, the second is the probability, in 1/256, with which a sync fails or
+ *                        kills. A process whose write is held creates the file of that name with the ending `.held`.
  *   FAULTY_DISK_PLATTER  optional: a folder with what the disk holds of the database and its log, and with `dirty`: for
  *                        each of their pages, whether it was written since the last sync. A sync copies the dirty pages
  *                        to the platter. In modes 3 and 4, syncs kill their process with the probability of the second
@@ -207,10 +208,18 @@ static void written(int descriptor, const char *path, uint64_t offset, const voi
     note(WRITE, path, offset, data, (size_t)count);
 }
 
+static void hold_write(void) {
+    char name[PATH_MAX];
+    snprintf(name, sizeof name, "%s.held", getenv("FAULTY_DISK_CONTROL"));
+    close(open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    for (int i = 0; i < 10000 && control[0] == 5; i++) usleep(1000);
+}
+
 ssize_t pwrite64(int descriptor, const void *data, size_t count, off_t offset) {
     char buffer[PATH_MAX];
     const char *path = path_of(descriptor, buffer);
     if (!path) return real_pwrite(descriptor, data, count, offset);
+    if (control[0] == 5 && which(path) == DATABASE) hold_write();
     pthread_mutex_lock(&mutex);
     hold_platter(F_WRLCK);
     if (which(path) != OTHER) mark(which(path), offset, count, 1); /* first: the process may be killed after the write */

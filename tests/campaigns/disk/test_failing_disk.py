@@ -2,6 +2,7 @@
 
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from campaigns.crash.payer import Payer
 from campaigns.crash.records import NO_ANSWER
 from campaigns.crash.service import Service
 from campaigns.disk.campaign import run_campaign
-from campaigns.disk.faults import DEAD, FATES, HEALTHY, KILLING, KILLING_IN_DATABASE, FaultyDisk, build
+from campaigns.disk.faults import DEAD, FATES, HEALTHY, HOLDING, KILLING, KILLING_IN_DATABASE, FaultyDisk, build
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.stores.sqlite import SqliteStore
 
@@ -189,6 +190,66 @@ def test_worker_killed_inside_the_sync_of_a_checkpoint_loses_no_credit(
         disk.set(HEALTHY)
         acknowledged = credit_until(callers[1], ids[-1], acknowledged + 1, lambda number: number == 200)
         callers[1].end()
+    disk.cut_power(database)
+    with SqliteStore(database) as store:
+        credited = [store.load(PaymentId(id)).received.value for id in ids]
+    assert credited[-1] >= acknowledged
+
+
+def test_commit_during_a_checkpoint_is_not_lost_with_a_later_sync(tmp_path: Path, library: Path) -> None:
+    """SQLite does not sync the database when another process commits while it copies the log.
+
+    So the checkpoint keeps other processes from committing, or does not count as synced.
+    """
+    disk = FaultyDisk(tmp_path / "disk", library, platter=True)
+    database = disk.folder / "payments.sqlite3"
+    with disk.start("caller", database) as first, disk.start("caller", database) as second:
+        callers = Caller(first), Caller(second)
+        ids = [callers[0].answer_to("create").removeprefix("ok ") for _ in range(40)]
+        disk.set(HOLDING)
+        acknowledged = credit_until(callers[0], ids[-1], 1, lambda _: is_held_soon(disk))
+        number = acknowledged + 1
+        acknowledged += callers[1].answer_to("credit", ids[-1], f"wire-{number}") == f"ok {number}"
+        disk.set(KILLING_IN_DATABASE, 255, FATES["failed, evicted"], survived=1)
+        acknowledged = credit_until(callers[0], ids[-1], acknowledged + 1, lambda _: first.poll() is not None)
+        disk.set(HEALTHY)
+        with disk.start("caller", database) as third:
+            Caller(third).end()
+        callers[1].end()
+    disk.cut_power(database)
+    with SqliteStore(database) as store:
+        credited = [store.load(PaymentId(id)).received.value for id in ids]
+    assert credited[-1] >= acknowledged
+
+
+def is_held_soon(disk: FaultyDisk) -> bool:
+    """Return whether the disk holds a write. A checkpoint begins when the answer has been given."""
+    time.sleep(0.1)
+    return disk.holds_a_write
+
+
+def test_store_opens_only_when_sqlite_recovers_an_unfinished_checkpoint(tmp_path: Path, library: Path) -> None:
+    """While another program has the database open, SQLite recovers nothing, and copies only the rest of the log."""
+    disk = FaultyDisk(tmp_path / "disk", library, platter=True)
+    database = disk.folder / "payments.sqlite3"
+    with disk.start("caller", database) as first:
+        caller = Caller(first)
+        ids = [caller.answer_to("create").removeprefix("ok ") for _ in range(40)]
+        report = sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, isolation_level=None)
+        report.execute("BEGIN")
+        report.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        acknowledged = credit_until(caller, ids[-1], 1, lambda number: number == 20)
+        report.rollback()  # the report has ended, and stays connected
+        disk.set(KILLING_IN_DATABASE, 255, FATES["failed, evicted"])
+        acknowledged = credit_until(caller, ids[-1], acknowledged + 1, lambda _: first.poll() is not None)
+        disk.set(HEALTHY)
+    with disk.start("caller", database) as second:
+        assert Caller(second).opened == "StoreUnavailable"
+    report.close()
+    with disk.start("caller", database) as third:
+        caller = Caller(third)
+        assert caller.opened == "ok open"
+        caller.end()
     disk.cut_power(database)
     with SqliteStore(database) as store:
         credited = [store.load(PaymentId(id)).received.value for id in ids]

@@ -36,6 +36,7 @@ SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
 # Between attempts to get a lock. Shorter than a commit of another process, so that this process gets its turn. With
 # 1 ms, the slowest creates of two processes take 1.6 times as long (benchmark `http`, p99).
 _POLL_S: Final = 0.0002
+_FULL_ATTEMPTS: Final = 50  # to get the write lock for a checkpoint: longer than some commits of another process
 _LOOKS_MAX: Final = 10  # at a log that was emptied, while other processes commit
 
 # FULL syncs the log at every commit: without it, a power cut can remove acknowledged commits. On macOS only F_FULLFSYNC
@@ -129,9 +130,8 @@ class DatabaseFile:
         if held is not None:
             with contextlib.suppress(StoreStopped, sqlite3.Error, OSError):
                 self.watch.check_index()
-                self.checkpoint(
-                    held, "PASSIVE"
-                )  # SQLite makes one when the last connection is closed, and hides errors
+                # SQLite makes a checkpoint when the last connection is closed, and hides its errors.
+                self.checkpoint(held, "FULL")
             self.watch.forget_index()
             self.disconnect(held)
 
@@ -160,7 +160,7 @@ class DatabaseFile:
             # SQLite counts the pages of the log in shared memory. After a checkpoint has emptied the log, it has no
             # frames, unless another process has committed since. Then the log is not empty at the next look.
             connection.rollback()
-            _, frames, _ = self.checkpoint(connection, "PASSIVE")
+            _, frames, _ = self.checkpoint(connection, "FULL")
             if frames <= 0:
                 log.forget()
         else:
@@ -176,21 +176,31 @@ class DatabaseFile:
         size_bytes = log.after_commit()
         if not size_bytes:
             # Another process may have emptied the log by a checkpoint. Else this one finds that the frames are gone.
-            self.checkpoint(connection, "PASSIVE")
+            self.checkpoint(connection, "FULL")
         return size_bytes
 
     def checkpoint(self, connection: sqlite3.Connection, mode: str) -> CheckpointRow:
-        """Make a checkpoint. Raises `sqlite3.Error`, after it has stopped the store if data may be lost."""
+        """Make a checkpoint. Raises `sqlite3.Error`, after it has stopped the store if data may be lost.
+
+        Except in the mode PASSIVE, SQLite takes the write lock first. If another process has it, SQLite makes a PASSIVE
+        checkpoint, and says that it was kept from its work. Then try FULL again for a short time.
+        """
 
         def run() -> CheckpointRow:
+            attempts = _FULL_ATTEMPTS if mode == "FULL" else 1
             try:
-                row: CheckpointRow = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+                while True:
+                    row: CheckpointRow = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+                    busy, frames, copied = row
+                    attempts -= 1
+                    if not (busy and attempts) or copied < frames:  # a reader keeps it from the other frames
+                        return row
+                    time.sleep(_POLL_S)
             except sqlite3.Error as error:
                 self.explain(error)
                 raise
-            return row
 
-        return self.watch.checkpoint(run)
+        return self.watch.checkpoint(run, is_passive=mode == "PASSIVE")
 
     def explain(self, error: BaseException) -> IncomingPaymentsError:
         """Return the error to raise in place of `error`. Stops the store when data may be lost."""

@@ -14,10 +14,13 @@ before its contents are on the disk. The store follows these rules:
 - From then on each process keeps a connection open. While one is open, SQLite does not recover the log, and shows no
   commit whose sync has not succeeded. A fork and the end of the store close it.
 - The store also stops when one of its files is removed, replaced or shortened while it is open.
-- SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, a checkpoint
-  copies a part, and the next checkpoint syncs both. A process that is killed in that sync may have got its error. The
-  next process would copy and sync the later part again, take the earlier one for synced, and begin the log again. So
-  the lock file shows the state of the checkpoints. A store that finds a sync of that kind unfinished stops.
+- SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, or another
+  process commits, a checkpoint copies a part, and the next checkpoint syncs both. A process that is killed in that sync
+  may have got its error. The next process would copy and sync the later part again, take the earlier one for synced,
+  and begin the log again. So the lock file shows the state of the checkpoints. A store that finds a sync of that kind
+  unfinished stops. Only a checkpoint that holds SQLite's write lock is known to have synced.
+- After a stop, or such a state, SQLite has to recover the log: then it copies the whole log again. It recovers nothing
+  while a program without this library has the database open. So the store does not open before that program has ended.
 - A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see it,
   but a process that recovers the log later does. A credit that was refused in the meantime would then appear. So each
   connection that commits leaves its tag in the lock file. If it finds the tag of another connection there, it also
@@ -50,6 +53,7 @@ _CHECKPOINTS_AT: Final = _ID_AT + ID_BYTES  # behind the id: the state of the ch
 _SYNCED: Final = 0  # all pages in the database that a checkpoint has copied are on the disk
 _COPIED: Final = 1  # a checkpoint has copied pages, or has begun to, and they may not be on the disk
 _SYNCING: Final = 2  # the same, and another checkpoint has begun, which may sync them
+_CONNECTED_AT: Final = 128  # https://sqlite.org/walformat.html#locks: the "DMS" lock, in the index
 _ANOTHER_RUNS: Final = (1, -1, -1)  # SQLite's answer when another process makes a checkpoint
 # How much of the text is there. The rest is zeros, or missing: to shorten a file works when the disk is full.
 _NEW_BYTES: Final = 0  # the lock file has never had a database
@@ -226,30 +230,33 @@ class FileWatch:
         self.check_mark()  # a store may have stopped in between
         return True
 
-    def checkpoint(self, run: Callable[[], CheckpointRow]) -> CheckpointRow:
+    def checkpoint(self, run: Callable[[], CheckpointRow], *, is_passive: bool) -> CheckpointRow:
         """Return the answer of `run`, a checkpoint, and note its state in the lock file.
 
-        `run` stops the store before it raises that data may be lost. While another process makes a checkpoint, return
-        `_ANOTHER_RUNS`, and do not call `run`. Raises `StoreStopped` when a process was killed in a sync that an
-        earlier checkpoint needs.
+        SQLite does not say whether a passive checkpoint has synced. `run` stops the store before it raises that data
+        may be lost. While another process makes a checkpoint, return `_ANOTHER_RUNS`, and do not call `run`. Raises
+        `StoreStopped` when a process was killed in a sync that an earlier checkpoint needs.
         """
         with open(self.log_path, "rb", buffering=0) as log:
             try:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process; SQLite does not use this lock
             except BlockingIOError:
                 return _ANOTHER_RUNS
-            state = int.from_bytes(os.pread(self._lock, 1, _CHECKPOINTS_AT), "big")
+            state = self._checkpoints()
             if state == _SYNCING:
                 raise self.stop("a process was killed while it brought the database to the disk")
             self._note_checkpoints(state + 1)
             state = _COPIED
             try:
-                _, frames, copied = row = run()
-                if 0 <= frames == copied:
+                busy, _, _ = row = run()
+                if not (busy or is_passive):
                     state = _SYNCED
             finally:
                 self._note_checkpoints(state)
         return row
+
+    def _checkpoints(self) -> int:
+        return int.from_bytes(os.pread(self._lock, 1, _CHECKPOINTS_AT), "big")
 
     def _note_checkpoints(self, state: int) -> None:
         os.pwrite(self._lock, bytes([state]), _CHECKPOINTS_AT)
@@ -274,6 +281,7 @@ class FileWatch:
         while True:
             if self._lock_now(fcntl.LOCK_EX):
                 self._read_id()
+                self._await_other_programs(deadline)
                 self._open_alone(database)
             if self._lock_now(fcntl.LOCK_SH):
                 self._read_id()
@@ -300,6 +308,37 @@ class FileWatch:
 
     def _text_bytes(self) -> int:
         return len(os.pread(self._lock, len(_IN_USE), 0).rstrip(b"\0"))
+
+    def _await_other_programs(self, deadline: float) -> None:
+        """Wait until SQLite will recover the log, if the database may lack pages of it. No connection is open.
+
+        Raises `StoreUnavailable` after `deadline`.
+        """
+        if self._text_bytes() == len(_IN_USE) and self._checkpoints() == _SYNCED:
+            return
+        while self._is_connected():
+            if time.monotonic() >= deadline:
+                raise StoreUnavailable(
+                    f"another program has {self._path} open, and the database may lack pages until its log is "
+                    f"recovered: end that program, which `fuser {self._path}` lists, and start again"
+                )
+            time.sleep(_POLL_S)
+
+    def _is_connected(self) -> bool:
+        """Return whether another process has a connection to the database: each one locks this byte of the index."""
+        try:
+            index = os.open(self.index_path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.lockf(index, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _CONNECTED_AT)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            return True
+        finally:
+            os.close(index)
+        return False
 
     def _open_alone(self, database: Database) -> None:
         """Bring the log to the disk, or create the database. No other store has it open."""

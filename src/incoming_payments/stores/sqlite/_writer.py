@@ -140,7 +140,7 @@ class Writer:
         if self._open is not None:
             # This checkpoint reports its errors. SQLite's own checkpoint at the close of the last connection does not.
             if not self._file.watch.is_stopped:
-                self._checkpoint(self._open, "PASSIVE")
+                self._checkpoint(self._open, "FULL")
             self._open.log.close()
             self._file.disconnect(self._open.connection)
         self._open = None
@@ -161,7 +161,7 @@ class Writer:
             is_short = self._checkpoint(open, "PASSIVE") and self._empty_log(open)
             open.truncate_at_bytes = STORE_LOG_BYTES_MAX + (0 if is_short else open.log_bytes)
         elif open is not None and open.commits >= open.checkpoint_at_commits:
-            self._checkpoint(open, "PASSIVE")
+            self._checkpoint(open, "FULL")
 
     def _empty_log(self, open: "_Connection") -> bool:
         """Copy the rest of the log and empty it, and return whether that is done.

@@ -737,7 +737,7 @@ def test_a_commit_between_two_looks_at_an_empty_log_stops_nothing(path: Path, mo
                 credit(other, id, "wire-1", 1)
 
         with monkeypatch.context() as patch:
-            act_on(patch, "PRAGMA wal_checkpoint(PASSIVE)", commit)
+            act_on(patch, "PRAGMA wal_checkpoint(FULL)", commit)
             credit(store, id, "wire-2", 1)
         with closing(sqlite3.connect(path)) as third:
             third.execute("PRAGMA wal_checkpoint(TRUNCATE)")
