@@ -16,9 +16,9 @@ T = TypeVar("T")
 class Breaker:
     """Stop sending to a server that does not answer. Times are seconds of a monotonic clock.
 
-    After `limits.BREAKER_FAILURES_MAX` failures in a row, one caller probes the server. If the probe fails, no request
-    is sent for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. The time doubles with each failed probe, to
-    `limits.BREAKER_OPEN_S_MAX` at most. Any answer of the server ends the pause.
+    After `limits.BREAKER_FAILURES_MAX` failures in a row, one caller probes the server. If the probe fails, requests
+    pause for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. Only trials are sent in a pause. Its time
+    doubles with each failed probe, to `limits.BREAKER_OPEN_S_MAX` at most. Any answer of the server ends the pause.
 
     A client chooses the content of its requests, and a server may fail to answer some content. So requests of clients
     only raise the suspicion, and a probe with content of its own decides. A server may also fail to answer the probe,

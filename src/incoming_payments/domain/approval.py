@@ -12,7 +12,7 @@ class Approver(enum.Enum):
     """The origin of an approval."""
 
     HOST = "host"  # the acceptance port of the host
-    NO_PORT = "no port"  # the service has no acceptance port, which the driver checks
+    NO_PORT = "no port"  # no approval was requested: if there is an acceptance port, the driver refuses this proof
 
 
 @frozen

@@ -174,7 +174,7 @@ def expiry_has_passed(payment: IncomingPayment, now: datetime, _: object = None)
 
 
 def is_completed(payment: IncomingPayment) -> bool:
-    """Return whether `payment` is full, or was closed by its client."""
+    """Return whether `payment` is full, or was closed by its client or by the host."""
     return payment.closed_at is not None or _is_full(payment, payment.received.value)
 
 

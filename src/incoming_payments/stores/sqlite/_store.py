@@ -95,10 +95,11 @@ class SqliteStore(_Store):
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Load, decide and store in one transaction, and return the decision's answer when it is on the disk.
 
-        `decide` runs in the thread that writes, in the transaction. So it may be called more than once, and it must not
-        call the store: such a call raises `StoreUnavailable`. A signal handler must not call the store either, because
-        the interrupted call may hold a lock. An interrupt, such as `KeyboardInterrupt`, ends the call and not the
-        update. The update may be committed before or after that: repeat the call.
+        `decide` runs in the transaction, in the thread that writes. The store may repeat the transaction, and then
+        calls `decide` again. `decide` must not call the store: such a call raises `StoreUnavailable`. A signal handler
+        must not call the store either, because the interrupted call may hold a lock. An interrupt, such as
+        `KeyboardInterrupt`, ends the call and not the update. The update may be committed before or after that: repeat
+        the call.
 
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """

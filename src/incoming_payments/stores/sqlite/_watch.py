@@ -233,8 +233,8 @@ class FileWatch:
     def checkpoint(self, run: Callable[[], CheckpointRow], *, is_passive: bool) -> CheckpointRow:
         """Return the answer of `run`, a checkpoint, and note its state in the lock file.
 
-        SQLite does not say whether a passive checkpoint has synced. `run` stops the store before it raises that data
-        may be lost. While another process makes a checkpoint, return `_ANOTHER_RUNS`, and do not call `run`. Raises
+        SQLite does not say whether a passive checkpoint has synced. If data may be lost, `run` stops the store before
+        it raises. While another process makes a checkpoint, return `_ANOTHER_RUNS`, and do not call `run`. Raises
         `StoreStopped` when a process was killed in a sync that an earlier checkpoint needs.
         """
         with open(self.log_path, "rb", buffering=0) as log:
@@ -310,7 +310,7 @@ class FileWatch:
         return len(os.pread(self._lock, len(_IN_USE), 0).rstrip(b"\0"))
 
     def _await_other_programs(self, deadline: float) -> None:
-        """Wait until SQLite will recover the log, if the database may lack pages of it. No connection is open.
+        """If the database may lack pages of the log, wait until no other program has it open: SQLite then recovers it.
 
         Raises `StoreUnavailable` after `deadline`.
         """
