@@ -237,6 +237,8 @@ class FileWatch:
         it raises. While another process makes a checkpoint, return `_ANOTHER_RUNS`, and do not call `run`. Raises
         `StoreStopped` when a process was killed in a sync that an earlier checkpoint needs.
         """
+        if self.is_stopped:  # it writes nothing, also when it is closed
+            raise self.refusal()
         with open(self.log_path, "rb", buffering=0) as log:
             try:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process; SQLite does not use this lock
@@ -332,9 +334,7 @@ class FileWatch:
             return False
         try:
             fcntl.lockf(index, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _CONNECTED_AT)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
+        except (BlockingIOError, PermissionError):
             return True
         finally:
             os.close(index)

@@ -20,7 +20,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreStopped, StoreUnavailable
@@ -110,7 +110,8 @@ class Writer:
         duration_s = time.perf_counter() - begin_s
         deliver(jobs)
         if self._report is not None:
-            self._report(StoreBatch(size=len(jobs), outcome=outcome, duration_s=duration_s))
+            with suppress(BaseException):  # a `SystemExit` of the observer must not end the thread that all others need
+                self._report(StoreBatch(size=len(jobs), outcome=outcome, duration_s=duration_s))
 
     def _transact(self, jobs: list[Job[Any]], *, may_add: bool) -> None:
         self._is_at_jobs = False

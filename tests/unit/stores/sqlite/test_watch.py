@@ -356,6 +356,38 @@ def test_store_stops_when_a_process_was_killed_in_a_sync_that_an_earlier_checkpo
     assert beside(path, "wal").read_bytes() == log
 
 
+def test_store_does_not_open_while_another_program_keeps_sqlite_from_recovering(path: Path) -> None:
+    """A process was killed in a checkpoint. The program keeps the index of the log, so SQLite copies only the rest."""
+    leave_a_log(path)
+    with beside(path, "lock").open("r+b") as lock:
+        lock.seek(-1, os.SEEK_END)
+        lock.write(b"\2")
+    script = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT 1 FROM payments'); print(); input()"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        with pytest.raises(StoreUnavailable, match=r"another program has .* open"):
+            SqliteStore(path, busy_s=0.05)
+        program.communicate(b"\n")
+    with SqliteStore(path) as store:
+        create(store)
+
+
+def test_stopped_store_leaves_the_database_alone_when_it_is_closed(path: Path) -> None:
+    """It may have stopped because its log is damaged. A checkpoint would copy the damage into the database."""
+    store = SqliteStore(path)
+    create(store)
+    beside(path, "lock").unlink()
+    with pytest.raises(StoreStopped):
+        create(store)
+    before = path.read_bytes()
+    store.close()
+    assert path.read_bytes() == before
+
+
 def test_lock_file_says_what_it_is(path: Path) -> None:
     """A person who finds the file reads its text. Behind it are a tag of the last commit, an id, and a state."""
     text = b"An open database needs this file. Do not remove it.\n"
