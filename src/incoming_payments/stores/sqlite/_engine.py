@@ -46,6 +46,7 @@ class Engine:
         self._fork_pending = False
         self.is_paused = False  # nothing is open, and nothing can be opened
         self._are_reads_held = False
+        self._is_over = False  # the store is closed, and its writer has ended
         self._reading = 0  # connections in use
         self._writer: Writer | None = None
         self._idle: list[Rows] = []
@@ -156,7 +157,8 @@ class Engine:
         # A store that is dropped in its own writer's thread keeps the lock until the process ends.
         if writer is None or not writer.is_this_thread:
             with self._lock:
-                self._file.close()
+                self._is_over = True
+                self._close_file()
 
     def before_fork(self) -> None:
         """Wait until no connection is in use, close them all, and open no other until the fork is done."""
@@ -202,6 +204,12 @@ class Engine:
                 self._idle.append(rows)  # a load that opens a connection takes over ten times as long
             self._reading -= 1
             self._state_changed.notify_all()
+            self._close_file()
+
+    def _close_file(self) -> None:
+        """Close the file once the writer has ended and no read is left: an open connection needs its locks."""
+        if self._is_over and not self._reading:
+            self._file.close()
 
     def _close_idle(self) -> None:
         for rows in self._idle:

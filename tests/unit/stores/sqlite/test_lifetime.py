@@ -276,6 +276,30 @@ def test_reader_beyond_the_limit_is_closed(path: Path, monkeypatch: pytest.Monke
             connections[0].execute("SELECT 1")
 
 
+def test_lock_stays_while_a_closed_store_still_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another store that took the lock for its own would drop the locks of that read."""
+    read = Rows.events
+    locked: list[bool] = []
+
+    def is_locked() -> bool:
+        with open(f"{path}-lock", "rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def close_and_read(rows: Rows, id: PaymentId) -> Sequence[Event]:
+        store.close()
+        locked.append(is_locked())
+        return read(rows, id)
+
+    monkeypatch.setattr(Rows, "events", close_and_read)
+    store = SqliteStore(path)
+    assert len(store.events(create(store))) == 1
+    assert (locked, is_locked()) == ([True], False)
+
+
 def test_sweep_uses_its_index(store: SqliteStore, path: Path) -> None:
     """The sweep reads the expired payments only, and not the whole table."""
     with closing(sqlite3.connect(path)) as connection:
