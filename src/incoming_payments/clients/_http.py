@@ -137,7 +137,7 @@ class Received:
             raise ValueError(f"the server sent more than {INTERIM_RESPONSES_MAX} interim responses")
 
     def is_one_answer(self) -> bool:
-        """Return whether the bytes are exactly one final, well-formed answer, whose end all readers see at one place.
+        """Return whether the bytes are exactly one final, well-formed answer, which all readers end at one place.
 
         RFC 9112 §6: either the answer has its length, or it is chunked. Chunk extensions and trailers are legal, but
         rare and read in several ways, so an answer with them does not count.

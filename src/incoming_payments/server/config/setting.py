@@ -20,7 +20,7 @@ _TABLE: Final = "table"
 
 @frozen(kw_only=True)
 class Setting:
-    """What a declaration says about a setting.
+    """The declaration of a setting.
 
     `default` is its value when it is left out. `REQUIRED` means that a missing setting is an error. `None` means
     that `otherwise` describes the default. `bounds` are its least and greatest value. A value outside `usual` gets a
@@ -63,7 +63,7 @@ class Setting:
 
 @frozen(kw_only=True)
 class TableOf:
-    """What a declaration says about a table of settings, which is read into `cls`.
+    """The declaration of a table of settings, which is read into `cls`.
 
     `header` is its name with brackets. `least` is the required number of tables. SIGHUP changes its settings if it
     `reloads`.

@@ -12,7 +12,7 @@ before its contents are on the disk. The store follows these rules:
   the error of the sync, so that the next sync succeeds. The store holds SQLite's write lock during this, because other
   processes, also without this library, may write to the database too.
 - From then on each process keeps a connection open. While one is open, SQLite does not recover the log, and shows no
-  commit whose sync has not succeeded. A fork and the end of the store close it.
+  commit whose sync has not succeeded. The store closes that connection before a fork, and at its own end.
 - The store also stops when one of its files is removed, replaced or shortened while it is open.
 - SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, or another
   process commits, a checkpoint copies a part, and the next checkpoint syncs both. A process that is killed in that sync
