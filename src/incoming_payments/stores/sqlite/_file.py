@@ -1,7 +1,6 @@
-"""The database file: its path and schema, the connections to it, and the meaning of SQLite's errors."""
+"""The database file: its path and schema, and the connections to it."""
 
 import contextlib
-import ctypes
 import logging
 import os
 import sqlite3
@@ -13,22 +12,17 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from incoming_payments.domain.checks import name_of
-from incoming_payments.errors import (
-    BrokenDecision,
-    ConfigurationError,
-    IncomingPaymentsError,
-    StoreError,
-    StoreStopped,
-    StoreUnavailable,
-    StoreUnusable,
-)
+from incoming_payments.errors import ConfigurationError, IncomingPaymentsError, StoreStopped, StoreUnusable
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_LOG_KEPT_BYTES_MAX
 from incoming_payments.log import LogEvent, log_event
+from incoming_payments.stores.sqlite._checkpoint import Copied, copy_log, empty_log
 from incoming_payments.stores.sqlite._database_id import UNKNOWN, ensure_id, has_id
+from incoming_payments.stores.sqlite._errors import explain, is_busy
 from incoming_payments.stores.sqlite._log_watch import LogWatch
+from incoming_payments.stores.sqlite._opening import log_failure, require_database, rewrite_log, take_lock
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, PARTS, STATEMENTS, VERSION
 from incoming_payments.stores.sqlite._second_name import refuse_second_names
-from incoming_payments.stores.sqlite._watch import CheckpointRow, FileWatch, OnStop
+from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
 
 T = TypeVar("T")
 
@@ -36,8 +30,7 @@ SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
 # Between attempts to get a lock. Shorter than a commit of another process, so that this process gets its turn. With
 # 1 ms, the slowest creates of two processes take 1.6 times as long (benchmark `http`, p99).
 _POLL_S: Final = 0.0002
-_FULL_ATTEMPTS: Final = 50  # to get the write lock for a checkpoint: longer than some commits of another process
-_LOOKS_MAX: Final = 10  # at a log that was emptied, while other processes commit
+COPY_S_MAX: Final = 0.01  # to wait for the write lock before a checkpoint: longer than some commits of another process
 
 # FULL syncs the log at every commit: without it, a power cut can remove acknowledged commits. On macOS only F_FULLFSYNC
 # reaches the disk.
@@ -48,23 +41,6 @@ _IDENTIFY: Final = (
     "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
     "FROM pragma_application_id, pragma_user_version"
 )
-
-
-def _codes(names: str) -> frozenset[int]:
-    """Return SQLite's result codes with these names."""
-    return frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in names.split())
-
-
-# After one of these errors, written data may be lost. A short read means that a file has become shorter. FULL is not in
-# the list, because SQLite has rolled that write back.
-_LOST_DATA: Final = _codes(
-    "IOERR_SHORT_READ IOERR_WRITE IOERR_FSYNC IOERR_DIR_FSYNC IOERR_TRUNCATE IOERR_BEGIN_ATOMIC IOERR_COMMIT_ATOMIC "
-    "IOERR_ROLLBACK_ATOMIC"
-)
-# These pass: another process holds the lock, the disk is full or cannot be read, the file is read-only.
-_TEMPORARY: Final = _codes("BUSY CANTOPEN FULL INTERRUPT IOERR LOCKED NOMEM PERM PROTOCOL READONLY")
-_NO_ACCESS: Final = _codes("CANTOPEN PERM READONLY")  # a part of the above
-_ABOUT_THE_STATEMENT: Final = _codes("CONSTRAINT MISMATCH MISUSE RANGE TOOBIG")
 
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
@@ -85,7 +61,7 @@ class DatabaseFile:
             raise ConfigurationError(text, setting="busy_s")
         self._busy_s = busy_s
         self.watch = FileWatch(self.path, on_stop)
-        self._held: sqlite3.Connection | None = None  # see `_hold`
+        self._held: tuple[sqlite3.Connection, sqlite3.Connection] | None = None  # see `_hold`
         self._holding = threading.Lock()
 
     def prepare(self) -> None:
@@ -96,8 +72,8 @@ class DatabaseFile:
             raise StoreUnusable(f"{self.path} is a directory: name a file for the database")
         refuse_second_names(self.watch.paths)
         try:
-            self.watch.open(patience_s=self._busy_s, database=self)
-            self.watch.require_database()
+            take_lock(self.watch, self, patience_s=self._busy_s)
+            require_database(self.watch)
             self._hold()
             self.watch.note_database()
         except (sqlite3.Error, OSError) as error:
@@ -113,30 +89,39 @@ class DatabaseFile:
         return has_id(self.path, id)
 
     def restore(self, known: bytes) -> bytes:
-        """As `_restored`, and return the id of the database. `known` is the id in the lock file.
+        """As `_restored`, begin another log, and return the id of the database. `known` is the id in the lock file.
 
-        Return `UNKNOWN` while a new id is in the log only: `has_id` reads the database without its log.
+        The place of the log on the disk may be lost as well, and no write in place repairs that. Return `UNKNOWN` while
+        a new id is in the log only: `has_id` reads the database without its log.
         """
-        connection = self._restored()
+        _, connection = self._held = self._restored()
+        empty_log(connection, self.watch)
         id = self.patiently(partial(ensure_id, connection))
         if id == known:
             return known
-        busy, frames, copied = self.checkpoint(connection, "TRUNCATE")
-        return UNKNOWN if busy or frames != copied else id
+        return id if empty_log(connection, self.watch).is_all else UNKNOWN
 
     def release(self) -> None:
-        """Close the connection that this process keeps open. No other one is open, and the next call opens it again."""
-        held, self._held = self._held, None
-        if held is not None:
-            with contextlib.suppress(StoreStopped, sqlite3.Error, OSError):
-                self.watch.check_index()
-                # SQLite makes a checkpoint when the last connection is closed, and hides its errors.
-                self.checkpoint(held, "FULL")
-            self.watch.forget_index()
-            self.disconnect(held)
+        """Close the connections that this process keeps open. No other one is open.
+
+        The next call opens them again.
+        """
+        if self._held is None:
+            return
+        guard, connection = self._held
+        is_copied = False
+        with contextlib.suppress(StoreStopped, sqlite3.Error, OSError), contextlib.closing(self._open("rw")) as other:
+            _set(other, *_SYNCED)
+            self.watch.check_index()
+            # SQLite makes a checkpoint when the last connection is closed, and hides its errors.
+            is_copied = self.copy_log(other, patience_s=COPY_S_MAX).is_all
+        self._held = None
+        self.watch.forget_index()
+        for each in (guard, connection) if is_copied else (connection, guard):
+            self.disconnect(each)
 
     def close(self) -> None:
-        """Close the connection that this process keeps open, and release the lock."""
+        """Close the connections that this process keeps open, and release the lock."""
         self.release()
         self.watch.close()
 
@@ -153,18 +138,13 @@ class DatabaseFile:
 
     def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:
         """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`."""
-        for _ in range(_LOOKS_MAX):
-            self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-            if not log.before_write():
-                break
-            # SQLite counts the pages of the log in shared memory. After a checkpoint has emptied the log, it has no
-            # frames, unless another process has committed since. Then the log is not empty at the next look.
-            connection.rollback()
-            _, frames, _ = self.checkpoint(connection, "FULL")
-            if frames <= 0:
-                log.forget()
-        else:
-            raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
+        self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        if log.before_write():
+            # SQLite counts the pages of the log in shared memory. After a checkpoint has emptied the log, it has none.
+            _, other = self._hold()
+            if self.patiently(lambda: copy_log(other, self.watch)).frames:
+                raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
+            log.forget()
         self.check_version(connection)
 
     def commit(self, connection: sqlite3.Connection, log: LogWatch) -> int:
@@ -176,135 +156,108 @@ class DatabaseFile:
         size_bytes = log.after_commit()
         if not size_bytes:
             # Another process may have emptied the log by a checkpoint. Else this one finds that the frames are gone.
-            self.checkpoint(connection, "FULL")
+            self.copy_log(connection)
         return size_bytes
 
-    def checkpoint(self, connection: sqlite3.Connection, mode: str) -> CheckpointRow:
-        """Make a checkpoint. Raises `sqlite3.Error`, after it has stopped the store if data may be lost.
+    def copy_log(self, connection: sqlite3.Connection, *, patience_s: float | None = None) -> Copied:
+        """As `_checkpoint.copy_log`, and patiently. Takes SQLite's write lock."""
+        _, other = self._hold()
 
-        Except in the mode PASSIVE, SQLite takes the write lock first. If another process has it, SQLite makes a PASSIVE
-        checkpoint, and says that it was kept from its work. Then try FULL again for a short time.
-        """
-
-        def run() -> CheckpointRow:
-            attempts = _FULL_ATTEMPTS if mode == "FULL" else 1
+        def copy() -> Copied:
+            other.execute("BEGIN IMMEDIATE")
             try:
-                while True:
-                    row: CheckpointRow = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-                    busy, frames, copied = row
-                    attempts -= 1
-                    if not (busy and attempts) or copied < frames:  # a reader keeps it from the other frames
-                        return row
-                    time.sleep(_POLL_S)
-            except sqlite3.Error as error:
-                self.explain(error)
-                raise
+                return copy_log(connection, self.watch)
+            finally:
+                other.rollback()
 
-        return self.watch.checkpoint(run, is_passive=mode == "PASSIVE")
+        return self.patiently(copy, patience_s)
 
     def explain(self, error: BaseException) -> IncomingPaymentsError:
         """Return the error to raise in place of `error`. Stops the store when data may be lost."""
-        if _code(error) in _LOST_DATA:
-            error = self.watch.stop(f"its disk failed ({error}, {getattr(error, 'sqlite_errorname', '')})")
-        if isinstance(error, StoreError):
-            return type(error)(error.description)
-        if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
-            return BrokenDecision(f"the database refused the values to store: {error}")
-        if _primary_code(error) in _NO_ACCESS:
-            return StoreUnavailable(
-                f"the database {self.path} cannot be opened or written ({error}): let the process write to the file "
-                f"and to its directory {self.path.parent}, and repeat the call"
-            )
-        if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
-            return StoreUnavailable(f"the database {self.path} is unavailable ({error}): repeat the call later")
-        advice = "correct the name, or restore" if _primary_code(error) == sqlite3.SQLITE_NOTADB else "restore"
-        return StoreUnusable(f"the database {self.path} cannot be used ({error}): {advice} it from a backup")
+        return explain(error, self.watch)
 
     def disconnect(self, connection: sqlite3.Connection) -> None:
-        """Close `connection`, which rolls back what is not committed. A stopped store leaves it open for good."""
+        """Close `connection`, which rolls back what is not committed."""
         with contextlib.suppress(sqlite3.Error):
-            connection.rollback()  # a connection that is never closed must not keep SQLite's write lock
-        if self.watch.is_stopped:
-            _never_close(connection)
-        else:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
+            connection.close()
 
-    def _hold(self) -> None:
-        """Open a connection if this process has none, and keep it open. First bring the log to the disk.
+    def _hold(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """Return the two connections that this process keeps open. Before it opens them, bring the log to the disk.
 
         SQLite recovers the log when a process opens the database that no other process has open. It may find a commit
         that is not on the disk, of a process that was killed before the end of its sync, or that has got the error of
-        the sync. While this connection is open, SQLite recovers nothing.
+        the sync. While these connections are open, SQLite recovers nothing.
+
+        When the last connection is closed, SQLite copies the log into the database and removes it, unless that
+        connection can only read. A store that has stopped or could not open must write nothing, because the log may not
+        be on the disk, and another file may have its name by now. So one of the two can only read, and `release`
+        decides which is closed last.
         """
         with self._holding:
             if self._held is None:
                 try:
-                    self._restored()
+                    self._held = self._restored()
                 except OSError as error:
-                    raise self.watch.log_failure(error) from error
+                    raise log_failure(self.watch, error) from error
+            return self._held
 
-    def _restored(self) -> sqlite3.Connection:
-        """Open the connection that this process keeps open, bring the log to the disk, and create the tables."""
-        connection = self._open()
-        try:
+    def _restored(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """Open the connections that this process keeps open, bring the log to the disk, and create the tables."""
+        with contextlib.ExitStack() as on_failure:
+            guard = self._open("ro")
+            on_failure.callback(self.disconnect, guard)
+            if os.path.exists(self.watch.log_path):
+                self._join(guard)
+            connection = self._open("rw")
+            on_failure.callback(self.disconnect, connection)
             self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-        except BaseException:
-            self.disconnect(connection)
-            raise
-        try:
-            self.watch.rewrite_log()
-        except BaseException:
-            connection.rollback()
-            # A close would copy the log into the database, although the log may not be on the disk.
-            _never_close(connection)
-            raise
-        self._held = connection
-        try:
+            rewrite_log(self.watch)
             connection.rollback()
             self.patiently(lambda: self._create(connection))
+            self._join(guard)
+            on_failure.callback(self.watch.forget_index)
             self.watch.note_index()
-            # The place of the log on the disk may be lost as well, and no write in place repairs that. So begin another
-            # log, unless other processes use this one: they have synced it.
-            for setting in _SYNCED:
-                connection.execute(f"PRAGMA {setting}")
-            self.checkpoint(connection, "TRUNCATE")
-        except BaseException:
-            self.release()
-            raise
-        return connection
+            _set(connection, *_SYNCED)
+            on_failure.pop_all()
+        return guard, connection
+
+    def _join(self, connection: sqlite3.Connection) -> None:
+        """Read, so that the connection counts as open for SQLite."""
+        self.patiently(lambda: connection.execute("PRAGMA user_version").fetchone())
 
     def _connect(self, *settings: str) -> sqlite3.Connection:
         self.watch.check()
         self._hold()
         # Only `prepare` may create the file: a file that vanishes must not come back empty.
-        connection = self._open()
+        connection = self._open("rw")
         try:
             self.patiently(lambda: self.check_version(connection))
-            for setting in settings:
-                connection.execute(f"PRAGMA {setting}")
+            _set(connection, *settings)
         except BaseException:
             self.disconnect(connection)
             raise
         return connection
 
-    def _open(self) -> sqlite3.Connection:
-        """Open a connection on which SQLite does not wait for a lock: `patiently` waits."""
+    def _open(self, mode: str) -> sqlite3.Connection:
+        """Open a connection on which SQLite does not wait for a lock: `patiently` waits. `mode` is "ro" or "rw"."""
         connection = sqlite3.connect(
-            f"{self.path.as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False
+            f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=0, isolation_level=None, check_same_thread=False
         )
         # SQLite hides the errors of its automatic checkpoints. The writer makes checkpoints that do not.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         return connection
 
-    def patiently(self, action: Callable[[], T]) -> T:
-        """Repeat `action` while another process holds the lock. SQLite's own waiting may never get it."""
-        deadline = time.monotonic() + self._busy_s
+    def patiently(self, action: Callable[[], T], patience_s: float | None = None) -> T:
+        """Repeat `action` while another process holds the lock. SQLite's own waiting may never get it.
+
+        Raises `sqlite3.OperationalError` after `patience_s` seconds, which is `busy_s` if it is not given.
+        """
+        deadline = time.monotonic() + (self._busy_s if patience_s is None else patience_s)
         while True:
             try:
                 return action()
             except sqlite3.OperationalError as error:
-                if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                if not is_busy(error) or time.monotonic() >= deadline:
                     raise
             time.sleep(_POLL_S)
 
@@ -370,23 +323,9 @@ class DatabaseFile:
             )
 
 
-def blames_the_statement(error: BaseException) -> bool:
-    """Return whether `error` is about the values of one statement, and not about the file or the machine."""
-    if isinstance(error, MemoryError | OSError | StoreStopped):
-        return False
-    code = _primary_code(error)
-    return code is None or code in _ABOUT_THE_STATEMENT
-
-
-def _code(error: BaseException) -> int | None:
-    """SQLite's extended result code. `None`: `error` comes from Python, such as text that is not Unicode."""
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code
-
-
-def _primary_code(error: BaseException) -> int | None:
-    code = _code(error)
-    return None if code is None else code & 0xFF
+def _set(connection: sqlite3.Connection, *settings: str) -> None:
+    for setting in settings:
+        connection.execute(f"PRAGMA {setting}")
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:
@@ -405,12 +344,3 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
         raise ConfigurationError(why, setting="path")
     # SQLite keeps the log beside the file that a symbolic link points to, so the store has to look there as well.
     return Path(os.path.realpath(text))
-
-
-def _never_close(connection: sqlite3.Connection) -> None:
-    """Keep `connection` open until the process ends, beyond the end of the interpreter.
-
-    Closing the last connection makes SQLite copy the log into the database and remove the log by its name. A stopped
-    store must not write, and another file may have that name by now.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

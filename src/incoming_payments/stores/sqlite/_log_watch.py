@@ -4,7 +4,9 @@ import contextlib
 import os
 from typing import Final
 
-from incoming_payments.stores.sqlite import _watch
+from incoming_payments.stores.sqlite import _disk
+from incoming_payments.stores.sqlite._lock_file import TAG_BYTES
+from incoming_payments.stores.sqlite._watch import FileWatch
 
 # https://sqlite.org/fileformat2.html#the_write_ahead_log: from byte 16, two salts that each new log changes.
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
@@ -15,18 +17,18 @@ _SALTS: Final = slice(16, 24)
 class LogWatch:
     """A watch over the log for the one connection that writes. Create it when the connection has opened the log."""
 
-    def __init__(self, files: _watch.FileWatch) -> None:
+    def __init__(self, files: FileWatch) -> None:
         self._files = files
         self._path = files.log_path
         self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
         self._salts, self._bytes = b"", 0  # of the log before the commit in progress
-        self._tag = os.urandom(_watch.TAG_BYTES)
+        self._tag = os.urandom(TAG_BYTES)
         try:
             # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
             self._log = os.open(self._path, os.O_RDWR)
         except FileNotFoundError as error:
             raise files.stop(f"{self._path} was removed while it was open") from error
-        self._file = _watch.identity(os.fstat(self._log))
+        self._file = _disk.identity(os.fstat(self._log))
         self.check_names()
 
     def close(self) -> None:
@@ -79,8 +81,8 @@ class LogWatch:
     def check_names(self) -> None:
         """Stop the store unless the paths name the open files."""
         self._files.check()
-        log = _watch.stat(self._path)
-        if log is None or _watch.identity(log) != self._file:
+        log = _disk.stat(self._path)
+        if log is None or _disk.identity(log) != self._file:
             raise self._files.stop(f"{self._path} was removed or replaced while it was open")
 
     def _has_hole(self) -> bool:

@@ -28,7 +28,9 @@ from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_LOG_FRAMES_MAX, 
 from incoming_payments.log import LogEvent, log_event
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import StoreBatch
-from incoming_payments.stores.sqlite._file import DatabaseFile, blames_the_statement
+from incoming_payments.stores.sqlite._checkpoint import Copied, empty_log
+from incoming_payments.stores.sqlite._errors import blames_the_statement, is_busy
+from incoming_payments.stores.sqlite._file import COPY_S_MAX, DatabaseFile
 from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.stores.sqlite._queue import Job, Jobs, deliver
 from incoming_payments.stores.sqlite._rows import Batch
@@ -139,9 +141,6 @@ class Writer:
     def _disconnect(self) -> None:
         """Close the connection, if there is one. That rolls back."""
         if self._open is not None:
-            # This checkpoint reports its errors. SQLite's own checkpoint at the close of the last connection does not.
-            if not self._file.watch.is_stopped:
-                self._checkpoint(self._open, "FULL")
             self._open.log.close()
             self._file.disconnect(self._open.connection)
         self._open = None
@@ -157,40 +156,45 @@ class Writer:
     def _keep_log_short(self) -> None:
         """Copy the log into the database when it is long enough. The callers have their answers by then."""
         open = self._open
-        if open is not None and open.log_bytes >= open.truncate_at_bytes:
-            # Copy and sync most of the log while reads go on.
-            is_short = self._checkpoint(open, "PASSIVE") and self._empty_log(open)
-            open.truncate_at_bytes = STORE_LOG_BYTES_MAX + (0 if is_short else open.log_bytes)
-        elif open is not None and open.commits >= open.checkpoint_at_commits:
-            self._checkpoint(open, "FULL")
+        if open is None:
+            return
+        is_long = open.log_bytes >= open.truncate_at_bytes
+        if is_long or open.commits >= open.checkpoint_at_commits:
+            copied = self._checkpoint(open, self._copy_log)
+            open.plan_checkpoint(0 if copied is None else copied.frames)
+            if is_long:
+                emptied = None if copied is None else self._checkpoint(open, self._empty_log)
+                is_short = emptied is not None and emptied.is_all
+                open.truncate_at_bytes = STORE_LOG_BYTES_MAX + (0 if is_short else open.log_bytes)
 
-    def _empty_log(self, open: "_Connection") -> bool:
-        """Copy the rest of the log and empty it, and return whether that is done.
+    def _checkpoint(self, open: "_Connection", copy: Callable[[sqlite3.Connection], Copied]) -> Copied | None:
+        """Return the answer of `copy`, or `None` after an error. A lost write stops the store."""
+        try:
+            open.connection.rollback()
+            open.log.check_names()  # another process may have begun the log again, unknown to this one
+            return copy(open.connection)
+        except Exception as error:  # noqa: BLE001 - it must not end the thread that all callers need
+            is_passing = isinstance(error, sqlite3.Error) and is_busy(error)
+            if not is_passing and not isinstance(self._file.explain(error), StoreStopped):
+                text = "the log could not be copied into the database: %s"
+                log_event(logger, logging.WARNING, LogEvent.CHECKPOINT_FAILED, text, error)
+            return None
+
+    def _copy_log(self, connection: sqlite3.Connection) -> Copied:
+        return self._file.copy_log(connection, patience_s=COPY_S_MAX)
+
+    def _empty_log(self, connection: sqlite3.Connection) -> Copied:
+        """Copy the rest of the log and empty it.
 
         While readers overlap, SQLite can write the log from its beginning only if it waits for them. Those of this
         process are held back, because one that begins at once after another one would keep SQLite out.
         """
         with self._without_reads():
-            return self._checkpoint(open, "TRUNCATE", wait_ms=STORE_TRUNCATE_MS_MAX)
-
-    def _checkpoint(self, open: "_Connection", mode: str, *, wait_ms: int = 0) -> bool:
-        """Make a checkpoint, and return whether it did all of its work. A lost write stops the store."""
-        frames, done = 0, False
-        try:
-            open.connection.rollback()
-            open.log.check_names()  # another process may have begun the log again, unknown to this one
-            if wait_ms:
-                open.connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
-            busy, frames, _ = self._file.checkpoint(open.connection, mode)
-            if wait_ms:
-                open.connection.execute("PRAGMA busy_timeout = 0")
-            done = not busy
-        except Exception as error:  # noqa: BLE001 - it must not end the thread that all callers need
-            if not isinstance(self._file.explain(error), StoreStopped):
-                text = "the log could not be copied into the database: %s"
-                log_event(logger, logging.WARNING, LogEvent.CHECKPOINT_FAILED, text, error)
-        open.plan_checkpoint(frames)
-        return done
+            connection.execute(f"PRAGMA busy_timeout = {STORE_TRUNCATE_MS_MAX}")
+            try:
+                return empty_log(connection, self._file.watch)
+            finally:
+                connection.execute("PRAGMA busy_timeout = 0")
 
 
 class _Connection:

@@ -13,7 +13,7 @@ import pytest
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, IncomingPayment, credit_id
 from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import SqliteStore, _second_name, _watch
+from incoming_payments.stores.sqlite import SqliteStore, _disk, _second_name
 from incoming_payments.testing import crediting
 from incoming_payments.testing.steps import create, credit
 from kits.sqlite_jobs import beside, leave_a_log
@@ -115,7 +115,7 @@ def test_interrupt_while_the_log_is_written_again_stops_no_store(path: Path, mon
     with SqliteStore(path) as store:
         id = create(store)
         with monkeypatch.context() as patch:
-            patch.setattr(_watch, "sync", interrupted)
+            patch.setattr(_disk, "sync", interrupted)
             with pytest.raises(StoreUnavailable, match="too late"):
                 SqliteStore(path)
         credit(store, id, "wire-1", 1)
@@ -131,7 +131,7 @@ def test_backup_beside_an_old_log_is_refused_after_a_stop(path: Path, backup: Pa
     with pytest.raises(StoreStopped):
         create(store)
     # Its process has ended by now, as far as other stores can see.
-    os.close(store._engine._file.watch._lock)
+    store._engine._file.watch.lock.close()
     shutil.copy(backup, path)
     with pytest.raises(StoreUnusable, match="belongs to another database"):
         SqliteStore(path)

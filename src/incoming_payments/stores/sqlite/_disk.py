@@ -1,0 +1,44 @@
+"""What the store asks the operating system about its files, without SQLite."""
+
+import errno
+import fcntl
+import os
+from typing import Final
+
+OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})  # these pass
+Identity = tuple[int, int]
+
+
+def stat(path: str) -> os.stat_result | None:
+    """Return the status of the file at `path`, or `None` if there is no file."""
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def identity(found: os.stat_result) -> Identity:
+    """Return the device and the number of a file. No two files have the same ones at the same time."""
+    return found.st_dev, found.st_ino
+
+
+def sync(descriptor: int) -> None:
+    """Write the file to the disk. On macOS, only `F_FULLFSYNC` reaches it."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def sync_directory(path: str) -> None:
+    """Sync the names of the files in a directory. SQLite does this as well, but ignores an error."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def says_nothing_about_the_disk(error: OSError) -> bool:
+    """Return whether this process lacks memory or descriptors, or a signal handler has raised `error`."""
+    return error.errno is None or error.errno in OUT_OF_RESOURCES - {errno.ENOSPC}

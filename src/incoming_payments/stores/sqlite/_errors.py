@@ -1,0 +1,74 @@
+"""What SQLite's errors mean for the store and its callers."""
+
+import sqlite3
+from typing import Final
+
+from incoming_payments.errors import (
+    BrokenDecision,
+    IncomingPaymentsError,
+    StoreError,
+    StoreStopped,
+    StoreUnavailable,
+    StoreUnusable,
+)
+from incoming_payments.stores.sqlite._watch import FileWatch
+
+
+def _codes(names: str) -> frozenset[int]:
+    """Return SQLite's result codes with these names."""
+    return frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in names.split())
+
+
+# After one of these errors, written data may be lost. A short read means that a file has become shorter. FULL is not in
+# the list, because SQLite has rolled that write back.
+_LOST_DATA: Final = _codes(
+    "IOERR_SHORT_READ IOERR_WRITE IOERR_FSYNC IOERR_DIR_FSYNC IOERR_TRUNCATE IOERR_BEGIN_ATOMIC IOERR_COMMIT_ATOMIC "
+    "IOERR_ROLLBACK_ATOMIC"
+)
+# These pass: another process holds the lock, the disk is full or cannot be read, the file is read-only.
+_TEMPORARY: Final = _codes("BUSY CANTOPEN FULL INTERRUPT IOERR LOCKED NOMEM PERM PROTOCOL READONLY")
+_NO_ACCESS: Final = _codes("CANTOPEN PERM READONLY")  # a part of the above
+_ABOUT_THE_STATEMENT: Final = _codes("CONSTRAINT MISMATCH MISUSE RANGE TOOBIG")
+
+
+def explain(error: BaseException, watch: FileWatch) -> IncomingPaymentsError:
+    """Return the error to raise in place of `error`. Stops the store when data may be lost."""
+    if _code(error) in _LOST_DATA:
+        error = watch.stop(f"its disk failed ({error}, {getattr(error, 'sqlite_errorname', '')})")
+    if isinstance(error, StoreError):
+        return type(error)(error.description)
+    if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
+        return BrokenDecision(f"the database refused the values to store: {error}")
+    if _primary_code(error) in _NO_ACCESS:
+        return StoreUnavailable(
+            f"the database {watch.path} cannot be opened or written ({error}): let the process write to the file and "
+            f"to its directory {watch.directory}, and repeat the call"
+        )
+    if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
+        return StoreUnavailable(f"the database {watch.path} is unavailable ({error}): repeat the call later")
+    advice = "correct the name, or restore" if _primary_code(error) == sqlite3.SQLITE_NOTADB else "restore"
+    return StoreUnusable(f"the database {watch.path} cannot be used ({error}): {advice} it from a backup")
+
+
+def blames_the_statement(error: BaseException) -> bool:
+    """Return whether `error` is about the values of one statement, and not about the file or the machine."""
+    if isinstance(error, MemoryError | OSError | StoreStopped):
+        return False
+    code = _primary_code(error)
+    return code is None or code in _ABOUT_THE_STATEMENT
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Return whether another connection holds the lock."""
+    return _primary_code(error) == sqlite3.SQLITE_BUSY
+
+
+def _code(error: BaseException) -> int | None:
+    """SQLite's extended result code. `None`: `error` comes from Python, such as text that is not Unicode."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code
+
+
+def _primary_code(error: BaseException) -> int | None:
+    code = _code(error)
+    return None if code is None else code & 0xFF

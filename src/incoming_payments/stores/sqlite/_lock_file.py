@@ -1,0 +1,120 @@
+"""The lock file `<database>-lock`: who has the database open, and what is known about its files.
+
+Each open store holds a shared `flock` on it. Its text shows that the database is in use. In the other states it is
+shorter. No release may change the text: stores of two releases would stop each other. Behind the text are the tag of
+the connection that has committed last, the id of the database (see `_database_id`), and the state of the checkpoints.
+"""
+
+import errno
+import fcntl
+import os
+from enum import IntEnum
+from typing import Final
+
+from incoming_payments.stores.sqlite import _disk
+from incoming_payments.stores.sqlite._database_id import ID_BYTES, UNKNOWN
+
+TAG_BYTES: Final = 8
+_TEXT: Final = b"An open database needs this file. Do not remove it.\n"
+_TAG_AT: Final = len(_TEXT)
+_ID_AT: Final = _TAG_AT + TAG_BYTES
+_CHECKPOINTS_AT: Final = _ID_AT + ID_BYTES  # one byte
+_CLOSED: Final = -1
+
+
+class Text(IntEnum):
+    """How much of the text is there. The rest is zeros, or missing: to shorten a file works when the disk is full."""
+
+    NEW = 0  # the lock file has never had a database
+    STOPPED = 1  # a store has stopped
+    RESTORING = 2  # the log is being restored, or that has failed
+    IN_USE = len(_TEXT)
+
+
+class Checkpoints(IntEnum):
+    """What is known about the pages that checkpoints have copied from the log into the database."""
+
+    SYNCED = 0  # they are on the disk
+    COPIED = 1  # some may not be on the disk: a checkpoint has copied a part of the log, or has begun to
+    SYNCING = 2  # the same, and another checkpoint has begun, which may sync them
+
+
+class LockFile:
+    """The lock file of one open store. Methods raise `OSError`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.id = UNKNOWN  # of the database that the log belongs to
+        self._descriptor = _CLOSED
+        self._identity: _disk.Identity | None = None
+
+    def open(self) -> None:
+        """Open the file, and create it if there is none."""
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        self._identity = _disk.identity(os.fstat(self._descriptor))
+
+    def close(self) -> None:
+        """Release the lock. May be repeated."""
+        if self._descriptor != _CLOSED:
+            os.close(self._descriptor)
+            self._descriptor = _CLOSED
+
+    def is_in_place(self) -> bool:
+        """Return whether the path still names the open file."""
+        found = _disk.stat(self.path)
+        return found is not None and _disk.identity(found) == self._identity
+
+    def take(self, kind: int) -> bool:
+        """Take the lock, or return false if another process keeps it. `kind` is a constant of `fcntl`."""
+        try:
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            return False
+        return True
+
+    def give_to(self, owner: os.stat_result) -> None:
+        """Give the file to the user and the group of `owner`."""
+        os.fchown(self._descriptor, owner.st_uid, owner.st_gid)
+
+    def text_bytes(self) -> int:
+        """Return how many bytes of the text are there: one of `Text`."""
+        return len(os.pread(self._descriptor, len(_TEXT), 0).rstrip(b"\0"))
+
+    def is_in_use(self) -> bool:
+        """Return whether the whole text is there: no store has stopped."""
+        return os.pread(self._descriptor, len(_TEXT), 0) == _TEXT
+
+    def shorten_text(self, state: Text) -> None:
+        """Cut the text, and keep the id. The tag and the state of the checkpoints are gone."""
+        os.ftruncate(self._descriptor, state)
+        os.pwrite(self._descriptor, self.id, _ID_AT)
+
+    def write_text(self) -> None:
+        """Write the id and the whole text: the database is in use."""
+        os.pwrite(self._descriptor, self.id, _ID_AT)
+        os.pwrite(self._descriptor, _TEXT, 0)
+
+    def tag(self) -> bytes:
+        """Return the tag of the connection that has committed last."""
+        return os.pread(self._descriptor, TAG_BYTES, _TAG_AT)
+
+    def write_tag(self, tag: bytes) -> None:
+        """Replace the tag."""
+        os.pwrite(self._descriptor, tag, _TAG_AT)
+
+    def read_id(self) -> None:
+        """Read the id that another process may have written."""
+        id = os.pread(self._descriptor, ID_BYTES, _ID_AT)
+        # A power cut can leave zeros where the id was not written yet.
+        self.id = id if len(id) == ID_BYTES and any(id) else UNKNOWN
+
+    def checkpoints(self) -> Checkpoints:
+        """Return the state of the checkpoints."""
+        state = int.from_bytes(os.pread(self._descriptor, 1, _CHECKPOINTS_AT), "big")
+        return Checkpoints(min(state, Checkpoints.SYNCING))
+
+    def write_checkpoints(self, state: Checkpoints) -> None:
+        """Replace the state of the checkpoints."""
+        os.pwrite(self._descriptor, bytes([state]), _CHECKPOINTS_AT)
