@@ -1049,20 +1049,6 @@ def test_cache_is_bounded(connect: Open) -> None:
     assert [request.json()["access_token"] for request in server.requests] == ["A", "B", "C", "A"]
 
 
-def test_equal_answer_is_read_once(connect: Open) -> None:
-    """Without the cache, the server is asked each time, but bytes that it sent before are not parsed again."""
-    answers = [an_answer(), an_answer(), {"active": False}, an_answer(iss="https://other.example")]
-    with scripted_server(lambda exchange, number: exchange.answer(answers[number])) as server:
-        introspector = connect(server.url)
-        info = introspector.introspect()
-        assert info is not None
-        assert introspector.introspect() is info
-        assert introspector.introspect() is None
-        with pytest.raises(TokenRefused):
-            introspector.introspect()
-    assert len(server.requests) == 4
-
-
 def test_large_answer_is_not_cached(connect: Open) -> None:
     """A client that gets a token with very many rights cannot fill the memory with its tokens."""
     large = an_answer(flags=["x" * 8000])
