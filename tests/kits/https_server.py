@@ -76,6 +76,7 @@ class Peer:
     def __init__(self, port: int) -> None:
         self.port = port
         self.paths: list[str] = []
+        self.asked = threading.Semaphore(0)  # released at each request
         self.status = 200
         self.body = b"{}"
         self.headers: dict[str, str] = {}
@@ -112,9 +113,11 @@ def https_peer(*, tls: bool = True) -> Iterator[Peer]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             peer.paths.append(self.path)
+            peer.asked.release()
             time.sleep(peer.delay_s)
             try:
                 if peer.answer is not None:

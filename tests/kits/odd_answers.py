@@ -303,6 +303,8 @@ def authorization_server(serve: Serve) -> Iterator[Callable[[], HTTPConnection]]
     ended = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
+        disable_nagle_algorithm = True
+
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             serve(self, ended)

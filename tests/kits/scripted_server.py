@@ -60,6 +60,7 @@ def scripted_server(
     """Run a server, and end it with all its connections. A connection closes after its script raised `OSError`."""
     ended = threading.Event()
     threads: list[threading.Thread] = []
+    sockets: list[socket.socket] = []
     listener = socket.create_server(("127.0.0.1", 0))
     scheme = "https" if tls else "http"
     server = ScriptedServer(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/introspect", script)
@@ -78,8 +79,8 @@ def scripted_server(
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             stack.enter_context(accepted)
             connection = stack.enter_context(tls.wrap_socket(accepted, server_side=True)) if tls else accepted
-            connection.settimeout(0.05)
-            while (exchange := _read(connection, ended)) is not None:
+            sockets.append(connection)
+            while not ended.is_set() and (exchange := _read(connection, ended)) is not None:
                 server.requests.append(exchange)
                 server.script(exchange, len(server.requests) - 1)
 
@@ -91,24 +92,22 @@ def scripted_server(
         ended.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
+        threads[0].join()
+        for connection in sockets:
+            with contextlib.suppress(OSError):  # it is closed already
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # below TLS
         for thread in threads:
             thread.join()
 
 
 def _read(connection: socket.socket, ended: threading.Event) -> Exchange | None:
     received = b""
-    while not ended.is_set():
+    while chunk := connection.recv(65_536):
+        received += chunk
         head, end, body = received.partition(b"\r\n\r\n")
         length = re.search(rb"(?i)content-length: (\d+)", head)
         if received.startswith(b"\x16"):  # the first byte of TLS
             return Exchange(connection, "", received, ended)
         if end and len(body) >= (int(length[1]) if length else 0):
             return Exchange(connection, head.decode("latin-1"), body, ended)
-        try:
-            chunk = connection.recv(65_536)
-        except TimeoutError:
-            continue
-        if not chunk:
-            return None
-        received += chunk
     return None

@@ -12,7 +12,6 @@ import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ from attrs import Factory, define, evolve, field, frozen
 from incoming_payments import strict
 from incoming_payments.clients import _forks
 from incoming_payments.clients._http import HttpAnswer, HttpFailed, any_address, exceeds_share, parent_domain
-from incoming_payments.clients._settings import check_number, check_types, extra
+from incoming_payments.clients._settings import check_number, check_types, open_async_http, open_http
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import (
@@ -207,34 +206,35 @@ _INTERRUPTED: Final = HttpFailed("the fetch was interrupted")
 _SLACK_S: Final = 1.0  # a fetch in flight ends on its own, unless its thread or loop has stopped
 
 
-def _check(documents: Documents[T], timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None) -> None:
-    """Raise `ConfigurationError` for a wrong setting."""
-    check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
-    check_number("max_age_s", documents.max_age_s, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX)
-    check_types(bool, {"allow_private": allow_private})
-    check_types(ssl.SSLContext, {"tls": tls})
+class _Fetcher(Generic[T]):
+    """The settings, the cache and the HTTP client of both fetchers."""
 
-
-class Fetcher(Generic[T]):
-    """Looks up documents over HTTP, in the thread of the caller."""
+    _open: "staticmethod[..., Any]"
 
     def __init__(
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
     ) -> None:
-        with extra():
-            from incoming_payments.clients._urllib3 import HttpClient
-
-        _check(documents, timeout_s, allow_private, tls)
+        """Raise `ConfigurationError` for a wrong setting."""
+        check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
+        check_number("max_age_s", documents.max_age_s, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX)
+        check_types(bool, {"allow_private": allow_private})
+        check_types(ssl.SSLContext, {"tls": tls})
         self._empty = documents
         self._timeout_s = timeout_s
-        may_connect = any_address if allow_private else is_public
-        self._open = partial(HttpClient, bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=may_connect)
+        self._tls = tls
+        self._may_connect = any_address if allow_private else is_public
         _forks.begin(self)
 
     def begin(self) -> None:
         """Begin with no document and no connection."""
         self._documents = evolve(self._empty)
-        self._http = self._open()
+        self._http = self._open(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect)
+
+
+class Fetcher(_Fetcher[T]):
+    """Looks up documents over HTTP, in the thread of the caller."""
+
+    _open = staticmethod(open_http)
 
     def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
@@ -262,26 +262,14 @@ class Fetcher(Generic[T]):
         self._http.close()
 
 
-class AsyncFetcher(Generic[T]):
+class AsyncFetcher(_Fetcher[T]):
     """Looks up documents over HTTP, in the event loop of the caller."""
 
-    def __init__(
-        self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
-    ) -> None:
-        with extra():
-            from incoming_payments.clients._aiohttp import AsyncHttpClient
-
-        _check(documents, timeout_s, allow_private, tls)
-        self._empty = documents
-        self._timeout_s = timeout_s
-        may_connect = any_address if allow_private else is_public
-        self._open = partial(AsyncHttpClient, bytes_max=DOCUMENT_BYTES_MAX, tls=tls, may_connect=may_connect)
-        _forks.begin(self)
+    _open = staticmethod(open_async_http)
 
     def begin(self) -> None:
-        """Begin with no document and no connection."""
-        self._documents = evolve(self._empty)
-        self._http = self._open()
+        """Begin with no document, no connection and no fetch."""
+        super().begin()
         self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}  # the loop has only weak references
 
     async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:

@@ -1,7 +1,8 @@
-"""The checks of the settings that the clients share, and of the packages that they need."""
+"""The checks of the settings that the clients share, and their HTTP clients, which need packages of an extra."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from incoming_payments.errors import ConfigurationError
 
@@ -22,8 +23,22 @@ def check_types(kind: type, values: Mapping[str, object]) -> None:
             raise wrong(name, f"must be {named}, not of the type {type(value).__name__}")
 
 
+def open_http(**settings: Any) -> Any:
+    """Return a new `HttpClient`."""
+    with _extra():
+        from incoming_payments.clients._urllib3 import HttpClient
+    return HttpClient(**settings)
+
+
+def open_async_http(**settings: Any) -> Any:
+    """Return a new `AsyncHttpClient`."""
+    with _extra():
+        from incoming_payments.clients._aiohttp import AsyncHttpClient
+    return AsyncHttpClient(**settings)
+
+
 @contextmanager
-def extra() -> Iterator[None]:
+def _extra() -> Iterator[None]:
     """Let the error of an import within name the extra to install. It stays a `ModuleNotFoundError`."""
     try:
         yield

@@ -115,7 +115,10 @@ class _Deadline(urllib3.Timeout):
 
 
 class _TimedReader(io.RawIOBase):
-    """The bytes of one answer that arrive at a socket before its timeout, which begins now."""
+    """The bytes of one answer that arrive at a socket before its timeout, which begins now.
+
+    It also stands for the socket in `http.client.HTTPResponse`, which uses only `makefile`.
+    """
 
     def __init__(self, sock: socket.socket, received: Received) -> None:
         self.received = received
@@ -123,6 +126,9 @@ class _TimedReader(io.RawIOBase):
         self._raw = sock.makefile("rb", buffering=0)
         self._deadline = time.monotonic() + (sock.gettimeout() or 0)
         self._is_whole = False
+
+    def makefile(self, _: str) -> "_Answer":
+        return _Answer(self)
 
     def readable(self) -> bool:
         return True
@@ -171,23 +177,12 @@ class _Answer(io.BufferedReader):
             return False
 
 
-class _TimedSocket:
-    """The part of a socket that `http.client.HTTPResponse` uses."""
-
-    def __init__(self, sock: socket.socket, received: Received) -> None:
-        self._sock = sock
-        self._received = received
-
-    def makefile(self, _: str) -> _Answer:
-        return _Answer(_TimedReader(self._sock, self._received))
-
-
 class _TimedResponse(http.client.HTTPResponse):
     body_bytes_max: int
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
-        received = Received(self.body_bytes_max)
-        super().__init__(_TimedSocket(sock, received), *args, **options)  # type: ignore[arg-type] # only makefile
+        reader = _TimedReader(sock, Received(self.body_bytes_max))
+        super().__init__(reader, *args, **options)  # type: ignore[arg-type] # it has `makefile`
 
     def begin(self) -> None:
         super().begin()

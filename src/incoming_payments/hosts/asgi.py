@@ -81,7 +81,7 @@ class AsgiApplication:
         another object than a scope and for a body that is not bytes, and nothing else.
         """
         given: object = scope
-        if type(given) is not dict and not isinstance(given, Mapping):  # a test for a `Mapping` takes 0.4 us
+        if not isinstance(given, Mapping):
             text = f"answer() takes the ASGI scope, such as request.scope, not {name_of(given)}"
             raise ConfigurationError(text, setting="scope")
         check_body(body)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -45,7 +46,7 @@ def ask(client: Client, server: ScriptedServer, name: str, *, timeout_s: float =
     return getattr(outcome, "body", b"").decode().strip().rpartition("?")[2] or outcome
 
 
-@pytest.mark.parametrize("pause_s", [0, 0.1])
+@pytest.mark.parametrize("pause_s", [0, 0.03])
 @pytest.mark.parametrize("status", [100, 102, 103, 199])
 def test_interim_response_is_not_the_answer(client: Client, status: int, pause_s: float) -> None:
     """RFC 9110 §15.2: the final answer follows, at once or later. The connection is not used again."""
@@ -150,9 +151,9 @@ def test_connection_with_stray_bytes_is_not_used_again(
         first = server.requests[0]
         with contextlib.suppress(OSError):  # the client closes the connection
             first.send(stray(answer_to(first)))
-        time.sleep(0.05)  # until the bytes have arrived
+        time.sleep(0.02)  # until the bytes have arrived
         if loop_sees_them:
-            client.idle(0.05)
+            client.idle(0.02)
         assert [ask(client, server, name) for name in "bc"] == ["b", "c"]
         assert server.connections == 2
 
@@ -211,12 +212,6 @@ def test_connection_with_anything_else_is_not_used_again(client: Client, octets:
         assert server.connections == 2
 
 
-@pytest.mark.parametrize("octets", ONE_ANSWER.values(), ids=ONE_ANSWER)
-def test_bytes_that_are_one_answer(octets: Callable[[bytes], bytes]) -> None:
-    """The end of the answer does not depend on the reader."""
-    assert is_one_answer(octets(b"body"))
-
-
 @pytest.mark.parametrize("octets", NOT_ONE_ANSWER.values(), ids=NOT_ONE_ANSWER)
 def test_bytes_that_are_not_one_answer(octets: Callable[[bytes], bytes]) -> None:
     """The check finds them on its own. It does not rely on how http.client and aiohttp read them."""
@@ -246,28 +241,23 @@ CLOSING: Final[dict[str, Callable[[bytes], bytes]]] = {
 @pytest.mark.parametrize("octets", CLOSING.values(), ids=CLOSING)
 def test_server_cannot_keep_a_connection_open(client: Client, octets: Callable[[bytes], bytes], tls: Any) -> None:
     """The client closes the socket at once. It does not wait until the server closes its side of TLS too."""
-    is_open = True
+    closed = threading.Event()
 
     def script(exchange: Exchange, _: int) -> None:
-        nonlocal is_open
         with contextlib.suppress(OSError):
             exchange.send(octets(target(exchange)))
         with socket.socket(fileno=os.dup(exchange.connection.fileno())) as tcp:  # below TLS
-            tcp.settimeout(0.05)
-            while is_open and not exchange.ended.is_set():
-                try:
-                    is_open = tcp.recv(1000) != b""
-                except TimeoutError:
-                    continue
-                except ConnectionError:
-                    is_open = False
+            with contextlib.suppress(ConnectionError):
+                while tcp.recv(1000):
+                    pass
+            closed.set()
 
     with scripted_server(script, tls=tls) as server:
         ask(client, server, "a", timeout_s=0.3)
         end = time.monotonic() + 5
-        while is_open and time.monotonic() < end:
-            client.idle(0.05)
-        assert not is_open
+        while not closed.is_set() and time.monotonic() < end:
+            client.idle(0.01)
+        assert closed.is_set()
 
 
 FLOODS: Final[dict[str, Callable[[Exchange], None]]] = {

@@ -30,6 +30,8 @@ def query(name):
 def show(name, answer):
     os.write(1, f"{name} {getattr(answer, 'client', answer)}\\n".encode())
 
+begun, released = threading.Event(), threading.Event()
+
 def wait_for(*children):
     for child in children:
         _, status = os.waitpid(child, 0)
@@ -54,7 +56,7 @@ REQUEST_IN_FLIGHT: Final = """
 introspector = HttpIntrospector(url, **settings)
 thread = threading.Thread(target=introspector.introspect, args=(query("slow-1"),))
 thread.start()
-time.sleep(0.2)
+time.sleep(0.1)
 child = os.fork()
 if not child:
     show("child", introspector.introspect(query("slow-1")))
@@ -68,7 +70,7 @@ keys = HttpClientKeys(allow_private=True)
 client = url.removesuffix("/introspect") + "/slow"
 thread = threading.Thread(target=keys.find, args=(client, "key-1"))
 thread.start()
-time.sleep(0.2)
+time.sleep(0.1)
 child = os.fork()
 if not child:
     show("child", keys.find(client, "key-1")["kid"])
@@ -83,40 +85,42 @@ process = os.getpid()
 
 def look_up(*arguments, **options):
     if os.getpid() == process:
-        time.sleep(2)
+        begun.set()
+        released.wait()
     return known(*arguments, **options)
 
 socket.getaddrinfo = look_up
 introspector = HttpIntrospector(url, **settings)
 thread = threading.Thread(target=introspector.introspect, args=(query("token-1"),))
 thread.start()
-time.sleep(0.2)
+begun.wait()
 child = os.fork()
 if not child:
     show("child", introspector.introspect(query("token-2")))
     os._exit(0)
 wait_for(child)
+released.set()
 thread.join()
 """
 
 LOCK_OF_A_THREAD: Final = """
-process = os.getpid()
-
 def clock():
     if threading.current_thread() is not threading.main_thread():
-        time.sleep(2)
+        begun.set()
+        released.wait()
     return time.monotonic()
 
 keys = HttpClientKeys(allow_private=True, clock=clock)
 client = url.removesuffix("/introspect") + "/client"
 thread = threading.Thread(target=keys.find, args=(client, "key-1"))
 thread.start()
-time.sleep(0.2)
+begun.wait()
 child = os.fork()
 if not child:
     show("child", keys.find(client, "key-1")["kid"])
     os._exit(0)
 wait_for(child)
+released.set()
 thread.join()
 """
 
@@ -147,7 +151,7 @@ with asyncio.Runner() as runner:
 def answer(exchange: Exchange, _: int) -> None:
     """Answer after 20 ms. The answer names its token. A token or a path that begins with `slow` takes longer."""
     is_slow = b"slow" in exchange.body or "/slow" in exchange.head
-    exchange.ended.wait(0.5 if is_slow else 0.02)
+    exchange.ended.wait(0.3 if is_slow else 0.02)
     if not exchange.body:
         exchange.answer({"keys": [ed25519_key("key-1").public_jwk()]})
     elif exchange.json()["access_token"].startswith("revoked"):

@@ -1,8 +1,6 @@
 """The ASGI host (ASGI 3.0), in memory and over HTTP."""
 
 import asyncio
-import json
-import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
@@ -19,16 +17,18 @@ from incoming_payments.domain.payment import (
     WalletAddress,
     WalletAddressUrl,
 )
-from incoming_payments.errors import ConfigurationError, HttpRefused, StoreUnavailable
+from incoming_payments.errors import ConfigurationError, HttpRefused
 from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
-from incoming_payments.ilp.packet import Reject, encode
-from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.ilp.packet import encode
+from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX
 from incoming_payments.ports import AsyncPorts, Ports
-from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 from incoming_payments.stores.memory import MemoryStore
 from kits.http_servers import over_http, serving_asgi
-from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
+from kits.memory_hosts import Channel, a_scope, chunks
+from kits.memory_hosts import asgi_application as an_application
+from kits.memory_hosts import call_asgi as call
+from kits.packet_kit import a_policy
 from kits.packet_kit import a_request as packet_request
 from kits.service_kit import (
     ALICE,
@@ -42,74 +42,11 @@ from kits.service_kit import (
     header,
     id_of,
     refusal,
-    settings,
 )
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
 ID_PATH = f"{PATH}/{NOBODYS_ID}"
-
-
-def a_scope(request: Request, **changes: Any) -> Scope:
-    """Return the ASGI scope for `request`. `None` among `changes` removes a key."""
-    scope: dict[str, Any] = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": request.method,
-        "scheme": "http",
-        "path": request.path,
-        "raw_path": request.path.encode("latin-1"),
-        "query_string": request.query.encode("latin-1"),
-        "root_path": "",
-        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers],
-    }
-    return {key: value for key, value in {**scope, **changes}.items() if value is not None}
-
-
-class Channel:
-    """The `receive` and `send` of an ASGI server, with the messages for both."""
-
-    def __init__(self, *messages: Message) -> None:
-        self.waiting = list(messages)
-        self.sent: list[Message] = []
-
-    async def receive(self) -> Message:
-        """Return the next message. Fail if there is none, because a real server would wait for ever."""
-        return self.waiting.pop(0)
-
-    async def send(self, message: Message) -> None:
-        """Record the message."""
-        self.sent.append(message)
-
-    @property
-    def response(self) -> Response:
-        """Return the messages sent as one whole response."""
-        start, body = self.sent
-        assert (start["type"], body["type"]) == ("http.response.start", "http.response.body")
-        headers = []
-        for name, value in start["headers"]:
-            assert (bytes, bytes, name.lower()) == (type(name), type(value), name)
-            headers.append((name.decode("latin-1"), value.decode("latin-1")))
-        return Response(start["status"], tuple(headers), body["body"])
-
-
-def chunks(*parts: bytes) -> list[Message]:
-    """Return a body as one message for each part."""
-    last = len(parts) - 1
-    return [{"type": "http.request", "body": part, "more_body": n < last} for n, part in enumerate(parts)]
-
-
-def an_application(service: Service, **options: Any) -> AsgiApplication:
-    """Return the service as an ASGI application. `options` are those of the application and of the service."""
-    return AsgiApplication(AsyncIncomingPayments(**settings(service, options)), **options)
-
-
-def call(application: AsgiApplication, scope: Scope, *messages: Message) -> Response:
-    """Return the response of `application` to the request of `scope`."""
-    channel = Channel(*(messages or chunks(b"")))
-    asyncio.run(application(scope, channel.receive, channel.send))
-    return channel.response
 
 
 def through(service: Service, **options: Any) -> Client:
@@ -126,46 +63,6 @@ def path_of(scope: Scope, mount: str = "/op") -> str:
 
 
 # --- the interface -------------------------------------------------------------------
-
-
-def test_create_and_get() -> None:
-    """A payment that is created can be read. The response has `Content-Length`."""
-    client = through(Service())
-    created = client.create(incomingAmount=USD_25)
-    assert str(len(created.body)) == header(created, "Content-Length")
-    assert document(created, 201) == document(client.get(id_of(created)))
-
-
-def test_refusals_have_their_header_fields() -> None:
-    """A refusal arrives with its status, its code, and the header fields for it."""
-    client = through(Service())
-    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
-    assert refusal(client.send(Request("DELETE", PATH))) == (405, "method_not_allowed")
-    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
-
-
-def test_head_has_the_length_of_get_and_no_content() -> None:
-    """RFC 9110 §9.3.2 applies to every response, also when the adapter refuses or a port fails."""
-    service = Service()
-    client = through(service)
-    good = client.get(client.creates(), "HEAD")
-    large = Request("HEAD", ID_PATH, headers=[("Content-Length", str(BODY_BYTES_MAX + 1))])
-    refused = call(an_application(service), a_scope(large), *chunks(b"x" * (BODY_BYTES_MAX + 1)))
-    service.replace(store=Unused())
-    failed = call(an_application(service), a_scope(Request("HEAD", ID_PATH)))
-    assert [good.status, refused.status, failed.status] == [200, 413, 500]
-    for response in (good, refused, failed):
-        assert response.body == b""
-        assert int(header(response, "Content-Length") or 0) > 0
-        assert header(response, "Content-Type") == "application/json"
-
-
-def test_clock_is_the_wall_clock_by_default() -> None:
-    """Without `clock` a request that was signed long ago is refused."""
-    service = Service()
-    request = service.client().creation(created=0)
-    application = AsgiApplication(AsyncIncomingPayments(policy=service.policy, ports=service.ports))
-    assert refusal(call(application, a_scope(request), *chunks(request.body))) == (401, "signature_stale")
 
 
 def async_ports(service: Service, **ports: Any) -> AsyncPorts:
@@ -237,6 +134,7 @@ PATHS: list[tuple[str, dict[str, Any], str]] = [
     ("raw", {"path": "/ab", "raw_path": b"/%61b"}, "/%61b"),
     ("raw with query", {"path": "/ab", "raw_path": b"/%61b?c=/d"}, "/%61b"),
     ("raw is null", {"path": "/a b?\u00e9", "raw_path": None}, "/a%20b%3F%C3%A9"),
+    ("raw is null, with signs", {"path": "/50%/a-b_c.d~e", "raw_path": None}, "/50%25/a-b_c.d~e"),
     ("two slashes", {"path": "//ab", "raw_path": b"//ab"}, "//ab"),
     ("absolute form", {"path": "http://h/ab", "raw_path": b"http://h/%61b"}, "/%61b"),
     ("absolute form with an invalid host", {"path": "http://[/ab", "raw_path": b"http://[/ab"}, "/ab"),
@@ -263,47 +161,6 @@ def test_mount_is_removed(mount: str, raw: str) -> None:
         for root_path in ("", decoded):
             scope = a_scope(Request("GET", "/"), **{"raw_path": None, **reported, "root_path": root_path})
             assert path_of(scope, mount) == PATH
-
-
-def test_mounted_application_answers() -> None:
-    """`mount` is the path of the base URL by default. A server or proxy may have removed it."""
-    service = Service()
-    request = service.client().creation()
-    mounted, elsewhere = an_application(service), an_application(service, mount="/pay")
-
-    def status(application: AsgiApplication, path: str, **changes: Any) -> int:
-        return call(application, a_scope(evolve(request, path=path), **changes), *chunks(request.body)).status
-
-    assert status(mounted, f"/op{PATH}") == 201
-    assert status(mounted, f"/op{PATH}", root_path="/op") == 201
-    assert status(mounted, PATH) == 201
-    assert status(mounted, f"/operator{PATH}") == 404
-    assert status(elsewhere, f"/pay{PATH}") == 201
-    assert status(elsewhere, f"/op{PATH}") == 404
-
-
-def test_404_because_of_a_wrong_mount_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The line names the path that arrived, the expected one, and the mount that fits. Other 404s leave no line."""
-    application = an_application(Service())
-    assert refusal(call(application, a_scope(Request("GET", f"/pay{ID_PATH}")))) == (404, "not_found")
-    expected = f"incoming payments: '/pay{ID_PATH}' is not found, because the service expects '/op{ID_PATH}': set mount"
-    assert [record.getMessage()[: len(expected)] for record in caplog.records] == [expected]
-    assert "mount='/pay'" in caplog.text
-    for path in (ID_PATH, f"/op{ID_PATH}", f"{ID_PATH}/x", "/", "/wp-login.php"):
-        assert call(application, a_scope(Request("GET", path))).status == 404
-    assert len(caplog.records) == 1
-
-
-def test_service_of_another_kind_is_refused() -> None:
-    """An adapter that gets a sync service or a mount without a slash refuses when it is built."""
-    service = Service()
-    wrong: Any = IncomingPayments(policy=service.policy, ports=service.ports)
-    with pytest.raises(
-        ConfigurationError, match="takes AsyncIncomingPayments, not IncomingPayments: WsgiApplication is sync"
-    ):
-        AsgiApplication(wrong)
-    with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
-        an_application(service, mount="op")
 
 
 def test_signature_covers_the_query() -> None:
@@ -619,129 +476,7 @@ def test_read_request_for_a_frameworks_own_route() -> None:
     assert refused.value.status == 400
 
 
-# --- failures --------------------------------------------------------------------------------------
-
-
-class Broken(MemoryStore):
-    """A store that raises `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    async def load(self, _: object) -> Any:  # type: ignore[override] # async on purpose
-        """Raise the error."""
-        raise self._error
-
-
-def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The response has no details. The log of the host has the traceback and no token."""
-    service = Service()
-    ports = async_ports(service, store=Broken(RuntimeError("the ledger is gone")))
-    client = through(service, ports=ports)
-    caplog.set_level(logging.INFO, "incoming_payments")
-    response = client.get(NOBODYS_ID)
-    assert refusal(response) == (500, "internal_error")
-    assert b"ledger" not in response.body
-    [record] = [record for record in caplog.records if record.name.startswith("incoming_payments")]
-    assert (record.name, record.levelname) == ("incoming_payments.hosts.asgi", "ERROR")
-    assert "the ledger is gone" in caplog.text
-    assert "Traceback" in caplog.text
-    assert client.token not in caplog.text
-
-
-def test_unavailable_store_is_503() -> None:
-    """The client gets `store_unavailable`, and may repeat the request."""
-    service = Service()
-    ports = async_ports(service, store=Broken(StoreUnavailable("locked")))
-    assert refusal(through(service, ports=ports).get(NOBODYS_ID)) == (503, "store_unavailable")
-
-
 # --- packets ---------------------------------------------------------------------------------------
-
-
-def test_packets_pay_payments_of_clients() -> None:
-    """With `packets`, peers can pay the payments of the same service."""
-    service = Service()
-    client = through(service, packets=a_policy())
-    id = client.creates(incomingAmount=USD_25)
-    sender = Sender(METHODS.derive(id))
-    assert code(client.send(packet_request(encode(sender.prepare(2500))))) == "fulfilled"
-    assert document(client.get(id))["completed"] is True
-    assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F07"
-
-
-def test_packets_are_off_by_default() -> None:
-    """Without `packets`, their path is 404."""
-    assert refusal(through(Service()).send(packet_request())) == (404, "not_found")
-
-
-def test_packets_below_a_mount() -> None:
-    """The path for packets is below the mount."""
-    service = Service()
-    application = an_application(service, packets=a_policy(path="/peers/ilp"), mount="/op")
-    request = evolve(packet_request(), path="/op/peers/ilp")
-    assert code(call(application, a_scope(request), *chunks(b""))) == "F01"
-    assert refusal(call(application, a_scope(evolve(request, path="/op/ilp")))) == (404, "not_found")
-
-
-def test_packets_have_their_own_size_limit() -> None:
-    """A body that is too large for a packet is refused. The limit for clients is higher."""
-    client = through(Service(), packets=a_policy())
-    too_large = bytes(ILP_PREPARE_BYTES_MAX + 1)
-    refused = client.send(packet_request(too_large))
-    assert refusal(refused) == (413, "body_too_large")
-    assert str(ILP_PREPARE_BYTES_MAX) in json.loads(refused.body)["error"]["description"]
-    assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=too_large))) == (401, "token_missing")
-
-
-EARLY_REFUSALS = [
-    pytest.param(packet_request(b"x" * 100, OCTETS), "Bearer", (401, "token_missing"), id="no peer"),
-    pytest.param(packet_request(b"x" * 100, BEARER), "Bearer", (415, "unsupported_media_type"), id="no packet"),
-    pytest.param(
-        Request("POST", PATH, headers=[JSON, *((f"X-{n}", "") for n in range(HEADERS_MAX))], body=b"x" * 100),
-        "GNAP",
-        (431, "headers_too_large"),
-        id="too many fields",
-    ),
-]
-
-
-@pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
-def test_refused_head_leaves_the_body_unread(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
-    """The body is not received when the sender of a packet is unknown, or there are too many header fields."""
-    channel = Channel(*chunks(request_.body))
-    application = an_application(Service(), packets=a_policy())
-    asyncio.run(application(a_scope(request_), channel.receive, channel.send))
-    assert expected == refusal(channel.response, challenge)
-    assert len(channel.waiting) == 1
-
-
-def test_failed_port_is_t00_for_a_peer_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A peer gets T00 and never a 5xx. The log of the host has the traceback and no token."""
-    service = Service()
-    sender = Sender(METHODS.derive(service.client().creates()))
-    replace_async(service, store=Broken(RuntimeError("the ledger is gone")))
-    client = through(service, packets=a_policy())
-    response = client.send(packet_request(encode(sender.probe(1))))
-    assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
-    assert "the ledger is gone" in caplog.text
-    assert "Traceback" in caplog.text
-    assert TOKEN not in caplog.text
-
-
-def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -> None:
-    """The peer gets T00, and the log of the host has the error in one line."""
-    service = Service()
-    sender = Sender(METHODS.derive(service.client().creates()))
-    replace_async(service, store=Broken(StoreUnavailable("locked")))
-    response = through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
-    assert code(response) == "T00"
-    [record] = caplog.records
-    assert (record.levelname, record.getMessage()) == (
-        "WARNING",
-        "incoming payments: the store is unavailable; clients have to retry: locked",
-    )
 
 
 @pytest.mark.parametrize("waits", ["a client", "a peer"])
@@ -883,34 +618,3 @@ def test_over_http_body_over_the_limit() -> None:
         large = Request("POST", PATH, headers=[JSON], body=b"x" * (BODY_BYTES_MAX + 1))
         assert refusal(over_http(port, large)) == (413, "body_too_large")
         assert over_http(port, Request("GET", ID_PATH)).status == 404
-
-
-# --- why a signature was refused -------------------------------------------------------------------
-
-
-def test_refused_signatures_are_diagnosed_when_enabled(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has a diagnosis without the token. The response is the same with and without the diagnosis."""
-    service = Service()
-    client = service.client()
-    request = evolve(client.creation(), query="a=1")
-    without = call(an_application(service), a_scope(request), *chunks(request.body))
-    assert caplog.records == []
-    with_diagnosis = call(an_application(service, explain_refusals=True), a_scope(request), *chunks(request.body))
-
-    assert without == with_diagnosis
-    assert refusal(with_diagnosis) == (401, "signature_invalid")
-    [record] = caplog.records
-    assert (record.name, record.levelname) == ("incoming_payments.hosts.asgi", "WARNING")
-    cause = "  proved: the client signed https://bank.example/op/incoming-payments: another query than the service"
-    assert cause in caplog.text
-    assert client.token not in caplog.text
-
-
-def test_other_responses_are_not_diagnosed(caplog: pytest.LogCaptureFixture) -> None:
-    """Accepted requests, and requests refused for other reasons, leave the log empty."""
-    service = Service()
-    client = through(service, explain_refusals=True)
-    assert document(client.get(client.creates()))["completed"] is False
-    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
-    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
-    assert caplog.records == []

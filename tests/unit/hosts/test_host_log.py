@@ -198,6 +198,7 @@ def test_outage_names_its_port(caplog: pytest.LogCaptureFixture, error: PortUnav
         ("/op", "/wp-login.php", None, None),
         ("/op", "/ilp", None, None),
         ("/op", "/pay/ilp", "/op/ilp", "/pay"),
+        ("/op/", "/pay/ilp", "/op/ilp", "/pay"),
         ("/op", "/operator/incoming-payments", "/op/incoming-payments", "/operator"),
         ("", "/op/incoming-payments", "/incoming-payments", "/op"),
         ("/incoming-payments", "/incoming-payments/1", "/incoming-payments/incoming-payments/1", ""),

@@ -5,27 +5,25 @@ import json
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote, unquote_to_bytes
-from wsgiref.util import setup_testing_defaults
+from urllib.parse import unquote
 from wsgiref.validate import validator
 
 import flask
 import pytest
 from attrs import evolve
 
-from incoming_payments.api import Request, Response
+from incoming_payments.api import Request
 from incoming_payments.clients.introspection import HttpIntrospector
-from incoming_payments.errors import ConfigurationError, HttpRefused, StoreUnavailable
-from incoming_payments.hosts.wsgi import WsgiApplication, read_request
-from incoming_payments.ilp.packet import Reject, encode
-from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
+from incoming_payments.errors import ConfigurationError, HttpRefused
+from incoming_payments.hosts.wsgi import read_request
+from incoming_payments.limits import BODY_BYTES_MAX
 from incoming_payments.log import LogEvent
-from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
-from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing.authorization_server import AuthorizationServer
 from kits.http_servers import over_http, serving_wsgi
-from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
-from kits.packet_kit import a_request as packet_request
+from kits.memory_hosts import an_environ
+from kits.memory_hosts import call_wsgi as call
+from kits.memory_hosts import wsgi_application as an_application
+from kits.packet_kit import a_policy
 from kits.service_kit import (
     ALICE,
     JSON,
@@ -36,56 +34,12 @@ from kits.service_kit import (
     Service,
     Unused,
     document,
-    header,
     id_of,
     refusal,
-    settings,
 )
-from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
 ID_PATH = f"{PATH}/{NOBODYS_ID}"
-
-
-def an_environ(request: Request, **changes: Any) -> dict[str, Any]:
-    """Return the WSGI environment for `request`. `None` among `changes` removes a key."""
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": request.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(request.path).decode("latin-1"),
-        "QUERY_STRING": request.query,
-        "CONTENT_TYPE": "",
-        "CONTENT_LENGTH": str(len(request.body)) if request.body else "",
-        "wsgi.input": io.BytesIO(request.body),
-    }
-    for name, value in request.headers:
-        key = name.upper().replace("-", "_")
-        key = key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
-        environ[key] = f"{environ[key]},{value}" if environ.get(key) and key != "CONTENT_LENGTH" else value
-    setup_testing_defaults(environ)
-    return {key: value for key, value in {**environ, **changes}.items() if value is not None}
-
-
-def an_application(service: Service, **options: Any) -> WsgiApplication:
-    """Return the service as a WSGI application. `options` are those of the application and of the service."""
-    return WsgiApplication(IncomingPayments(**settings(service, options)), **options)
-
-
-def call(application: Any, environ: dict[str, Any]) -> Response:
-    """Return the response of `application`, read as a WSGI server does."""
-    started: list[tuple[str, list[tuple[str, str]]]] = []
-
-    def start_response(status: str, headers: list[tuple[str, str]], _: object = None) -> Any:
-        started.append((status, headers))
-
-    body = application(environ, start_response)
-    try:
-        content = b"".join(body)
-    finally:
-        if hasattr(body, "close"):
-            body.close()
-    [(status, headers)] = started
-    return Response(int(status.split(" ")[0]), tuple(headers), content)
 
 
 def through(service: Service, **options: Any) -> Client:
@@ -131,14 +85,6 @@ def test_wrong_setting_of_the_introspector_is_logged(caplog: pytest.LogCaptureFi
 # --- the interface -------------------------------------------------------------------
 
 
-def test_create_and_get() -> None:
-    """A payment that is created can be read. The response has `Content-Length`."""
-    client = through(Service())
-    created = client.create(incomingAmount=USD_25)
-    assert str(len(created.body)) == header(created, "Content-Length")
-    assert document(created, 201) == document(client.get(id_of(created)))
-
-
 def test_status_line_has_the_phrase() -> None:
     """PEP 3333: the status is a code and its phrase."""
     lines: list[str] = []
@@ -150,39 +96,6 @@ def test_status_line_has_the_phrase() -> None:
     assert lines == ["404 Not Found"]
 
 
-def test_refusals_have_their_header_fields() -> None:
-    """A refusal arrives with its status, its code, and the header fields for it."""
-    client = through(Service())
-    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
-    assert refusal(client.send(Request("DELETE", PATH))) == (405, "method_not_allowed")
-    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
-
-
-def test_head_has_the_length_of_get_and_no_content() -> None:
-    """RFC 9110 §9.3.2 applies to every response, also when the adapter refuses or a port fails."""
-    service = Service()
-    client = through(service)
-    good = client.get(client.creates(), "HEAD")
-    refused = call(
-        an_application(service), an_environ(Request("HEAD", ID_PATH), CONTENT_LENGTH=str(BODY_BYTES_MAX + 1))
-    )
-    service.replace(store=Unused())
-    failed = call(an_application(service), an_environ(Request("HEAD", ID_PATH)))
-    assert [good.status, refused.status, failed.status] == [200, 413, 500]
-    for response in (good, refused, failed):
-        assert response.body == b""
-        assert int(header(response, "Content-Length") or 0) > 0
-        assert header(response, "Content-Type") == "application/json"
-
-
-def test_clock_is_the_wall_clock_by_default() -> None:
-    """Without `clock` a request that was signed long ago is refused."""
-    service = Service()
-    application = WsgiApplication(IncomingPayments(policy=service.policy, ports=service.ports))
-    request = service.client().creation(created=0)
-    assert refusal(call(application, an_environ(request))) == (401, "signature_stale")
-
-
 # --- the path --------------------------------------------------------------------------------------
 
 
@@ -190,6 +103,7 @@ def test_clock_is_the_wall_clock_by_default() -> None:
 PATHS: list[tuple[str, dict[str, Any], str]] = [
     ("decoded only", {"PATH_INFO": f"{PATH}/a b"}, f"{PATH}/a%20b"),
     ("decoded only, not ASCII", {"PATH_INFO": "/\u00c3\u00a9"}, "/%C3%A9"),
+    ("decoded only, not UTF-8", {"PATH_INFO": "/\u00ff"}, "/%FF"),
     ("nothing", {"PATH_INFO": None}, ""),
     ("REQUEST_URI", {"PATH_INFO": "/ab", "REQUEST_URI": "/%61b?c=d"}, "/%61b"),
     ("RAW_URI", {"PATH_INFO": "/ab", "RAW_URI": "/%61b?c=d"}, "/%61b"),
@@ -224,43 +138,6 @@ def test_mount_is_removed(mount: str, raw: str) -> None:
         {"SCRIPT_NAME": f"{decoded}{PATH}", "PATH_INFO": ""},
     ):
         assert path_of(an_environ(Request("GET", "/"), **reported), mount) == PATH
-
-
-def test_mounted_application_answers() -> None:
-    """`mount` is the path of the base URL by default. A server or proxy may have removed it."""
-    service = Service()
-    request = service.client().creation()
-    mounted, elsewhere = an_application(service), an_application(service, mount="/pay")
-    assert call(mounted, an_environ(evolve(request, path=f"/op{PATH}"))).status == 201
-    assert call(mounted, an_environ(request, SCRIPT_NAME="/op")).status == 201
-    assert call(mounted, an_environ(request)).status == 201
-    assert call(mounted, an_environ(evolve(request, path=f"/operator{PATH}"))).status == 404
-    assert call(elsewhere, an_environ(evolve(request, path=f"/pay{PATH}"))).status == 201
-    assert call(elsewhere, an_environ(evolve(request, path=f"/op{PATH}"))).status == 404
-
-
-def test_404_because_of_a_wrong_mount_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The line names the path that arrived, the expected one, and the mount that fits. Other 404s leave no line."""
-    application = an_application(Service())
-    assert refusal(call(application, an_environ(Request("GET", f"/pay{ID_PATH}")))) == (404, "not_found")
-    expected = f"incoming payments: '/pay{ID_PATH}' is not found, because the service expects '/op{ID_PATH}': set mount"
-    assert [record.getMessage()[: len(expected)] for record in caplog.records] == [expected]
-    assert "mount='/pay'" in caplog.text
-    for path in (ID_PATH, f"/op{ID_PATH}", f"{ID_PATH}/x", "/", "/wp-login.php"):
-        assert call(application, an_environ(Request("GET", path))).status == 404
-    assert len(caplog.records) == 1
-
-
-def test_service_of_another_kind_is_refused() -> None:
-    """An adapter that gets an async service, ports or a mount without a slash refuses when it is built."""
-    service = Service()
-    wrong: Any = AsyncIncomingPayments(policy=service.policy, ports=service.ports)
-    with pytest.raises(
-        ConfigurationError, match="takes IncomingPayments, not AsyncIncomingPayments: WsgiApplication is sync"
-    ):
-        WsgiApplication(wrong)
-    with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
-        an_application(service, mount="op")
 
 
 def test_signature_covers_the_raw_path() -> None:
@@ -513,33 +390,6 @@ def test_read_request_for_a_frameworks_own_route() -> None:
 # --- failures --------------------------------------------------------------------------------------
 
 
-class Broken(MemoryStore):
-    """A store that raises `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def load(self, _: object) -> Any:
-        """Raise the error."""
-        raise self._error
-
-
-def test_failed_port_is_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The response has no details. The log of the host has the traceback and no token."""
-    service = Service()
-    service.replace(store=Broken(RuntimeError("the ledger is gone")))
-    client = through(service)
-    response = client.get(NOBODYS_ID)
-    assert refusal(response) == (500, "internal_error")
-    assert b"ledger" not in response.body
-    [record] = caplog.records
-    assert (record.name, record.levelname) == ("incoming_payments.hosts.wsgi", "ERROR")
-    assert "the ledger is gone" in caplog.text
-    assert "Traceback" in caplog.text
-    assert client.token not in caplog.text
-
-
 def test_failed_clock_is_500(caplog: pytest.LogCaptureFixture) -> None:
     """`answer` raises no exception for any failure."""
     service = Service()
@@ -554,99 +404,6 @@ def test_path_that_is_not_latin_1_is_500(caplog: pytest.LogCaptureFixture) -> No
     environ = an_environ(Request("GET", ID_PATH), PATH_INFO="/\u20ac")
     assert refusal(an_application(Service(), packets=a_policy()).answer(environ)) == (500, "internal_error")
     assert "UnicodeEncodeError" in caplog.text
-
-
-def test_unavailable_store_is_503() -> None:
-    """The client gets `store_unavailable`, and may repeat the request."""
-    service = Service()
-    service.replace(store=Broken(StoreUnavailable("locked")))
-    assert refusal(through(service).get(NOBODYS_ID)) == (503, "store_unavailable")
-
-
-# --- packets ---------------------------------------------------------------------------------------
-
-
-def test_packets_pay_payments_of_clients() -> None:
-    """With `packets`, peers can pay the payments of the same service."""
-    service = Service()
-    client = through(service, packets=a_policy())
-    id = client.creates(incomingAmount=USD_25)
-    sender = Sender(METHODS.derive(id))
-    assert code(client.send(packet_request(encode(sender.prepare(2500))))) == "fulfilled"
-    assert document(client.get(id))["completed"] is True
-    assert code(client.send(packet_request(encode(sender.prepare(1))))) == "F07"
-
-
-def test_packets_are_off_by_default() -> None:
-    """Without `packets`, their path is 404."""
-    assert refusal(through(Service()).send(packet_request())) == (404, "not_found")
-
-
-def test_packets_below_a_mount() -> None:
-    """The path for packets is below the mount."""
-    service = Service()
-    application = an_application(service, packets=a_policy(path="/peers/ilp"), mount="/op")
-    request = evolve(packet_request(), path="/op/peers/ilp")
-    assert code(call(application, an_environ(request))) == "F01"
-    assert refusal(call(application, an_environ(evolve(request, path="/op/ilp")))) == (404, "not_found")
-
-
-def test_packets_have_their_own_size_limit() -> None:
-    """A body that is too large for a packet is refused. The limit for clients is higher."""
-    client = through(Service(), packets=a_policy())
-    too_large = bytes(ILP_PREPARE_BYTES_MAX + 1)
-    refused = client.send(packet_request(too_large))
-    assert refusal(refused) == (413, "body_too_large")
-    assert str(ILP_PREPARE_BYTES_MAX) in json.loads(refused.body)["error"]["description"]
-    assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=too_large))) == (401, "token_missing")
-
-
-EARLY_REFUSALS = [
-    pytest.param(packet_request(b"x" * 100, OCTETS), "Bearer", (401, "token_missing"), id="no peer"),
-    pytest.param(packet_request(b"x" * 100, BEARER), "Bearer", (415, "unsupported_media_type"), id="no packet"),
-    pytest.param(
-        Request("POST", PATH, headers=[JSON, *((f"X-{n}", "") for n in range(HEADERS_MAX))], body=b"x" * 100),
-        "GNAP",
-        (431, "headers_too_large"),
-        id="too many fields",
-    ),
-]
-
-
-@pytest.mark.parametrize(("request_", "challenge", "expected"), EARLY_REFUSALS)
-def test_refused_head_leaves_the_body_unread(request_: Request, challenge: str, expected: tuple[int, str]) -> None:
-    """The body is not read when the sender of a packet is unknown, or there are too many header fields."""
-    stream = Stream(request_.body)
-    answer = call(an_application(Service(), packets=a_policy()), an_environ(request_, **{"wsgi.input": stream}))
-    assert expected == refusal(answer, challenge)
-    assert stream.taken == 0
-
-
-def test_failed_port_is_t00_for_a_peer_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A peer gets T00 and never a 5xx. The log of the host has the traceback and no token."""
-    service = Service()
-    sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(RuntimeError("the ledger is gone")))
-    client = through(service, packets=a_policy())
-    response = client.send(packet_request(encode(sender.probe(1))))
-    assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
-    assert "the ledger is gone" in caplog.text
-    assert "Traceback" in caplog.text
-    assert TOKEN not in caplog.text
-
-
-def test_unavailable_store_is_t00_for_a_peer(caplog: pytest.LogCaptureFixture) -> None:
-    """The peer gets T00, and the log of the host has the error in one line."""
-    service = Service()
-    sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(StoreUnavailable("locked")))
-    response = through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
-    assert code(response) == "T00"
-    [record] = caplog.records
-    assert (record.levelname, record.getMessage()) == (
-        "WARNING",
-        "incoming payments: the store is unavailable; clients have to retry: locked",
-    )
 
 
 # --- over HTTP -------------------------------------------------------------------------------------
@@ -686,34 +443,3 @@ def test_field_under_two_keys_counts_once() -> None:
     request = service.client().creation()
     twice = {"HTTP_CONTENT_TYPE": "application/json", "HTTP_CONTENT_LENGTH": str(len(request.body))}
     assert call(an_application(service), an_environ(request, **twice)).status == 201
-
-
-# --- why a signature was refused -------------------------------------------------------------------
-
-
-def test_refused_signatures_are_diagnosed_when_enabled(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has a diagnosis without the token. The response is the same with and without the diagnosis."""
-    service = Service()
-    client = service.client()
-    request = evolve(client.creation(), query="a=1")
-    without = call(an_application(service), an_environ(request))
-    assert caplog.records == []
-    with_diagnosis = call(an_application(service, explain_refusals=True), an_environ(request))
-
-    assert without == with_diagnosis
-    assert refusal(with_diagnosis) == (401, "signature_invalid")
-    [record] = caplog.records
-    assert (record.name, record.levelname) == ("incoming_payments.hosts.wsgi", "WARNING")
-    cause = "  proved: the client signed https://bank.example/op/incoming-payments: another query than the service"
-    assert cause in caplog.text
-    assert client.token not in caplog.text
-
-
-def test_other_responses_are_not_diagnosed(caplog: pytest.LogCaptureFixture) -> None:
-    """Accepted requests, and requests refused for other reasons, leave the log empty."""
-    service = Service()
-    client = through(service, explain_refusals=True)
-    assert document(client.get(client.creates()))["completed"] is False
-    assert refusal(client.send(Request("POST", PATH, headers=[JSON]))) == (401, "token_missing")
-    assert refusal(client.get(NOBODYS_ID)) == (404, "payment_not_found")
-    assert caplog.records == []
