@@ -106,6 +106,7 @@ INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token
 INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: usually 2 KB each, and 20 KB at most
 INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
 ACTIVE_TOKENS_MAX: Final = 10_000  # remembered digests of tokens, for the reserved connections: 200 bytes each
+ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector: usually 2 KB each, and 20 KB at most
 CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: a kept one may be closed, and a server restarts
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
 ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: header fields, interim responses, chunks
