@@ -36,7 +36,6 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.LoadPayment: ("store", lambda port, effect: port.load(effect.id)),
     effects.UpdatePayment: ("store", lambda port, effect: port.update(effect.id, effect.decide, effect.credit_id)),
     effects.LoadEvents: ("store", lambda port, effect: port.events(effect.id)),
-    effects.FindCredit: ("store", lambda port, effect: port.find_credit(effect.id, effect.credit_id)),
     effects.RequestApproval: ("approvals", lambda port, effect: port.request(effect.proposal)),
     effects.CountRequest: ("quotas", lambda port, effect: port.admit(effect.client, effect.now)),
     effects.ReserveUnpaid: ("quotas", lambda port, effect: port.reserve(effect.client, effect.id)),

@@ -20,7 +20,6 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     HOST,
     ClientId,
-    Credit,
     CreditId,
     IncomingPayment,
     PaymentId,
@@ -84,10 +83,6 @@ class Store:
         self.calls.append(("update", id, credit_id))
         return decide(PAYMENT, None).answer
 
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        self.calls.append(("find_credit", id, credit_id))
-        return None
-
     def events(self, id: PaymentId) -> Sequence[Event]:
         self.calls.append(("events", id))
         return [EVENT]
@@ -123,10 +118,6 @@ class AsyncStore:
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         await asyncio.sleep(0)
         return self.store.update(id, decide, credit_id)
-
-    async def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        await asyncio.sleep(0)
-        return self.store.find_credit(id, credit_id)
 
     async def events(self, id: PaymentId) -> Sequence[Event]:
         await asyncio.sleep(0)
