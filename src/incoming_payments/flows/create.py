@@ -141,7 +141,7 @@ def create_for_host(
     """Create a payment for the host's own app, with the limits of a create request. See `IncomingPayments.create`."""
     now = check_time(clock())
     if expires_at is not None:
-        _check_expiry(expires_at)
+        check_time(expires_at, member="expiresAt")
     owner = HOST if client is None else client_id(client)
     text = None if metadata is None else _metadata_json(metadata, policy)
     url = wallet_address_url(wallet_address)
@@ -170,13 +170,6 @@ def _canonical(creation: CreateRequest, owner: ClientId) -> bytes:
         ],
         sort_keys=True,
     ).encode()
-
-
-def _check_expiry(expires_at: datetime) -> None:
-    try:
-        check_time(expires_at)
-    except InvalidValue as error:
-        raise InvalidValue(error.description, member="expiresAt") from None
 
 
 def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> MetadataJson | None:
