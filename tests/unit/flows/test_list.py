@@ -271,6 +271,7 @@ def test_list_of_head_and_other_requests() -> None:
         (WalletAddressesUnavailable("10.0.0.7 is down"), (503, "wallet_addresses_unavailable")),
         (StoreUnavailable("locked"), (503, "store_unavailable")),
         (TimeoutError(), (503, "wallet_addresses_unavailable")),
+        (ConnectionResetError(), (503, "wallet_addresses_unavailable")),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -1,14 +1,12 @@
 """Observing flows: what is reported, and that the flow gets the same answers and errors as without an observer."""
 
 import asyncio
-import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import (
@@ -20,15 +18,10 @@ from incoming_payments.errors import (
 )
 from incoming_payments.flows.effects import Effect, IntrospectToken, LoadPayment, UpdatePayment
 from incoming_payments.flows.observed import EffectReporter
-from incoming_payments.flows.receive import receive
-from incoming_payments.flows.run import arun, run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
-from incoming_payments.ports import CreditDecided, Observation, Ports, TokenIntrospected
-from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.testing import NOW, a_creation
+from incoming_payments.ports import CreditDecided, Observation, TokenIntrospected
 from kits.lifecycle_kit import a_payment
 from kits.service_kit import NOBODYS_ID
-from kits.stream_kit import USD
 
 ID = PaymentId(NOBODYS_ID)
 INTROSPECT = IntrospectToken(TokenQuery(AccessToken("TOKEN"), "read"))
@@ -115,19 +108,6 @@ def test_errors_are_reported(drive: Drive, effect: Effect[Any], error: Exception
         drive(a_reporter(found), perform, effect)
     assert caught.value is error
     assert [one.outcome for one in found] == ([] if code is None else [code])
-
-
-@pytest.mark.parametrize("driver", [run, arun])
-def test_drivers_report(driver: Callable[..., Any]) -> None:
-    """Both drivers report the port operations of a flow."""
-    found: list[Observation] = []
-    store = MemoryStore()
-    store.insert(created := a_creation())
-    flow = receive(created.answer.id, credit="wire-1", amount=Amount(5, USD), clock=lambda: NOW)
-    answer = driver(flow, Ports(store=store), reporter=a_reporter(found))
-    credit = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
-    assert credit.received == Amount(5, USD)
-    assert found == [CreditDecided(outcome="credited", duration_s=1.0)]
 
 
 def test_cancelled_operation_is_not_reported() -> None:
