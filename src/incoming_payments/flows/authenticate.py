@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from incoming_payments.domain.payment import ClientId
 from incoming_payments.errors import (
@@ -16,7 +16,7 @@ from incoming_payments.errors import (
 from incoming_payments.flows.effects import FindClientKey, Flow, IntrospectToken, UseNonce
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.quotas import admit
-from incoming_payments.gnap.access import AccessRight, Allowance, authorize
+from incoming_payments.gnap.access import Allowance, authorize
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery, require_active
 from incoming_payments.httpsig import (
     Evidence,
@@ -32,19 +32,10 @@ from incoming_payments.httpsig import (
 from incoming_payments.httpsig import Policy as SignaturePolicy
 
 
-@frozen
-class Caller:
-    """An authenticated client, the rights of its token, and the facts that its signature proves."""
-
-    client: ClientId
-    rights: tuple[AccessRight, ...]
-    proof: Proof
-
-
 def authorized(
     request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, *, covered: tuple[str, ...] = ()
-) -> Flow[tuple[Caller, Allowance]]:
-    """Return the caller of `request`, which has the token of `query`, and the rights for the action of `query`.
+) -> Flow[tuple[ClientId, Allowance]]:
+    """Return the client that sent `request` with the token of `query`, and its rights for the action of `query`.
 
     Spec section 5. The signature must also cover the fields `covered`. The request counts in the quota of the client.
 
@@ -61,14 +52,14 @@ def authorized(
     signature = _covering(policy.signature, covered) if covered else policy.signature
     try:
         yield from _find_keys(request, info, policy, keys)
-        caller = Caller(info.client, info.rights, verify(request, keys, policy=signature, now=now))
-        allowance = authorize(caller.rights, query.action)
-        yield from admit(caller.client, now)
-        yield from _require_new(caller, policy, now)
+        proof = verify(request, keys, policy=signature, now=now)
+        allowance = authorize(info.rights, query.action)
+        yield from admit(info.client, now)
+        yield from _require_new(info.client, proof, policy, now)
     except SignatureRefused as refusal:
         refusal.evidence = Evidence(request, keys, signature, now)
         raise
-    return caller, allowance
+    return info.client, allowance
 
 
 def _covering(signature: SignaturePolicy, covered: tuple[str, ...]) -> SignaturePolicy:
@@ -123,15 +114,13 @@ def _load_key(jwk: Mapping[str, object]) -> PublicKey:
         raise refusal from error
 
 
-def _require_new(caller: Caller, policy: ServicePolicy, now: datetime) -> Flow[None]:
+def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: datetime) -> Flow[None]:
     """Raise `SignatureRefused` when the request was used before, or has a nonce that cannot be recorded."""
-    nonce = caller.proof.signature_input.nonce
+    nonce = proof.signature_input.nonce
     if nonce is None and policy.allow_identical:
         return
     try:
-        is_new = yield from UseNonce(
-            replay_key(caller.proof, caller.client), fresh_until(caller.proof, policy.signature), now
-        )
+        is_new = yield from UseNonce(replay_key(proof, client), fresh_until(proof, policy.signature), now)
     except PortMissing as error:
         if nonce is None or policy.signature.nonce_required:
             raise  # the policy needs the port, so this is a mistake of the host

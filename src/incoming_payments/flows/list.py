@@ -48,13 +48,13 @@ def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, no
         yield from authorized(request, TokenQuery(token, Action.LIST), policy, now)
         raise
     url = wanted.wallet_address
-    caller, allowance = yield from authorized(request, TokenQuery(token, Action.LIST, url), policy, now)
+    client, allowance = yield from authorized(request, TokenQuery(token, Action.LIST, url), policy, now)
     require_wallet_address(allowance, url)
     if (yield from find_wallet_address(url)) is None:
         text = "this service does not host the wallet address: check the URL"
         raise WalletAddressNotFound(text, member="wallet-address")
-    client = caller.client if allowance.reach(url) == "own" else None
-    every = PaymentQuery(now=now, limit=wanted.limit + 1, wallet_address=url, client=client)
+    listed = client if allowance.reach(url) == "own" else None
+    every = PaymentQuery(now=now, limit=wanted.limit + 1, wallet_address=url, client=listed)
     page = yield from _page(every, wanted.cursor, backwards=wanted.backwards)
     return page_view(page, policy, now)
 

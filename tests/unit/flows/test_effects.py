@@ -26,7 +26,6 @@ from incoming_payments.flows.effects import (
     IntrospectToken,
     LoadPayment,
     ReserveUnpaid,
-    UpdatePayment,
     UseNonce,
 )
 from incoming_payments.flows.expire import announce_expired
@@ -43,7 +42,7 @@ from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp_http import PacketPolicy, handle_packet
 from incoming_payments.ports import Ports
 from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.testing import NOW, crediting
+from incoming_payments.testing import NOW
 from kits.service_kit import ALICE, NOBODYS_ID, ed25519_key
 from kits.stream_kit import METHODS, PEER, USD
 
@@ -114,11 +113,6 @@ def test_effect_is_a_value() -> None:
     assert LoadPayment(PaymentId("a")) != LoadPayment(PaymentId("b"))
     with pytest.raises(FrozenInstanceError):
         LoadPayment(PaymentId("a")).id = PaymentId("b")  # type: ignore[misc] # on purpose
-
-
-def test_update_without_a_credit_id() -> None:
-    """The credit id of an update is optional."""
-    assert UpdatePayment(PaymentId("a"), crediting("wire-1", 1)).credit_id is None
 
 
 def defined() -> Iterator[type[Effect[object]]]:
@@ -199,14 +193,6 @@ def test_flow_that_was_used_does_not_warn(use: Callable[[Flow[int]], object]) ->
 def delegating(flow: Flow[int]) -> Flow[int]:
     """Return the answer of another flow."""
     return (yield from flow)
-
-
-def test_exception_is_thrown_into_a_flow() -> None:
-    """A flow that warns takes exceptions like every generator."""
-    steps = announce_expired(NOW)
-    next(steps)
-    with pytest.raises(KeyError):
-        steps.throw(KeyError("x"))
 
 
 @pytest.mark.parametrize(
