@@ -39,6 +39,7 @@ from incoming_payments.limits import (
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import NOW
+from kits.fake_ports import Raising
 from kits.service_kit import (
     ALICE,
     AUTH_SERVER,
@@ -1086,19 +1087,6 @@ def test_token_expires_by_the_clock() -> None:
 PORTS = ["introspector", "wallet_addresses", "methods", "store"]
 
 
-class Raises:
-    """A port with methods that all raise `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __getattr__(self, _: str) -> Any:
-        def port(*_: object) -> None:
-            raise self._error
-
-        return port
-
-
 def payments_in(store: MemoryStore) -> list[IncomingPayment]:
     """Return every payment in a memory store."""
     return [row for row in store._rows.values() if isinstance(row, IncomingPayment)]
@@ -1120,7 +1108,7 @@ def test_port_refuses_by_the_hosts_own_rules(port: str) -> None:
     service = Service()
     client = service.client()
     store = service.store
-    service.replace(**{port: Raises(PolicyRefused("at most five payments a day", per_day=5))})
+    service.replace(**{port: Raising(PolicyRefused("at most five payments a day", per_day=5))})
     response = client.create()
     assert refusal(response) == (403, "refused_by_policy")
     assert (
@@ -1134,7 +1122,7 @@ def test_port_refuses_with_an_error_of_its_own() -> None:
     """A subclass of `PolicyRefused` has its own code. Its other attributes are not sent to the client."""
     service = Service()
     client = service.client()
-    service.replace(wallet_addresses=Raises(OwnRules(object())))
+    service.replace(wallet_addresses=Raising(OwnRules(object())))
     response = client.create()
     assert refusal(response) == (403, "sanctions")
     assert error_of(response) == {"code": "sanctions", "description": "ask compliance"}
@@ -1146,7 +1134,7 @@ def test_unavailable_port_gives_503(port: str) -> None:
     service = Service()
     client = service.client()
     store = service.store
-    service.replace(**{port: Raises(StoreUnavailable("/var/lib/payments.db is locked"))})
+    service.replace(**{port: Raising(StoreUnavailable("/var/lib/payments.db is locked"))})
     response = client.create()
     assert refusal(response) == (503, "store_unavailable")
     assert response.headers[2:] == (("Retry-After", "1"),)
@@ -1170,7 +1158,7 @@ def test_unavailable_authorization_server_gives_503(error: Exception, code: str)
     """An outage is 503 with `Retry-After` and a code that names the port, and neither 401 nor 500."""
     service = Service()
     client = service.client()
-    service.replace(introspector=Raises(error))
+    service.replace(introspector=Raising(error))
     response = client.create()
     assert refusal(response) == (503, code)
     assert response.headers[2:] == (("Retry-After", "1"),)
@@ -1182,7 +1170,7 @@ def test_unavailable_authorization_server_gives_503(error: Exception, code: str)
 def test_unavailable_store_gives_503_for_the_public_view(method: str) -> None:
     """An unsigned request gets the same 503."""
     service = Service()
-    service.replace(store=Raises(StoreUnavailable("locked")))
+    service.replace(store=Raising(StoreUnavailable("locked")))
     assert service.handle(Request(method, ID_PATH)).status == 503
 
 
@@ -1196,7 +1184,7 @@ def test_other_exception_of_a_port_is_raised_unchanged(port: str, error: Excepti
     """An exception that no client can cause reaches the host unchanged."""
     service = Service()
     client = service.client()
-    service.replace(**{port: Raises(error)})
+    service.replace(**{port: Raising(error)})
     with pytest.raises(type(error)) as raised:
         client.create()
     assert error is raised.value
@@ -1243,7 +1231,7 @@ def test_responses_and_logs_hold_no_secret(caplog: pytest.LogCaptureFixture) -> 
     for port in PORTS:
         broken = Service()
         asks = broken.client()
-        broken.replace(**{port: Raises(StoreUnavailable("locked"))})
+        broken.replace(**{port: Raising(StoreUnavailable("locked"))})
         refused.append(asks.create())
     said = caplog.text + "".join(f"{response.headers}{response.body!r}" for response in refused)
     [method] = document(created, 201)["methods"]

@@ -45,6 +45,7 @@ from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.replies import decode_reply
 from kits import service_kit
+from kits.fake_ports import Async, Decide, Rules, raising
 from kits.observed_kit import WAYS, Observed
 from kits.packet_kit import a_request
 from kits.service_kit import ALICE, SHOP, document, header, refusal
@@ -52,48 +53,6 @@ from kits.stream_kit import METHODS, PEER, USD, Answer, Sender, Service
 
 BOUND_S: Final = 0.05
 APPROVED, PENDING = Approval.APPROVED, Approval.PENDING
-Decide = Callable[[Any], object]
-
-
-def raising(error: BaseException) -> Decide:
-    """Return a function that raises `error`."""
-
-    def decide(_: object) -> object:
-        raise error
-
-    return decide
-
-
-class Rules:
-    """An acceptance port that answers by `decide`, and keeps the proposals."""
-
-    def __init__(self, decide: Decide = lambda _: APPROVED) -> None:
-        self.decide = decide
-        self.proposals: list[Any] = []
-
-    def accept_payment(self, proposed: ProposedPayment) -> Any:
-        """Answer by `decide`."""
-        self.proposals.append(proposed)
-        return self.decide(proposed)
-
-    def accept_credit(self, proposed: ProposedCredit) -> Any:
-        """Answer by `decide`."""
-        self.proposals.append(proposed)
-        return self.decide(proposed)
-
-
-class AsyncRules(Rules):
-    """`Rules` with coroutines."""
-
-    async def accept_payment(self, proposed: ProposedPayment) -> Any:
-        """Answer by `decide`, after a step of the loop."""
-        await asyncio.sleep(0)
-        return super().accept_payment(proposed)
-
-    async def accept_credit(self, proposed: ProposedCredit) -> Any:
-        """Answer by `decide`, after a step of the loop."""
-        await asyncio.sleep(0)
-        return super().accept_credit(proposed)
 
 
 @pytest.fixture
@@ -467,7 +426,7 @@ def send_async(service: Service, prepare: Prepare, rules: Rules, approval_s: flo
     return Answer(reply, None)
 
 
-@pytest.mark.parametrize("kind", [Rules, AsyncRules])
+@pytest.mark.parametrize("kind", [lambda rules: rules, Async])
 @pytest.mark.parametrize(
     ("decide", "code"),
     [
@@ -478,10 +437,10 @@ def send_async(service: Service, prepare: Prepare, rules: Rules, approval_s: flo
         (lambda _: None, "T00"),
     ],
 )
-def test_async_driver_requests_the_same_approval(kind: type[Rules], decide: Decide, code: str) -> None:
+def test_async_driver_requests_the_same_approval(kind: Callable[[Rules], Any], decide: Decide, code: str) -> None:
     """A sync port and an async port have the same effects as in a sync host."""
     service = Service(limit=1000)
-    assert send_async(service, service.sender.prepare(400), kind(decide)).code == code
+    assert send_async(service, service.sender.prepare(400), kind(Rules(decide))).code == code
     assert service.received == (400 if code == "fulfilled" else 0)
 
 

@@ -22,6 +22,7 @@ from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.limits import SIGNATURES_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import NOW
+from kits.fake_ports import Raising
 from kits.service_kit import (
     NOBODYS_ID,
     OTHER_SHOP,
@@ -437,14 +438,8 @@ def test_signatures_by_too_many_keys_cause_no_look_up() -> None:
 )
 def test_outage_of_the_keys_is_503(error: Exception, code: str) -> None:
     """An outage is neither 401 nor 500, and the client does not learn the reason."""
-
-    def find(*_: object) -> None:
-        raise error
-
     service = Service()
-    keys = Keys({})
-    keys.find = find  # type: ignore[method-assign, assignment] # on purpose
-    service.replace(client_keys=keys)
+    service.replace(client_keys=Raising(error))
     response = a_client_without_a_key_in_its_token(service, ed25519_key()).create()
     assert refusal(response) == (503, code)
     assert b"10.0.0.7" not in response.body

@@ -22,8 +22,6 @@ from incoming_payments.domain.payment import (
     InactiveWalletAddress,
     IncomingPayment,
     PaymentId,
-    WalletAddress,
-    WalletAddressUrl,
 )
 from incoming_payments.errors import (
     IdempotencyKeyReused,
@@ -55,6 +53,7 @@ from incoming_payments.ilp import DerivedMethods
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.quotas import MemoryQuotas
 from incoming_payments.wire import PaymentView
+from kits.fake_ports import Decide, Raising, Rules, raising
 from kits.service_kit import (
     ALICE,
     BASE_URL,
@@ -189,15 +188,10 @@ def test_retry_needs_no_active_wallet_address(found: InactiveWalletAddress | Non
 
 def test_retry_needs_no_look_up_of_the_wallet_address() -> None:
     """The payment exists, so an outage of the port for wallet addresses does not keep it from the client."""
-
-    class Down:
-        def find(self, _url: WalletAddressUrl) -> WalletAddress | None:
-            raise WalletAddressesUnavailable("the service for wallet addresses does not answer")
-
     service = Service()
     client = service.client()
     first = client.send(keyed(client))
-    service.replace(wallet_addresses=Down())
+    service.replace(wallet_addresses=Raising(WalletAddressesUnavailable("no answer")))
     assert client.send(keyed(client)) == first
     assert refusal(client.send(keyed(client, '"new"'))) == (503, "wallet_addresses_unavailable")
 
@@ -490,34 +484,18 @@ def test_concurrent_duplicates_create_one_payment() -> None:
 # --- approval and quotas -----------------------------------------------------------------------------
 
 
-class Rules:
-    """An acceptance port that returns or raises `answer`, and counts its calls."""
-
-    answer: Approval | Exception = Approval.APPROVED
-    calls = 0
-
-    def accept_payment(self, _: object) -> Approval:
-        """Return or raise the answer."""
-        self.calls += 1
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    accept_credit = accept_payment
-
-
 def test_retry_needs_no_approval_and_no_quota() -> None:
     """The host decides once, and one payment counts. The retry succeeds at the quota, and after a change of mind."""
     service, rules = Service(), Rules()
     service.replace(acceptance=rules, quotas=MemoryQuotas(unpaid_payments=1))
     client = service.client()
     first = client.send(keyed(client))
-    rules.answer = PolicyRefused("no")
+    rules.decide = raising(PolicyRefused("no"))
     assert (first.status, [client.send(keyed(client)) for _ in range(3)]) == (201, [first] * 3)
-    assert rules.calls == 1
+    assert len(rules.proposals) == 1
     assert refusal(client.send(keyed(client, body=BODY + b" "))) == (422, "idempotency_key_reused")
     assert refusal(client.send(keyed(client, '"new"'))) == (429, "too_many_unpaid_payments")
-    assert rules.calls == 1
+    assert len(rules.proposals) == 1
 
 
 def test_retry_counts_as_a_request() -> None:
@@ -531,15 +509,16 @@ def test_retry_counts_as_a_request() -> None:
         assert refusal(client.send(request)) == (429, "too_many_requests")
 
 
-@pytest.mark.parametrize("answer", [PolicyRefused("no"), Approval.PENDING, RuntimeError("broken")])
-def test_create_that_is_not_approved_leaves_its_key_free(answer: Approval | Exception) -> None:
+@pytest.mark.parametrize(
+    "decide", [raising(PolicyRefused("no")), lambda _: Approval.PENDING, raising(RuntimeError("broken"))]
+)
+def test_create_that_is_not_approved_leaves_its_key_free(decide: Decide) -> None:
     """The client can repeat the request with the same key, or use the key for another request."""
-    service, rules = Service(), Rules()
+    service, rules = Service(), Rules(decide)
     service.replace(acceptance=rules, quotas=MemoryQuotas(unpaid_payments=1))
     client = service.client()
-    rules.answer = answer
     assert {client.send(keyed(client)).status for _ in range(2)} <= {403, 503}
-    rules.answer = Approval.APPROVED
+    rules.decide = lambda _: Approval.APPROVED
     first = client.send(keyed(client, body=BODY + b" "))
     assert first.status == 201
     assert [payment.id for payment in payments(service)] == [id_of(first)]

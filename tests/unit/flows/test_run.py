@@ -49,6 +49,7 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, To
 from incoming_payments.limits import FLOW_STEPS_MAX
 from incoming_payments.ports import AsyncPorts, Decide, Ports
 from incoming_payments.testing import NOW, a_creation, a_wallet_address, crediting
+from kits.fake_ports import Async
 
 T = TypeVar("T")
 CREATED = a_creation(key="order-1")
@@ -110,22 +111,6 @@ class Others:
 
     def randomness(self, count: int) -> bytes:
         return bytes(count)
-
-
-class Async:
-    """The methods of a sync port as coroutines, which yield to the event loop first."""
-
-    def __init__(self, port: object) -> None:
-        self._port = port
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._port, name)
-
-        async def call(*args: Any) -> Any:
-            await asyncio.sleep(0)
-            return method(*args)
-
-        return call
 
 
 def sync_ports(store: Store) -> Ports:
@@ -440,7 +425,7 @@ class CoroutineAddresses:
 
     def find(self, url: WalletAddressUrl) -> Coroutine[Any, Any, WalletAddress | None]:
         """Return a coroutine, which only a call can show."""
-        return Async(Others()).find(url)  # type: ignore[no-any-return] # its methods are found at run time
+        return Async(Others()).find(url)  # type: ignore[no-any-return] # `Async` finds it at run time
 
 
 @pytest.mark.parametrize("port", [CoroutineAddresses(), EventualAddresses(), OldAddresses()])
