@@ -2,7 +2,7 @@
 
 import gc
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from datetime import datetime
 from typing import Any, Final, get_args, get_origin
 
@@ -47,19 +47,6 @@ from kits.service_kit import ALICE, NOBODYS_ID, ed25519_key
 from kits.stream_kit import METHODS, PEER, USD
 
 
-def test_yield_from_an_effect_returns_the_answer() -> None:
-    """`answer = yield from effect` yields the effect once, and returns the value that the driver sends."""
-
-    def flow() -> Flow[bytes]:
-        return (yield from DrawRandomness(3))
-
-    steps = flow()
-    assert next(steps) == DrawRandomness(3)
-    with pytest.raises(StopIteration) as stop:
-        steps.send(b"abc")
-    assert stop.value.value == b"abc"
-
-
 @pytest.mark.parametrize(
     ("effect", "answer", "text"),
     [
@@ -92,14 +79,14 @@ def test_port_that_answers_with_another_type_is_named(effect: Effect[Any], answe
         steps.send(answer)
 
 
-@pytest.mark.parametrize(
-    "effect",
-    [
-        effect
-        for effect in vars(effects).values()
-        if isinstance(effect, type) and issubclass(effect, Effect) and effect is not Effect
-    ],
-)
+DEFINED: Final = [
+    effect
+    for effect in vars(effects).values()
+    if isinstance(effect, type) and issubclass(effect, Effect) and effect is not Effect
+]
+
+
+@pytest.mark.parametrize("effect", DEFINED)
 def test_effect_names_a_method_of_its_port(effect: type[Effect[Any]]) -> None:
     """A host finds the port and the method that an error message names."""
     port, _, method = effect.method.partition(".")
@@ -115,16 +102,9 @@ def test_effect_is_a_value() -> None:
         LoadPayment(PaymentId("a")).id = PaymentId("b")  # type: ignore[misc] # on purpose
 
 
-def defined() -> Iterator[type[Effect[object]]]:
-    """Yield every effect that the module defines."""
-    for value in vars(effects).values():
-        if isinstance(value, type) and issubclass(value, Effect) and value is not Effect:
-            yield value
-
-
 def test_every_effect_has_a_route() -> None:
     """The drivers have a route for each effect, and for nothing else."""
-    assert set(defined()) == set(_ROUTES)
+    assert set(DEFINED) == set(_ROUTES)
 
 
 # --- flows that are dropped --------------------------------------------------------------------------

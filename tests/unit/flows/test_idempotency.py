@@ -27,7 +27,6 @@ from incoming_payments.errors import (
     IdempotencyKeyReused,
     InvalidValue,
     MalformedIdempotencyKey,
-    PaymentExists,
     PolicyRefused,
     SignatureRefused,
     StoreUnavailable,
@@ -113,12 +112,6 @@ def test_retry_gets_the_first_response() -> None:
     assert [payment.id for payment in payments(service)] == [id_of(first)]
 
 
-def test_request_without_a_key_creates_another_payment() -> None:
-    """The protection is optional for a client."""
-    client = Service().client()
-    assert client.creates() != client.creates()
-
-
 def test_another_key_creates_another_payment() -> None:
     """A key stands for one payment, and two payments may be alike."""
     client = Service().client()
@@ -194,16 +187,6 @@ def test_retry_needs_no_look_up_of_the_wallet_address() -> None:
     service.replace(wallet_addresses=Raising(WalletAddressesUnavailable("no answer")))
     assert client.send(keyed(client)) == first
     assert refusal(client.send(keyed(client, '"new"'))) == (503, "wallet_addresses_unavailable")
-
-
-def test_retry_needs_a_right_for_the_wallet_address() -> None:
-    """A token for another wallet address gets 403, and a token without `create` gets 401."""
-    service = Service()
-    client = service.client()
-    client.send(keyed(client))
-    other, reader = service.client(a_right("create", on=BOB)), service.client(a_right("read"))
-    assert refusal(other.send(keyed(other))) == (403, "forbidden")
-    assert refusal(reader.send(keyed(reader))) == (401, "insufficient_rights")
 
 
 def test_key_ends() -> None:
@@ -653,15 +636,3 @@ def test_keys_of_the_host_and_of_clients_are_separate() -> None:
 def _find(client: ClientId) -> Flow[PaymentId | None]:
     found = yield from FindCreation(client, IdempotencyKey(KEY.strip('"')), datetime(2026, 1, 1, tzinfo=UTC))
     return None if found is None else found.payment
-
-
-def test_host_without_a_key_creates_each_time() -> None:
-    """A host that passes no key gets a new payment for each call, and the source of ids still must not repeat."""
-    kit = Service()
-    service = a_service(kit)
-    assert service.create(wallet_address=ALICE.url).id != service.create(wallet_address=ALICE.url).id
-    kit.replace(randomness=bytes)
-    repeating = a_service(kit)
-    repeating.create(wallet_address=ALICE.url)
-    with pytest.raises(PaymentExists):
-        repeating.create(wallet_address=ALICE.url, idempotency_key="k")

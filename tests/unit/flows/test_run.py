@@ -206,20 +206,6 @@ def test_update_reaches_the_store_with_its_decision(drive: Drive) -> None:
     assert calls == [("update", PAYMENT.id, "wire-1")]
 
 
-@drivers
-def test_effects_are_answered_in_order(drive: Drive) -> None:
-    """Each effect is answered before the next one is yielded."""
-    answers, calls = drive(yielding(LoadPayment(PAYMENT.id), DrawRandomness(1), LoadEvents(PAYMENT.id)))
-    assert answers == [PAYMENT, b"\0", [EVENT]]
-    assert calls == [("load", PAYMENT.id), ("events", PAYMENT.id)]
-
-
-@drivers
-def test_flow_without_effects(drive: Drive) -> None:
-    """A flow without effects returns its answer."""
-    assert drive(yielding()) == ([], [])
-
-
 # --- exceptions of ports -----------------------------------------------------------------------------
 
 
