@@ -6,7 +6,6 @@ flow. It closes the flow when the flow ends, is cancelled, or takes too many ste
 
 import inspect
 from collections.abc import Callable, Generator, Mapping
-from functools import partial
 from types import GeneratorType
 from typing import Any, Final, TypeVar
 
@@ -62,14 +61,13 @@ def run(flow: effects.Flow[T], ports: Ports, *, reporter: EffectReporter | None 
     `ConfigurationError` when an argument is not a flow, or not `Ports`.
     """
     flow = fresh(flow, ports)
-    perform = partial(_perform, ports)
     if reporter is not None:
-        perform = partial(reporter.perform, perform)
+        flow = reporter.watched(flow)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
             try:
-                answer = perform(effect)
+                answer = _perform(ports, effect)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
             else:
@@ -92,14 +90,13 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports, *, reporter: Ef
     """
     flow = fresh(flow, ports)
     check_for_asyncio(ports)
-    perform = partial(_perform_async, ports)
     if reporter is not None:
-        perform = partial(reporter.perform_async, perform)
+        flow = reporter.watched(flow)
     try:
         effect = next(flow)
         for _ in range(FLOW_STEPS_MAX):
             try:
-                answer = await perform(effect)
+                answer = await _perform_async(ports, effect)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
                 effect = flow.throw(error)
             else:
