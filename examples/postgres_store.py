@@ -122,12 +122,6 @@ class PostgresStore:
                 _write_events(connection, decision.events)
         return decision.answer  # committed: the block has ended
 
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        with self._transaction() as connection:
-            payment = _payment(connection.execute("SELECT * FROM payments WHERE id = %s", (id,)).fetchone(), id)
-            query = "SELECT * FROM credits WHERE payment_id = %s AND credit_id = %s"
-            return _credit(connection.execute(query, (id, credit_id)).fetchone(), payment)
-
     def events(self, id: PaymentId) -> Sequence[Event]:
         query = (
             "SELECT events.*, asset_code, asset_scale FROM events JOIN payments ON id = payment_id "

@@ -31,11 +31,11 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def _pairs(headers: Iterable[tuple[str, str]]) -> Headers:
-    if type(headers) is not tuple and isinstance(headers, Mapping):
+    if isinstance(headers, Mapping):
         text = f"headers must be (name, value) pairs, such as list(request.headers.items()), not {name_of(headers)}"
         raise errors.InvalidValue(text, member="headers")
     # RFC 9110 §5.5: white space around a value is no part of it, but some servers leave it there.
-    return tuple([(name, value.strip(" \t")) for name, value in headers])
+    return tuple((name, value.strip(" \t")) for name, value in headers)
 
 
 def _octets(body: bytes) -> bytes:
@@ -270,8 +270,7 @@ def check_head(head: Request) -> None:
     if len(head.headers) > limits.HEADERS_MAX:
         raise HttpRefused(431, "headers_too_large", f"send at most {limits.HEADERS_MAX} header fields")
     sizes = [len(name) + len(value) for name, value in head.headers]
-    total = sum(sizes)
-    if total > limits.HEADER_BYTES_MAX and (total > limits.HEADERS_BYTES_MAX or max(sizes) > limits.HEADER_BYTES_MAX):
+    if sum(sizes) > limits.HEADERS_BYTES_MAX or max(sizes, default=0) > limits.HEADER_BYTES_MAX:
         text = f"send at most {limits.HEADERS_BYTES_MAX} bytes of header fields"
         raise HttpRefused(431, "headers_too_large", f"{text}, and at most {limits.HEADER_BYTES_MAX} in one field")
 

@@ -13,7 +13,7 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
-from incoming_payments.domain.payment import ClientId, Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import Decide, PaymentStore
 from incoming_payments.stores.guard import check_update
@@ -32,15 +32,6 @@ class IgnoresEarlierCredits(MemoryStore):
         """Delete the earlier credit before the update."""
         self._rows.pop((id, credit_id or ""), None)
         return super().update(id, decide, credit_id)
-
-
-class FindsNoCredits(MemoryStore):
-    """Never finds a credit."""
-
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:  # noqa: ARG002 - the fault
-        """Find nothing."""
-        self.load(id)
-        return None
 
 
 class EventsNewestFirst(MemoryStore):
@@ -264,10 +255,6 @@ class _Connection:
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Call the shared store."""
         return self._store.update(id, decide, credit_id)
-
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        """Call the shared store."""
-        return self._store.find_credit(id, credit_id)
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Call the shared store."""

@@ -74,12 +74,6 @@ class ReferenceStore:
                 self._write(connection, after, decision)
         return decision.answer
 
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        """See `PaymentStore.find_credit`."""
-        with self._transaction("BEGIN") as connection:
-            self._payment(connection, id)
-            return self._credit(connection, id, credit_id)
-
     def events(self, id: PaymentId) -> Sequence[Event]:
         """See `PaymentStore.events`."""
         with self._transaction("BEGIN") as connection:

@@ -178,7 +178,7 @@ class Unused:
         """Fail."""
         raise AssertionError("this port must not be used")
 
-    load = update = find_credit = events = find_expired = find_creation = find_payments = insert
+    load = update = events = find_expired = find_creation = find_payments = insert
     find = introspect = use = allocate = accept_payment = accept_credit = admit = reserve = release = insert
 
 

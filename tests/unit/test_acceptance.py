@@ -1,11 +1,9 @@
 """Tests of `acceptance`: the values that the host decides about, and the call of the right method within the bound."""
 
-import time
-
 import pytest
 from attrs import evolve
 
-from incoming_payments.acceptance import Approval, Approvals, ProposedCredit, ProposedPayment
+from incoming_payments.acceptance import Approval, ProposedCredit, ProposedPayment
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.methods import ilp_address
 from incoming_payments.ports import AsyncPorts, Ports
@@ -46,21 +44,3 @@ def test_each_proposal_goes_to_its_method(kind: type[Ports | AsyncPorts]) -> Non
     assert approvals is not None
     assert approvals.request(ProposedPayment(PAYMENT)).wait() == ("payment", ProposedPayment(PAYMENT))
     assert approvals.request(CREDIT).wait() == ("credit", CREDIT)
-
-
-def test_ports_without_acceptance_have_no_approvals() -> None:
-    """Without the port, the drivers request no approval."""
-    assert Ports().approvals is None
-    assert AsyncPorts().approvals is None
-
-
-def test_bound_of_the_port_applies() -> None:
-    """The bound of `Approvals` ends a call."""
-
-    class Slow(Rules):
-        def accept_credit(self, proposed: ProposedCredit) -> Approval:
-            time.sleep(0.3)
-            return super().accept_credit(proposed)
-
-    with pytest.raises(TimeoutError):
-        Approvals(Slow(), 0.01).request(CREDIT).wait()

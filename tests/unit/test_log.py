@@ -185,4 +185,4 @@ class Failing:
         """Fail."""
         raise self._error
 
-    insert = find_creation = update = find_credit = events = find_expired = find_payments = introspect = load
+    insert = find_creation = update = events = find_expired = find_payments = introspect = load

@@ -158,10 +158,7 @@ def test_unknown_key_type_is_refused(build: Callable[[], object]) -> None:
         (
             "store",
             object(),
-            (
-                "the methods insert, find_creation, load, update, find_credit, events, find_expired, find_payments, "
-                "not object"
-            ),
+            ("the methods insert, find_creation, load, update, events, find_expired, find_payments, not object"),
         ),
         ("store", {}, "not dict"),
         ("wallet_addresses", {}, "wallet_addresses must be an object with the method find, not dict"),

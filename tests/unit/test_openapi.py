@@ -21,6 +21,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import incoming_payments
 from incoming_payments import api, errors
+from incoming_payments.acceptance import Approval
 from incoming_payments.api import Request, Response
 from incoming_payments.errors import MalformedJson, SignatureRefused
 from incoming_payments.gnap import AccessTokenInfo
@@ -34,6 +35,7 @@ from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import NOW
 from incoming_payments.wire import read_create_request
+from kits.fake_ports import Raising, Rules
 from kits.openapi_kit import DOCUMENT, OPERATIONS, Documented, check_response, validator
 from kits.processes import ROOT
 from kits.service_kit import (
@@ -135,19 +137,6 @@ def test_every_code_is_documented() -> None:
     """The document has exactly the statuses and codes that the source can raise."""
     documented = set().union(*(operation.codes for operation in OPERATIONS.values()))
     assert documented == codes_in_the_source()
-
-
-class Raising:
-    """Every port at once. Each call raises `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def _raise(self, *_: object) -> Any:
-        raise self._error
-
-    def __getattr__(self, _: str) -> Any:
-        return self._raise
 
 
 @frozen
@@ -356,16 +345,6 @@ class UsedUp:
         """Ignore the payment."""
 
 
-class Undecided:
-    """A host that has not decided."""
-
-    def accept_payment(self, _: object) -> Any:
-        """Return that the decision is pending."""
-        return importlib.import_module("incoming_payments.acceptance").Approval.PENDING
-
-    accept_credit = accept_payment
-
-
 def at(call: Call, **ports: Any) -> Response:
     """Send the request to a service with these ports."""
     call.service.replace(**ports)
@@ -413,7 +392,7 @@ PROVOKED: Final[Mapping[str, Callable[[Call], Response]]] = {
     "idempotency_key_reused": reused_key,
     "too_many_requests": lambda call: at(call, quotas=UsedUp(requests=True)),
     "too_many_unpaid_payments": lambda call: at(call, quotas=UsedUp(requests=False)),
-    "approval_pending": lambda call: at(call, acceptance=Undecided()),
+    "approval_pending": lambda call: at(call, acceptance=Rules(lambda _: Approval.PENDING)),
     "acceptance_unavailable": lambda call: at(call, acceptance=Raising(RuntimeError("broken"))),
     "internal_error": internal,
     "port_unavailable": lambda call: call.to("store", errors.PortUnavailable("down")),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from attrs import Attribute
@@ -19,7 +19,7 @@ _NO_OFFSET: Final = timedelta(0)
 
 def check_time(time: datetime, *, member: str = "now") -> datetime:
     """Return `time`, the value of `member`, if it is a datetime in UTC. Other datetimes are ambiguous."""
-    if not isinstance(time, datetime) or (time.tzinfo is not UTC and time.utcoffset() != _NO_OFFSET):
+    if not isinstance(time, datetime) or time.utcoffset() != _NO_OFFSET:
         raise InvalidValue("a time must be a datetime in UTC, such as datetime.now(UTC)", member=member)
     return time
 

@@ -22,8 +22,6 @@ class EventKind(enum.StrEnum):
 
 
 def _kind(kind: str) -> EventKind:
-    if type(kind) is EventKind:
-        return kind
     try:
         return EventKind(kind)
     except ValueError:

@@ -231,6 +231,4 @@ def _events(
     first, *others = move.events
     version = progress.version - len(others)
     event = Event(id, version, first, at, progress.received, credit, peer)
-    if not others:
-        return (event,)
     return event, *(Event(id, n, kind, at, progress.received) for n, kind in enumerate(others, version + 1))

@@ -50,8 +50,7 @@ def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
         raise InvalidValue("now must not be before 1970: set the clock", member="now")
     bits = int.from_bytes(randomness)
     rand_a, rand_b = (bits >> 62) & 0xFFF, bits & (2**62 - 1)
-    digits = f"{stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b:032x}"  # `uuid.UUID` takes 1.3 us more
-    return PaymentId(f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
+    return PaymentId(str(uuid.UUID(int=stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b)))
 
 
 def id_time(id: PaymentId) -> datetime:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from incoming_payments.domain.payment import ClientId
 from incoming_payments.errors import (
@@ -16,7 +16,7 @@ from incoming_payments.errors import (
 from incoming_payments.flows.effects import FindClientKey, Flow, IntrospectToken, UseNonce
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.quotas import admit
-from incoming_payments.gnap.access import AccessRight, Allowance, authorize
+from incoming_payments.gnap.access import Allowance, authorize
 from incoming_payments.gnap.introspection import AccessTokenInfo, TokenQuery, require_active
 from incoming_payments.httpsig import (
     Evidence,
@@ -32,64 +32,34 @@ from incoming_payments.httpsig import (
 from incoming_payments.httpsig import Policy as SignaturePolicy
 
 
-@frozen
-class Caller:
-    """An authenticated client, the rights of its token, and the facts that its signature proves."""
-
-    client: ClientId
-    rights: tuple[AccessRight, ...]
-    proof: Proof
-
-
-# The arguments of one call of `verify`, from which a refusal gets its `Evidence`
-_Verified = tuple[RequestMessage, Mapping[str, PublicKey], SignaturePolicy, datetime]
-
-
 def authorized(
     request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, *, covered: tuple[str, ...] = ()
-) -> Flow[tuple[Caller, Allowance]]:
-    """Return the caller of `request`, and the rights of its token for the action of `query`. Count the request.
+) -> Flow[tuple[ClientId, Allowance]]:
+    """Return the client that sent `request` with the token of `query`, and its rights for the action of `query`.
 
-    Raises the exceptions of `authenticate`, `TokenRefused` for a token without the right, and `QuotaExceeded`. The
-    nonce is stored last: all clients share the capacity for nonces, so each one can use it up to its quota only.
-    """
-    caller, verified = yield from _verified(request, query, policy, now, covered)
-    allowance = authorize(caller.rights, query.action)
-    yield from admit(caller.client, now)
-    yield from _require_new(caller, verified, policy, now)
-    return caller, allowance
+    Spec section 5. The signature must also cover the fields `covered`. The request counts in the quota of the client.
 
-
-def authenticate(request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
-    """Return the caller of `request`, which has the token of `query`. Spec section 5.
-
-    Raises `TokenRefused`, `SignatureRefused` with its `evidence`, `StoreUnavailable` when no further nonce can be
-    stored, `ClockBehind` when a nonce cannot be checked, `AuthorizationServerUnavailable` when the token cannot be
-    introspected now, or `ClientKeysUnavailable`.
+    Raises `TokenRefused`, also for a token without the right, `SignatureRefused` with its `evidence`, `QuotaExceeded`,
+    `StoreUnavailable` when no further nonce can be stored, `ClockBehind` when a nonce cannot be checked,
+    `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
 
     The key is the one to which the active token is bound (RFC 9635 §7.2). If the token does not carry that key, `keyid`
-    chooses among the keys of the token's client. A nonce is stored only after the signature is verified, so a client
-    without the key cannot use up nonces.
+    chooses among the keys of the token's client. The nonce is stored last: all clients share the capacity for nonces,
+    so only a client with the key can use it, and only up to its quota.
     """
-    caller, verified = yield from _verified(request, query, policy, now, ())
-    yield from _require_new(caller, verified, policy, now)
-    return caller
-
-
-def _verified(
-    request: RequestMessage, query: TokenQuery, policy: ServicePolicy, now: datetime, covered: tuple[str, ...]
-) -> Flow[tuple[Caller, _Verified]]:
-    """Return the caller of `request`, which may be a replay. The signature must also cover the fields `covered`."""
     info = require_active((yield from _introspect(query)), now)
     keys: dict[str, PublicKey] = {}
     signature = _covering(policy.signature, covered) if covered else policy.signature
     try:
         yield from _find_keys(request, info, policy, keys)
-        caller = Caller(info.client, info.rights, verify(request, keys, policy=signature, now=now))
+        proof = verify(request, keys, policy=signature, now=now)
+        allowance = authorize(info.rights, query.action)
+        yield from admit(info.client, now)
+        yield from _require_new(info.client, proof, policy, now)
     except SignatureRefused as refusal:
         refusal.evidence = Evidence(request, keys, signature, now)
         raise
-    return caller, (request, keys, signature, now)
+    return info.client, allowance
 
 
 def _covering(signature: SignaturePolicy, covered: tuple[str, ...]) -> SignaturePolicy:
@@ -144,22 +114,13 @@ def _load_key(jwk: Mapping[str, object]) -> PublicKey:
         raise refusal from error
 
 
-def _require_new(caller: Caller, verified: _Verified, policy: ServicePolicy, now: datetime) -> Flow[None]:
-    nonce = caller.proof.signature_input.nonce
+def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: datetime) -> Flow[None]:
+    """Raise `SignatureRefused` when the request was used before, or has a nonce that cannot be recorded."""
+    nonce = proof.signature_input.nonce
     if nonce is None and policy.allow_identical:
         return
     try:
-        yield from _use_nonce(caller, nonce, policy, now)
-    except SignatureRefused as refusal:
-        refusal.evidence = Evidence(*verified)
-        raise
-
-
-def _use_nonce(caller: Caller, nonce: str | None, policy: ServicePolicy, now: datetime) -> Flow[None]:
-    try:
-        is_new = yield from UseNonce(
-            replay_key(caller.proof, caller.client), fresh_until(caller.proof, policy.signature), now
-        )
+        is_new = yield from UseNonce(replay_key(proof, client), fresh_until(proof, policy.signature), now)
     except PortMissing as error:
         if nonce is None or policy.signature.nonce_required:
             raise  # the policy needs the port, so this is a mistake of the host

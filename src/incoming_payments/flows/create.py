@@ -39,6 +39,7 @@ from incoming_payments.flows.effects import (
     DrawRandomness,
     Flow,
     InsertPayment,
+    ReleaseUnpaid,
     find_wallet_address,
     flow,
 )
@@ -51,7 +52,7 @@ from incoming_payments.flows.idempotency import (
     with_key,
 )
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.quotas import release, reserve
+from incoming_payments.flows.quotas import reserve
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
@@ -87,31 +88,31 @@ def create_payment(
     token = parse_authorization(request.values("authorization"))
     covered = (IDEMPOTENCY_KEY,) if request.values(IDEMPOTENCY_KEY) else ()
     query = TokenQuery(token, Action.CREATE, peek_wallet_address(request.body))
-    caller, allowance = yield from authorized(request, query, policy, now, covered=covered)
+    client, allowance = yield from authorized(request, query, policy, now, covered=covered)
     creation = read_create_request(
         request.body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
     )
     require_wallet_address(allowance, creation.wallet_address)
-    keyed = read_key(request, caller.client)
+    keyed = read_key(request, client)
     earlier = yield from find_created(keyed, now)
     if earlier is not None:
         payment, methods = yield from _with_methods(earlier)
     else:
         hosted = yield from _hosted(creation.wallet_address)
-        decide = yield from _decision(creation, hosted, caller.client, policy, clock)
+        decide = yield from _decision(creation, hosted, client, policy, clock)
         proposed = decide(now=clock()).answer
-        yield from _reserve_approved(proposed, proposed.created_at)
+        yield from _reserve_approved(proposed)
         payment, methods = yield from _insert(decide, proposed, keyed, policy, clock, reserved=True)
     return view_of(payment, policy.payment_url(payment.id), methods, payment.created_at)
 
 
-def _reserve_approved(payment: IncomingPayment, now: datetime) -> Flow[None]:
+def _reserve_approved(payment: IncomingPayment) -> Flow[None]:
     """Count `payment` as unpaid, and return once the host approves it. If the host does not, release the payment."""
-    yield from reserve(payment, now)
+    yield from reserve(payment)
     try:
         yield from require_approval(ProposedPayment(payment))
     except IncomingPaymentsError:
-        yield from release(payment)
+        yield from ReleaseUnpaid(payment.client, payment.id)
         raise
 
 
@@ -141,7 +142,7 @@ def create_for_host(
     """Create a payment for the host's own app, with the limits of a create request. See `IncomingPayments.create`."""
     now = check_time(clock())
     if expires_at is not None:
-        _check_expiry(expires_at)
+        check_time(expires_at, member="expiresAt")
     owner = HOST if client is None else client_id(client)
     text = None if metadata is None else _metadata_json(metadata, policy)
     url = wallet_address_url(wallet_address)
@@ -170,13 +171,6 @@ def _canonical(creation: CreateRequest, owner: ClientId) -> bytes:
         ],
         sort_keys=True,
     ).encode()
-
-
-def _check_expiry(expires_at: datetime) -> None:
-    try:
-        check_time(expires_at)
-    except InvalidValue as error:
-        raise InvalidValue(error.description, member="expiresAt") from None
 
 
 def _metadata_json(metadata: Mapping[str, object], policy: ServicePolicy) -> MetadataJson | None:
@@ -239,7 +233,7 @@ def _insert(
     if keyed is None or first is None:
         return decision.answer, methods
     if reserved:
-        yield from release(proposed)
+        yield from ReleaseUnpaid(proposed.client, proposed.id)
     return (yield from _with_methods((yield from load_created(keyed, first))))
 
 

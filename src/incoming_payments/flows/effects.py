@@ -18,7 +18,6 @@ from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     ClientId,
-    Credit,
     CreditId,
     InactiveWalletAddress,
     IncomingPayment,
@@ -224,16 +223,6 @@ class UpdatePayment(Effect[T]):
     id: PaymentId
     decide: Decide[T]
     credit_id: CreditId | None = None
-
-
-@frozen
-class FindCredit(Effect[Credit | None]):
-    """Find a credit of the payment `id`, or `None` if there is none with this credit id. Raises `PaymentNotFound`."""
-
-    method: ClassVar = "store.find_credit"
-    answers: ClassVar = (Credit, NoneType)
-    id: PaymentId
-    credit_id: CreditId
 
 
 @frozen

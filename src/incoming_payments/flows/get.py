@@ -38,8 +38,8 @@ def find_for_client(
     token = parse_authorization(request.values("authorization"))
     found = yield from _find(id)
     query = TokenQuery(token, action, None if found is None else found.wallet_address)
-    caller, allowance = yield from authorized(request, query, policy, now)
-    return require_payment(allowance, _existing(found), caller.client)
+    client, allowance = yield from authorized(request, query, policy, now)
+    return require_payment(allowance, _existing(found), client)
 
 
 @flow

@@ -29,7 +29,7 @@ from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import PAGE_PAYMENTS_MAX, PAGE_PAYMENTS_SETTING_MAX
-from incoming_payments.wire import ListRequest, PageView, cursor_not_found, read_list_request
+from incoming_payments.wire import PageView, cursor_not_found, read_list_request
 
 
 @flow
@@ -42,28 +42,21 @@ def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, no
     `AccessForbidden`, `WalletAddressNotFound`.
     """
     token = parse_authorization(request.values("authorization"))
-    wanted = _read(query)
-    if isinstance(wanted, MalformedQuery | CursorNotFound):
+    try:
+        wanted = read_list_request(query)
+    except (MalformedQuery, CursorNotFound):
         yield from authorized(request, TokenQuery(token, Action.LIST), policy, now)
-        raise wanted
+        raise
     url = wanted.wallet_address
-    caller, allowance = yield from authorized(request, TokenQuery(token, Action.LIST, url), policy, now)
+    client, allowance = yield from authorized(request, TokenQuery(token, Action.LIST, url), policy, now)
     require_wallet_address(allowance, url)
     if (yield from find_wallet_address(url)) is None:
         text = "this service does not host the wallet address: check the URL"
         raise WalletAddressNotFound(text, member="wallet-address")
-    client = caller.client if allowance.reach(url) == "own" else None
-    every = PaymentQuery(now=now, limit=wanted.limit + 1, wallet_address=url, client=client)
+    listed = client if allowance.reach(url) == "own" else None
+    every = PaymentQuery(now=now, limit=wanted.limit + 1, wallet_address=url, client=listed)
     page = yield from _page(every, wanted.cursor, backwards=wanted.backwards)
     return page_view(page, policy, now)
-
-
-def _read(query: str) -> ListRequest | MalformedQuery | CursorNotFound:
-    """Return the list request in `query`, or why it cannot be read."""
-    try:
-        return read_list_request(query)
-    except (MalformedQuery, CursorNotFound) as error:
-        return error
 
 
 @flow
@@ -82,7 +75,7 @@ def list_for_host(
     """Return a page of the payments that meet every filter, for the host's own app. See `IncomingPayments.list`."""
     if last is not None and (first is not None or cursor is None):
         raise InvalidValue("pass last with a cursor, and without first", member="last")
-    size = _size(last=last) if last is not None else _size(first=PAGE_PAYMENTS_MAX if first is None else first)
+    size = _size("last", last) if last is not None else _size("first", PAGE_PAYMENTS_MAX if first is None else first)
     every = PaymentQuery(
         now=now,
         limit=size + 1,
@@ -95,8 +88,7 @@ def list_for_host(
     return (yield from _page(every, cursor, backwards=last is not None))
 
 
-def _size(**named: int) -> int:
-    [(name, size)] = named.items()
+def _size(name: str, size: int) -> int:
     if type(size) is not int or not 1 <= size <= PAGE_PAYMENTS_SETTING_MAX:
         raise InvalidValue(f"{name} must be an integer from 1 to {PAGE_PAYMENTS_SETTING_MAX}", member=name)
     return size

@@ -1,13 +1,15 @@
 """Report the port operations of flows to an observer: introspections and credits."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from attrs import frozen
 
 from incoming_payments.errors import ApprovalRequired, AuthorizationServerUnavailable, IncomingPaymentsError
-from incoming_payments.flows.effects import Effect, IntrospectToken, UpdatePayment
+from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, UpdatePayment
 from incoming_payments.ports import CreditDecided, Observation, TokenIntrospected
+
+T = TypeVar("T")
 
 
 @frozen
@@ -17,27 +19,24 @@ class EffectReporter:
     report: Callable[[Observation], None]
     clock_s: Callable[[], float]
 
-    def perform(self, perform: Callable[[Effect[Any]], Any], effect: Effect[Any]) -> Any:
-        """Return the answer of `perform` to `effect`, and report it."""
-        begin_s = self.clock_s()
+    def watched(self, flow: Flow[T]) -> Flow[T]:
+        """Return a flow with the effects and the answer of `flow`, which also reports the answers of the ports."""
         try:
-            answer = perform(effect)
-        except Exception as error:
-            self._failed(effect, error, begin_s)
-            raise
-        self._answered(effect, answer, begin_s)
-        return answer
-
-    async def perform_async(self, perform: Callable[[Effect[Any]], Awaitable[Any]], effect: Effect[Any]) -> Any:
-        """Return the awaited answer of `perform` to `effect`, and report it."""
-        begin_s = self.clock_s()
-        try:
-            answer = await perform(effect)
-        except Exception as error:
-            self._failed(effect, error, begin_s)
-            raise
-        self._answered(effect, answer, begin_s)
-        return answer
+            effect = next(flow)
+            while True:
+                begin_s = self.clock_s()
+                try:
+                    answer = yield effect
+                except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
+                    self._failed(effect, error, begin_s)
+                    effect = flow.throw(error)
+                else:
+                    self._answered(effect, answer, begin_s)
+                    effect = flow.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
+        finally:
+            flow.close()
 
     def _answered(self, effect: Effect[Any], answer: object, begin_s: float) -> None:
         introspected = "inactive" if answer is None else "active"

@@ -25,7 +25,7 @@ def admit(client: ClientId, now: datetime) -> Flow[None]:
         raise QuotaExceeded("too_many_requests", text, retry_after_s=wait_s)
 
 
-def reserve(payment: IncomingPayment, now: datetime) -> Flow[None]:
+def reserve(payment: IncomingPayment) -> Flow[None]:
     """Count `payment`, which is not stored yet, as unpaid. Raises `QuotaExceeded`.
 
     At the quota, look for a counted payment that is no longer unpaid, oldest first, and count `payment` in its
@@ -34,7 +34,7 @@ def reserve(payment: IncomingPayment, now: datetime) -> Flow[None]:
     counted = yield from ReserveUnpaid(payment.client, payment.id)
     retry_s: float = QUOTA_RETRY_S_MAX
     for id in counted:
-        unpaid_s = yield from _unpaid_s(id, now)
+        unpaid_s = yield from _unpaid_s(id, payment.created_at)
         if unpaid_s is None:
             yield from ReleaseUnpaid(payment.client, id)
             counted = yield from ReserveUnpaid(payment.client, payment.id)
@@ -43,11 +43,6 @@ def reserve(payment: IncomingPayment, now: datetime) -> Flow[None]:
     if counted:
         text = "you have too many unpaid payments: wait until one is paid or expires, or complete one"
         raise QuotaExceeded("too_many_unpaid_payments", text, retry_after_s=retry_s)
-
-
-def release(payment: IncomingPayment) -> Flow[None]:
-    """Stop counting `payment`, which was not stored."""
-    yield from ReleaseUnpaid(payment.client, payment.id)
 
 
 def _unpaid_s(id: PaymentId, now: datetime) -> Flow[float | None]:

@@ -6,7 +6,6 @@ flow. It closes the flow when the flow ends, is cancelled, or takes too many ste
 
 import inspect
 from collections.abc import Callable, Generator, Mapping
-from functools import partial
 from types import GeneratorType
 from typing import Any, Final, TypeVar
 
@@ -36,7 +35,6 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.LoadPayment: ("store", lambda port, effect: port.load(effect.id)),
     effects.UpdatePayment: ("store", lambda port, effect: port.update(effect.id, effect.decide, effect.credit_id)),
     effects.LoadEvents: ("store", lambda port, effect: port.events(effect.id)),
-    effects.FindCredit: ("store", lambda port, effect: port.find_credit(effect.id, effect.credit_id)),
     effects.RequestApproval: ("approvals", lambda port, effect: port.request(effect.proposal)),
     effects.CountRequest: ("quotas", lambda port, effect: port.admit(effect.client, effect.now)),
     effects.ReserveUnpaid: ("quotas", lambda port, effect: port.reserve(effect.client, effect.id)),
@@ -63,28 +61,22 @@ def run(flow: effects.Flow[T], ports: Ports, *, reporter: EffectReporter | None 
     `ConfigurationError` when an argument is not a flow, or not `Ports`.
     """
     flow = fresh(flow, ports)
-    perform = partial(_perform, ports)
     if reporter is not None:
-        perform = partial(reporter.perform, perform)
-    step: Callable[[Any], effects.Effect[Any]] = flow.send
-    result: Any = None
-    effects_left = FLOW_STEPS_MAX
+        flow = reporter.watched(flow)
     try:
-        while True:
+        effect = next(flow)
+        for _ in range(FLOW_STEPS_MAX):
             try:
-                effect = step(result)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
-            if not effects_left:
-                raise _too_many_effects(effect)
-            effects_left -= 1
-            try:
-                step, result = flow.send, perform(effect)
+                answer = _perform(ports, effect)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
-                step, result = flow.throw, error
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(answer)
+        raise _too_many_effects(effect)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
     finally:
         flow.close()
-        result = None  # otherwise the exception of a port and this frame keep each other in memory
 
 
 async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports, *, reporter: EffectReporter | None = None) -> T:
@@ -98,28 +90,22 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports, *, reporter: Ef
     """
     flow = fresh(flow, ports)
     check_for_asyncio(ports)
-    perform = partial(_perform_async, ports)
     if reporter is not None:
-        perform = partial(reporter.perform_async, perform)
-    step: Callable[[Any], effects.Effect[Any]] = flow.send
-    result: Any = None
-    effects_left = FLOW_STEPS_MAX
+        flow = reporter.watched(flow)
     try:
-        while True:
+        effect = next(flow)
+        for _ in range(FLOW_STEPS_MAX):
             try:
-                effect = step(result)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
-            if not effects_left:
-                raise _too_many_effects(effect)
-            effects_left -= 1
-            try:
-                step, result = flow.send, await perform(effect)
+                answer = await _perform_async(ports, effect)
             except Exception as error:  # noqa: BLE001 - the flow handles every exception of a port
-                step, result = flow.throw, error
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(answer)
+        raise _too_many_effects(effect)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return] # a generator's return type is lost in StopIteration
     finally:
         flow.close()
-        result = None  # otherwise the exception of a port and this frame keep each other in memory
 
 
 def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
@@ -146,7 +132,7 @@ def _perform(ports: Ports, effect: effects.Effect[Any]) -> Any:
     answer = _call_port(effect, ports)
     if isinstance(answer, BoundedCall):
         return answer.wait()
-    if not _is_awaitable(answer):
+    if not inspect.isawaitable(answer):
         return answer
     if inspect.iscoroutine(answer):
         answer.close()  # otherwise Python warns that the coroutine was never awaited
@@ -160,13 +146,7 @@ async def _perform_async(ports: AsyncPorts | Ports, effect: effects.Effect[Any])
         answer = _call_port(effect, ports)
     finally:
         ports.loop_watch.called(effect.method, ports, begin_s)
-    return await answer if _is_awaitable(answer) else answer
-
-
-def _is_awaitable(answer: Any) -> bool:
-    # `inspect.isawaitable` adds 2 % to a packet (benchmarks/receive.py). It calls generators of `types.coroutine`
-    # awaitable too.
-    return hasattr(answer, "__await__") or isinstance(answer, GeneratorType)
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:

@@ -44,7 +44,7 @@ def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMeth
         metadata=terms.metadata,
         created_at=terms.created_at,
         updated_at=progress.updated_at,
-        methods=tuple(methods if len(methods) == 1 else dict.fromkeys(methods)),  # spec section 2.2: unique items
+        methods=tuple(dict.fromkeys(methods)),  # spec section 2.2: unique items
     )
 
 

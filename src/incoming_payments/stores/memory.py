@@ -10,7 +10,7 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
-from incoming_payments.domain.payment import ClientId, Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound
 from incoming_payments.limits import NONCES_MAX
 from incoming_payments.ports import Decide
@@ -69,12 +69,6 @@ class MemoryStore:
             if after is not None:
                 self._write(after, decision)
             return decision.answer
-
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        """Return the credit of the payment `id` under `credit_id`, or `None`. Raises `PaymentNotFound`."""
-        with self._lock:
-            self._payment(id)
-            return self._rows.get((id, credit_id))
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Return the events of one payment, oldest first. Raises `PaymentNotFound`."""

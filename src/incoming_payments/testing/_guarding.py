@@ -101,7 +101,6 @@ class GuardContract(StoreHooks):
             store.update(id, decide, _ID)
 
         assert before == (store.load(id), list(store.events(id)))
-        assert store.find_credit(id, _ID) is None
         assert credit(store, id, _ID, 5).received.value == 6
 
     def test_a_second_credit_under_one_id_is_refused(self, store: PaymentStore) -> None:
@@ -117,7 +116,7 @@ class GuardContract(StoreHooks):
             store.update(id, decide, _ID)
 
         assert before == (store.load(id), list(store.events(id)))
-        assert first == store.find_credit(id, _ID)
+        assert first == credit(store, id, _ID, 300)
 
     @pytest.mark.parametrize("decision", [pytest.param(wrong, id=name) for name, wrong in _WRONG_INSERTS.items()])
     def test_a_wrong_insert_is_refused(self, store: PaymentStore, decision: Decision[IncomingPayment]) -> None:

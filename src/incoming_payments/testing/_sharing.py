@@ -55,7 +55,6 @@ class SharingContract(StoreHooks):
         for turn, (writer, reader) in enumerate([(store, other), (other, store)] * 3):
             answer = credit(writer, id, f"wire-{turn}", 1)
             assert reader.load(id).received == answer.received
-            assert answer == reader.find_credit(id, CreditId(f"wire-{turn}"))
             assert [event.version for event in reader.events(id)] == list(range(1, turn + 3))
             assert answer == credit(reader, id, f"wire-{turn}", 1)
 
@@ -157,7 +156,6 @@ def _calls(store: PaymentStore, id: PaymentId) -> list[Callable[[], object]]:
     """Return one call of each method of `store`."""
     return [
         partial(store.load, id),
-        partial(store.find_credit, id, CreditId("wire-1")),
         partial(store.events, id),
         partial(credit, store, id, "wire-1", 1),
         partial(store.find_expired, NOW, 10),

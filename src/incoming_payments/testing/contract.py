@@ -128,8 +128,7 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
             raise AssertionError("update called the decision although the payment does not exist")
 
         create(store)
-        find_credit = partial(store.find_credit, credit_id=CreditId("wire-1"))
-        for call in (store.load, store.events, find_credit, partial(store.update, decide=decide)):
+        for call in (store.load, store.events, partial(store.update, decide=decide)):
             with pytest.raises(PaymentNotFound):
                 call(UNUSED_ID)
 
@@ -227,18 +226,6 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
             credit(store, id, "wire-1", 301)
 
         assert before == (store.load(id), list(store.events(id)))
-
-    def test_find_credit_returns_the_stored_credit(self, store: PaymentStore) -> None:
-        """`find_credit` finds a credit of a completed payment too, and no credit with another id or payment."""
-        id, other = create(store, a_creation(limit=1000)), create(store)
-        assert store.find_credit(id, CreditId("wire-1")) is None
-        credited = credit(store, id, "wire-1", 300)
-        last = credit(store, id, "wire-2", 700, NOW + timedelta(microseconds=1))
-
-        assert credited == store.find_credit(id, CreditId("wire-1"))
-        assert last == store.find_credit(id, CreditId("wire-2"))
-        assert store.find_credit(id, CreditId("Wire-1")) is None
-        assert store.find_credit(other, CreditId("wire-1")) is None
 
     @pytest.mark.parametrize(
         ("one", "another"),

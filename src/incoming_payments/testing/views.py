@@ -11,7 +11,7 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
-from incoming_payments.domain.payment import ClientId, Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnusable
 from incoming_payments.ports import AsyncNonces, AsyncPaymentStore, Decide
 
@@ -79,10 +79,6 @@ class SyncView:
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Call `update` of the async store."""
         return self.run(self._store.update(id, decide, credit_id))
-
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        """Call `find_credit` of the async store."""
-        return self.run(self._store.find_credit(id, credit_id))
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Call `events` of the async store."""

@@ -1,6 +1,5 @@
 """`domain.lifecycle`: the state of a payment, and the decisions to credit, complete and expire it."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -23,7 +22,6 @@ from incoming_payments.errors import (
     InvalidValue,
     PaymentCompleted,
     PaymentExpired,
-    PaymentRefused,
 )
 from incoming_payments.testing import NOW, a_creation
 from kits.changed_payments import changed
@@ -42,7 +40,6 @@ from kits.lifecycle_kit import (
     a_payment,
     an_earlier_credit,
     credit,
-    credit_packet,
     credited,
     now_of,
 )
@@ -141,13 +138,6 @@ def test_spec_3_credit_after_expires_at_is_refused() -> None:
         credit(payment, 1, LATER)
 
 
-def test_spec_3_expired_payment_is_not_completed() -> None:
-    """The expiry does not complete the payment."""
-    expired = lifecycle.expire(a_payment(State.PROCESSING), now=LATER).answer
-    assert state_of(expired, LATER) is State.EXPIRED
-    assert expired.closed_at is None
-
-
 def test_credit_without_a_limit_never_completes() -> None:
     """Without `incomingAmount`, no total completes the payment."""
     decision = credit(a_payment(State.PENDING, limit=None), 2**64 - 1)
@@ -219,29 +209,6 @@ def test_credit_up_to_the_largest_total() -> None:
 
 
 # --- final states ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("state", "refusal", "message"),
-    [(State.COMPLETED, PaymentCompleted, COMPLETED), (State.EXPIRED, PaymentExpired, EXPIRED)],
-)
-@pytest.mark.parametrize("decide", [credit, credit_packet])
-def test_final_states_take_no_money(
-    decide: Callable[..., object], state: State, refusal: type[PaymentRefused], message: str
-) -> None:
-    """Credits and packets are refused in both final states."""
-    with pytest.raises(refusal) as caught:
-        decide(a_payment(state), 1, now_of(state))
-    assert type(caught.value) is refusal
-    assert str(caught.value) == message
-    assert caught.value.details == {}
-
-
-def test_expired_payment_cannot_be_completed() -> None:
-    """The client cannot close a payment after its expiry."""
-    with pytest.raises(PaymentExpired) as caught:
-        lifecycle.complete(a_payment(State.EXPIRED), now=LATER)
-    assert str(caught.value) == EXPIRED
 
 
 def test_require_receivable() -> None:

@@ -9,29 +9,22 @@ from attrs import evolve
 
 from incoming_payments import Request, Response
 from incoming_payments.errors import (
-    AuthorizationServerUnavailable,
     ClientKeysUnavailable,
-    PolicyRefused,
     PortMissing,
     Refused,
     SignatureRefused,
     StoreUnavailable,
     TokenRefused,
 )
-from incoming_payments.flows import authenticate as module
-from incoming_payments.flows.authenticate import Caller
-from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, UseNonce
-from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, TokenQuery
-from incoming_payments.gnap.token import parse_authorization
-from incoming_payments.httpsig import Algorithm, Evidence, PrivateKey, RequestMessage, verify
+from incoming_payments.gnap import AccessTokenInfo
+from incoming_payments.httpsig import Evidence, PrivateKey, verify
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.limits import SIGNATURES_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import NOW
+from kits.fake_ports import Raising
 from kits.service_kit import (
-    ALICE,
-    BASE_URL,
+    NOBODYS_ID,
     OTHER_SHOP,
     PATH,
     SHOP,
@@ -41,182 +34,46 @@ from kits.service_kit import (
     a_right,
     ed25519_key,
     es256_key,
-    finish,
-    ps512_key,
     refusal,
-    watched,
 )
 
 
-def signed(request: Request) -> RequestMessage:
-    """Return `request` as the flows take it."""
-    return RequestMessage(request.method, f"{BASE_URL}{request.path}", request.headers, request.body)
-
-
-def authenticate(request: RequestMessage, policy: ServicePolicy, now: datetime) -> Flow[Caller]:
-    """Return the flow for the token of `request`, to read on Alice's wallet address."""
-    token = parse_authorization(request.values("authorization"))
-    return (yield from module.authenticate(request, TokenQuery(token, Action.READ, ALICE.url), policy, now))
-
-
-def a_get(client: Client, **options: Any) -> RequestMessage:
-    """Return a GET that `client` signed."""
-    return signed(client.sign(Request("GET", f"{PATH}/x"), **options))
-
-
-def an_info(key: PrivateKey | None = None, **changes: Any) -> AccessTokenInfo:
+def an_info(**changes: Any) -> AccessTokenInfo:
     """Return the information about a token of the shop."""
-    given = {"client": SHOP, "jwk": (key or ed25519_key()).public_jwk(), "rights": [a_right("read")], **changes}
-    return AccessTokenInfo(**given)
+    return AccessTokenInfo(
+        **{"client": SHOP, "jwk": ed25519_key().public_jwk(), "rights": [a_right("create", "read")], **changes}
+    )
 
 
-def test_caller_has_the_client_and_rights_of_its_token() -> None:
-    """The flow introspects the token once. The caller has its client and rights, and the proven facts."""
-    service = Service()
-    client = service.client()
-    flow = authenticate(a_get(client), service.policy, NOW)
-    assert IntrospectToken(TokenQuery(AccessToken(client.token), "read", ALICE.url)) == next(flow)
-    caller = finish(flow, an_info())
-    assert (SHOP, (a_right("read"),)) == (caller.client, caller.rights)
-    assert (caller.proof.key_id, caller.proof.algorithm) == ("ed25519-key", Algorithm.ED25519)
-    components = caller.proof.signature_input.components
-    assert [component.name for component in components] == [
-        "@method",
-        "@target-uri",
-        "authorization",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("key", "algorithm"),
-    [(ed25519_key, Algorithm.ED25519), (es256_key, Algorithm.ES256), (ps512_key, Algorithm.PS512)],
-)
-def test_spec_5_algorithm_is_that_of_the_jwk(key: Any, algorithm: Algorithm) -> None:
-    """The `alg` of the JWK that is bound to the token decides how the signature is verified."""
-    service = Service()
-    client = service.client(key=key())
-    flow = authenticate(a_get(client), service.policy, NOW)
-    next(flow)
-    assert algorithm is finish(flow, an_info(key())).proof.algorithm
-
-
-@pytest.mark.parametrize(
-    ("values", "code"),
-    [
-        ([], "token_missing"),
-        (["GNAP a", "GNAP a"], "invalid_token"),
-        (["GNAP a,GNAP a"], "invalid_token"),
-        (["Bearer a"], "invalid_token"),
-        (["GNAP"], "invalid_token"),
-        (["GNAP "], "invalid_token"),
-        ([""], "invalid_token"),
-        (["GNAP a b"], "invalid_token"),
-        (["undefined"], "invalid_token"),
-        (["GNAP " + "a" * 4097], "invalid_token"),
-    ],
-)
-def test_unreadable_token_is_refused_without_introspection(values: list[str], code: str) -> None:
-    """A request without exactly one readable token is refused before the token is introspected."""
-    headers = tuple(("Authorization", value) for value in values)
-    flow = authenticate(RequestMessage("GET", f"{BASE_URL}{PATH}/x", headers), Service().policy, NOW)
-    with pytest.raises(TokenRefused) as refused:
-        next(flow)
-    assert code == refused.value.code
-
-
-# In order of precedence: the answer of the authorization server, and the expected error. The request has no signature,
-# so each error before the last one comes from an earlier check.
-ANSWERS = [
-    (None, TokenRefused, "invalid_token"),
-    (an_info(expires_at=NOW), TokenRefused, "token_expired"),
-    (an_info(expires_at=NOW - timedelta(days=1), jwk={"kty": "oct"}), TokenRefused, "token_expired"),
-    (an_info(jwk={"kty": "oct", "k": "c2VjcmV0", "kid": "a", "alg": "HS256"}), SignatureRefused, "key_unusable"),
-    (an_info(jwk={}), SignatureRefused, "key_unusable"),
-    (an_info(expires_at=NOW + timedelta(microseconds=1)), SignatureRefused, "signature_missing"),
+# In order of precedence. The requests have no signature, so each code before the last one comes from an earlier check.
+TOKENS: list[tuple[dict[str, Any], str]] = [
+    ({"expires_at": NOW - timedelta(days=1), "jwk": {"kty": "oct"}}, "token_expired"),
+    ({"jwk": {"kty": "oct", "k": "c2VjcmV0", "kid": "a", "alg": "HS256"}}, "key_unusable"),
+    ({"expires_at": NOW + timedelta(microseconds=1)}, "signature_missing"),
 ]
 
 
-@pytest.mark.parametrize(("info", "error", "code"), ANSWERS)
-def test_token_then_key_then_signature(info: AccessTokenInfo | None, error: Any, code: str) -> None:
+@pytest.mark.parametrize(("token", "code"), TOKENS)
+def test_token_then_key_then_signature(token: dict[str, Any], code: str) -> None:
     """An inactive token is refused before its key is loaded, and an unusable key before the signature is verified."""
-    request = RequestMessage("GET", f"{BASE_URL}{PATH}/x", (("Authorization", "GNAP abc"),))
-    flow = authenticate(request, Service().policy, NOW)
-    next(flow)
-    with pytest.raises(error) as refused:
-        flow.send(info)
-    assert code == refused.value.code
-
-
-@pytest.mark.parametrize("error", [TimeoutError("no answer in 3 s"), ConnectionRefusedError(111, "refused")])
-def test_lost_connection_of_the_introspector_is_an_outage(error: Exception) -> None:
-    """The refusal names the authorization server, and has the error for the host's log."""
-    flow = authenticate(a_get(Service().client()), Service().policy, NOW)
-    next(flow)
-    with pytest.raises(AuthorizationServerUnavailable) as refused:
-        flow.throw(error)
-    assert refused.value.__cause__ is error
-    assert f"{type(error).__name__}: {error}" in str(refused.value)
+    service = Service()
+    headers = [("Authorization", f"GNAP {service.client(**token).token}")]
+    response = service.handle(Request("GET", f"{PATH}/{NOBODYS_ID}", headers=headers))
+    assert refusal(response) == (401, code)
+    assert "c2VjcmV0" not in f"{response.cause}{getattr(response.cause, 'hint', '')}"  # nor does the log of the host
 
 
 @pytest.mark.parametrize("more", [{}, {"x5t": 1}, {"key_ops": ["verify"]}, {"vendor": {"a": 1}}])
 def test_key_of_a_token_may_have_other_members(more: dict[str, Any]) -> None:
     """The service keeps keys that it has loaded, but not those with lists or objects as members."""
-    service = Service()
-    client = service.client()
-    for _ in range(2):
-        flow = authenticate(a_get(client), service.policy, NOW)
-        next(flow)
-        caller = finish(flow, an_info(jwk={**ed25519_key().public_jwk(), **more}))
-        assert caller.proof.key_id == "ed25519-key"
-
-
-def test_refusal_of_a_key_does_not_show_the_key() -> None:
-    """The refusal of a private or shared key, registered by mistake, does not contain the key."""
-    flow = authenticate(a_get(Service().client()), Service().policy, NOW)
-    next(flow)
-    with pytest.raises(SignatureRefused) as refused:
-        flow.send(an_info(jwk={"kty": "oct", "k": "c2VjcmV0LXNlY3JldA", "kid": "a", "alg": "HS256"}))
-    assert "c2VjcmV0LXNlY3JldA" not in str(refused.value)
-
-
-def test_spec_5_keyid_equals_the_kid_of_the_tokens_key() -> None:
-    """A valid signature by a key to which the token is not bound is refused."""
-    service = Service()
-    service.client(key=ed25519_key("mine"))
-    thief = service.client(key=ed25519_key("thief"))
-    flow = authenticate(a_get(thief), service.policy, NOW)
-    next(flow)
-    with pytest.raises(SignatureRefused) as refused:
-        flow.send(an_info(ed25519_key("mine")))
-    assert refused.value.code == "key_unknown"
+    client = Service().client(jwk={**ed25519_key().public_jwk(), **more})
+    assert [client.create().status for _ in range(2)] == [201, 201]
 
 
 def test_another_key_with_the_same_kid_is_refused() -> None:
     """Two clients may use the same `kid`. Only the key to which the token is bound verifies."""
-    service = Service()
-    thief = service.client(key=PrivateKey.generate_ed25519("ed25519-key"))
-    flow = authenticate(a_get(thief), service.policy, NOW)
-    next(flow)
-    with pytest.raises(SignatureRefused) as refused:
-        flow.send(an_info(ed25519_key()))
-    assert refused.value.code == "signature_invalid"
-
-
-def test_exception_of_the_introspector_is_raised_unchanged() -> None:
-    """An exception of the introspector leaves the flow as it is."""
-    service = Service()
-    flow = authenticate(a_get(service.client()), service.policy, NOW)
-    next(flow)
-    with pytest.raises(PolicyRefused, match="not today"):
-        flow.throw(PolicyRefused("not today"))
-
-
-def test_authentication_is_one_effect() -> None:
-    """A request without a nonce needs no effect besides the introspection."""
-    service = Service()
-    seen: list[Effect[Any]] = []
-    service.run(watched(authenticate(a_get(service.client(a_right("list", on=ALICE))), service.policy, NOW), seen))
-    assert [IntrospectToken] == [type(effect) for effect in seen]
+    thief = Service().client(key=PrivateKey.generate_ed25519("ed25519-key"), jwk=ed25519_key().public_jwk())
+    assert refusal(thief.create()) == (401, "signature_invalid")
 
 
 # --- replay ---
@@ -224,30 +81,40 @@ def test_authentication_is_one_effect() -> None:
 SECOND = NOW.replace(microsecond=0)  # as `created` has it
 
 
-def nonce_effect(service: Service, client: Client, name: str = SHOP, **options: Any) -> UseNonce:
-    """Return the effect of the flow after the signature of the client `name` is verified."""
-    flow = authenticate(a_get(client, **options), service.policy, NOW)
-    next(flow)
-    info = an_info(client.key, client=name)
-    asked = flow.send(info)
-    assert isinstance(asked, UseNonce)
-    assert finish(flow, answer=True).client == name
-    return asked
+class Nonces:
+    """A `Nonces` port that keeps its calls, and answers by `is_new`."""
+
+    def __init__(self, *, is_new: bool = True) -> None:
+        self.is_new = is_new
+        self.calls: list[tuple[str, datetime, datetime]] = []
+
+    def use(self, key: str, until: datetime, now: datetime) -> bool:
+        """Keep the call."""
+        self.calls.append((key, until, now))
+        return self.is_new
+
+
+def with_nonces(**policy: Any) -> tuple[Service, Nonces]:
+    """Return a service, and its port for nonces."""
+    service, nonces = Service(**policy), Nonces()
+    service.replace(nonces=nonces)
+    return service, nonces
 
 
 def test_nonce_key_identifies_client_key_and_nonce() -> None:
     """The key of a nonce depends on client, key and nonce, and has a fixed length."""
-    service = Service()
-    one, other = service.client(), service.client(key=es256_key())
-    asked = [
-        nonce_effect(service, one, nonce="n"),
-        nonce_effect(service, one, nonce="n", created=NOW - timedelta(seconds=1)),
-        nonce_effect(service, other, nonce="n"),
-        nonce_effect(service, one, nonce="m"),
-        nonce_effect(service, one, nonce=""),
-        nonce_effect(service, one, name=f"{SHOP}/other", nonce="n"),
-    ]
-    names = [each.key for each in asked]
+    service, nonces = with_nonces()
+    one, other, third = service.client(), service.client(key=es256_key()), service.client(name=OTHER_SHOP)
+    for client, options in (
+        (one, {"nonce": "n"}),
+        (one, {"nonce": "n", "created": NOW - timedelta(seconds=1)}),
+        (other, {"nonce": "n"}),
+        (one, {"nonce": "m"}),
+        (one, {"nonce": ""}),
+        (third, {"nonce": "n"}),
+    ):
+        assert client.send(client.creation(**options)).status == 201
+    names = [key for key, *_ in nonces.calls]
     assert names[0] == names[1]
     assert len(set(names)) == 5
     assert {64} == {len(name) for name in names}
@@ -256,14 +123,11 @@ def test_nonce_key_identifies_client_key_and_nonce() -> None:
 @pytest.mark.parametrize("change", [{"nonce": "m"}, {"created": NOW - timedelta(seconds=301)}])
 def test_invalid_signature_uses_no_nonce(change: dict[str, Any]) -> None:
     """A client without the key cannot use up a nonce, and an old request takes no space."""
-    service = Service()
-    client = service.client()
-    request = a_get(client, **{"nonce": "n", **change})
+    service, nonces = with_nonces()
+    request = service.client().creation(**{"nonce": "n", **change})
     headers = tuple((name, value.replace('nonce="m"', 'nonce="n"')) for name, value in request.headers)
-    flow = authenticate(evolve(request, headers=headers), service.policy, NOW)
-    next(flow)
-    with pytest.raises(SignatureRefused):
-        flow.send(an_info())
+    assert service.handle(evolve(request, headers=headers)).status == 401
+    assert nonces.calls == []
 
 
 @pytest.mark.parametrize(
@@ -281,9 +145,10 @@ def test_nonce_is_stored_while_its_signature_is_fresh(
     policy: dict[str, Any], options: dict[str, Any], expected: datetime
 ) -> None:
     """A nonce is stored while its signature is fresh, plus the allowed clock skew."""
-    service = Service(signature=SignaturePolicy(**policy))
-    asked = nonce_effect(service, service.client(), nonce="n", **options)
-    assert (expected, NOW) == (asked.until, asked.now)
+    service, nonces = with_nonces(signature=SignaturePolicy(**policy))
+    client = service.client()
+    assert client.send(client.creation(nonce="n", **options)).status == 201
+    assert [(until, now) for _, until, now in nonces.calls] == [(expected, NOW)]
 
 
 def test_replayed_create_request_is_refused() -> None:
@@ -352,8 +217,6 @@ def test_full_nonce_store_answers_503() -> None:
     client = service.client()
     first, second = client.creation(nonce="a"), client.creation(nonce="b")
     assert [service.handle(request).status for request in (first, second, first)] == [201, 503, 401]
-    with pytest.raises(StoreUnavailable):
-        service.run(authenticate(a_get(client, nonce="c"), service.policy, NOW))
 
 
 def hint(response: Response) -> str:
@@ -392,26 +255,19 @@ def test_policy_that_needs_the_port_raises_port_missing(policy: dict[str, Any]) 
 # --- the evidence of a refused signature -----------------------------------------------------------
 
 
-def refused(flow: Any, *answers: Any) -> SignatureRefused:
-    """Return the refusal of `flow`."""
-
-    def answer_all() -> None:
-        for answer in (None, *answers):
-            flow.send(answer)
-
-    with pytest.raises(SignatureRefused) as caught:
-        answer_all()
-    return caught.value
+def evidence_of(response: Response) -> tuple[SignatureRefused, Evidence]:
+    """Return the refusal of a signature and its evidence."""
+    assert isinstance(response.cause, SignatureRefused)
+    assert isinstance(response.cause.evidence, Evidence)
+    return response.cause, response.cause.evidence
 
 
 def test_refused_signature_has_its_evidence() -> None:
     """The evidence holds the arguments of `verify`, so the same call is refused again."""
-    service = Service()
-    request = evolve(a_get(service.client()), target_uri="http://bank.example/op/incoming-payments/x")
-    refusal = refused(authenticate(request, service.policy, NOW), an_info())
-    evidence = refusal.evidence
-    assert isinstance(evidence, Evidence)
-    assert (evidence.request, list(evidence.keys), evidence.now) == (request, ["ed25519-key"], NOW)
+    client = Service().client()
+    client.base_url = "http://bank.example/op"
+    refusal, evidence = evidence_of(client.create())
+    assert (list(evidence.keys), evidence.now) == (["ed25519-key"], NOW)
     with pytest.raises(SignatureRefused) as again:
         verify(evidence.request, evidence.keys, policy=evidence.policy, now=evidence.now)
     assert again.value.code == refusal.code == "signature_invalid"
@@ -419,10 +275,8 @@ def test_refused_signature_has_its_evidence() -> None:
 
 def test_evidence_of_a_refused_key_has_no_keys() -> None:
     """A key that cannot be used is not in the evidence."""
-    service = Service()
-    refusal = refused(authenticate(a_get(service.client()), service.policy, NOW), an_info(jwk={}))
-    assert isinstance(refusal.evidence, Evidence)
-    assert (refusal.code, dict(refusal.evidence.keys)) == ("key_unusable", {})
+    refusal, evidence = evidence_of(Service().client(jwk={"kty": "x"}).create())
+    assert (refusal.code, dict(evidence.keys)) == ("key_unusable", {})
 
 
 @pytest.mark.parametrize(
@@ -430,11 +284,11 @@ def test_evidence_of_a_refused_key_has_no_keys() -> None:
 )
 def test_repeated_request_has_its_evidence(options: dict[str, Any], nonce: str | None, code: str) -> None:
     """A repeated request with a valid signature is refused with its evidence."""
-    service = Service(**options)
-    flow = authenticate(a_get(service.client(), nonce=nonce), service.policy, NOW)
-    refusal = refused(flow, an_info(), False)
-    assert isinstance(refusal.evidence, Evidence)
-    assert (refusal.code, list(refusal.evidence.keys)) == (code, ["ed25519-key"])
+    service, nonces = with_nonces(**options)
+    nonces.is_new = False
+    client = service.client()
+    refusal, evidence = evidence_of(client.send(client.creation(nonce=nonce)))
+    assert (refusal.code, list(evidence.keys)) == (code, ["ed25519-key"])
 
 
 def test_response_has_its_refusal_as_cause() -> None:
@@ -584,14 +438,8 @@ def test_signatures_by_too_many_keys_cause_no_look_up() -> None:
 )
 def test_outage_of_the_keys_is_503(error: Exception, code: str) -> None:
     """An outage is neither 401 nor 500, and the client does not learn the reason."""
-
-    def find(*_: object) -> None:
-        raise error
-
     service = Service()
-    keys = Keys({})
-    keys.find = find  # type: ignore[method-assign, assignment] # on purpose
-    service.replace(client_keys=keys)
+    service.replace(client_keys=Raising(error))
     response = a_client_without_a_key_in_its_token(service, ed25519_key()).create()
     assert refusal(response) == (503, code)
     assert b"10.0.0.7" not in response.body

@@ -71,15 +71,6 @@ def test_payment_that_expires_while_the_call_waits_is_not_completed() -> None:
         run(complete(id, clock=clock), Ports(store=store))
 
 
-def test_completed_payment_does_not_change() -> None:
-    """A second call returns the payment of the first."""
-    store, clock = MemoryStore(), FakeClock()
-    id = stored(store)
-    completed = run(complete(id, clock=clock), Ports(store=store))
-    clock.advance(60)
-    assert run(complete(id, clock=clock), Ports(store=store)) == completed
-
-
 def test_unknown_payment_and_invalid_arguments_are_refused() -> None:
     """An unknown payment, an invalid id, and a clock that is not in UTC are refused."""
     ports = Ports(store=MemoryStore())

@@ -1,21 +1,17 @@
 """Tests of `create_payment`: spec section 4.1, its effects step by step, and crashes between two effects."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from incoming_payments.acceptance import Approval
 from incoming_payments.api import Request
-from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import EventKind
-from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import (
     PAYMENT_ID_RANDOM_BYTES,
     ClientId,
-    WalletAddress,
     new_payment_id,
-    payment_id,
 )
 from incoming_payments.errors import (
     AccessForbidden,
@@ -26,12 +22,9 @@ from incoming_payments.errors import (
     PaymentExists,
     PaymentExpired,
     PaymentNotFound,
-    PolicyRefused,
     SignatureRefused,
-    StoreUnavailable,
     TermsRefused,
     TokenRefused,
-    WalletAddressesUnavailable,
     WalletAddressNotFound,
 )
 from incoming_payments.flows.create import create_for_host, create_payment
@@ -57,15 +50,12 @@ from kits.service_kit import (
     BOB,
     SHOP,
     Crash,
-    Hosted,
     Service,
-    Tokens,
     a_right,
     admitted,
     document,
     ed25519_key,
     finish,
-    refusal,
     watched,
 )
 
@@ -161,20 +151,6 @@ def test_crash_after_the_insertion_leaves_a_usable_payment() -> None:
     assert [event.kind for event in service.store.events(ID)] == [EventKind.CREATED]
     assert client.get(ID).status == 200
     assert service.receive(ID, 2500).completes
-
-
-def test_retry_after_a_crash_creates_another_payment() -> None:
-    """A client that retries gets a second payment, and the first one does not change."""
-    service = Service()
-    client = service.client()
-    request = client.creation()
-    seen: list[Effect[Any]] = []
-    with pytest.raises(Crash):
-        service.run(watched(creation_flow(service, request), seen, crash_after=len(STEPS)))
-    lost = insert_of(seen[-1]).decision.answer
-    view = service.run(creation_flow(service, request))
-    assert lost == service.store.load(lost.id)
-    assert not view.id.endswith(lost.id)
 
 
 def test_duplicate_id_is_refused() -> None:
@@ -287,94 +263,6 @@ def test_different_wallet_address_from_the_port_is_refused() -> None:
         flow.send(BOB)
 
 
-OUTAGES = [
-    WalletAddressesUnavailable("10.0.0.7 is down"),
-    StoreUnavailable("locked"),
-    TimeoutError(),
-    ConnectionError(),
-]
-
-
-@pytest.mark.parametrize("url", [ALICE.url, "https://bank.example/eve"], ids=["hosted", "unknown"])
-@pytest.mark.parametrize("expires_at", [None, NOW], ids=["unknown token", "expired token"])
-def test_refused_token_reveals_nothing(url: str, expires_at: datetime | None) -> None:
-    """The refusal is the same whether the wallet address exists or not, because the service does not look it up."""
-    service = Service()
-    flow = creation_flow(service, service.client().creation({"walletAddress": url}))
-    assert isinstance(introspect := next(flow), IntrospectToken)
-    assert introspect.query.wallet_address == url
-    info = expires_at and AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")], expires_at)
-    with pytest.raises(TokenRefused) as refused:
-        flow.send(info)
-    assert refused.value.code == ("token_expired" if expires_at else "invalid_token")
-    assert refused.value.details == {}
-
-
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        ({}, "invalid_body"),
-        ({"walletAddress": 1}, "invalid_body"),
-        ({"walletAddress": "/"}, "invalid_body"),
-        ({"walletAddress": "https://bank.example/eve"}, "unknown_wallet_address"),
-        ({"walletAddress": "https://elsewhere.example/alice"}, "unknown_wallet_address"),
-    ],
-)
-def test_wrong_wallet_address_is_explained_to_authenticated_clients(body: dict[str, object], code: str) -> None:
-    """A client with a token for all wallet addresses gets 400. Others get the refusal of their token or signature."""
-    service = Service()
-    right = a_right("create", on=None)
-    client = service.client(right)
-    assert refusal(service.handle(client.creation(body))) == (400, code)
-    assert refusal(service.handle(client.creation(body, created=0))) == (401, "signature_stale")
-    assert refusal(service.handle(service.client(right, expires_at=NOW).creation(body))) == (401, "token_expired")
-    service.replace(introspector=Tokens())
-    assert refusal(service.handle(client.creation(body))) == (401, "invalid_token")
-
-
-@pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: type(outage).__name__)
-def test_outage_of_the_wallet_addresses_is_for_authenticated_clients(outage: Exception) -> None:
-    """A client with a token learns of the outage, with 503. Without the right, it gets its refusal."""
-    service = Service()
-    client = service.client()
-    hosted = Hosted()
-
-    def find(_: object) -> None:
-        raise outage
-
-    hosted.find = find  # type: ignore[method-assign, assignment] # on purpose
-    service.replace(wallet_addresses=hosted)
-    code = "store_unavailable" if isinstance(outage, StoreUnavailable) else "wallet_addresses_unavailable"
-    assert refusal(client.create()) == (503, code)
-    assert refusal(client.create(walletAddress=BOB.url)) == (403, "forbidden")
-    assert refusal(service.client(a_right("read")).create()) == (401, "insufficient_rights")
-    stranger = service.client()
-    service.replace(introspector=Tokens())
-    assert refusal(stranger.create()) == (401, "invalid_token")
-
-
-def test_host_refuses_an_authenticated_client() -> None:
-    """The refusal of the port for wallet addresses reaches an authenticated client unchanged."""
-    service = Service()
-    frozen = PolicyRefused("this account is frozen")
-    flow = creation_flow(service, service.client().creation())
-    next(flow)
-    admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
-    with pytest.raises(PolicyRefused) as refused:
-        flow.throw(frozen)
-    assert frozen is refused.value
-
-
-def test_wallet_address_url_is_normalized() -> None:
-    """Upper case in scheme and host, the default port and a trailing slash do not matter."""
-    service = Service()
-    seen: list[Effect[Any]] = []
-    request = service.client().creation({"walletAddress": "HTTPS://Bank.Example:443/alice/"})
-    view = service.run(watched(creation_flow(service, request), seen))
-    assert FindWalletAddress(ALICE.url) in seen
-    assert ALICE.url == view.wallet_address
-
-
 def test_policy_limits_apply() -> None:
     """The limits of the policy apply to metadata and expiry."""
     service = Service(expiry_s_max=60, metadata_bytes_max=9, metadata_depth_max=1)
@@ -403,82 +291,3 @@ def test_default_expiry_of_the_policy() -> None:
     service.clock.advance(seconds=601)
     with pytest.raises(PaymentExpired):
         service.receive(of_host.id, 1)
-
-
-@pytest.mark.parametrize(
-    ("step", "error"),
-    [
-        (step, error)
-        for step in range(len(STEPS))
-        for error in (PolicyRefused("not today"), StoreUnavailable("locked"), RuntimeError("broken"))
-        if STEPS[step] is not RequestApproval  # `test_approved` has the failures of an approval
-    ],
-)
-def test_exception_of_a_port_ends_the_flow(step: int, error: Exception) -> None:
-    """The exception of a port ends the flow, and reaches the caller unchanged."""
-    service = Service()
-    answers: list[object] = [
-        AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]),
-        None,
-        ALICE,
-        RANDOMNESS,
-        (),
-        Approval.APPROVED,
-        [IlpPaymentMethod("test.bank.x", "c2VjcmV0")],
-    ]
-    flow = creation_flow(service, service.client().creation())
-    effect = next(flow)
-    for answer in answers[:step]:
-        effect = flow.send(answer)
-    assert STEPS[step] is type(effect)
-    with pytest.raises(type(error)) as raised:
-        flow.throw(error)
-    assert error is raised.value
-
-
-def test_refusal_does_not_reveal_hosted_wallet_addresses() -> None:
-    """A token for one wallet address gets the same refusal for hosted and unknown wallet addresses."""
-    service = Service()
-    client = service.client()
-    messages = set()
-    for url in (BOB.url, "https://bank.example/eve", "https://elsewhere.example/alice"):
-        with pytest.raises(AccessForbidden) as refused:
-            service.run(creation_flow(service, client.creation({"walletAddress": url})))
-        messages.add((refused.value.description, tuple(refused.value.details)))
-    assert len(messages) == 1
-
-
-def test_wallet_address_is_compared_by_url() -> None:
-    """The port may return a new object each time, because only its URL is compared."""
-    service = Service()
-    service.hosted.addresses[ALICE.url] = WalletAddress(ALICE.url, ALICE.asset, "https://new.example")
-    assert ALICE.url == service.run(creation_flow(service, service.client().creation())).wallet_address
-
-
-def test_terms_of_the_request_become_those_of_the_payment() -> None:
-    """The amount, the expiry and the metadata are stored, and the client gets them back."""
-    service = Service()
-    expires_at = NOW + timedelta(seconds=60)
-    body = {
-        "walletAddress": ALICE.url,
-        "incomingAmount": USD_25,
-        "expiresAt": expires_at.isoformat(),
-        "metadata": {"invoice": 7},
-    }
-    view = service.run(creation_flow(service, service.client().creation(body)))
-    stored = service.store.load(payment_id(view.id.rpartition("/")[2]))
-    for terms in (
-        (stored.limit, stored.expires_at, stored.terms.metadata),
-        (view.incoming_amount, view.expires_at, view.metadata),
-    ):
-        assert terms == (Amount(2500, ALICE.asset), expires_at, '{"invoice":7}')
-
-
-def test_wallet_address_that_is_not_hosted_is_named() -> None:
-    """The refusal names the member at fault, in the spelling of the wire."""
-    service = Service()
-    service.hosted.addresses.clear()
-    with pytest.raises(WalletAddressNotFound) as caught:
-        service.run(creation_flow(service, service.client().creation()))
-    assert caught.value.details == {"member": "walletAddress"}
-    assert "walletAddress" in str(caught.value)

@@ -2,7 +2,7 @@
 
 import gc
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from datetime import datetime
 from typing import Any, Final, get_args, get_origin
 
@@ -26,7 +26,6 @@ from incoming_payments.flows.effects import (
     IntrospectToken,
     LoadPayment,
     ReserveUnpaid,
-    UpdatePayment,
     UseNonce,
 )
 from incoming_payments.flows.expire import announce_expired
@@ -43,22 +42,9 @@ from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp_http import PacketPolicy, handle_packet
 from incoming_payments.ports import Ports
 from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.testing import NOW, crediting
+from incoming_payments.testing import NOW
 from kits.service_kit import ALICE, NOBODYS_ID, ed25519_key
 from kits.stream_kit import METHODS, PEER, USD
-
-
-def test_yield_from_an_effect_returns_the_answer() -> None:
-    """`answer = yield from effect` yields the effect once, and returns the value that the driver sends."""
-
-    def flow() -> Flow[bytes]:
-        return (yield from DrawRandomness(3))
-
-    steps = flow()
-    assert next(steps) == DrawRandomness(3)
-    with pytest.raises(StopIteration) as stop:
-        steps.send(b"abc")
-    assert stop.value.value == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -93,14 +79,14 @@ def test_port_that_answers_with_another_type_is_named(effect: Effect[Any], answe
         steps.send(answer)
 
 
-@pytest.mark.parametrize(
-    "effect",
-    [
-        effect
-        for effect in vars(effects).values()
-        if isinstance(effect, type) and issubclass(effect, Effect) and effect is not Effect
-    ],
-)
+DEFINED: Final = [
+    effect
+    for effect in vars(effects).values()
+    if isinstance(effect, type) and issubclass(effect, Effect) and effect is not Effect
+]
+
+
+@pytest.mark.parametrize("effect", DEFINED)
 def test_effect_names_a_method_of_its_port(effect: type[Effect[Any]]) -> None:
     """A host finds the port and the method that an error message names."""
     port, _, method = effect.method.partition(".")
@@ -116,21 +102,9 @@ def test_effect_is_a_value() -> None:
         LoadPayment(PaymentId("a")).id = PaymentId("b")  # type: ignore[misc] # on purpose
 
 
-def test_update_without_a_credit_id() -> None:
-    """The credit id of an update is optional."""
-    assert UpdatePayment(PaymentId("a"), crediting("wire-1", 1)).credit_id is None
-
-
-def defined() -> Iterator[type[Effect[object]]]:
-    """Yield every effect that the module defines."""
-    for value in vars(effects).values():
-        if isinstance(value, type) and issubclass(value, Effect) and value is not Effect:
-            yield value
-
-
 def test_every_effect_has_a_route() -> None:
     """The drivers have a route for each effect, and for nothing else."""
-    assert set(defined()) == set(_ROUTES)
+    assert set(DEFINED) == set(_ROUTES)
 
 
 # --- flows that are dropped --------------------------------------------------------------------------
@@ -199,14 +173,6 @@ def test_flow_that_was_used_does_not_warn(use: Callable[[Flow[int]], object]) ->
 def delegating(flow: Flow[int]) -> Flow[int]:
     """Return the answer of another flow."""
     return (yield from flow)
-
-
-def test_exception_is_thrown_into_a_flow() -> None:
-    """A flow that warns takes exceptions like every generator."""
-    steps = announce_expired(NOW)
-    next(steps)
-    with pytest.raises(KeyError):
-        steps.throw(KeyError("x"))
 
 
 @pytest.mark.parametrize(

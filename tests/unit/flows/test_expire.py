@@ -5,11 +5,11 @@ import pytest
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import InvalidValue, StoreUnavailable
-from incoming_payments.flows.effects import FindExpired, UpdatePayment
+from incoming_payments.flows.effects import UpdatePayment
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.limits import SWEEP_PAYMENTS_MAX
-from incoming_payments.testing import NOW, a_creation
-from kits.service_kit import ALICE, Service, finish
+from incoming_payments.testing import a_creation
+from kits.service_kit import ALICE, Service
 
 
 def payments(service: Service, *expire_in_s: float | None) -> list[PaymentId]:
@@ -23,26 +23,6 @@ def payments(service: Service, *expire_in_s: float | None) -> list[PaymentId]:
 def kinds(service: Service, id: PaymentId) -> list[EventKind]:
     """Return the kinds of the events of a payment."""
     return [event.kind for event in service.store.events(id)]
-
-
-def test_effects_in_order() -> None:
-    """The flow finds the expired payments, and then updates each of them in the order of the answer."""
-    ids = [a_creation().answer.id, a_creation().answer.id]
-    flow = announce_expired(NOW)
-    assert FindExpired(NOW, SWEEP_PAYMENTS_MAX) == next(flow)
-    for expected, answer in zip(ids, (ids, None), strict=True):
-        update = flow.send(answer)
-        assert isinstance(update, UpdatePayment)
-        assert (expected, None) == (update.id, update.credit_id)
-    assert finish(flow) == 2
-
-
-def test_no_expired_payments() -> None:
-    """Without expired payments the answer is 0."""
-    service = Service()
-    payments(service, 60, None)
-    service.clock.advance(60)
-    assert service.run(announce_expired(service.now)) == 0
 
 
 def test_event_is_written_once() -> None:
@@ -64,15 +44,6 @@ def test_completed_payment_does_not_expire() -> None:
     service.clock.advance(2)
     service.run(announce_expired(service.now))
     assert EventKind.EXPIRED not in kinds(service, created.answer.id)
-
-
-def test_limit_applies_to_one_call() -> None:
-    """One call handles at most `limit` payments. It returns `limit` when there may be more."""
-    service = Service()
-    ids = payments(service, 3, 1, 2)
-    service.clock.advance(60)
-    assert [service.run(announce_expired(service.now, limit=2)) for _ in range(3)] == [2, 1, 0]
-    assert all(kinds(service, id)[-1] is EventKind.EXPIRED for id in ids)
 
 
 def test_interrupted_sweep_can_be_repeated() -> None:
@@ -108,11 +79,3 @@ def test_invalid_limit_is_refused(limit: int) -> None:
     with pytest.raises(InvalidValue) as caught:
         service.run(announce_expired(service.now, limit=limit))
     assert caught.value.details == {"member": "limit"}
-
-
-def test_naive_datetime_is_refused() -> None:
-    """`now` must be in UTC."""
-    service = Service()
-    with pytest.raises(InvalidValue) as caught:
-        service.run(announce_expired(service.now.replace(tzinfo=None)))
-    assert caught.value.details == {"member": "now"}

@@ -24,6 +24,7 @@ from incoming_payments.flows.effects import Effect, FindPayments, IntrospectToke
 from incoming_payments.flows.list import list_for_host, list_payments
 from incoming_payments.gnap import AccessRight, AccessTokenInfo
 from incoming_payments.httpsig import RequestMessage
+from kits.fake_ports import Raising
 from kits.service_kit import (
     ALICE,
     BASE_URL,
@@ -33,7 +34,6 @@ from kits.service_kit import (
     PATH,
     SHOP,
     Client,
-    Hosted,
     Service,
     Tokens,
     a_right,
@@ -271,6 +271,7 @@ def test_list_of_head_and_other_requests() -> None:
         (WalletAddressesUnavailable("10.0.0.7 is down"), (503, "wallet_addresses_unavailable")),
         (StoreUnavailable("locked"), (503, "store_unavailable")),
         (TimeoutError(), (503, "wallet_addresses_unavailable")),
+        (ConnectionResetError(), (503, "wallet_addresses_unavailable")),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -278,13 +279,7 @@ def test_failed_look_up_is_for_authenticated_clients(failure: Exception, expecte
     """A client with a token learns why the wallet address cannot be found. Without the right, it gets its refusal."""
     service = Service()
     client = service.client(LIST)
-    hosted = Hosted()
-
-    def find(_: object) -> None:
-        raise failure
-
-    hosted.find = find  # type: ignore[method-assign, assignment] # on purpose
-    service.replace(wallet_addresses=hosted)
+    service.replace(wallet_addresses=Raising(failure))
     assert refusal(listing(client, query_of())) == expected
     assert refusal(listing(client, query_of(BOB.url))) == (403, "forbidden")
     assert refusal(listing(service.client(a_right("read")), query_of())) == (401, "insufficient_rights")

@@ -1,14 +1,10 @@
 """Observing flows: what is reported, and that the flow gets the same answers and errors as without an observer."""
 
-import asyncio
-import inspect
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import (
@@ -18,17 +14,12 @@ from incoming_payments.errors import (
     PaymentNotFound,
     TokenRefused,
 )
-from incoming_payments.flows.effects import Effect, IntrospectToken, LoadPayment, UpdatePayment
+from incoming_payments.flows.effects import Effect, Flow, IntrospectToken, LoadPayment, UpdatePayment
 from incoming_payments.flows.observed import EffectReporter
-from incoming_payments.flows.receive import receive
-from incoming_payments.flows.run import arun, run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
-from incoming_payments.ports import CreditDecided, Observation, Ports, TokenIntrospected
-from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.testing import NOW, a_creation
+from incoming_payments.ports import CreditDecided, Observation, TokenIntrospected
 from kits.lifecycle_kit import a_payment
-from kits.service_kit import NOBODYS_ID
-from kits.stream_kit import USD
+from kits.service_kit import NOBODYS_ID, finish
 
 ID = PaymentId(NOBODYS_ID)
 INTROSPECT = IntrospectToken(TokenQuery(AccessToken("TOKEN"), "read"))
@@ -37,35 +28,12 @@ CREDIT: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None, CreditId("wire-1
 UPDATE: UpdatePayment[Any] = UpdatePayment(ID, lambda *_: None)  # type: ignore[arg-type]
 
 
-Perform = Callable[[Effect[Any]], Any]
-Drive = Callable[[EffectReporter, Perform, Effect[Any]], Any]
-
-
-def drive(reporter: EffectReporter, perform: Perform, effect: Effect[Any]) -> Any:
-    """Perform `effect` as the sync driver does."""
-    return reporter.perform(perform, effect)
-
-
-def drive_async(reporter: EffectReporter, perform: Perform, effect: Effect[Any]) -> Any:
-    """Perform `effect` as the async driver does."""
-
-    async def performing(effect: Effect[Any]) -> Any:
-        await asyncio.sleep(0)
-        return perform(effect)
-
-    return asyncio.run(reporter.perform_async(performing, effect))
-
-
-drivers = pytest.mark.parametrize("drive", [drive, drive_async])
-
-
 def a_reporter(found: list[Observation]) -> EffectReporter:
     """Return a reporter to `found`, with a clock that is a second later at each call."""
     clock = itertools.count(10)
     return EffectReporter(found.append, lambda: float(next(clock)))
 
 
-@drivers
 @pytest.mark.parametrize(
     ("effect", "answer", "expected"),
     [
@@ -77,20 +45,15 @@ def a_reporter(found: list[Observation]) -> EffectReporter:
         (LoadPayment(ID), a_payment(State.PENDING), []),
     ],
 )
-def test_answers_are_reported(drive: Drive, effect: Effect[Any], answer: object, expected: list[Observation]) -> None:
+def test_answers_are_reported(effect: Effect[Any], answer: object, expected: list[Observation]) -> None:
     """An introspection and a credit are reported with their seconds. Other effects are not."""
     found: list[Observation] = []
-    performed: list[Effect[Any]] = []
-
-    def perform(effect: Effect[Any]) -> object:
-        performed.append(effect)
-        return answer
-
-    assert drive(a_reporter(found), perform, effect) is answer
-    assert (performed, found) == ([effect], expected)
+    flow = a_reporter(found).watched(iter(effect))
+    assert next(flow) == effect
+    assert finish(flow, answer) is answer
+    assert found == expected
 
 
-@drivers
 @pytest.mark.parametrize(
     ("effect", "error", "code"),
     [
@@ -104,42 +67,29 @@ def test_answers_are_reported(drive: Drive, effect: Effect[Any], answer: object,
         (LoadPayment(ID), PaymentNotFound("none"), None),
     ],
 )
-def test_errors_are_reported(drive: Drive, effect: Effect[Any], error: Exception, code: str | None) -> None:
+def test_errors_are_reported(effect: Effect[Any], error: Exception, code: str | None) -> None:
     """The outcome is the code of the error, and the flow gets the error itself."""
     found: list[Observation] = []
-
-    def perform(_: Effect[Any]) -> object:
-        raise error
-
+    flow = a_reporter(found).watched(iter(effect))
+    next(flow)
     with pytest.raises(type(error)) as caught:
-        drive(a_reporter(found), perform, effect)
+        flow.throw(error)
     assert caught.value is error
     assert [one.outcome for one in found] == ([] if code is None else [code])
 
 
-@pytest.mark.parametrize("driver", [run, arun])
-def test_drivers_report(driver: Callable[..., Any]) -> None:
-    """Both drivers report the port operations of a flow."""
+def test_flow_that_ends_early_is_closed_and_not_reported() -> None:
+    """A request that is cancelled has no outcome, and the flow ends with it."""
     found: list[Observation] = []
-    store = MemoryStore()
-    store.insert(created := a_creation())
-    flow = receive(created.answer.id, credit="wire-1", amount=Amount(5, USD), clock=lambda: NOW)
-    answer = driver(flow, Ports(store=store), reporter=a_reporter(found))
-    credit = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
-    assert credit.received == Amount(5, USD)
-    assert found == [CreditDecided(outcome="credited", duration_s=1.0)]
+    notes: list[str] = []
 
+    def closing() -> Flow[None]:
+        try:
+            yield from INTROSPECT
+        finally:
+            notes.append("closed")
 
-def test_cancelled_operation_is_not_reported() -> None:
-    """A request that is cancelled has no outcome."""
-    found: list[Observation] = []
-
-    async def scenario() -> None:
-        task = asyncio.ensure_future(a_reporter(found).perform_async(lambda _: asyncio.sleep(10), INTROSPECT))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(scenario())
-    assert found == []
+    flow = a_reporter(found).watched(closing())
+    next(flow)
+    flow.close()
+    assert (found, notes) == ([], ["closed"])

@@ -1,8 +1,6 @@
 """Tests of `flows.quotas`: clients that send too many requests, or have too many unpaid payments, get 429."""
 
 import asyncio
-import threading
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +20,7 @@ from incoming_payments.ports import AsyncPorts
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.stores.quotas import MemoryQuotas
+from kits.fake_ports import Async, Decide, Raising, Rules, raising
 from kits.service_kit import (
     ALICE,
     NOBODYS_ID,
@@ -190,46 +189,29 @@ def test_last_second_of_a_payment_is_rounded_up() -> None:
     assert header(client.create(), "Retry-After") == "1"
 
 
-class Rules:
-    """An acceptance port that returns or raises `answer`."""
-
-    def __init__(self, answer: Approval | Exception) -> None:
-        self.answer = answer
-        self.calls = 0
-
-    def accept_payment(self, _: object) -> Approval:
-        """Return or raise the answer."""
-        self.calls += 1
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    accept_credit = accept_payment
-
-
 @pytest.mark.parametrize(
-    "answer", [PolicyRefused("no"), Approval.PENDING, RuntimeError("broken"), PortUnavailable("down")]
+    "decide", [raising(PolicyRefused("no")), lambda _: Approval.PENDING, raising(RuntimeError("broken"))]
 )
-def test_payment_that_is_not_approved_does_not_count(answer: Approval | Exception) -> None:
+def test_payment_that_is_not_approved_does_not_count(decide: Decide) -> None:
     """A create that the host refuses stores nothing, so it does not count."""
     service = service_with(unpaid_payments=1)
-    rules = Rules(answer)
+    rules = Rules(decide)
     service.replace(acceptance=rules)
     client = service.client()
     assert {client.create().status for _ in range(3)} <= {403, 503}
-    rules.answer = Approval.APPROVED
+    rules.decide = lambda _: Approval.APPROVED
     assert client.create().status == 201
 
 
 def test_quota_comes_before_the_approval() -> None:
     """A create that exceeds the quota is refused before the host decides."""
     service = service_with(unpaid_payments=1)
-    rules = Rules(Approval.APPROVED)
+    rules = Rules()
     service.replace(acceptance=rules)
     client = service.client()
     client.creates()
     assert client.create().status == 429
-    assert rules.calls == 1
+    assert len(rules.proposals) == 1
 
 
 def test_insert_with_an_unknown_outcome_counts_for_a_minute() -> None:
@@ -287,52 +269,13 @@ def test_work_at_the_quota_is_bounded() -> None:
     assert loads == ids[:1]
 
 
-def test_threads_do_not_exceed_the_quota_of_unpaid_payments() -> None:
-    """Twenty creates at once leave as many payments as the quota allows."""
-    service = service_with(unpaid_payments=5)
-    client = service.client()
-    requests = [client.creation() for _ in range(20)]
-    statuses: list[int] = []
-    threads = [
-        threading.Thread(target=lambda request=request: statuses.append(service.handle(request).status))
-        for request in requests
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(statuses) == [201] * 5 + [429] * 15
-
-
 # --- ports -------------------------------------------------------------------------------------------
-
-
-class Shared:
-    """An async port, as for several processes."""
-
-    def __init__(self) -> None:
-        self.memory = MemoryQuotas(requests_per_minute=2, unpaid_payments=1)
-
-    async def admit(self, client: ClientId, now: datetime) -> float | None:
-        """Count a request."""
-        await asyncio.sleep(0)
-        return self.memory.admit(client, now)
-
-    async def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]:
-        """Count a payment."""
-        await asyncio.sleep(0)
-        return self.memory.reserve(client, id)
-
-    async def release(self, client: ClientId, id: PaymentId) -> None:
-        """Stop counting a payment."""
-        await asyncio.sleep(0)
-        self.memory.release(client, id)
 
 
 def test_async_port_of_several_processes() -> None:
     """Two services share the port, and count together."""
     kit = Service()
-    shared = Shared()
+    shared: Any = Async(MemoryQuotas(requests_per_minute=2, unpaid_payments=1))
     ports = AsyncPorts(
         store=kit.store,
         wallet_addresses=kit.hosted,
@@ -365,12 +308,7 @@ def test_port_that_answers_whether_a_request_is_admitted_is_named(answer: bool) 
 
 def test_port_that_is_unavailable_refuses_for_now() -> None:
     """An outage of the port is 503, and no request passes without its quota."""
-
-    class Down(MemoryQuotas):
-        def admit(self, client: ClientId, now: datetime) -> float | None:  # noqa: ARG002 - it only fails
-            raise PortUnavailable("the shared cache is down")
-
     service = Service()
-    service.replace(quotas=Down())
+    service.replace(quotas=Raising(PortUnavailable("the shared cache is down")))
     assert refusal(service.client().create()) == (503, "port_unavailable")
     assert service.store._rows == {}

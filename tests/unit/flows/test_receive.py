@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from incoming_payments.domain.amount import Amount
-from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, PaymentId
+from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import (
     AmountOverflow,
     AssetMismatch,
@@ -23,7 +22,7 @@ from incoming_payments.flows.run import run
 from incoming_payments.limits import UINT64_MAX
 from incoming_payments.ports import Ports
 from incoming_payments.testing import NOW, FakeClock, a_creation
-from kits.service_kit import ALICE, JPY, NOBODYS_ID, USD, Service, finish
+from kits.service_kit import ALICE, JPY, NOBODYS_ID, USD, Service
 
 
 def a_payment(service: Service, **terms: Any) -> PaymentId:
@@ -31,19 +30,6 @@ def a_payment(service: Service, **terms: Any) -> PaymentId:
     created = a_creation(wallet_address=ALICE, **terms)
     service.store.insert(created)
     return created.answer.id
-
-
-def test_one_update_with_the_decision() -> None:
-    """The flow has one effect, an update with the decision. It does not load or save the payment itself."""
-    payment = a_creation(wallet_address=ALICE, limit=2500).answer
-    flow = receive(payment.id, credit="wire-1", amount=Amount(2500, USD), clock=lambda: NOW)
-    effect = next(flow)
-    assert isinstance(effect, UpdatePayment)
-    assert (payment.id, "wire-1") == (effect.id, effect.credit_id)
-    decision: Decision[Credit] = effect.decide(payment, None)
-    assert decision.credit == decision.answer
-    assert (decision.answer.received.value, decision.answer.completes) == (2500, True)
-    assert decision.answer == finish(flow, decision.answer)
 
 
 def test_clock_is_read_when_the_store_decides() -> None:
@@ -67,14 +53,6 @@ def test_clock_that_returns_local_time_during_the_transaction_is_refused() -> No
     assert isinstance(effect, UpdatePayment)
     with pytest.raises(InvalidValue):
         effect.decide(payment, None)
-
-
-def test_only_a_store_is_needed() -> None:
-    """A process that only credits money needs no other port."""
-    service = Service()
-    id = a_payment(service)
-    flow = receive(id, credit="wire-1", amount=Amount(5, USD), clock=lambda: NOW)
-    assert run(flow, Ports(store=service.store)).received.value == 5
 
 
 def test_spec_3_reaching_the_amount_completes() -> None:
@@ -107,26 +85,6 @@ def test_spec_3_expired_payment_refuses_credits() -> None:
     with pytest.raises(PaymentExpired):
         service.receive(id, 1, credit="wire-2")
     assert service.store.load(id).received.value == 1
-
-
-def test_spec_7_completed_payment_refuses_credits() -> None:
-    """A completed payment refuses a credit with `payment_completed`."""
-    service = Service()
-    id = a_payment(service, limit=1)
-    service.receive(id, 1)
-    with pytest.raises(PaymentCompleted) as refused:
-        service.receive(id, 1, credit="wire-2")
-    assert refused.value.code == "payment_completed"
-
-
-def test_spec_7_expired_payment_refuses_credits() -> None:
-    """An expired payment refuses a credit with `payment_expired`."""
-    service = Service()
-    id = a_payment(service, expires_in_s=1)
-    service.clock.advance(2)
-    with pytest.raises(PaymentExpired) as refused:
-        service.receive(id, 1)
-    assert refused.value.code == "payment_expired"
 
 
 def test_repeated_credit_id_is_credited_once() -> None:

@@ -1,13 +1,11 @@
 """Tests of `flows.views`: the resource of spec section 2.2, built from a stored payment."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.methods import IlpPaymentMethod
-from incoming_payments.domain.payment import IncomingPayment, MetadataJson
+from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
@@ -16,13 +14,9 @@ from incoming_payments.ports import Ports
 from incoming_payments.service import IncomingPayments
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW, a_creation
-from incoming_payments.wire import PaymentView
-from kits.changed_payments import changed
-from kits.service_kit import ALICE, USD, Hosted
+from kits.service_kit import ALICE, Hosted
 
 PAYMENT = a_creation(wallet_address=ALICE, limit=100, expires_in_s=60, metadata='{"a":1}').answer
-FULL = changed(PAYMENT, received=Amount(100, USD), updated_at=NOW + timedelta(seconds=1))
-CLOSED = changed(PAYMENT, closed_at=NOW)
 URL = "https://bank.example/x"
 METHOD = IlpPaymentMethod("test.bank.x", "c2VjcmV0")
 POLICY = ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
@@ -37,39 +31,6 @@ class Allocator:
     def allocate(self, _: IncomingPayment) -> Any:
         """Return the answer."""
         return self.answer
-
-
-def test_spec_2_2_members() -> None:
-    """The resource has every member of the payment, and the URL from the caller."""
-    assert PaymentView(
-        id=URL,
-        wallet_address=ALICE.url,
-        completed=True,
-        incoming_amount=Amount(100, USD),
-        received_amount=Amount(100, USD),
-        expires_at=NOW + timedelta(seconds=60),
-        metadata=MetadataJson('{"a":1}'),
-        created_at=NOW,
-        updated_at=NOW + timedelta(seconds=1),
-        methods=(METHOD,),
-    ) == view_of(FULL, URL, [METHOD], NOW)
-
-
-@pytest.mark.parametrize(
-    ("payment", "after_s", "completed"),
-    [
-        (PAYMENT, 0, False),
-        (PAYMENT, 61, False),  # expired
-        (FULL, 0, True),
-        (FULL, 61, True),  # a full payment stays completed after expiry
-        (CLOSED, 0, True),
-        (CLOSED, 61, True),
-        (changed(PAYMENT, limit=None, received=Amount(2**64 - 1, USD)), 0, False),
-    ],
-)
-def test_spec_2_2_completed(payment: IncomingPayment, after_s: float, completed: bool) -> None:
-    """`completed` is true only in the completed state."""
-    assert completed == view_of(payment, URL, (), NOW + timedelta(seconds=after_s)).completed
 
 
 def test_spec_2_2_methods_are_unique() -> None:

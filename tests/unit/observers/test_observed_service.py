@@ -95,7 +95,7 @@ class Down:
         """Fail."""
         raise StoreUnavailable("locked")
 
-    insert = find_creation = update = find_credit = events = find_expired = find_payments = load
+    insert = find_creation = update = events = find_expired = find_payments = load
 
 
 class Broken(Unused):

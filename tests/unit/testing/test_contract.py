@@ -22,7 +22,6 @@ from kits.broken_stores import (
     DecidesBeforeLoading,
     EventsNewestFirst,
     FindsCompletedPayments,
-    FindsNoCredits,
     ForgetsEarlierCredits,
     IgnoresEarlierCredits,
     OverwritesOnInsert,
@@ -34,7 +33,6 @@ from kits.reference_store import ReferenceStore
 DETECTED_BY: list[tuple[type[MemoryStore], Callable[[StoreContract, Any], None]]] = [
     (IgnoresEarlierCredits, StoreContract.test_a_duplicate_credit_id_with_another_amount_is_refused),
     (IgnoresEarlierCredits, StoreContract.test_concurrent_credits_are_credited_once),
-    (FindsNoCredits, StoreContract.test_find_credit_returns_the_stored_credit),
     (EventsNewestFirst, StoreContract.test_many_updates_of_one_payment_add_up),
     (FindsCompletedPayments, StoreContract.test_find_expired_omits_completed_payments),
     (DecidesBeforeLoading, StoreContract.test_an_unknown_id_is_not_found),

@@ -10,7 +10,6 @@ from incoming_payments.testing.machine import Model
 from kits.broken_stores import (
     EventsNewestFirst,
     FindsCompletedPayments,
-    FindsNoCredits,
     IgnoresEarlierCredits,
     OverwritesOnInsert,
     TruncatesTimes,
@@ -22,7 +21,6 @@ from kits.broken_stores import (
     "store",
     [
         IgnoresEarlierCredits,
-        FindsNoCredits,
         EventsNewestFirst,
         FindsCompletedPayments,
         OverwritesOnInsert,

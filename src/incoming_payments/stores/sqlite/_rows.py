@@ -73,12 +73,6 @@ class Rows:
             raise self._not_found(id)
         return _payment(id, row)
 
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        """Return the credit of the payment `id` under `credit_id`, if it exists. Raises as `payment`."""
-        payment = self.payment(id)
-        row = self.connection.execute(_SELECT_CREDIT, (id, credit_id)).fetchone()
-        return None if row is None else _credit(payment, credit_id, row)
-
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Return the events of the payment `id`, oldest first. Raises `PaymentNotFound`."""
         rows = self.connection.execute(_SELECT_EVENTS, (id,)).fetchall()

@@ -12,7 +12,7 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
-from incoming_payments.domain.payment import ClientId, Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.limits import NONCES_MAX, STORE_BUSY_S_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, Observer
@@ -105,10 +105,6 @@ class SqliteStore(_Store):
         """
         return self._write(partial(_update, id, decide, credit_id))
 
-    def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        """Return the credit of the payment `id` under `credit_id`, or `None`. Raises `PaymentNotFound`."""
-        return self._engine.read(lambda rows: rows.find_credit(id, credit_id))
-
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Return the events of one payment, oldest first. Raises `PaymentNotFound`."""
         return self._engine.read(lambda rows: rows.events(id))
@@ -186,10 +182,6 @@ class AsyncSqliteStore(_Store):
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """As `SqliteStore.update`."""
         return await self._write(partial(_update, id, decide, credit_id))
-
-    async def find_credit(self, id: PaymentId, credit_id: CreditId) -> Credit | None:
-        """As `SqliteStore.find_credit`."""
-        return await self._read(lambda rows: rows.find_credit(id, credit_id))
 
     async def events(self, id: PaymentId) -> Sequence[Event]:
         """As `SqliteStore.events`."""
