@@ -14,7 +14,6 @@ CODES = [
     "algorithm_mismatch",
     "component_not_covered",
     "body_not_covered",
-    "idempotency_key_not_covered",
     "tag_mismatch",
     "nonce_missing",
     "created_missing",
