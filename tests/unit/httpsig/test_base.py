@@ -3,8 +3,6 @@
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
-from unittest.mock import Mock
 
 import http_sf
 import pytest
@@ -13,7 +11,7 @@ from http_sf import Token
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Code, Component, RequestMessage, ResponseMessage, signature_base
 from incoming_payments.httpsig import base as module
-from incoming_payments.httpsig.base import BaseBuilder, Coverage, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import Coverage, Parameters, serialise_parameters
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 from kits.characters import DIGITS, HIGH, LOWER, PRINTABLE, TCHAR, UPPER, accepted_characters
 from kits.frozen_values import assert_frozen
@@ -163,12 +161,6 @@ def test_components_and_coverage_are_immutable() -> None:
     assert type(coverage.lines) is tuple
 
 
-def test_derived_components() -> None:
-    """`REQUEST_COMPONENTS` names the derived components of RFC 9421 §2.2 that a request has without parameters."""
-    names = {"@method", "@target-uri", "@authority", "@scheme", "@request-target", "@path", "@query"}
-    assert frozenset(names) == module.REQUEST_COMPONENTS
-
-
 @pytest.mark.parametrize("name", sorted(module.REQUEST_COMPONENTS))
 def test_field_cannot_replace_a_derived_component(name: str) -> None:
     """A header field that has the name of a derived component does not change its value."""
@@ -201,7 +193,6 @@ def test_structured_field_has_its_type(name: str, kind: str) -> None:
     assert line(request, name, ("sf", True)) == written
     with pytest.raises(MalformedField):
         line(RequestMessage("GET", "https://ase.example/", ((name, "a="),)), name, ("sf", True))
-    assert module._FIELD_TYPES[name] == kind
 
 
 BAD = RequestMessage(
@@ -330,18 +321,6 @@ def test_number_of_components_is_limited() -> None:
     assert caught.value.code is Code.COMPONENT_UNSUPPORTED
 
 
-def test_field_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field is parsed once, even if many components name its members, so the time is linear in its size."""
-    parse = Mock(wraps=http_sf.parse)
-    monkeypatch.setattr(http_sf, "parse", parse)
-    request = RequestMessage(
-        "GET", "https://a.example/", (("Priority", ", ".join(f"k{n}" for n in range(COMPONENTS_MAX))),)
-    )
-    components = [Component("priority", (("key", f"k{number}"),)) for number in range(COMPONENTS_MAX)]
-    assert signature_base(request, components, ()).count(b": ?1\n") == COMPONENTS_MAX
-    assert parse.call_count == 1
-
-
 def test_components_of_a_response() -> None:
     """RFC 9421 §2.2.9 and §2.4: a response has a status, fields and, with `;req`, the components of its request."""
     response = ResponseMessage(200, (("Age", "1"),), request=REQUEST)
@@ -461,40 +440,13 @@ def test_one_bad_line_is_refused(lines: tuple[str, ...], parameters: Parameters)
     assert caught.value.code is Code.COMPONENT_VALUE
 
 
-def test_cached_values_of_one_field_are_not_confused() -> None:
+def test_values_of_one_field_are_not_confused() -> None:
     """One field covered with different parameters has a different value on each line of the base."""
     request = RequestMessage("GET", "https://ase.example/", (("Priority", "u=1,  i"),))
     parameters: list[Parameters] = [(("sf", True),), (("bs", True),), (("key", "u"),), (("key", "i"),)]
     covered = [Component("priority", parameter) for parameter in parameters]
     values = [row.partition(b": ")[2] for row in signature_base(request, covered, ()).splitlines()[:4]]
     assert values == [b"u=1, i", b":dT0xLCAgaQ==:", b"1", b"?1"]
-
-
-def test_cached_true_does_not_match_one() -> None:
-    """`;sf=1` is refused although the value for `;sf` is cached and `True == 1` in Python."""
-    request = RequestMessage("GET", "https://ase.example/", (("Priority", "u=1"),))
-    builder = BaseBuilder(request)
-    assert builder.build(Coverage((Component("priority", (("sf", True),)),)), "")
-    with pytest.raises(MalformedField) as caught:
-        builder.build(Coverage((Component("priority", (("sf", 1),)),)), "")
-    assert caught.value.code is Code.COMPONENT_UNSUPPORTED
-
-
-def test_builder_serialises_a_component_with_parameters_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A component with parameters is serialised once for all signatures of a message, because serialising is slow."""
-    serialised: list[object] = []
-
-    def ser(structure: Any, *, ser: Any = http_sf.ser) -> str:
-        if not isinstance(structure, str):  # the name of a component
-            serialised.append(structure)
-        return str(ser(structure))
-
-    monkeypatch.setattr(http_sf, "ser", ser)
-    builder = BaseBuilder(RequestMessage("GET", "https://ase.example/", (("Priority", "u=1,  i"),)))
-    priority = Component("priority", (("sf", True),))
-    bases = [builder.build(Coverage(covered), "()") for covered in [(priority,), (Component("@method"), priority)]]
-    assert bases == [b'"priority";sf: u=1, i\n"@signature-params": ()', b'"@method": GET\n' + bases[0]]
-    assert len(serialised) == 1
 
 
 @pytest.mark.parametrize(
