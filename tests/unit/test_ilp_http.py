@@ -308,11 +308,6 @@ def test_valid_path_is_accepted(path: str) -> None:
     assert a_policy(path=path).path == path
 
 
-def test_default_path() -> None:
-    """The default path is `/ilp`."""
-    assert a_policy().path == "/ilp"
-
-
 @pytest.mark.parametrize(
     "path",
     [

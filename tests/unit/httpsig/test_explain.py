@@ -28,7 +28,7 @@ from incoming_payments.httpsig import (
     signature_base,
     verify,
 )
-from incoming_payments.httpsig.explain import HYPOTHESES, Cause, Diagnosis, explain
+from incoming_payments.httpsig.explain import HYPOTHESES, Diagnosis, explain
 from incoming_payments.limits import (
     EXPLAIN_CAUSES_MAX,
     EXPLAIN_CHARS_MAX,
@@ -622,9 +622,3 @@ def test_reports_are_bounded() -> None:
     assert text.endswith(" characters left out)")
     text = str(refused(evolve(signed_get(), target_uri=f"{HOST}/{'a' * 5000}?{'b=c&' * 1000}")))
     assert f'"@target-uri": {HOST}/{"a" * 180}... (5020 characters)?<redacted, 4000 characters>\n' in text
-
-
-def test_cause_as_text() -> None:
-    """A cause says whether it is proved."""
-    assert str(Cause("a", True, "b")) == "proved: b"
-    assert str(Cause("a", False, "b")) == "likely: b"

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -29,7 +28,6 @@ from incoming_payments.httpsig import (
     verify,
 )
 from incoming_payments.limits import SIGNATURES_MAX
-from kits.frozen_values import assert_frozen
 from kits.signed_requests import (
     KEY,
     KEYS,
@@ -100,11 +98,6 @@ def test_proof_of_a_post_by_the_node_client() -> None:
     )
 
 
-def test_policy_and_proof_are_immutable() -> None:
-    """A caller cannot change a proof, or a policy between two requests."""
-    assert_frozen(Policy(), verify(signed_post(), KEYS, policy=Policy(), now=NOW))
-
-
 def test_repr_of_a_proof_does_not_show_the_base() -> None:
     """The `repr` of a proof, which may be logged, does not show the access token."""
     assert "GNAP" not in repr(verify(signed_post(), KEYS, policy=Policy(), now=NOW))
@@ -156,11 +149,6 @@ def test_order_and_additional_components_are_free() -> None:
         "@method",
         "@target-uri",
     ]
-
-
-def test_any_label_is_accepted() -> None:
-    """A label carries no meaning, so any label is accepted."""
-    assert check(sign(get(), KEY, created=NOW, label="*anything")).signature_input.label == "*anything"
 
 
 def test_unchanged_request_of_the_attack_helpers_is_accepted() -> None:
@@ -271,16 +259,6 @@ def test_refusal_shows_the_name_of_a_component_without_a_token() -> None:
     """A client that covers a field which it does not send learns its name."""
     with pytest.raises(SignatureRefused, match=r"^x-absent is covered but absent"):
         check(replace(signed_get(), "Signature-Input", '"@method"', '"@method" "x-absent"'))
-
-
-def test_refusal_names_fields_and_rfcs_as_they_are_written() -> None:
-    """A description begins with a field, a component or a word in lower case, and cites an RFC in upper case."""
-    for attack in ATTACKS:
-        description = refusal(attack).description
-        assert re.match(r"@?[a-z]|(Signature|Signature-Input|Content-Digest|Content-Length|X-A)\b", description), (
-            attack.id
-        )
-        assert not re.search(r"rfc|None", description), attack.id
 
 
 # --- several signatures ------------------------------------------------------------------------
@@ -395,14 +373,6 @@ def test_age_of_a_refused_signature_is_in_whole_seconds(later_s: float, age_s: i
     assert caught.value.details == {"age_s": age_s}
     assert type(caught.value.details["age_s"]) is int
     assert f"created is {abs(age_s)} s " in caught.value.description
-
-
-@pytest.mark.parametrize("micros", [1, 999_999])
-def test_limits_of_created_within_a_second(micros: int) -> None:
-    """A fraction of a second beyond a limit is refused."""
-    part = timedelta(microseconds=micros)
-    assert code_of(GOOD, now=NOW + timedelta(seconds=300) + part) is Code.STALE
-    assert code_of(GOOD, now=NOW - timedelta(seconds=60) - part) is Code.CREATED_IN_FUTURE
 
 
 def test_skew_does_not_extend_expires() -> None:

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import hmac
-import pickle
 import uuid
 
 import pytest
@@ -14,7 +13,6 @@ from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import InvalidValue, MalformedAddress
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.testing import a_creation
-from kits.frozen_values import assert_frozen
 
 SECRET = b"a server secret of 32 bytes only"
 OLDER = b"another secret, used before this"
@@ -52,28 +50,6 @@ def test_allocate_returns_one_ilp_method() -> None:
     assert len(shared_secret) == 43
     assert METHODS.allocate(payment) == (IlpPaymentMethod(credentials.ilp_address, shared_secret),)
     assert METHODS.allocate(payment) == METHODS.allocate(payment)
-
-
-def test_methods_that_were_used_can_be_sent_to_another_process() -> None:
-    """The cache of payment methods stays in its process."""
-    methods = DerivedMethods("test.bank", [b"s" * 32])
-    payment = a_creation().answer
-    allocated = methods.allocate(payment)
-    copy = pickle.loads(pickle.dumps(methods))  # noqa: S301 - this test wrote it
-    assert copy == methods
-    assert copy.allocate(payment) == allocated
-
-
-def test_issued_address_is_read() -> None:
-    """An issued address yields its payment id and secret."""
-    assert METHODS.read(METHODS.derive(ID).ilp_address) == METHODS.derive(ID)
-
-
-def test_payments_have_different_addresses_and_secrets() -> None:
-    """Two payments share neither the address nor the secret."""
-    other = METHODS.derive(payment_id("019b76da-a800-7000-8000-000000000001"))
-    assert other.ilp_address != METHODS.derive(ID).ilp_address
-    assert other.shared_secret != METHODS.derive(ID).shared_secret
 
 
 def test_address_of_another_service_is_refused() -> None:
@@ -198,13 +174,3 @@ def test_repr_contains_no_secret() -> None:
     assert repr(METHODS) == "DerivedMethods(prefix='test.bank')"
     credentials = METHODS.derive(PaymentId(ID))
     assert repr(credentials) == f"StreamCredentials(payment_id='{ID}', ilp_address='{credentials.ilp_address}')"
-
-
-def test_values_are_frozen() -> None:
-    """The values cannot change, not even through the list of secrets that the caller passed."""
-    assert_frozen(METHODS, METHODS.derive(ID))
-    given = [SECRET]
-    methods = DerivedMethods("test.bank", given)
-    given.append(OLDER)
-    assert methods == METHODS
-    assert methods.secrets == (SECRET,)
