@@ -15,20 +15,10 @@ def all_limits() -> dict[str, float]:
     return {name: value for name, value in vars(limits).items() if name.isupper() and not name.startswith("_")}
 
 
-def test_spec_8_asset_scale() -> None:
-    """`assetScale` is an integer of at most 255."""
-    assert limits.ASSET_SCALE_MAX == 255
-
-
-def test_spec_8_value() -> None:
-    """`value` is an unsigned 64-bit integer as a string."""
-    assert limits.UINT64_MAX == 18446744073709551615
-    assert limits.UINT64_DIGITS_MAX == 20
-
-
-def test_spec_8_ilp_address() -> None:
-    """`ilpAddress` has at most 1023 characters."""
-    assert limits.ILP_ADDRESS_CHARS_MAX == 1023
+def test_limits_of_spec_8() -> None:
+    """`value` is an unsigned 64-bit integer as a string. The other limits are those of the specification."""
+    assert (limits.UINT64_MAX, limits.UINT64_DIGITS_MAX) == (18446744073709551615, 20)
+    assert (limits.ASSET_SCALE_MAX, limits.ILP_ADDRESS_CHARS_MAX) == (255, 1023)
 
 
 def test_every_limit_is_positive_and_has_a_reason() -> None:

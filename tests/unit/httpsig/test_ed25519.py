@@ -69,14 +69,6 @@ def test_computed_signature_verifies(data: bytes) -> None:
     assert _verify(POINT, _signature(_point(99), 99, POINT, data), data) is True
 
 
-@pytest.mark.parametrize("y", SMALL_ORDER_Y)
-@pytest.mark.parametrize("sign", [0, 1 << 255])
-def test_r_of_small_order_is_refused(y: int, sign: int) -> None:
-    """An R of small order is refused with both libraries, although OpenSSL accepts the identity."""
-    r = (y + sign).to_bytes(32, "little")
-    assert _verify(POINT, _signature(r, 0, POINT, b"data"), b"data") is False
-
-
 @pytest.mark.parametrize("torsion", [ORDER_8, ORDER_2])
 def test_r_outside_the_prime_order_group_is_refused(torsion: bytes) -> None:
     """A signature that holds only in the cofactored equation is refused: RFC 8032 §5.1.7 permits both equations."""
@@ -95,14 +87,6 @@ def test_key_outside_the_prime_order_group_gives_one_result() -> None:
     ]
     assert accepted == even
     assert {True, False} == set(even)
-
-
-@pytest.mark.parametrize("added", [module.ORDER, 2 * module.ORDER])
-def test_second_encoding_of_s_is_refused(added: int) -> None:
-    """S plus a multiple of the order is equivalent on the curve, but refused."""
-    signature = _signature(_point(99), 99, POINT, b"data")
-    s = int.from_bytes(signature[32:], "little") + added
-    assert _verify(POINT, signature[:32] + s.to_bytes(32, "little"), b"data") is False
 
 
 class AcceptsAnything:
