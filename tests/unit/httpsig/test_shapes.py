@@ -263,9 +263,3 @@ RUST_INPUT = "sig1=(@method a-b);created=1"
 def test_similar_fields_do_not_have_the_shape(shape: Shape, input_lines: list[str], signature_lines: list[str]) -> None:
     """Fields that differ from a shape in one character, or have several signatures or lines, do not have it."""
     assert strict_form(shape, input_lines, signature_lines) is None
-
-
-def test_policy_accepts_only_members_of_shape() -> None:
-    """A policy refuses the name of a shape: the settings convert names to members of `Shape`."""
-    with pytest.raises(InvalidValue, match=r"shapes must be members of Shape \(php-sdk, rust-sdk\)"):
-        Policy(shapes=["php-sdk"])  # type: ignore[list-item]
