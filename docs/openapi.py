@@ -77,6 +77,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "nonce_unsupported": (401, "the service does not remember nonces: leave the nonce out"),
     "request_repeated": (401, "the service refuses identical requests, and this one is a duplicate"),
     **{code.value: (401, "a rule for signatures (RFC 9421, RFC 9530)") for code in Code},
+    "idempotency_key_not_covered": (401, "the signature does not cover the `Idempotency-Key` that the request has"),
     # the resource
     "invalid_body": (400, "the body is not JSON, or has a missing, unknown or wrong member, which `member` names"),
     "unknown_wallet_address": (400, "this service does not host the wallet address"),
@@ -135,6 +136,7 @@ SIGNATURE: Final = (
     "nonce_used",
     "nonce_unsupported",
     "request_repeated",
+    "idempotency_key_not_covered",
     *(code.value for code in Code),
 )
 SIGNED: Final = (

@@ -152,7 +152,8 @@ class HttpClient:
         if idempotency_key is not None:
             headers += (("idempotency-key", f'"{idempotency_key}"'),)
         request = RequestMessage(method, f"{self.base_url}{path}", headers, content)
-        signed = sign(request, self.key, created=datetime.now(UTC), nonce=nonce)
+        keys = ["idempotency-key"] if idempotency_key is not None else []
+        signed = sign(request, self.key, created=datetime.now(UTC), also=keys, nonce=nonce)
         return unsigned(method, signed.target_uri, headers=list(signed.headers), content=content)
 
 

@@ -231,7 +231,8 @@ class Client:
         target = f"{self.base_url}{request.path}{query}"
         headers = (("Authorization", f"GNAP {self.token}"), *request.headers)
         unsigned = RequestMessage(request.method, target, headers, request.body)
-        signed = sign(unsigned, self.key, **{"created": self.service.now, **options})
+        keys = ["idempotency-key"] if unsigned.values("idempotency-key") and "components" not in options else []
+        signed = sign(unsigned, self.key, **{"created": self.service.now, "also": keys, **options})
         return evolve(request, headers=signed.headers)
 
     def creation(self, body: bytes | Mapping[str, object] | None = None, **options: Any) -> Request:

@@ -377,6 +377,7 @@ PROVOKED: Final[Mapping[str, Callable[[Call], Response]]] = {
     "nonce_unsupported": lambda call: call.to("nonces", None),
     "request_repeated": repeated,
     **{code.value: refusing(code) for code in Code},
+    "idempotency_key_not_covered": refusing("idempotency_key_not_covered"),
     "invalid_body": lambda call: call.send(call.request(body={"id": 1})),
     "unknown_wallet_address": unknown_wallet_address,
     "asset_mismatch": lambda call: call.send(call.request(body={"incomingAmount": {**USD_25, "assetCode": "EUR"}})),

@@ -29,6 +29,7 @@ from incoming_payments.errors import (
     IncomingPaymentsError,
     InvalidValue,
     MalformedJson,
+    SignatureRefused,
     WalletAddressInactive,
     WalletAddressNotFound,
 )
@@ -44,8 +45,10 @@ from incoming_payments.flows.effects import (
     flow,
 )
 from incoming_payments.flows.idempotency import (
+    IDEMPOTENCY_KEY,
     KeyedRequest,
     find_created,
+    key_not_covered,
     keyed_request,
     load_created,
     read_key,
@@ -57,7 +60,7 @@ from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
-from incoming_payments.httpsig import IDEMPOTENCY_KEY, RequestMessage
+from incoming_payments.httpsig import RequestMessage
 from incoming_payments.wire import CreateRequest, PaymentView, peek_wallet_address, read_create_request, write_json
 
 
@@ -88,7 +91,12 @@ def create_payment(
     token = parse_authorization(request.values("authorization"))
     covered = (IDEMPOTENCY_KEY,) if request.values(IDEMPOTENCY_KEY) else ()
     query = TokenQuery(token, Action.CREATE, peek_wallet_address(request.body))
-    client, allowance = yield from authorized(request, query, policy, now, covered=covered)
+    try:
+        client, allowance = yield from authorized(request, query, policy, now, covered=covered)
+    except SignatureRefused as refusal:
+        if refusal.details.get("component") == IDEMPOTENCY_KEY:  # the signature lacks nothing else
+            raise key_not_covered(refusal) from refusal
+        raise
     creation = read_create_request(
         request.body, metadata_bytes_max=policy.metadata_bytes_max, metadata_depth_max=policy.metadata_depth_max
     )

@@ -2,16 +2,25 @@
 
 import hashlib
 from datetime import datetime, timedelta
+from typing import Final
 
 from attrs import evolve, frozen
 
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation, idempotency_key
 from incoming_payments.domain.lifecycle import Decision, as_created
 from incoming_payments.domain.payment import HOST, ClientId, IncomingPayment
-from incoming_payments.errors import IdempotencyKeyReused, InvalidValue, MalformedField, MalformedIdempotencyKey
+from incoming_payments.errors import (
+    IdempotencyKeyReused,
+    InvalidValue,
+    MalformedField,
+    MalformedIdempotencyKey,
+    SignatureRefused,
+)
 from incoming_payments.flows.effects import FindCreation, Flow, LoadPayment
-from incoming_payments.httpsig import IDEMPOTENCY_KEY, RequestMessage, parse_string
+from incoming_payments.httpsig import RequestMessage, parse_string
 from incoming_payments.limits import IDEMPOTENCY_KEY_CHARS_MAX
+
+IDEMPOTENCY_KEY: Final = "idempotency-key"  # the name of the header field
 
 
 @frozen
@@ -47,6 +56,14 @@ def read_key(request: RequestMessage, client: ClientId) -> KeyedRequest | None:
     except InvalidValue as error:
         text = f"shorten Idempotency-Key to 1 to {IDEMPOTENCY_KEY_CHARS_MAX} characters between the quotes"
         raise MalformedIdempotencyKey(text, field="Idempotency-Key") from error
+
+
+def key_not_covered(refusal: SignatureRefused) -> SignatureRefused:
+    """Return the refusal of a signature that lacks only `Idempotency-Key`, to be raised from that of `verify`."""
+    text = f'the signature does not cover "{IDEMPOTENCY_KEY}": add it, without parameters, or do not send the field'
+    replaced = SignatureRefused("idempotency_key_not_covered", text, component=IDEMPOTENCY_KEY)
+    replaced.evidence = refusal.evidence
+    return replaced
 
 
 def find_created(keyed: KeyedRequest | None, now: datetime) -> Flow[IncomingPayment | None]:

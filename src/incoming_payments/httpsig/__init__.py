@@ -8,13 +8,7 @@ from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.base import Component, signature_base
 from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.digest import content_digest, verify_digest
-from incoming_payments.httpsig.fields import (
-    IDEMPOTENCY_KEY,
-    SignatureInput,
-    parse_signature,
-    parse_signature_input,
-    parse_string,
-)
+from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input, parse_string
 from incoming_payments.httpsig.keys import PrivateKey, PublicKey, load_jwk, load_private_jwk
 from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
 from incoming_payments.httpsig.replay import fresh_until, replay_key
@@ -23,7 +17,6 @@ from incoming_payments.httpsig.sign import sign
 from incoming_payments.httpsig.verify import Evidence, Policy, Proof, key_ids, verify
 
 __all__ = [
-    "IDEMPOTENCY_KEY",
     "Algorithm",
     "Code",
     "Component",

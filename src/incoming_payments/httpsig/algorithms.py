@@ -27,8 +27,6 @@ class Algorithm(enum.Enum):
     PS512 = "PS512"
     RS256 = "RS256"
 
-    __hash__ = object.__hash__  # each member is one object; the hash of `Enum` runs in Python
-
     @property
     def registered(self) -> str | None:
         """The only value that the `alg` parameter of a signature may have; None if `alg` must be absent."""

@@ -54,7 +54,7 @@ def _method_of(request: RequestMessage) -> str:
 
 
 # The derived components of a request that need no parameters
-DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
+REQUEST_COMPONENTS: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@method": _method_of,  # §2.2.1
     "@target-uri": lambda request: request.target.uri,  # §2.2.2: unchanged, after `target` has checked it
     "@authority": lambda request: request.target.authority,  # §2.2.3
@@ -63,7 +63,6 @@ DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@path": lambda request: request.target.path,  # §2.2.6
     "@query": lambda request: request.target.query or "?",  # §2.2.7
 }
-REQUEST_COMPONENTS: Final = frozenset(DERIVED)
 
 
 @frozen
@@ -177,7 +176,6 @@ class BaseBuilder:
         self.message = message
         self._structured_bytes = 0
         self._structures: dict[str, http_sf.StructuredType] = {}
-        self._values: dict[object, str] = {}  # of components with parameters, which take longer
 
     @cached_property
     def _query_parameters(self) -> Mapping[str, list[str]]:
@@ -190,19 +188,12 @@ class BaseBuilder:
 
     def value(self, component: Component) -> str:
         """Return the value of one component as it appears in the signature base. RFC 9421 §2.1 and §2.2."""
-        if not component.parameters:
-            return self._derived(component) if component.name.startswith("@") else self._field(component)
-        # The key includes the types, because True == 1 but ;sf and ;sf=1 are different parameters.
-        key = component.name, tuple([(name, type(value), value) for name, value in component.parameters])
-        if key not in self._values:
-            parameters = dict(component.parameters)
-            if "req" in parameters:
-                self._values[key] = self._of_request(component, parameters)
-            elif component.name.startswith("@"):
-                self._values[key] = self._derived(component)
-            else:
-                self._values[key] = self._field_with_parameters(component, parameters)
-        return self._values[key]
+        parameters = dict(component.parameters)
+        if "req" in parameters:
+            return self._of_request(component, parameters)
+        if component.name.startswith("@"):
+            return self._derived(component)
+        return self._field_with_parameters(component, parameters) if parameters else self._field(component)
 
     def _of_request(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
         """Return the value of a component with `;req`: a component of the request that was answered. RFC 9421 §2.4."""
@@ -282,7 +273,7 @@ class BaseBuilder:
             return f"{message.status:03d}"  # §2.2.9
         if component.name == "@query-param":
             return self._query_param(component)
-        derive = DERIVED.get(component.name)
+        derive = REQUEST_COMPONENTS.get(component.name)
         if derive is None or component.parameters:
             text = "is not a component of a request, or has a parameter that it cannot have: see RFC 9421 §2.2"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)

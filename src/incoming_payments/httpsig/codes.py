@@ -25,7 +25,6 @@ class Code(enum.StrEnum):
     # the coverage
     COMPONENT_NOT_COVERED = "component_not_covered"  # a component that the policy requires, in its plain form
     BODY_NOT_COVERED = "body_not_covered"  # there is a body, and `content-digest` is not covered
-    IDEMPOTENCY_KEY_NOT_COVERED = "idempotency_key_not_covered"  # the policy requires it, and nothing else is missing
     TAG_MISMATCH = "tag_mismatch"  # `tag` differs from the tag of the policy
     NONCE_MISSING = "nonce_missing"  # the policy requires a nonce
 

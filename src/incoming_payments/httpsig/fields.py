@@ -16,7 +16,6 @@ from incoming_payments import limits
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.base import Component, Coverage, Parameters, serialise_parameters
 
-IDEMPOTENCY_KEY: Final = "idempotency-key"  # draft-ietf-httpapi-idempotency-key-header
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, the last that `datetime` can hold
 # The signature parameters of RFC 9421 §2.3: those that are times, and the longest value in characters of the others
 _TIMES: Final = frozenset({"created", "expires"})
@@ -126,8 +125,8 @@ def parse_string(lines: Sequence[str], name: str) -> str:
 
     Raises `MalformedField` unless `lines` is one line with one String.
 
-    >>> parse_string(['"8e03978e-40d5-43dd-bc93-6894a57f9324"'], "Idempotency-Key")
-    '8e03978e-40d5-43dd-bc93-6894a57f9324'
+    >>> parse_string(['"text/html"'], "Accept-Name")
+    'text/html'
     """
     try:
         [line] = lines  # RFC 9651 §4.2 would join several lines, and two of them could be read as one String

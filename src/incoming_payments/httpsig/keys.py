@@ -172,7 +172,7 @@ class PrivateKey:
             text = "the PEM cannot be read as a private key: check the file, and the password if the key is encrypted"
             raise MalformedKey(text) from error
         private = cls(_kid({"kid": kid}), algorithm or next(iter(_algorithms_of(key)), Algorithm.ED25519), key)
-        _load_public(private.public_jwk())  # refuses a key that verifiers would refuse
+        private.public_key()  # refuses a key that verifiers would refuse
         return private
 
     def sign(self, data: bytes) -> bytes:
@@ -180,11 +180,8 @@ class PrivateKey:
         return SCHEMES[self.algorithm].sign(self._key, data)
 
     def public_key(self) -> PublicKey:
-        """Return the public key, to verify with."""
-        public = self._key.public_key()
-        if isinstance(public, ed25519.Ed25519PublicKey):
-            public = public_key(public.public_bytes_raw())
-        return PublicKey(self.kid, self.algorithm, public)
+        """Return the public key, to verify with. Raises `MalformedKey` for a weak one."""
+        return _load_public(self.public_jwk())
 
     def public_jwk(self) -> dict[str, str]:
         """Return the public key as a JWK to publish. `load_jwk` reads it."""

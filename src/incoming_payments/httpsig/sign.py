@@ -9,7 +9,7 @@ from attrs import evolve
 from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig.base import SF_KEY, BaseBuilder, Component, Coverage, serialise_parameters
 from incoming_payments.httpsig.digest import DigestAlgorithm, content_digest
-from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, parse_signature, parse_signature_input
+from incoming_payments.httpsig.fields import parse_signature, parse_signature_input
 from incoming_payments.httpsig.keys import PrivateKey
 from incoming_payments.httpsig.message import RequestMessage
 
@@ -20,6 +20,7 @@ def sign(
     *,
     created: datetime | int,
     components: Sequence[Component | str] | None = None,
+    also: Sequence[Component | str] = (),
     label: str = "sig1",
     expires: datetime | int | None = None,
     nonce: str | None = None,
@@ -34,8 +35,8 @@ def sign(
     in seconds, or datetimes with a time zone. Fractions are dropped. `alg_param` adds the `alg` parameter.
 
     `components` defaults to those that the Open Payments clients cover: `@method`, `@target-uri` and, if present,
-    `authorization` and `idempotency-key`. With a body, they also cover `content-digest`, `content-length` and
-    `content-type`, if present.
+    `authorization`. With a body, they also cover `content-digest`, `content-length` and `content-type`, if present.
+    `also` names further components.
 
     Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no
     registered name for `alg`. Raises `MalformedField` when a component or a parameter cannot be signed.
@@ -55,7 +56,7 @@ def sign(
         others = tuple(header for header in request.headers if header[0].lower() != "content-digest")
         request = evolve(request, headers=(*others, ("Content-Digest", content_digest(request.body, digest))))
     chosen = default_components(request) if components is None else components
-    coverage = Coverage(tuple([one if isinstance(one, Component) else Component(one) for one in chosen]))
+    coverage = Coverage(tuple([one if isinstance(one, Component) else Component(one) for one in (*chosen, *also)]))
     alg = key.algorithm.registered if alg_param else None
     if alg_param and alg is None:
         text = f"{key.algorithm.value} has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
@@ -74,8 +75,7 @@ def sign(
 def default_components(request: RequestMessage) -> tuple[str, ...]:
     """Return the names of the components that `sign` covers by default, once `request` has a `Content-Digest`."""
     of_body = ("content-digest", "content-length", "content-type") if request.body else ()
-    fields = ("authorization", *of_body, IDEMPOTENCY_KEY)
-    return "@method", "@target-uri", *(name for name in fields if request.values(name))
+    return "@method", "@target-uri", *(name for name in ("authorization", *of_body) if request.values(name))
 
 
 def _check_key(key: object) -> None:

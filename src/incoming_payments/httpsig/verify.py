@@ -18,7 +18,7 @@ from incoming_payments.httpsig.base import FIELD_NAME, REQUEST_COMPONENTS, BaseB
 from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.digest import verify_digest
 from incoming_payments.httpsig.fast import parse_signature_input
-from incoming_payments.httpsig.fields import IDEMPOTENCY_KEY, SignatureInput, parse_signature
+from incoming_payments.httpsig.fields import SignatureInput, parse_signature
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import Shape, any_strict_form
@@ -291,9 +291,6 @@ def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) ->
     covered = given.coverage.plain
     is_body_uncovered = has_body and "content-digest" not in covered
     missing = () if covered.issuperset(policy.required) else [name for name in policy.required if name not in covered]
-    if missing == [IDEMPOTENCY_KEY] and not is_body_uncovered:
-        text = f'the signature does not cover "{IDEMPOTENCY_KEY}": add it, without parameters, or do not send the field'
-        raise SignatureRefused(Code.IDEMPOTENCY_KEY_NOT_COVERED, text, component=IDEMPOTENCY_KEY)
     if missing:
         names = ", ".join(dict.fromkeys([*missing, "content-digest"] if is_body_uncovered else missing))
         text = f"the signature does not cover {names}: add all of them as components without parameters (RFC 9421 §2)"

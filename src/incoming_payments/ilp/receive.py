@@ -28,7 +28,7 @@ from incoming_payments import errors
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Tolerance
 from incoming_payments.domain.approval import Approved, Approver
-from incoming_payments.domain.checks import check_time, instance
+from incoming_payments.domain.checks import check_time, instance, integer
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpAddress
 from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
@@ -92,12 +92,6 @@ REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str
 }
 
 
-def _margin_ms(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise errors.InvalidValue("margin_ms must be an integer of at least 0", member="margin_ms")
-    return value
-
-
 @frozen
 class Receiver:
     """The settings of this service for packets. Use one `Receiver` for the whole service: it caches derived keys.
@@ -111,7 +105,7 @@ class Receiver:
 
     methods: DerivedMethods = field(validator=instance(DerivedMethods))
     tolerance: Tolerance = field(factory=Tolerance, validator=instance(Tolerance))
-    margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, converter=_margin_ms)
+    margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, validator=integer())
     find: Callable[[str], tuple[PaymentId, StreamKeys]] = field(init=False, eq=False, repr=False)
 
     @find.default
@@ -203,30 +197,23 @@ class Arrival:
         would take the money. Neither matters if nothing is credited. Raises `BrokenDecision` for the proof of another
         payment or amount.
         """
-        return partial(self._decide_credit, id, clock, approval)
 
-    def _decide_credit(
-        self,
-        id: CreditId,
-        clock: Callable[[], datetime],
-        approval: Approved | errors.IncomingPaymentsError,
-        payment: IncomingPayment,
-        earlier: Credit | None,
-    ) -> Decision[IncomingPayment]:
-        now = clock()
-        check_time(now)
-        if earlier is None and not self._receiver.in_time(self.expires_at, now):
-            raise errors.PacketExpired("the packet expired while it waited for the store, and was not credited")
-        decision = lifecycle.credit_packet(
-            payment, earlier, id=id, amount=self.amount, now=now, tolerance=self._receiver.tolerance, peer=self.peer
-        )
-        if decision.credit is None:
-            return decision
-        if not isinstance(approval, Approved):
-            raise approval
-        if not approval.covers(decision.credit):
-            raise errors.BrokenDecision("the approval is for another payment or another amount")
-        return Decision(decision.answer, decision.payment, decision.events, decision.credit, approved=approval)
+        def decision(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
+            now = check_time(clock())
+            if earlier is None and not self._receiver.in_time(self.expires_at, now):
+                raise errors.PacketExpired("the packet expired while it waited for the store, and was not credited")
+            decided = lifecycle.credit_packet(
+                payment, earlier, id=id, amount=self.amount, now=now, tolerance=self._receiver.tolerance, peer=self.peer
+            )
+            if decided.credit is None:
+                return decided
+            if not isinstance(approval, Approved):
+                raise approval
+            if not approval.covers(decided.credit):
+                raise errors.BrokenDecision("the approval is for another payment or another amount")
+            return Decision(decided.answer, decided.payment, decided.events, decided.credit, approved=approval)
+
+        return decision
 
     def fulfilled(self, payment: IncomingPayment, now: datetime) -> Fulfill:
         """Return the Fulfill. Call this only with the `payment` that the store returned after a durable commit.

@@ -15,7 +15,7 @@ condition         SHA-256(fulfillment)
 import enum
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeAlias, get_args
 
 from attrs import Attribute, field, fields, frozen
@@ -218,10 +218,6 @@ _READERS: Final = {frame.type: (frame, [each.metadata["codec"].read for each in 
 _WRITERS: Final = {frame: [(each.name, each.metadata["codec"].write) for each in fields(frame)] for frame in FRAMES}
 
 
-def _frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
-    return tuple(frames)
-
-
 @frozen
 class StreamPacket:
     """A decrypted STREAM packet. RFC 29 §5.2.
@@ -234,7 +230,7 @@ class StreamPacket:
     kind: PacketType
     sequence: int = _uint()
     amount: int = _uint()
-    frames: tuple[Frame, ...] = field(default=(), converter=_frames)
+    frames: tuple[Frame, ...] = field(default=(), converter=tuple[Frame, ...])
 
 
 def decode_stream(plaintext: bytes) -> StreamPacket:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from attrs import define, fields, frozen
+from attrs import fields, frozen
 from cattrs import AttributeValidationNote, ClassValidationError, Converter, ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from dateutil.parser import isoparse
@@ -238,7 +238,7 @@ def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[
     return lambda value, _: read(_read_object(value, dict), cls)
 
 
-@define
+@frozen
 class _AmountJson:
     value: str
     asset_code: str

@@ -104,7 +104,8 @@ def create_request() -> Iterator[bytes]:
         b'"incomingAmount":{"assetScale":2,"assetCode":"USD","value":"2500"},"walletAddress":"HTTPS://Bank.example:443/a/"}'
     )
     for test in (
-        test_wire.test_invalid_json_is_refused,
+        test_wire.test_text_that_is_not_json_is_refused,
+        test_wire.test_json_that_readers_could_change_is_refused,
         test_wire.test_json_within_the_limits_is_accepted,
         test_wire.test_invalid_create_request_is_refused,
     ):

@@ -39,10 +39,10 @@ from incoming_payments.errors import (
     SignatureRefused,
     TokenRefused,
 )
+from incoming_payments.flows.idempotency import IDEMPOTENCY_KEY
 from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import (
-    IDEMPOTENCY_KEY,
     Algorithm,
     Code,
     Evidence,

@@ -97,7 +97,8 @@ class Signer(AuthBase):
         body = request.body.encode() if isinstance(request.body, str) else request.body or b""
         unsigned = RequestMessage(str(request.method), str(request.url), headers, body)
         key = self.forger if self.draw.random() < 0.02 else self.client.key
-        for name, value in sign(unsigned, key, created=datetime.now(UTC)).headers:
+        keys = ["idempotency-key"] if unsigned.values("idempotency-key") else []
+        for name, value in sign(unsigned, key, created=datetime.now(UTC), also=keys).headers:
             request.headers[name] = value
         return request
 

@@ -12,7 +12,6 @@ from nacl import bindings as sodium
 
 from incoming_payments.httpsig import ed25519 as module
 from incoming_payments.httpsig import load_jwk
-from kits.frozen_values import assert_frozen
 from kits.signed_requests import KEY
 
 BACKENDS: Final = ("OpenSSL", "PyNaCl")
@@ -70,29 +69,6 @@ def test_computed_signature_verifies(data: bytes) -> None:
     assert _verify(POINT, _signature(_point(99), 99, POINT, data), data) is True
 
 
-@pytest.mark.parametrize("y", SMALL_ORDER_Y)
-@pytest.mark.parametrize("sign", [0, 1 << 255])
-def test_r_of_small_order_is_refused(y: int, sign: int) -> None:
-    """An R of small order is refused with both libraries, although OpenSSL accepts the identity."""
-    r = (y + sign).to_bytes(32, "little")
-    assert _verify(POINT, _signature(r, 0, POINT, b"data"), b"data") is False
-
-
-def test_keys_are_immutable(backend: str) -> None:
-    """A point cannot be replaced after it was checked."""
-    if backend == "PyNaCl":
-        assert_frozen(module._SodiumKey(POINT))
-
-
-def test_points_of_small_order() -> None:
-    """The module lists all points of small order, so a refusal does not depend on the library."""
-    assert frozenset(SMALL_ORDER_Y) == module.SMALL_ORDER_Y
-    encoded = {(y + sign).to_bytes(32, "little") for y in SMALL_ORDER_Y for sign in (0, 1 << 255)}
-    assert encoded == module._SMALL_ORDER
-    assert module.P == 2**255 - 19
-    assert module.ORDER == 2**252 + 27742317777372353535851937790883648493
-
-
 @pytest.mark.parametrize("torsion", [ORDER_8, ORDER_2])
 def test_r_outside_the_prime_order_group_is_refused(torsion: bytes) -> None:
     """A signature that holds only in the cofactored equation is refused: RFC 8032 §5.1.7 permits both equations."""
@@ -111,14 +87,6 @@ def test_key_outside_the_prime_order_group_gives_one_result() -> None:
     ]
     assert accepted == even
     assert {True, False} == set(even)
-
-
-@pytest.mark.parametrize("added", [module.ORDER, 2 * module.ORDER])
-def test_second_encoding_of_s_is_refused(added: int) -> None:
-    """S plus a multiple of the order is equivalent on the curve, but refused."""
-    signature = _signature(_point(99), 99, POINT, b"data")
-    s = int.from_bytes(signature[32:], "little") + added
-    assert _verify(POINT, signature[:32] + s.to_bytes(32, "little"), b"data") is False
 
 
 class AcceptsAnything:
@@ -166,13 +134,6 @@ def test_r_of_small_order_is_refused_without_the_library(y: int, sign: int) -> N
 def test_length_is_checked_without_the_library(octets: int) -> None:
     """The module refuses an S of another length itself, because zeros after S do not change its value."""
     assert _accepted(_point(99), bytes(octets)) is False
-
-
-@pytest.mark.parametrize("length", [0, 1, 32, 63, 65, 128])
-def test_signature_of_another_length_is_refused(length: int) -> None:
-    """A signature has exactly 64 bytes."""
-    signature = (_signature(_point(99), 99, POINT, b"\0") + bytes(64))[:length]
-    assert _verify(POINT, signature, b"\0") is False
 
 
 @pytest.mark.parametrize(("missing", "expected"), [(None, "PyNaCl"), ("nacl.bindings", "OpenSSL")])

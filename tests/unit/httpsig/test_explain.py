@@ -28,7 +28,7 @@ from incoming_payments.httpsig import (
     signature_base,
     verify,
 )
-from incoming_payments.httpsig.explain import HYPOTHESES, Cause, Diagnosis, explain
+from incoming_payments.httpsig.explain import HYPOTHESES, Diagnosis, explain
 from incoming_payments.limits import (
     EXPLAIN_CAUSES_MAX,
     EXPLAIN_CHARS_MAX,
@@ -348,11 +348,14 @@ def test_every_hypothesis_is_tested() -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.id for attack in ATTACKS])
 def test_attack_has_a_diagnosis(attack: Attack) -> None:
-    """Every refused attack gets a report of the code that the verifier gave."""
+    """Every refused attack gets a report of its code, without token, signature, digest or body."""
     found = refused(attack.request, keys={attack.key.kid: attack.key.public_key()})
     assert found.code == attack.code
     assert found.causes
     assert str(found).startswith(f"signature refused, {attack.code}: ")
+    signatures = [value.partition("=:")[2][:20] for value in attack.request.values("signature")]
+    secrets = [*signatures, "walletAddress", DIGEST[9:30], content_digest(BODY, "sha-256")[9:30]]
+    assert [secret for secret in secrets if len(secret) > 8 and secret in f"{found!r}{found}"] == []
 
 
 # --- the report --------------------------------------------------------------------------------
@@ -406,14 +409,6 @@ def test_refusal_of_the_host(code: str, nonce: str | None, words: str) -> None:
     assert words in found.causes[0].text
     assert "it is valid for this base" in str(found)
     assert nonce is None or f'"{nonce}"' not in str(found)
-
-
-@pytest.mark.parametrize("code", Code)
-@pytest.mark.parametrize("request_", [get(), signed_get(), signed_post()], ids=["unsigned", "GET", "POST"])
-def test_code_that_does_not_fit(request_: RequestMessage, code: Code) -> None:
-    """A host may refuse for any code; there is a report all the same."""
-    found = diagnosed(SignatureRefused(code, "because"), request_)
-    assert (found.code, found.causes != ()) == (code, True)
 
 
 def test_target_that_is_no_url() -> None:
@@ -475,16 +470,6 @@ def test_fields_that_cannot_be_read() -> None:
 
 
 # --- secrets -----------------------------------------------------------------------------------
-
-
-def test_no_report_of_an_attack_shows_a_secret() -> None:
-    """Neither token nor signature nor digest nor body of any attack is in its report."""
-    for attack in ATTACKS:
-        found = refused(attack.request, keys={attack.key.kid: attack.key.public_key()})
-        text = f"{found!r}{found}"
-        signatures = [value.partition("=:")[2][:20] for value in attack.request.values("signature")]
-        secrets = [*signatures, "walletAddress", DIGEST[9:30], content_digest(BODY, "sha-256")[9:30]]
-        assert [secret for secret in secrets if len(secret) > 8 and secret in text] == [], attack.id
 
 
 @pytest.mark.parametrize(
@@ -622,9 +607,3 @@ def test_reports_are_bounded() -> None:
     assert text.endswith(" characters left out)")
     text = str(refused(evolve(signed_get(), target_uri=f"{HOST}/{'a' * 5000}?{'b=c&' * 1000}")))
     assert f'"@target-uri": {HOST}/{"a" * 180}... (5020 characters)?<redacted, 4000 characters>\n' in text
-
-
-def test_cause_as_text() -> None:
-    """A cause says whether it is proved."""
-    assert str(Cause("a", True, "b")) == "proved: b"
-    assert str(Cause("a", False, "b")) == "likely: b"

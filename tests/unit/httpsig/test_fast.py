@@ -9,7 +9,7 @@ import pytest
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import fast
-from incoming_payments.limits import COMPONENTS_MAX, COVERAGES_REMEMBERED_MAX, HEADER_BYTES_MAX, KEY_ID_CHARS_MAX
+from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, KEY_ID_CHARS_MAX
 from kits.both_paths import OnSlowPath, only_fast_path
 from kits.characters import DIGITS, LOWER, PRINTABLE, accepted_characters
 
@@ -27,11 +27,6 @@ def is_fast(*lines: str) -> bool:
 def with_character(shape: str, character: str) -> bool:
     """Return the same, with `character` in place of the #."""
     return is_fast(shape.replace("#", character))
-
-
-def test_coverages_in_memory_are_bounded() -> None:
-    """No client fills the memory by covering many components."""
-    assert fast._head.cache_parameters()["maxsize"] == COVERAGES_REMEMBERED_MAX
 
 
 def test_each_character_that_honest_clients_write() -> None:

@@ -43,20 +43,14 @@ def test_sign_only_adds_fields() -> None:
             ["@method", "@target-uri", "authorization", "content-digest", "content-length", "content-type"],
         ),
         (RequestMessage("POST", URL, (), b"x"), ["@method", "@target-uri", "content-digest"]),
-        (
-            RequestMessage("POST", URL, (("Idempotency-Key", '"a"'),), b"x"),
-            ["@method", "@target-uri", "content-digest", "idempotency-key"],
-        ),
     ],
 )
 def test_default_components(request_: RequestMessage, expected: list[str]) -> None:
-    """By default `sign` covers the components that npm @interledger/open-payments covers, if they are present.
-
-    It also covers `idempotency-key`, which that client does not send.
-    """
-    signed = sign(request_, KEY, created=NOW)
-    given = parse_signature_input(signed.values("signature-input"))["sig1"]
-    assert [component.name for component in given.components] == expected
+    """By default `sign` covers the components that npm @interledger/open-payments covers, if they are present."""
+    for also in ([], ["@path"]):
+        signed = sign(request_, KEY, created=NOW, also=also)
+        given = parse_signature_input(signed.values("signature-input"))["sig1"]
+        assert [component.name for component in given.components] == expected + also
 
 
 def test_all_parameters() -> None:

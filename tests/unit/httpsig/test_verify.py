@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -29,7 +28,6 @@ from incoming_payments.httpsig import (
     verify,
 )
 from incoming_payments.limits import SIGNATURES_MAX
-from kits.frozen_values import assert_frozen
 from kits.signed_requests import (
     KEY,
     KEYS,
@@ -62,16 +60,10 @@ def check(
     return verify(request, keys, policy=policy, now=now)
 
 
-def code_of(
-    request: RequestMessage,
-    *,
-    keys: Mapping[str, PublicKey] = KEYS,
-    policy: Policy = Policy(),  # noqa: B008 - frozen
-    now: datetime = NOW,
-) -> Code:
+def code_of(request: RequestMessage, **options: Any) -> Code:
     """Return the code of the refusal of `request`."""
     with pytest.raises(SignatureRefused) as caught:
-        verify(request, keys, policy=policy, now=now)
+        check(request, **options)
     return Code(caught.value.code)
 
 
@@ -98,11 +90,6 @@ def test_proof_of_a_post_by_the_node_client() -> None:
         None,
         None,
     )
-
-
-def test_policy_and_proof_are_immutable() -> None:
-    """A caller cannot change a proof, or a policy between two requests."""
-    assert_frozen(Policy(), verify(signed_post(), KEYS, policy=Policy(), now=NOW))
 
 
 def test_repr_of_a_proof_does_not_show_the_base() -> None:
@@ -158,11 +145,6 @@ def test_order_and_additional_components_are_free() -> None:
     ]
 
 
-def test_any_label_is_accepted() -> None:
-    """A label carries no meaning, so any label is accepted."""
-    assert check(sign(get(), KEY, created=NOW, label="*anything")).signature_input.label == "*anything"
-
-
 def test_unchanged_request_of_the_attack_helpers_is_accepted() -> None:
     """A request of the attack helpers without an attack is accepted, so each attack below fails for its change."""
     assert check(covering()).key_id == "key-1"
@@ -204,7 +186,7 @@ def test_attack_is_refused_where_shapes_are_accepted(attack: Attack) -> None:
 
 def test_attacks_cover_every_reason() -> None:
     """Every code is in the table or has its own test below. No two rows have the same name or the same request."""
-    elsewhere = {Code.TAG_MISMATCH, Code.NONCE_MISSING, Code.DIGEST_MISSING, Code.IDEMPOTENCY_KEY_NOT_COVERED}
+    elsewhere = {Code.TAG_MISMATCH, Code.NONCE_MISSING, Code.DIGEST_MISSING}
     assert {attack.code for attack in ATTACKS} == set(Code) - elsewhere
     assert len({attack.kind for attack in ATTACKS}) >= 90
     assert len({attack.id for attack in ATTACKS}) == len(ATTACKS)
@@ -273,16 +255,6 @@ def test_refusal_shows_the_name_of_a_component_without_a_token() -> None:
         check(replace(signed_get(), "Signature-Input", '"@method"', '"@method" "x-absent"'))
 
 
-def test_refusal_names_fields_and_rfcs_as_they_are_written() -> None:
-    """A description begins with a field, a component or a word in lower case, and cites an RFC in upper case."""
-    for attack in ATTACKS:
-        description = refusal(attack).description
-        assert re.match(r"@?[a-z]|(Signature|Signature-Input|Content-Digest|Content-Length|X-A)\b", description), (
-            attack.id
-        )
-        assert not re.search(r"rfc|None", description), attack.id
-
-
 # --- several signatures ------------------------------------------------------------------------
 
 
@@ -304,23 +276,6 @@ def test_valid_signature_by_an_unknown_key_is_refused() -> None:
     """A valid signature by a key that is not the client's does not help a stale one."""
     assert code_of(both(STALE, STRANGER)) is Code.STALE
     assert check(both(STALE, STRANGER), keys=ALSO_OTHER).key_id == "key-2"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        (STALE, PARTIAL, Code.STALE),
-        (PARTIAL, STALE, Code.STALE),
-        (STRANGER, PARTIAL, Code.COMPONENT_NOT_COVERED),
-        (WRONG, STALE, Code.SIGNATURE_INVALID),
-        (STALE, WRONG, Code.SIGNATURE_INVALID),
-    ],
-)
-def test_refusal_has_the_reason_of_the_latest_check(
-    first: RequestMessage, second: RequestMessage, expected: Code
-) -> None:
-    """If all signatures fail, the reported code is that of the signature that passed most checks."""
-    assert code_of(both(first, second)) is expected
 
 
 def test_two_signatures_do_not_share_their_coverage() -> None:
@@ -397,14 +352,6 @@ def test_age_of_a_refused_signature_is_in_whole_seconds(later_s: float, age_s: i
     assert f"created is {abs(age_s)} s " in caught.value.description
 
 
-@pytest.mark.parametrize("micros", [1, 999_999])
-def test_limits_of_created_within_a_second(micros: int) -> None:
-    """A fraction of a second beyond a limit is refused."""
-    part = timedelta(microseconds=micros)
-    assert code_of(GOOD, now=NOW + timedelta(seconds=300) + part) is Code.STALE
-    assert code_of(GOOD, now=NOW - timedelta(seconds=60) - part) is Code.CREATED_IN_FUTURE
-
-
 def test_skew_does_not_extend_expires() -> None:
     """A signature is accepted until the second of `expires`, without an allowance for clock skew."""
     request = sign(get(), KEY, created=NOW, expires=NOW_S + 9)
@@ -443,31 +390,17 @@ def test_policy_with_another_window() -> None:
     assert code_of(GOOD, policy=policy, now=NOW - timedelta(seconds=1)) is Code.CREATED_IN_FUTURE
 
 
-def test_policy_with_other_components() -> None:
-    """A policy may require other components, for a route without tokens. A body must be covered all the same."""
-    policy = Policy(required=("@method", "@path", "x-a"))
-    request = RequestMessage("POST", URL, (("X-A", "1"),), b"{}")
-    good = sign(request, KEY, created=NOW, components=("@path", "x-a", "@method", "content-digest"))
-    assert check(good, policy=policy).key_id == "key-1"
-    for components, expected in (
-        (("@path", "@method", "content-digest"), Code.COMPONENT_NOT_COVERED),
-        (("@path", "x-a", "@method"), Code.BODY_NOT_COVERED),
-    ):
-        assert code_of(sign(request, KEY, created=NOW, components=components), policy=policy) is expected
-
-
-def test_uncovered_idempotency_key_has_a_code_of_its_own() -> None:
-    """The code says that nothing else is missing. Otherwise one refusal names everything that is missing."""
-    policy = Policy(required=("@method", "idempotency-key"))
-    request = RequestMessage("POST", URL, (("Idempotency-Key", '"a"'),), b"{}")
+def test_refusal_names_all_components_that_are_not_covered() -> None:
+    """One refusal names everything that is missing."""
+    policy = Policy(required=("@method", "x-order"))
+    request = RequestMessage("POST", URL, (("X-Order", '"a"'),), b"{}")
     for components, expected, named in (
-        (("@method", "content-digest", "idempotency-key"), None, ""),
-        (("@method", "content-digest"), Code.IDEMPOTENCY_KEY_NOT_COVERED, "idempotency-key"),
-        (("@method", "content-digest", Component("idempotency-key", (("bs", True),))),
-         Code.IDEMPOTENCY_KEY_NOT_COVERED, "idempotency-key"),
-        (("@method",), Code.COMPONENT_NOT_COVERED, "idempotency-key, content-digest"),
-        (("content-digest",), Code.COMPONENT_NOT_COVERED, "@method, idempotency-key"),
-        (("@method", "idempotency-key"), Code.BODY_NOT_COVERED, "content-digest"),
+        (("@method", "content-digest", "x-order"), None, ""),
+        (("@method", "content-digest"), Code.COMPONENT_NOT_COVERED, "x-order"),
+        (("@method", "content-digest", Component("x-order", (("bs", True),))), Code.COMPONENT_NOT_COVERED, "x-order"),
+        (("@method",), Code.COMPONENT_NOT_COVERED, "x-order, content-digest"),
+        (("content-digest",), Code.COMPONENT_NOT_COVERED, "@method, x-order"),
+        (("@method", "x-order"), Code.BODY_NOT_COVERED, "content-digest"),
     ):  # fmt: skip
         signed = sign(request, KEY, created=NOW, components=components)
         if expected is None:

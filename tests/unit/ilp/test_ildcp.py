@@ -7,7 +7,6 @@ from incoming_payments.errors import InvalidValue
 from incoming_payments.ilp.ildcp import ILDCP_CONDITION, Peer, ildcp_response
 from incoming_payments.ilp.packet import encode
 from incoming_payments.testing.replies import decode_reply, read_ildcp_response
-from kits.frozen_values import assert_frozen
 
 PEER = Peer("example.client", Asset("XRP", 9))
 
@@ -33,8 +32,3 @@ def test_peer_with_invalid_address_is_refused() -> None:
     with pytest.raises(InvalidValue) as caught:
         Peer("client", Asset("XRP", 9))
     assert caught.value.details == {"member": "ilpAddress"}
-
-
-def test_peer_is_frozen() -> None:
-    """The address and asset of a peer cannot change."""
-    assert_frozen(PEER)

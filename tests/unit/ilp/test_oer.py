@@ -13,7 +13,6 @@ from incoming_payments.ilp.oer import (
     read_uint8,
     read_var_uint,
     write_length,
-    write_octets,
     write_text,
     write_uint8,
     write_var_uint,
@@ -48,14 +47,6 @@ def test_rfc_30_length_of_64_bits() -> None:
     with pytest.raises(MalformedPacket) as caught:
         read_octets(data, 0, len(data))
     assert str(caught.value) == "expected 12394193534107495454 bytes, but found 0, at byte 0"
-
-
-@pytest.mark.parametrize("length", [0, 1, 127, 128, 255, 256, 65535, 65536])
-def test_octet_strings_round_trip(length: int) -> None:
-    """Octet strings of every length are read as written, at any position."""
-    octets = bytes(length)
-    data = b"??" + write_octets(octets) + b"!"
-    assert read_octets(data, 2, len(data)) == (octets, len(data) - 1)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from incoming_payments.errors import (
     BrokenDecision,
     IncomingPaymentsError,
     InvalidValue,
-    MalformedAddress,
     PacketExpired,
     PaymentCompleted,
     PaymentNotFound,
@@ -38,10 +37,9 @@ from incoming_payments.ilp.stream import (
     StreamMoney,
     StreamMoneyBlocked,
 )
-from incoming_payments.limits import PREPARE_MARGIN_MS_MIN, STREAM_KEYS_REMEMBERED_MAX
+from incoming_payments.limits import PREPARE_MARGIN_MS_MIN
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.replies import ildcp_request
-from kits.frozen_values import assert_frozen
 from kits.service_kit import NOBODYS_ID
 from kits.stream_kit import METHODS, PEER, SECRET, USD, Sender
 
@@ -81,7 +79,6 @@ def test_probe_is_never_fulfilled() -> None:
     probe = arrival(a_sender().probe(1))
     with pytest.raises((AssertionError, InvalidValue)):
         probe.fulfilled(a_creation().answer, NOW)
-    assert_frozen(probe)
 
 
 def test_credit_id_depends_on_data_and_payment() -> None:
@@ -96,17 +93,6 @@ def test_credit_id_depends_on_data_and_payment() -> None:
     assert len(id) == 68
 
 
-def test_receiver_caches_keys_of_known_addresses() -> None:
-    """The keys of an address are cached, up to a limit. An unknown address is not cached."""
-    receiver = Receiver(METHODS)
-    address = a_sender().credentials.ilp_address
-    assert receiver.find(address)[1] is receiver.find(address)[1]
-    with pytest.raises(MalformedAddress):
-        receiver.find("test.bank.x")
-    info = receiver.find.cache_info()  # type: ignore[attr-defined] # `find` is an lru_cache
-    assert (info.currsize, info.maxsize) == (1, STREAM_KEYS_REMEMBERED_MAX)
-
-
 def test_receivers_with_equal_settings_are_equal() -> None:
     """The cache is not compared, not part of the `repr`, and not an argument of the constructor."""
     receiver = Receiver(METHODS)
@@ -117,7 +103,6 @@ def test_receivers_with_equal_settings_are_equal() -> None:
         Receiver(METHODS, find=receiver.find)  # type: ignore[call-arg] # on purpose
     with pytest.raises(TypeError):
         Receiver(METHODS, margin=timedelta(0))  # type: ignore[call-arg] # on purpose
-    assert_frozen(receiver)
 
 
 def test_receivers_do_not_share_a_cache() -> None:
@@ -134,7 +119,7 @@ def test_receivers_do_not_share_a_cache() -> None:
 def test_invalid_margin_is_refused(margin_ms: object) -> None:
     """A margin must be an integer of at least 0."""
     with pytest.raises(InvalidValue) as caught:
-        Receiver(METHODS, margin_ms=margin_ms)
+        Receiver(METHODS, margin_ms=margin_ms)  # type: ignore[arg-type] # on purpose
     assert str(caught.value).startswith("margin_ms must be an integer")
     assert caught.value.details == {"member": "margin_ms"}
 

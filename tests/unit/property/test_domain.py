@@ -16,7 +16,6 @@ from incoming_payments.domain.payment import (
     Credit,
     CreditId,
     IncomingPayment,
-    WalletAddressUrl,
     new_payment_id,
     payment_id,
     wallet_address_url,
@@ -241,12 +240,3 @@ class PaymentHistory(RuleBasedStateMachine):
 
 
 TestPaymentHistory = PaymentHistory.TestCase
-
-
-@pytest.mark.parametrize(
-    "other", ["https://bank.example/Alice", "https://bank.example:8443/alice", "http://bank.example/alice"]
-)
-def test_other_urls_are_other_wallet_addresses(other: str) -> None:
-    """The case of the path, another port and the scheme make a difference."""
-    assert wallet_address_url(other) == WalletAddressUrl(other)
-    assert wallet_address_url(other) != wallet_address_url("https://bank.example/alice")

@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-import http_sf
 import pytest
 from attrs import evolve
 from hypothesis import example, given, settings
@@ -37,7 +36,7 @@ from incoming_payments.httpsig import (
 )
 from incoming_payments.limits import HEADER_BYTES_MAX
 from kits.both_paths import OnSlowPath, both, only_fast_path
-from kits.signed_requests import KEY, KEYS, NOW, NOW_S, get, post, signed_get, signed_post
+from kits.signed_requests import KEY, KEYS, NOW, NOW_S, get, signed_get, signed_post
 
 quick = settings(max_examples=200, deadline=None, derandomize=True)
 many = settings(max_examples=1000, deadline=None, derandomize=True)
@@ -353,12 +352,3 @@ def test_request_with_a_changed_bit_is_refused(request_: RequestMessage) -> None
     assert isinstance(_outcome(request_), Proof)
     accepted = [request for request in _flips(request_) if isinstance(_outcome(request), Proof)]
     assert accepted == []
-
-
-def test_strings_are_serialised_as_by_http_sf() -> None:
-    """`sign` writes a field exactly as http_sf serialises it."""
-    for value in ("", "plain", 'a"b', "a\\b", " ", "~"):
-        request = sign(post(), KEY, created=NOW, nonce=value)
-        (line,) = request.values("signature-input")
-        structure = http_sf.parse(line.encode(), tltype="dictionary")
-        assert http_sf.ser(structure) == line

@@ -33,7 +33,6 @@ from incoming_payments.ilp.packet import (
     Reject,
     decode_prepare,
     encode,
-    write_amounts,
 )
 from incoming_payments.ilp.receive import Arrival, open_packet
 from incoming_payments.ilp.stream import FRAMES, StreamKeys, StreamPacket, decode_stream, encode_stream
@@ -166,12 +165,6 @@ def test_stream_packets_round_trip(packet: StreamPacket, nonce: bytes) -> None:
     """Every STREAM packet is decoded as it was encoded, and decrypted as it was encrypted."""
     assert decode_stream(encode_stream(packet)) == packet
     assert KEYS.open(KEYS.seal(packet, nonce=nonce)) == packet
-
-
-@given(uint64, uint64)
-def test_amounts_of_an_f08_round_trip(received: int, maximum: int) -> None:
-    """The amounts of an F08 are decoded as they were encoded."""
-    assert read_amounts(write_amounts(received, maximum)) == (received, maximum)
 
 
 @given(st.one_of(prepares.map(encode), (fulfills | rejects).map(encode)), st.data())

@@ -40,7 +40,8 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     >>> print(explain(SignatureRefused("signature_missing", "the request is not signed"), evidence).causes[0])
     likely: Signature is the text undefined: a layer below the signer repeated the request unsigned
     """
-    case = open_case(evidence, refusal.code)
+    cause = refusal.__cause__  # set when a caller of `verify` raises its own refusal in place of that of `verify`
+    case = open_case(evidence, cause.code if isinstance(cause, SignatureRefused) else refusal.code)
     causes, is_complete = find_causes(case)
     if not causes:
         is_of_verify = refusal.code in set(Code)

@@ -15,6 +15,7 @@ from attrs import frozen
 
 from incoming_payments.clock import utc_now
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedField, MalformedKey
+from incoming_payments.flows.idempotency import IDEMPOTENCY_KEY
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Algorithm, Component, PrivateKey, RequestMessage, content_digest, load_jwk, sign
 from incoming_payments.httpsig.digest import DigestAlgorithm
@@ -303,7 +304,8 @@ def _key_error(path: Path, algorithm: Algorithm | None, error: MalformedKey) -> 
 def _sign(request: RequestMessage, key: PrivateKey, options: argparse.Namespace) -> RequestMessage:
     if options.tag is not None and not _TAG.fullmatch(options.tag):
         raise _wrong("--tag", f"--tag must be 1 to {NONCE_CHARS_MAX} printable ASCII characters")
-    always = () if options.only else map(Component, default_components(request))
+    keys = [name for name in (IDEMPOTENCY_KEY,) if request.values(name)]
+    always = () if options.only else map(Component, (*default_components(request), *keys))
     created = int(utc_now().timestamp()) if options.created is None else options.created
     expires = None if options.expires is None else created + options.expires
     for option, time in (("--created", created), ("--expires", expires)):
