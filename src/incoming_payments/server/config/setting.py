@@ -4,6 +4,7 @@
 declarations, for the errors of the reader, the configuration that `init` writes, and the table in `docs/server.md`.
 """
 
+import json
 from collections.abc import Callable
 from datetime import datetime
 from types import UnionType
@@ -177,13 +178,9 @@ def toml_type(kind: Any) -> type:
 
 
 def toml(value: object) -> str:
-    """Return a setting's default as TOML.
+    """Return a setting's default as TOML, which writes it as JSON does.
 
     >>> toml(True), toml("a"), toml(())
     ('true', '"a"', '[]')
     """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return "[]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return json.dumps(value)

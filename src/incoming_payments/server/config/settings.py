@@ -157,8 +157,9 @@ def _check_relations(given: Configuration) -> None:
         reason = "because a listed token needs no introspection"
         raise refused("token", f"and authorization_server exclude each other: remove one, {reason}")
     if given.wallet_address and given.wallet_addresses:
-        reason = "because the other service could not close a listed wallet address"
-        raise refused("wallet_address", f"and wallet_addresses exclude each other: remove one, {reason}")
+        reason = "a listed wallet address would stay open after the other service has closed it"
+        how = "remove [[wallet_address]] if that service keeps your wallet addresses, else remove [wallet_addresses]"
+        raise refused("wallet_address", f"and wallet_addresses are both given, but {reason}: {how}")
     if not given.wallet_address and not given.wallet_addresses:
         text = "is missing: give at least one, as [[wallet_address]], or give [wallet_addresses]"
         raise refused("wallet_address", text)

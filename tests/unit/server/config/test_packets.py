@@ -30,7 +30,7 @@ def test_address_of_a_peer_is_below_that_of_the_service() -> None:
 @pytest.mark.parametrize(
     ("second", "says"),
     [
-        (peer(2, name="p1"), "peer[1].name is listed twice: p1"),
+        (peer(2, name="p1"), "peer[1].name holds the same value as peer[0].name: give p1 to one peer only"),
         (peer(1, name="p2"), "peer[1].token_files[0] holds the same value as peer[0].token_files[0]: give each file a"),
         (peer(2, asset_scale=256), "peer[1].asset_scale must be an integer from 0 to 255, not 256"),
     ],

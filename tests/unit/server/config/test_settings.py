@@ -458,7 +458,12 @@ WRONG: Final = [
     ("asset_scale", "asset_scale = 256", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ("asset_scale", "asset_scale = -1", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ('auth_server = "https://auth.bob', 'auth_server = ""', "wallet_address[1].auth_server", "must be an absolute"),
-    ('url = "https://bank.example/b', 'url = "https://BANK.example/alice"', "wallet_address[1].url", "is listed twice"),
+    (
+        'url = "https://bank.example/b',
+        'url = "https://BANK.example/alice"',
+        "wallet_address[1].url",
+        "holds the same value as wallet_address[0].url: list https://bank.example/alice once",
+    ),
     ("value", 'value = "two words"', "token[0].value", "the access token must be 1 to 4096 letters"),
     ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a value"),
     ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
@@ -534,7 +539,7 @@ WRONG: Final = [
         ("name", f'name = "{name}"', "peer[0].name", "must be 1 to 64 letters, digits and _~-")
         for name in ("", "a.b", "a b", "é", "x" * 65)
     ),
-    ('name = "other', 'name = "connector"', "peer[1].name", "is listed twice: connector"),
+    ('name = "other', 'name = "connector"', "peer[1].name", "holds the same value as peer[0].name: give connec"),
     ('asset_code = "EUR', 'asset_code = "€"', "peer[0].asset_code", "must be 1 to 32 printable ASCII characters"),
     ("asset_scale = 3", "asset_scale = 256", "peer[0].asset_scale", "must be an integer from 0 to 255"),
     ("token_files", "token_files = []", "peer[0].token_files", "must name 1 to 8 files, not 0"),

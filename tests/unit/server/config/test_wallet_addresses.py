@@ -102,11 +102,14 @@ def test_error_names_the_setting(folder: Path, table: str, name: str, says: str)
 
 
 def test_listed_wallet_address_beside_the_table_is_refused(folder: Path) -> None:
-    """A configuration has a list or a service, because the service could not close a listed wallet address."""
+    """A listed wallet address would stay open after the service has closed it."""
     listed = f'[[wallet_address]]\nurl = "{BASE}/alice"\nasset_code = "USD"\nasset_scale = 2\n'
     with pytest.raises(ConfigurationError) as caught:
         loaded(folder, f'base_urls = ["{BASE}"]\n{listed}')
-    assert "wallet_address and wallet_addresses exclude each other: remove one" in caught.value.description
+    reason = "a listed wallet address would stay open after the other service has closed it"
+    how = "remove [[wallet_address]] if that service keeps your wallet addresses, else remove [wallet_addresses]"
+    expected = f"wallet_address and wallet_addresses are both given, but {reason}: {how}"
+    assert caught.value.description.endswith(expected)
     assert caught.value.details["setting"] == "wallet_address"
 
 
