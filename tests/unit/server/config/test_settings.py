@@ -979,7 +979,7 @@ def test_missing_configuration_is_refused(tmp_path: Path) -> None:
     """The error for a missing configuration names the command that creates one."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path / "none.toml")
-    says = "does not exist; give another file with --config, or create it with `incoming-payments init FOLDER`"
+    says = "does not exist: give another file with --config, or create it with `incoming-payments init FOLDER`"
     assert f"{tmp_path / 'none.toml'} {says}" == refused.value.description
 
 
@@ -987,7 +987,7 @@ def test_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
     """A folder is refused, even if it contains a configuration."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path)
-    assert f"{tmp_path} is a folder; give the file in it" == refused.value.description
+    assert f"{tmp_path} is a folder: give the name of a file" == refused.value.description
 
 
 def test_error_of_the_operating_system_is_passed_on(tmp_path: Path) -> None:
