@@ -522,7 +522,7 @@ def test_serve_without_a_configuration(
 
     assert main(["serve"]) == 1
     how = "give another file with --config, or create it with `incoming-payments init FOLDER`"
-    says = f"incoming-payments.toml does not exist; {how}\n"
+    says = f"incoming-payments.toml does not exist: {how}\n"
     assert f"incoming-payments: {says}" == capsys.readouterr().err
 
 

@@ -6,11 +6,10 @@ from typing import Final
 
 import pytest
 
-from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.server.config.setting import settings_of
 from incoming_payments.server.config.settings import Settings, load_settings
-from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable, listed
+from incoming_payments.server.config.wallet_addresses import WalletAddressesTable
 from incoming_payments.server.init import CONFIGURATION
 
 BASE: Final = "https://wallet.bank.example"
@@ -121,18 +120,3 @@ def test_right_for_a_wallet_address_elsewhere_is_refused(folder: Path, url: str)
     assert caught.value.description.endswith(
         f"token[0].rights[0].identifier is not a wallet address of this configuration: {url}; use one below {BASE}"
     )
-
-
-def test_listed_wallet_addresses() -> None:
-    """A wallet address has the authorization server of the service, unless it has its own."""
-    tables = [
-        WalletAddressTable(url=wallet_address_url("https://bank.example/alice"), asset_code="USD", asset_scale=2),
-        WalletAddressTable(
-            url=wallet_address_url("https://bank.example/bob"),
-            asset_code="JPY",
-            asset_scale=0,
-            auth_server="https://b.example",
-        ),
-    ]
-    found = list(listed(tables, "https://auth.bank.example"))
-    assert [hosted.auth_server for hosted in found] == ["https://auth.bank.example", "https://b.example"]
