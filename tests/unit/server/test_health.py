@@ -10,10 +10,10 @@ import pytest
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.server.config.settings import load_settings
+from incoming_payments.server.connections import Connections
 from incoming_payments.server.health import with_health
 from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.server.serve import build
-from incoming_payments.server.wallet_addresses import WalletAddressPorts
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 from kits.processes import COMMAND, HttpClient, free_port, run_command, serving, token_in, unsigned
@@ -77,7 +77,7 @@ def test_health_can_be_switched_off(folder: Path) -> None:
         async def get() -> int:
             settings = load_settings(path)
             async with AsyncSqliteStore(settings.given.database) as store:
-                transport = httpx.ASGITransport(build(settings, store, WalletAddressPorts()))
+                transport = httpx.ASGITransport(build(settings, store, Connections(settings.given)))
                 async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
                     return (await client.get("/readyz")).status_code
 
