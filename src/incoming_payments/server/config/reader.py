@@ -72,7 +72,7 @@ def read(root: type[T], document: Mapping[str, Any], hooks: Mapping[Any, Callabl
         return lambda value, _: make(_exactly(dict, value), cls)
 
     converter.register_structure_hook_factory(has, make_table)
-    converter.register_structure_hook_func(_is_array, make_array)
+    converter.register_structure_hook_func(is_array, make_array)
     converter.register_structure_hook_func(_is_literal, _make_literal)
     converter.register_structure_hook(str, _make_text)
     for kind in (int, bool):
@@ -83,10 +83,6 @@ def read(root: type[T], document: Mapping[str, Any], hooks: Mapping[Any, Callabl
         return converter.structure(document, root)
     except BaseValidationError as error:
         raise _first_error(error, root) from None
-
-
-def _is_array(kind: Any) -> bool:
-    return get_origin(kind) is tuple
 
 
 def _is_literal(kind: Any) -> bool:
@@ -155,7 +151,7 @@ def _first_error(error: Exception, root: type) -> ConfigurationError:
 def _gift(attribute: "Attribute[Any]", place: str) -> str:
     """Return what to give for a missing setting or table."""
     cls = inner_table(attribute)
-    if cls and is_array(attribute):
+    if cls and is_array(attribute.type):
         return f"give at least one, as {example_of(attribute)}"
     if cls:
         needed = [setting.name for setting in settings_of(cls) if setting.default is REQUIRED]
@@ -165,7 +161,7 @@ def _gift(attribute: "Attribute[Any]", place: str) -> str:
 
 def _instead(attribute: "Attribute[Any]", reason: str) -> str:
     """Return the error for a setting or table of the wrong type."""
-    if not is_array(attribute):
+    if not is_array(attribute.type):
         how = f": write [{attribute.name}] in front of its settings, once" if inner_table(attribute) else ""
         return f"{reason}{how}"
     if inner_table(attribute):

@@ -125,7 +125,7 @@ def tables_of(root: type) -> tuple[TableOf, ...]:
     found = [TableOf(cls=root)]
     for attribute in fields(root):
         if inner := inner_table(attribute):
-            header = f"[[{attribute.name}]]" if is_array(attribute) else f"[{attribute.name}]"
+            header = f"[[{attribute.name}]]" if is_array(attribute.type) else f"[{attribute.name}]"
             found.append(evolve(attribute.metadata[_TABLE], name=attribute.name, header=header, cls=inner))
             found += [
                 TableOf(name=nested.name, header=nested.name, cls=cls, least=nested.metadata[_SETTING].least)
@@ -147,14 +147,9 @@ def example_of(attribute: "Attribute[Any]") -> str:
     return declared.example if declared else f"[[{attribute.name}]]"
 
 
-def is_array(attribute: "Attribute[Any]") -> bool:
-    """Return whether a field holds an array."""
-    return get_origin(attribute.type) is tuple
-
-
-def reloads(attribute: "Attribute[Any]") -> bool:
-    """Return whether SIGHUP changes a field of the configuration."""
-    return _TABLE in attribute.metadata and bool(attribute.metadata[_TABLE].reloads)
+def is_array(kind: Any) -> bool:
+    """Return whether the values of an annotation are arrays."""
+    return get_origin(kind) is tuple
 
 
 def differences(name: str, old: object, new: object) -> list[str]:
@@ -172,7 +167,7 @@ def toml_type(kind: Any) -> type:
     """Return the type in TOML of an annotation. Each value of a type of this library is read from a string."""
     if get_origin(kind) in (Union, UnionType):
         kind = get_args(kind)[0]
-    if get_origin(kind) is tuple:
+    if is_array(kind):
         return list
     return kind if kind in (bool, int, datetime) else str
 

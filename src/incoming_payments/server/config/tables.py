@@ -29,7 +29,7 @@ from incoming_payments.limits import (
 )
 from incoming_payments.server.config.access import AuthorizationServerTable, TokenTable
 from incoming_payments.server.config.packets import IlpTable, PeerTable
-from incoming_payments.server.config.setting import invalid, reloads, setting, table, tables_of, toml
+from incoming_payments.server.config.setting import invalid, setting, table, tables_of, toml
 from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable
 from incoming_payments.server.output import LOG_FORMATS, LogFormat
 
@@ -226,4 +226,5 @@ class Configuration:
 
 
 TABLES: Final = tables_of(Configuration)
-NEED_RESTART: Final = tuple(name for name, attribute in fields_dict(Configuration).items() if not reloads(attribute))
+_RELOADED: Final = {table.name for table in TABLES if table.reloads}
+NEED_RESTART: Final = tuple(name for name in fields_dict(Configuration) if name not in _RELOADED)
