@@ -521,14 +521,11 @@ def test_signal_before_the_workers_start(bank: Bank) -> None:
     assert "another takes its place" not in bank.log.read_text("utf-8")
 
 
-def test_metrics_port_in_use_creates_no_database(tmp_path: Path) -> None:
+def test_metrics_port_in_use_creates_no_database(bank: Bank) -> None:
     """A metrics port that is taken is reported before the database exists, and before the service announces itself."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert run_command("init", tmp_path, "--port", str(free_port())).returncode == 0
-        path = tmp_path / CONFIGURATION
-        text = f"workers = 2\nmetrics_port = {taken.getsockname()[1] - 1}"
-        path.write_text(path.read_text("utf-8").replace("# workers = 1", text), "utf-8")
-        done = run_command("serve", "--config", path)
+        bank.edit("# workers = 1", f"workers = 2\nmetrics_port = {taken.getsockname()[1] - 1}")
+        done = run_command("serve", "--config", bank.configuration)
     assert (done.returncode, done.stdout) == (1, "")
     assert "listen.metrics_port: cannot listen on 127.0.0.1 port" in done.stderr
-    assert not list(tmp_path.glob("payments.sqlite3*"))
+    assert not list(bank.folder.glob("payments.sqlite3*"))
